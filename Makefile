@@ -1,0 +1,57 @@
+# One word per job; `make` alone lists them.
+
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+# Tests that start servers or other people's programs, or measure time: one at a time.
+ALONE := $(wildcard tests/integration tests/interop tests/pipelines)
+CODE := $(wildcard src tests benchmarks examples scripts fuzz)
+# Parts that their own tests must cover.
+COVERED := model protocol store
+BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve quick test test-slow coverage check bench docs clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+setup: ## tools, .venv, pinned packages; fast when nothing changed
+	@bash scripts/setup.sh
+
+demo: setup ## see it work
+	@$(PYTHON) -m skylark.cli.main demo
+
+serve: setup ## a name server and a broker in one process
+	@$(PYTHON) -m skylark.cli.main serve --help >/dev/null 2>&1 || \
+	  { echo "There are no servers in this version yet; \`make demo\` shows what there is." >&2; exit 2; }
+	@$(PYTHON) -m skylark.cli.main serve
+
+quick: setup ## the inner loop: unit and property tests, the rules of the house (under 4 minutes)
+	$(PYTEST) -q -n 2 -m "not slow" tests/unit tests/property tests/test_house.py
+
+test: setup ## everything that is not marked slow
+	$(if $(ALONE),$(PYTEST) -q -m "not slow" $(ALONE) || [ $$? -eq 5 ])
+	$(PYTEST) -q -n 2 -m "not slow" $(addprefix --ignore=,$(ALONE)) tests
+
+test-slow: setup ## what takes minutes or real time
+	$(PYTEST) -m slow tests || [ $$? -eq 5 ]
+
+coverage: setup ## branch coverage of model, protocol and store, each by its own tests
+	@$(foreach part,$(COVERED),$(PYTEST) -q -n 2 -m "not slow" --cov=skylark.$(part) --cov-fail-under=90 \
+	  tests/unit/$(part) $(wildcard tests/property/$(part)) &&) true
+
+check: setup docs ## lint, format, types, the rules of the house
+	$(PYTHON) -m ruff check $(CODE)
+	$(PYTHON) -m ruff format --check $(CODE)
+	$(PYTHON) -m mypy --strict $(CODE)
+	$(PYTEST) -q tests/test_house.py
+
+bench: setup ## benchmarks, each printing JSON
+	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) $(benchmark) &&) true
+
+docs: setup ## check that links in the documentation resolve
+	$(PYTHON) scripts/check_links.py
+
+clean: ## remove what was built and cached; .venv stays
+	rm -rf build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

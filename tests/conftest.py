@@ -1,0 +1,30 @@
+"""What all tests share: the golden files, how hypothesis runs, and the rule for missing toolchains."""
+
+import os
+import shutil
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# No deadline: on a busy machine a slow example says nothing. A failure prints the blob that replays it.
+hypothesis.settings.register_profile("skylark", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("skylark")
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The directory of files that Apache RocketMQ wrote."""
+    return Path(__file__).parent / "golden"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked `interop("java", "mvn")` needs these tools: without them it skips, or fails under CI."""
+    marker = item.get_closest_marker("interop")
+    if marker is None:
+        return
+    if missing := [tool for tool in marker.args if shutil.which(tool) is None]:
+        sentence = f"needs {', '.join(missing)}: run `make setup`"
+        if os.environ.get("CI"):
+            pytest.fail(sentence, pytrace=False)
+        pytest.skip(sentence)

@@ -1,0 +1,341 @@
+"""The rules of the house, held over the source: who may import whom, what is pure, how large it grows."""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src"
+
+# Who may import whom: only towards lower numbers. `errors` is open to its own layer too.
+LAYERS = {
+    "_version": 0,
+    "errors": 0,
+    "settings": 0,
+    "metrics": 0,
+    "clock": 0,
+    "atomic_file": 0,
+    "model": 1,
+    "protocol": 2,
+    "remoting": 3,
+    "store": 3,
+    "client": 4,
+    "broker": 4,
+    "namesrv": 4,
+    "admin": 5,
+    "pipelines": 5,
+    "embedded": 5,
+    "testing": 6,
+    "bench": 6,
+    "torture": 6,
+    "demo": 6,
+    "cli": 7,
+    "dashboard": 7,
+    "aio": 8,  # with `skylark` itself, the public names
+}
+# What a part may not import although its layer would allow it.
+BANS = {
+    "store": ("skylark.protocol", "asyncio"),
+    "client": ("skylark.store",),
+    "namesrv": ("skylark.store",),
+    "cli": ("skylark.remoting",),
+}
+# Where a part may import only some modules of another.
+DOORS = {
+    ("pipelines", "remoting"): "skylark.remoting.blocking",
+    ("pipelines", "store"): "skylark.store.reader",
+}
+# Modules that only these parts may import.
+RESERVED = {
+    "socket": {"remoting", "bench", "torture", "dashboard"},
+    "uvloop": {"cli"},
+}
+ENVIRONMENT_READERS = {"settings", "admin", "pipelines", "embedded", "testing", "bench", "torture", "cli"}
+IO_MODULES = (
+    "socket",
+    "asyncio",
+    "threading",
+    "ssl",
+    "time",
+    "select",
+    "selectors",
+    "subprocess",
+    "multiprocessing",
+)
+PURE_MARK = re.compile(r"\b(Pure|Sans-IO)\.")
+FORBIDDEN_WORDS = re.compile(r"Default|Abstract|Impl(?![a-z])|Manager|Factory|Helper|Util(?![a-z])|Utils")
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 500
+EXTRAS = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake", "lz4", "zstandard", "opentelemetry", "uvloop")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: its dotted name, its text, its syntax tree."""
+
+    name: str
+    text: str
+    is_package: bool = False
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def part(self) -> str:
+        """The name under `skylark` that decides the layer; empty for `skylark` itself."""
+        return self.name.removeprefix("skylark").removeprefix(".").split(".")[0]
+
+    @property
+    def is_pure(self) -> bool:
+        first_line = (ast.get_docstring(self.tree) or "").partition("\n")[0]
+        return self.part in ("model", "protocol") or PURE_MARK.search(first_line) is not None
+
+    def imports(self) -> Iterator[str]:
+        """Yield the dotted name of everything imported, as far as it can be a module."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._absolute(node)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        package = self.name.split(".")[: None if self.is_package else -1]
+        package = package[: len(package) - node.level + 1]
+        return ".".join([*package, *([node.module] if node.module else [])])
+
+
+def under(name: str, module: str) -> bool:
+    """Say whether `name` is the module or something in it."""
+    return name == module or name.startswith(module + ".")
+
+
+def load_modules() -> list[Module]:
+    """Read every module of the distribution."""
+    modules = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        modules.append(Module(".".join(parts[:-1] if is_package else parts), path.read_text(), is_package))
+    return modules
+
+
+def layer_faults(module: Module) -> Iterator[str]:
+    """Yield imports that go up or sideways, and parts that no layer knows."""
+    if not module.part:
+        return
+    if module.part not in LAYERS:
+        yield f"{module.name}: {module.part} has no layer"
+        return
+    for imported in module.imports():
+        if not under(imported, "skylark"):
+            continue
+        part = Module(imported, "").part
+        if part in ("", "__version__", module.part) or part == "errors":
+            continue
+        if LAYERS.get(part, 99) >= LAYERS[module.part]:
+            yield f"{module.name} imports {imported}: not a lower layer"
+
+
+def ban_faults(module: Module) -> Iterator[str]:
+    """Yield imports that are forbidden by name."""
+    for imported in module.imports():
+        if any(under(imported, banned) for banned in BANS.get(module.part, ())):
+            yield f"{module.name} imports {imported}: banned"
+        door = DOORS.get((module.part, Module(imported, "").part if under(imported, "skylark") else ""))
+        if door and not under(imported, door):
+            yield f"{module.name} imports {imported}: only {door} is open"
+        for reserved, parts in RESERVED.items():
+            if under(imported, reserved) and module.part not in parts:
+                yield f"{module.name} imports {imported}: reserved for {', '.join(sorted(parts))}"
+        if module.is_pure and any(under(imported, io) for io in IO_MODULES):
+            yield f"{module.name} imports {imported}: the module is pure"
+
+
+def environment_faults(module: Module) -> Iterator[str]:
+    """Yield reads of the environment below the settings."""
+    if module.part in ENVIRONMENT_READERS:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv"):
+            yield f"{module.name}:{node.lineno} reads the environment"
+
+
+def size_faults(module: Module) -> Iterator[str]:
+    """Yield functions and modules that have grown too large."""
+    lines = module.text.count("\n")
+    if lines > MODULE_LINES_MAX:
+        yield f"{module.name} has {lines} lines, more than {MODULE_LINES_MAX}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{module.name}.{node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+
+
+def name_faults(module: Module) -> Iterator[str]:
+    """Yield modules without a docstring and names that say nothing."""
+    if not ast.get_docstring(module.tree):
+        yield f"{module.name} has no docstring"
+    if re.search(r"(^|[._])(utils?|helpers?|misc|common)($|[._])", module.name):
+        yield f"{module.name}: a drawer, not a name"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and FORBIDDEN_WORDS.search(node.name):
+            yield f"{module.name}.{node.name}: a word that says nothing"
+
+
+CHECKS = [layer_faults, ban_faults, environment_faults, size_faults, name_faults]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_source_keeps_the_rules(check: object) -> None:
+    assert callable(check)
+    faults = [fault for module in load_modules() for fault in check(module)]
+    assert not faults, "\n".join(faults)
+
+
+LONG_FUNCTION = "def long() -> None:\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("skylark.model.x", "from skylark.protocol.codes import A", "not a lower layer"),
+        ("skylark.store.x", "from skylark import remoting", "not a lower layer"),
+        ("skylark.broker.x", "import skylark.client.producer", "not a lower layer"),
+        ("skylark.broker.handlers.x", "from ...namesrv import routes", "not a lower layer"),
+        ("skylark.clock", "from skylark.settings import S", "not a lower layer"),
+        ("skylark.model.x", "from skylark.unheard import S", "not a lower layer"),
+        ("skylark.unheard.x", "", "has no layer"),
+        ("skylark.store.x", "from skylark.protocol import codes", "banned"),
+        ("skylark.store.x", "def f():\n    import asyncio", "banned"),
+        ("skylark.client.x", "from skylark.store.reader import StoreReader", "banned"),
+        ("skylark.namesrv.x", "if TYPE_CHECKING:\n    import skylark.store", "banned"),
+        ("skylark.cli.x", "from skylark.remoting.aio import call", "banned"),
+        ("skylark.pipelines.x", "from skylark.remoting import aio", "only skylark.remoting.blocking is open"),
+        (
+            "skylark.pipelines.x",
+            "from skylark.store.message_store import M",
+            "only skylark.store.reader is open",
+        ),
+        ("skylark.broker.x", "import socket", "reserved"),
+        ("skylark.broker.x", "import uvloop", "reserved"),
+        ("skylark.model.x", "from time import monotonic", "is pure"),
+        ("skylark.protocol.x", "import asyncio.streams", "is pure"),
+        ("skylark.client.x", '"""Pure. Decides."""\nimport threading', "is pure"),
+        ("skylark.broker.x", "import os\nHOME = os.environ['HOME']", "reads the environment"),
+        ("skylark.store.x", LONG_FUNCTION, "has 71 lines"),
+        ("skylark.store.x", "x = 1\n" * (MODULE_LINES_MAX + 1), "has 501 lines"),
+        ("skylark.store.x", "x = 1", "no docstring"),
+        ("skylark.store.x", "class TopicManager: ...", "says nothing"),
+        ("skylark.store.file_utils", "", "a drawer"),
+    ],
+)
+def test_a_broken_rule_is_found(name: str, text: str, fault: str) -> None:
+    module = Module(name, text)
+    faults = [found for check in CHECKS for found in check(module)]
+    assert any(fault in found for found in faults), faults
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("skylark.atomic_file", "from skylark.errors import StoreError"),
+        ("skylark.broker.x", "import asyncio\nfrom skylark.store.message_store import MessageStore"),
+        ("skylark.store.x", "from .disk import Disk\nfrom skylark.model import record\nimport threading"),
+        ("skylark.pipelines.x", "from skylark.remoting.blocking import call\nimport skylark.store.reader"),
+        ("skylark.cli.x", "from skylark import __version__\nimport uvloop\nimport os\nos.environ"),
+        ("skylark.client.x", '"""Not pure: it says so."""\nimport time\nclass Implied: ...'),
+    ],
+)
+def test_what_is_allowed_is_not_found(name: str, text: str) -> None:
+    module = Module(name, text if text.startswith('"""') else f'"""Some module."""\n{text}')
+    assert [found for check in CHECKS for found in check(module)] == []
+
+
+def import_cycle(modules: list[Module]) -> list[str]:
+    """Return the names around one ring of imports, or nothing."""
+    names = {module.name for module in modules}
+    graph: dict[str, set[str]] = {}
+    for module in modules:
+        targets = {
+            imported if imported in names else imported.rpartition(".")[0] for imported in module.imports()
+        }
+        graph[module.name] = (targets & names) - {module.name}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    assert import_cycle(load_modules()) == []
+    ring = [Module("skylark.a", "import skylark.b"), Module("skylark.b", "from skylark.a import x")]
+    assert set(import_cycle(ring)) == {"skylark.a", "skylark.b"}
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    folders = {path.parent for path in SOURCE.rglob("*.py")} - {SOURCE}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_import_skylark_pulls_in_no_extra() -> None:
+    code = f"import sys, skylark; print([name for name in {EXTRAS!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def tracked_texts() -> Iterator[tuple[str, str]]:
+    """Yield path and text of every file that is, or would be, committed."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    for name in listing.stdout.decode().split("\0"):
+        path = ROOT / name
+        if name and path.is_file():
+            try:
+                yield name, path.read_text()
+            except UnicodeDecodeError:
+                continue  # an archive
+
+
+# Written in pieces, so that this file does not find itself.
+MACHINE_PATH = re.compile(
+    r"(?<![\w./~-])/(?:" + "|".join(["wor" + "k", "far" + "m", "roo" + "t", "tm" + "p"]) + r")/\w"
+)
+REGISTRY_HOST = re.compile(
+    "|".join(["pypi[.]or" + "g", "pythonhos" + "ted", "npmj" + "s[.]", "maven" + "2", "repo[.]mav" + "en"])
+    + "|"
+    + "|".join(["proxy[.]gol" + "ang", "crates[.]i" + "o", "deb[.]deb" + "ian", "archive[.]ubun" + "tu"])
+)
+
+
+def test_no_machine_path_and_no_registry_host_is_committed() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout: nothing is tracked")
+    faults = [
+        f"{name}: {found[0]}"
+        for name, text in tracked_texts()
+        for pattern in (MACHINE_PATH, REGISTRY_HOST)
+        if (found := pattern.search(text))
+    ]
+    assert not faults, "\n".join(faults)
+    assert MACHINE_PATH.search("see /" + "work/main")
+    assert REGISTRY_HOST.search("https://py" + "pi.org/simple")

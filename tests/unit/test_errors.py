@@ -1,0 +1,72 @@
+"""The error tree: every error says what happened, keeps its facts, and survives a trip between processes."""
+
+import inspect
+import pickle
+
+import pytest
+
+from skylark import errors
+from skylark.errors import BrokerError, RocketMQError
+
+EXAMPLES: list[tuple[RocketMQError, str]] = [
+    (errors.SettingsError("flushDiskType", "must be ASYNC_FLUSH or SYNC_FLUSH"), "flushDiskType"),
+    (errors.BadJson(17, "expected ':'"), "character 17"),
+    (errors.MalformedFrame("header of 90 bytes in a frame of 12"), "header of 90 bytes"),
+    (errors.FrameTooLarge(1 << 30, 1 << 24), "1073741824"),
+    (errors.ConnectFailed("127.0.0.1:9876", "refused"), "127.0.0.1:9876"),
+    (errors.ConnectionLost("127.0.0.1:9876"), "closed by the peer"),
+    (errors.RequestTimeout("127.0.0.1:9876", "GET_MAX_OFFSET", 3000), "within 3000 ms"),
+    (BrokerError(29, "bad argument"), "response code 29: bad argument"),
+    (errors.CorruptRecord(4711, "crc", expected=1, actual=2), "offset 4711: crc (expected 1, found 2)"),
+    (errors.CorruptRecord(4711, "magic code"), "offset 4711: magic code"),
+    (errors.OffsetOutOfRange(5, 10, 20), "holds 10 to 20"),
+    (errors.MissingFile("commitlog/00000000000000065536"), "00000000000000065536"),
+    (errors.BadStoreFile("checkpoint", "12 bytes long"), "checkpoint: 12 bytes"),
+    (errors.DiskFull("commitlog", "no space left"), "no space left"),
+    (errors.StoreClosed("store"), "closed"),
+    (errors.StoreFailed("store", "fsync: input/output error"), "restart"),
+    (errors.StoreLocked("store"), "another process"),
+    (errors.NoRoute("orders"), "orders"),
+    (errors.MessageTooLarge(5, 4), "limit of 4"),
+    (errors.ClientClosed("producer"), "producer is not running"),
+]
+
+
+@pytest.mark.parametrize(("error", "part"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_an_error_is_a_sentence_and_survives_pickling(error: RocketMQError, part: str) -> None:
+    assert part in str(error)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  made two words to the left
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_every_error_with_facts_has_an_example() -> None:
+    with_facts = {
+        error
+        for _, error in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(error, RocketMQError) and "__str__" in vars(error)
+    }
+    assert with_facts == {type(error) for error, _ in EXAMPLES}
+
+
+def test_broker_errors_are_retriable_for_exactly_the_eight_codes_of_the_java_producer() -> None:
+    retriable = {code for code in range(-2000, 5000) if BrokerError.for_code(code).retriable}
+    assert retriable == {1, 2, 14, 16, 17, 204, 205, 1500}
+
+
+def test_a_broker_error_keeps_code_and_remark_whatever_its_class() -> None:
+    error = BrokerError.for_code(17, "topic[orders] not exist")
+    assert type(error) is errors.TopicNotExist
+    assert (error.code, error.remark, error.refresh_route) == (17, "topic[orders] not exist", True)
+    assert type(BrokerError.for_code(4242)) is BrokerError
+
+
+def test_the_network_is_worth_another_try_and_a_protocol_error_is_not() -> None:
+    assert errors.ConnectionLost("a").retriable
+    assert not errors.MalformedFrame("b").retriable
+    assert not errors.StoreFailed("c", "d").retriable
+
+
+def test_bad_json_is_a_value_error() -> None:
+    assert issubclass(errors.BadJson, ValueError)
