@@ -47,7 +47,7 @@ check: setup docs ## lint, format, types, the rules of the house
 	$(PYTEST) -q tests/test_house.py
 
 bench: setup ## benchmarks, each printing JSON
-	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) $(benchmark) &&) true
+	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
 
 docs: setup ## check that links in the documentation resolve
 	$(PYTHON) scripts/check_links.py

@@ -3,6 +3,7 @@
     RocketMQError                    retriable = False, refresh_route = False
     ├─ SettingsError                 a setting that cannot be used
     ├─ BadJson                       text outside Java's JSON dialect (also a ValueError)
+    ├─ BadBody                       a body that cannot be decompressed (also a ValueError)
     ├─ ProtocolError
     │  ├─ LocalProtocolError         our side broke the rules
     │  └─ RemoteProtocolError        the peer broke the rules
@@ -60,6 +61,17 @@ class BadJson(RocketMQError, ValueError):
 
     def __str__(self) -> str:
         return f"bad JSON at character {self.position}: {self.reason}"
+
+
+@dataclass(eq=False)
+class BadBody(RocketMQError, ValueError):
+    """A message body that cannot be decompressed: damaged, too large, or by a codec that is not installed."""
+
+    compression: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"body compressed with {self.compression} cannot be read: {self.reason}"
 
 
 class ProtocolError(RocketMQError):

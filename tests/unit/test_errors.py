@@ -11,6 +11,7 @@ from skylark.errors import BrokerError, RocketMQError
 EXAMPLES: list[tuple[RocketMQError, str]] = [
     (errors.SettingsError("flushDiskType", "must be ASYNC_FLUSH or SYNC_FLUSH"), "flushDiskType"),
     (errors.BadJson(17, "expected ':'"), "character 17"),
+    (errors.BadBody("zlib", "it is cut short"), "zlib cannot be read: it is cut short"),
     (errors.MalformedFrame("header of 90 bytes in a frame of 12"), "header of 90 bytes"),
     (errors.FrameTooLarge(1 << 30, 1 << 24), "1073741824"),
     (errors.ConnectFailed("127.0.0.1:9876", "refused"), "127.0.0.1:9876"),

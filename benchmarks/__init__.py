@@ -1,0 +1,1 @@
+"""Benchmarks. Each prints one JSON document; figures are compared inside one run, never asserted."""

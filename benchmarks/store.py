@@ -1,0 +1,371 @@
+"""The store against the bare work it cannot avoid, measured beside it in the same run.
+
+python -m benchmarks.store                 all cells
+python -m benchmarks.store put get         some of them
+python -m benchmarks.store --gib 1         the large cells with 1 GiB instead of 10 and 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zlib_ng.zlib_ng import crc32
+
+from benchmarks._common import anonymous_bytes, free_bytes, ratio, report, scratch, side_by_side
+from skylark.model.message import PutMessage, encode_properties
+from skylark.model.record import CRC_MASK, HEAD, LENGTH, MAGIC_V1, BatchElement, Scan
+from skylark.settings import FlushMode, StoreSettings
+from skylark.store.disk import Disk
+from skylark.store.message_store import MessageStore
+from skylark.store.placed import PutStatus
+from skylark.store.unit import UNIT
+
+BATCH = 64
+CLIENT_BATCH = 32
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+TOPIC = "TopicBench"
+TOPIC_PART = bytes((len(TOPIC),)) + TOPIC.encode()
+PROPERTIES = encode_properties(
+    {"KEYS": "order-1001", "UNIQ_KEY": "C0A8010A3E7018B4AAC24F3B1C2D0000", "TAGS": "TagA"}
+)
+BATCH_PROPERTIES = encode_properties(
+    {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+)
+
+
+def open_store(path: Path, *, disk: Disk | None = None, **changes: Any) -> MessageStore:
+    settings = {"index_enabled": False, "unflushed_bytes_max": 1 << 40, **changes}
+    store = MessageStore(StoreSettings(path=path, **settings), disk=disk)
+    store.open()
+    return store
+
+
+def messages(count: int, body_bytes: int, queues: int = 4) -> list[PutMessage]:
+    return [
+        PutMessage(
+            TOPIC, number % queues, os.urandom(body_bytes), PROPERTIES, born_timestamp=1, born_host=HOST
+        )
+        for number in range(count)
+    ]
+
+
+class Bare:
+    """Pack the record, CRC, one pwritev, pack the 20-byte entry: nothing else."""
+
+    def __init__(self, path: Path, file_bytes: int = 1 << 30) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(self._descriptor, file_bytes)
+        os.posix_fallocate(self._descriptor, 0, file_bytes // 2)
+        self._file_bytes = file_bytes
+        self._position = 0
+        self.entries = bytearray()
+
+    def put(self, batch: list[PutMessage], shared: bytes = b"") -> None:
+        pack, pack_unit, pack_length = HEAD.pack, UNIT.pack, LENGTH.pack
+        start = position = self._position
+        parts: list[bytes | memoryview] = []
+        entries = self.entries
+        for message in batch:
+            body, properties = message.body, message.properties + shared
+            tail = TOPIC_PART + pack_length(len(properties)) + properties
+            size = HEAD.size + len(body) + len(tail)
+            head = pack(size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, 0, 7, position, 0, 1, HOST, 2,
+                        HOST, 0, 0, len(body))  # fmt: skip
+            parts += (head, body, tail)
+            entries += pack_unit(position, size, 2598919)
+            position += size
+        os.pwritev(self._descriptor, parts, start)
+        self._position = position if position < self._file_bytes - (1 << 20) else 0
+        if len(entries) > 1 << 20:
+            entries.clear()
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def put_cell(_: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    rounds = 200
+    for body_bytes in (128, 1024):
+        with scratch() as path:
+            store, bare = open_store(path / "store"), Bare(path / "bare")
+            batch = messages(BATCH, body_bytes)
+
+            def ours(store: MessageStore = store, batch: list[PutMessage] = batch) -> int:
+                for _ in range(rounds):
+                    store.append(batch)
+                return rounds * BATCH
+
+            def alone(bare: Bare = bare, batch: list[PutMessage] = batch) -> int:
+                for _ in range(rounds):
+                    bare.put(batch)
+                return rounds * BATCH
+
+            result: dict[str, Any] = dict(side_by_side({"store": ours, "bare": alone}, 15))
+            result |= {"ratio": ratio(result, "store", "bare"), "expected_at_most": 2.0}
+            results[f"{body_bytes}B"] = result
+            store.close()
+            bare.close()
+    return results
+
+
+def put_batch_cell(_: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    rounds = 200
+    for body_bytes in (128, 1024):
+        with scratch() as path:
+            store, bare = open_store(path / "store"), Bare(path / "bare")
+            envelope = PutMessage(TOPIC, 0, b"", BATCH_PROPERTIES, born_timestamp=1, born_host=HOST)
+            elements = [BatchElement(0, os.urandom(body_bytes), PROPERTIES) for _ in range(CLIENT_BATCH)]
+            batch = [PutMessage(TOPIC, 0, element.body, PROPERTIES) for element in elements]
+
+            def ours(
+                store: MessageStore = store,
+                envelope: PutMessage = envelope,
+                elements: list[BatchElement] = elements,
+            ) -> int:
+                for _ in range(rounds):
+                    store.append_batch(envelope, elements)
+                return rounds * CLIENT_BATCH
+
+            def alone(bare: Bare = bare, batch: list[PutMessage] = batch) -> int:
+                for _ in range(rounds):
+                    bare.put(batch, BATCH_PROPERTIES)
+                return rounds * CLIENT_BATCH
+
+            result: dict[str, Any] = dict(side_by_side({"store": ours, "bare": alone}, 15))
+            result |= {"ratio": ratio(result, "store", "bare"), "expected_at_most": 1.3}
+            results[f"{body_bytes}B"] = result
+            store.close()
+            bare.close()
+    return results
+
+
+def get_cell(_: argparse.Namespace) -> dict[str, Any]:
+    count, rounds = 32, 2000
+    with scratch() as path:
+        store = open_store(path / "store")
+        for _ in range(50):
+            store.append(messages(BATCH, 1024, queues=1))
+        store.housekeeper.flush()
+        view = store.log.select(0, store.appended_offset)
+        units = store.queue(TOPIC, 0).units(0, count)
+        assert view is not None
+
+        def ours() -> int:
+            for _ in range(rounds):
+                store.get(TOPIC, 0, 64, count, may_block=False)
+            return rounds
+
+        def by_hand() -> int:
+            for _ in range(rounds):
+                [view[at : at + size] for at, size, _ in UNIT.iter_unpack(units)]
+            return rounds
+
+        result: dict[str, Any] = dict(side_by_side({"store": ours, "by_hand": by_hand}))
+        store.close()
+    return result | {"ratio": ratio(result, "store", "by_hand"), "expected_at_most": 3.0, "messages": count}
+
+
+def scan_cell(_: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for body_bytes in (128, 1024, 16384):
+        with scratch() as path:
+            store = open_store(path / "store", commit_log_file_bytes=64 << 20)
+            while store.appended_offset < 32 << 20:
+                store.append(messages(BATCH, body_bytes))
+            data = store.read_log(0, store.appended_offset)
+            store.close()
+
+        def ours(data: bytes = data) -> int:
+            return sum(1 for _ in Scan(data, 0, 64 << 20))
+
+        def bare(data: bytes = data) -> int:
+            view, position, count = memoryview(data), 0, 0
+            while position < len(data):
+                fields = HEAD.unpack_from(data, position)
+                body = position + HEAD.size
+                zlib.crc32(view[body : body + fields[14]])
+                position += fields[0]
+                count += 1
+            return count
+
+        result: dict[str, Any] = dict(side_by_side({"scan": ours, "bare": bare}))
+        result["speed_of_bare"] = round(1 / ratio(result, "scan", "bare"), 2)
+        results[f"{body_bytes}B"] = result | {"expected_at_least": 0.6}
+    return results
+
+
+def fill(store: MessageStore, end: int, body_bytes: int = 4096, queues: int = 4) -> None:
+    batch = messages(BATCH, body_bytes, queues)
+    while store.appended_offset < end:
+        store.append(batch)
+        if store.appended_offset - store.flushed_offset > 512 << 20:
+            store.flush_log()
+
+
+def start_cell(arguments: argparse.Namespace) -> dict[str, Any]:
+    with scratch() as path:
+        wanted = arguments.gib or 10
+        gib = min(wanted, free_bytes(path) // (2 << 30))
+        store = open_store(path)
+        fill(store, gib << 30)
+        store.close()
+        before = anonymous_bytes()
+        started = time.perf_counter()
+        store = open_store(path)
+        seconds = time.perf_counter() - started
+        grown = anonymous_bytes() - before
+        store.append(messages(1, 128))
+        store.close()
+    return {
+        "gib": gib, "shrunk": gib < wanted, "seconds": round(seconds, 3), "expected_below_s": 2.0,
+        "anonymous_growth_mib": round(grown / (1 << 20), 1), "expected_below_mib": 100,
+    }  # fmt: skip
+
+
+def sync_flush_cell(_: argparse.Namespace) -> dict[str, Any]:
+    from tests.support.simulated_disk import SimulatedDisk  # noqa: PLC0415 - only this cell needs it
+
+    with scratch() as path:
+        real = {waiters: sync_rate(path / str(waiters), waiters, None) for waiters in (1, 64)}
+    slow = {}
+    for waiters in (1, 64):
+        disk = SimulatedDisk()
+        disk.sync_latency_s = 0.001
+        slow[waiters] = sync_rate(Path("/simulated"), waiters, disk)
+    return {
+        "real_disk": real,
+        "one_ms_disk": slow,
+        "acknowledgements_per_fsync": round(real[64]["acknowledgements_per_fsync"], 1),
+        "expected_acknowledgements_per_fsync": 16,
+        "gain_of_64_waiters": round(slow[64]["per_second"] / slow[1]["per_second"], 1),
+        "expected_gain": 20,
+    }
+
+
+def sync_rate(path: Path, waiters: int, disk: Disk | None, seconds: float = 2.0) -> dict[str, float]:
+    """As a broker does it: so many sends in flight, each answered when its bytes are on disk."""
+    store = open_store(path, disk=disk, flush_mode=FlushMode.SYNC, commit_log_file_bytes=64 << 20)
+    store.start()
+    template = messages(1, 128)[0]
+    answered = threading.Semaphore(waiters)
+    done = 0
+    lock = threading.Lock()
+
+    def answer(status: PutStatus) -> None:
+        nonlocal done
+        assert status is PutStatus.PUT_OK
+        with lock:
+            done += 1
+        answered.release()
+
+    flushes = store.flusher.count
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        answered.acquire()
+        ready = 1
+        while answered.acquire(blocking=False):
+            ready += 1
+        for result in store.append([template] * ready):
+            store.when_flushed(result.end, answer)  # type: ignore[union-attr]
+    elapsed = time.perf_counter() - started
+    flushes = store.flusher.count - flushes
+    store.close()
+    return {
+        "per_second": round(done / elapsed),
+        "fsyncs": flushes,
+        "acknowledgements_per_fsync": done / max(flushes, 1),
+    }
+
+
+def flat_cell(arguments: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    rounds = 100
+    with scratch() as path:
+        stores = {queues: open_store(path / str(queues)) for queues in (1, 100, 10_000)}
+        cells = {}
+        for queues, store in stores.items():
+            spread = messages(10_000, 128, queues)
+            store.append(spread)
+            store.start()
+
+            def put(store: MessageStore = store, spread: list[PutMessage] = spread) -> int:
+                for number in range(rounds):
+                    start = number * BATCH % (len(spread) - BATCH)
+                    store.append(spread[start : start + BATCH])
+                return rounds * BATCH
+
+            cells[f"queues_{queues}"] = put
+        measured = side_by_side(cells, 21)
+        results |= measured
+        results["growth_1_to_10000_queues"] = ratio(measured, "queues_10000", "queues_1")
+        for store in stores.values():
+            store.close()
+        results |= long_log(path, arguments)
+    return results | {"expected_growth_at_most": 1.2}
+
+
+def long_log(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    wanted = arguments.gib or 20
+    gib = min(wanted, free_bytes(path) // (2 << 30))
+    empty, full = open_store(path / "empty"), open_store(path / "full")
+    fill(full, gib << 30)
+    full.flush_log()
+    batch = messages(BATCH, 1024)
+
+    def put(store: MessageStore) -> Callable[[], int]:
+        def run() -> int:
+            for _ in range(100):
+                store.append(batch)
+            return 100 * BATCH
+
+        return run
+
+    measured = side_by_side({"log_empty": put(empty), "log_full": put(full)}, 21)
+    empty.close()
+    full.close()
+    return measured | {
+        "log_gib": gib, "log_shrunk": gib < wanted,
+        "growth_empty_to_full_log": ratio(measured, "log_full", "log_empty"),
+    }  # fmt: skip
+
+
+CELLS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "put": put_cell,
+    "put_batch": put_batch_cell,
+    "get": get_cell,
+    "scan": scan_cell,
+    "sync_flush": sync_flush_cell,
+    "flat": flat_cell,
+    "start": start_cell,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cells", nargs="*", metavar="CELL", help=f"of {', '.join(CELLS)}; all by default")
+    parser.add_argument("--gib", type=int, default=0, help="size of the large cells")
+    arguments = parser.parse_args()
+    unknown = set(arguments.cells) - CELLS.keys()
+    if unknown:
+        parser.error(f"unknown cells {', '.join(sorted(unknown))}; there are {', '.join(CELLS)}")
+    results = {}
+    for name in arguments.cells or CELLS:
+        print(f"running {name}", file=sys.stderr)
+        results[name] = CELLS[name](arguments)
+    report("store", results)
+
+
+if __name__ == "__main__":
+    main()

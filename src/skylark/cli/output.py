@@ -1,0 +1,111 @@
+"""How things are printed: tables and colours on a terminal, tab-separated lines elsewhere, JSON on demand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import TimeRemainingColumn as Remaining
+from rich.table import Table
+from rich.text import Text
+
+NOT_KNOWN = "-"
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Screen:
+    """Standard output and standard error as they are now."""
+
+    def __init__(self) -> None:
+        self.out = Console(highlight=False, soft_wrap=True)
+        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def line(self, text: str = "", style: str = "") -> None:
+        self.out.print(Text(clean(text), style=style))
+
+    def warn(self, text: str) -> None:
+        self.err.print(Text(f"skylark: {clean(text)}", style="yellow"))
+
+    def section(self, title: str, lines: Iterable[str], style: str = "bold") -> None:
+        """A title and lines below it; nothing without lines."""
+        for number, text in enumerate(lines):
+            if number == 0:
+                self.line()
+                self.line(title, style)
+            self.line(f"  {text}")
+
+    def cells(self, cells: Sequence[object]) -> None:
+        """A line of a table that is no table: tabs between the cells."""
+        sys.stdout.write("\t".join(clean(str(cell)) for cell in cells) + "\n")
+
+    def facts(self, facts: Sequence[tuple[str, object]]) -> None:
+        """Names and values, one to a line."""
+        width = max((len(name) for name, _ in facts), default=0)
+        for name, value in facts:
+            if self.out.is_terminal:
+                self.out.print(Text(f"{name:<{width}}  ", style="bold"), Text(clean(str(value))), sep="")
+            else:
+                self.cells((name.strip(), value))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Numbers stand to the right."""
+        if not self.out.is_terminal:
+            for row in (columns, *rows):
+                self.cells(row)
+            return
+        table = Table(header_style="bold")
+        for number, name in enumerate(columns):
+            is_number = bool(rows) and all(isinstance(row[number], int) for row in rows)
+            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(clean(str(cell))) for cell in row))
+        self.out.print(table, soft_wrap=False)
+
+    @contextmanager
+    def progress(self, title: str, *, in_bytes: bool) -> Iterator[tuple[Progress, Any]]:
+        """A bar on standard error while it is a terminal; nothing stays of it."""
+        counter = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
+        columns = (TextColumn(title), BarColumn(), counter, Remaining())
+        shown = self.err.is_terminal
+        with Progress(*columns, console=self.err, transient=True, disable=not shown) as progress:
+            yield progress, progress.add_task(title, total=None)
+
+
+def print_json(value: object) -> None:
+    """One document on a line of its own."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def clean(text: str) -> str:
+    """Without control characters: what a message holds must not steer the terminal or break a line."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "\u00b7" for char in text)
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def format_bytes(size: int) -> str:
+    amount = float(size)
+    for unit in UNITS:
+        if amount < 1024 or unit == UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def format_time(timestamp_ms: int | None) -> str:
+    """Local time with milliseconds; the bare number where the calendar ends."""
+    if timestamp_ms is None:
+        return NOT_KNOWN
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)

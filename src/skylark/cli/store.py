@@ -1,0 +1,184 @@
+"""`skylark store`: look into a store directory. The commands' options; the work is done in `store_*`."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from skylark.store.reader import StoreReader
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look into a store directory of Skylark or of Apache RocketMQ. Nothing in it is changed, and a"
+    " broker may go on writing to it.",
+)
+
+
+class ExportFormat(StrEnum):
+    """How exported bodies are laid out."""
+
+    FILES = "files"
+    LINES = "lines"
+    JSON = "json"
+
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The store: what holds commitlog and consumequeue.")
+]
+CommitLogOption = Annotated[
+    Path | None,
+    typer.Option("--commit-log", metavar="DIR", help="Where the commit log is, if not in DIR/commitlog."),
+]
+SlotsOption = Annotated[
+    int, typer.Option("--index-slots", help="Slots of an index file (the broker's maxHashSlotNum).")
+]
+ItemsOption = Annotated[
+    int, typer.Option("--index-items", help="Items of an index file (the broker's maxIndexNum).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
+QueueOption = Annotated[int | None, typer.Option("--queue", "-q", help="Only this queue of the topic.")]
+FromOption = Annotated[int | None, typer.Option("--from-offset", help="First queue offset.")]
+ToOption = Annotated[int | None, typer.Option("--to-offset", help="Queue offset to stop before.")]
+TIME_HELP = "(2026-11-15, '2026-11-15 10:30', or milliseconds since 1970)."
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help=f"Stored at or after this time {TIME_HELP}")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help=f"Stored at or before this time {TIME_HELP}")
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", "-k", help="Only messages with this key or unique key, by the index.")
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", "-n", help="At most so many messages.")]
+
+SLOTS = 5_000_000
+ITEMS = 20_000_000
+
+
+def open_reader(directory: Path, commit_log: Path | None, slots: int, items: int) -> StoreReader:
+    """Raises MissingFile, BadStoreFile, OSError."""
+    from skylark.store.reader import StoreReader  # noqa: PLC0415  --help must not wait for it
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # a large log has more files than the usual limit allows
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return StoreReader(directory, commit_log_path=commit_log, index_slots=slots, index_items=items)
+
+
+@app.command()
+def info(
+    directory: Directory,
+    commit_log: CommitLogOption = None,
+    slots: SlotsOption = SLOTS,
+    items: ItemsOption = ITEMS,
+    as_json: JsonOption = False,
+) -> None:
+    """Sizes, topics and queues with their offsets and times, and what is not supported.
+
+    Example: skylark store info ~/store
+    """
+    from skylark.cli import store_info  # noqa: PLC0415
+
+    store_info.show(open_reader(directory, commit_log, slots, items), as_json=as_json)
+
+
+@app.command()
+def verify(
+    directory: Directory,
+    commit_log: CommitLogOption = None,
+    slots: SlotsOption = SLOTS,
+    items: ItemsOption = ITEMS,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every record, consume queue and index item. Exit code 1 if anything is wrong.
+
+    Example: skylark store verify ~/store && echo good
+    """
+    from skylark.cli import store_verify  # noqa: PLC0415
+
+    if not store_verify.show(open_reader(directory, commit_log, slots, items), as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    topic: TopicOption = None,
+    queue: QueueOption = None,
+    from_offset: FromOption = None,
+    to_offset: ToOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    key: KeyOption = None,
+    limit: LimitOption = None,
+    commit_log: CommitLogOption = None,
+    slots: SlotsOption = SLOTS,
+    items: ItemsOption = ITEMS,
+    as_json: JsonOption = False,
+) -> None:
+    """Print messages: all records in the log's order, or those of a topic, queue, time or key.
+
+    Exit code 1 if some of them cannot be read.
+
+    Examples: skylark store dump ~/store --limit 20
+
+    skylark store dump ~/store -t orders -q 0 --from-offset 100 --json
+
+    skylark store dump ~/store -t orders --key order-1001
+    """
+    from skylark.cli import store_dump  # noqa: PLC0415
+    from skylark.cli.selection import Selection  # noqa: PLC0415
+
+    selection = Selection.parse(topic, queue, from_offset, to_offset, since, until, key, limit)
+    reader = open_reader(directory, commit_log, slots, items)
+    if not store_dump.show(reader, selection, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    directory: Directory,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="File or directory to make.")],
+    layout: Annotated[
+        ExportFormat,
+        typer.Option(
+            "--format",
+            help="files: a file per body, PATH/topic/queue/offset; lines: one file, a line per body;"
+            " json: one file, messages as lines of JSON.",
+        ),
+    ] = ExportFormat.FILES,
+    decompress: Annotated[
+        bool, typer.Option("--decompress", "-d", help="Bodies as they were before compression.")
+    ] = False,
+    topic: TopicOption = None,
+    queue: QueueOption = None,
+    from_offset: FromOption = None,
+    to_offset: ToOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    key: KeyOption = None,
+    limit: LimitOption = None,
+    commit_log: CommitLogOption = None,
+    slots: SlotsOption = SLOTS,
+    items: ItemsOption = ITEMS,
+) -> None:
+    """Write message bodies to files. Exit code 1 if some messages cannot be read.
+
+    Examples: skylark store export ~/store -t orders -o bodies
+
+    skylark store export ~/store -t orders --format json -d -o orders.jsonl
+    """
+    from skylark.cli import store_export  # noqa: PLC0415
+    from skylark.cli.selection import Selection  # noqa: PLC0415
+
+    selection = Selection.parse(topic, queue, from_offset, to_offset, since, until, key, limit)
+    reader = open_reader(directory, commit_log, slots, items)
+    if not store_export.write(reader, selection, out, layout.value, decompress=decompress):
+        raise typer.Exit(1)

@@ -1,0 +1,93 @@
+"""Pure. Message bodies as the application knows them: decompressed as the system flag says."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from zlib_ng import zlib_ng
+
+from skylark.errors import BadBody
+from skylark.model.message import COMPRESSION_MASK, StoredMessage, SystemFlag
+
+BODY_BYTES_MAX = 64 << 20
+"""A small body may claim to be a huge one; no application's message is larger than this."""
+
+
+def compression_of(sys_flag: int) -> str | None:
+    """The name of the codec, None for a plain body. Without a type, as old clients left it, it is zlib."""
+    if not sys_flag & SystemFlag.COMPRESSED:
+        return None
+    kind = sys_flag & COMPRESSION_MASK
+    return _NAMES.get(kind, f"unknown type {kind >> 8}")
+
+
+def decompress(body: bytes, sys_flag: int, *, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body as it was before its sender compressed it. Raises BadBody."""
+    compression = compression_of(sys_flag)
+    if compression is None:
+        return body
+    read = _READERS.get(compression)
+    if read is None:
+        raise BadBody(compression, "no such codec is known")
+    return read(body, bytes_max)
+
+
+def plain_body(message: StoredMessage, *, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """A stored message's body, decompressed. Raises BadBody."""
+    return decompress(message.body, message.sys_flag, bytes_max=bytes_max)
+
+
+def _zlib(body: bytes, bytes_max: int) -> bytes:
+    # Its stub takes the error class for an instance.
+    return _stream("zlib", zlib_ng.decompressobj(), zlib_ng.error, body, bytes_max)  # type: ignore[arg-type]
+
+
+def _lz4(body: bytes, bytes_max: int) -> bytes:
+    frame = _extra("LZ4", "lz4.frame")
+    return _stream("LZ4", frame.LZ4FrameDecompressor(), RuntimeError, body, bytes_max)
+
+
+def _stream(
+    compression: str, decompressor: Any, error_type: type[Exception], body: bytes, bytes_max: int
+) -> bytes:
+    try:
+        # One byte more than allowed: whoever fills it is too large, and nothing larger is ever made.
+        data: bytes = decompressor.decompress(body, bytes_max + 1)
+    except error_type as error:
+        raise BadBody(compression, str(error)) from error
+    if len(data) > bytes_max:
+        raise BadBody(compression, f"it is larger than {bytes_max} bytes")
+    if not decompressor.eof:
+        raise BadBody(compression, "it is cut short")
+    return data
+
+
+def _zstd(body: bytes, bytes_max: int) -> bytes:
+    zstandard = _extra("Zstandard", "zstandard")
+    try:
+        # A frame that tells its size is believed and not bounded by `max_output_size`.
+        if zstandard.frame_content_size(body) > bytes_max:
+            raise BadBody("Zstandard", f"it is larger than {bytes_max} bytes")
+        data: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=bytes_max)
+    except zstandard.ZstdError as error:
+        reason = f"{error}; it is damaged, or larger than {bytes_max} bytes"
+        raise BadBody("Zstandard", reason) from error
+    return data
+
+
+def _extra(compression: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BadBody(compression, "install skylarkmq[compression] for it") from error
+
+
+_NAMES = {
+    0: "zlib",
+    int(SystemFlag.LZ4): "LZ4",
+    int(SystemFlag.ZSTD): "Zstandard",
+    int(SystemFlag.ZLIB): "zlib",
+}
+_READERS: dict[str, Callable[[bytes, int], bytes]] = {"zlib": _zlib, "LZ4": _lz4, "Zstandard": _zstd}

@@ -1,0 +1,173 @@
+"""Pure. Messages as values, their properties and system flags, and the addresses inside them."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+
+import msgspec
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+KEY_SEPARATOR = " "
+
+PROPERTY_TAGS = "TAGS"
+PROPERTY_KEYS = "KEYS"
+PROPERTY_UNIQUE_KEY = "UNIQ_KEY"
+PROPERTY_DELAY_LEVEL = "DELAY"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_WAIT = "WAIT"
+PROPERTY_CRC32 = "__CRC32#"
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+RETRY_TOPIC_PREFIX = "%RETRY%"
+DEAD_LETTER_TOPIC_PREFIX = "%DLQ%"
+
+PROPERTIES_BYTES_MAX = 32767
+
+
+class SystemFlag(IntFlag):
+    """Bits of the record's SYSFLAG field."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    TRANSACTION_PREPARED = 0x4
+    TRANSACTION_COMMIT = 0x8
+    TRANSACTION_ROLLBACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    NEED_UNWRAP = 0x40
+    INNER_BATCH = 0x80
+    LZ4 = 0x100
+    ZSTD = 0x200
+    ZLIB = 0x300
+
+
+TRANSACTION_MASK = 0xC
+HOST_V6_MASK = 0x30
+COMPRESSION_MASK = 0x700
+
+
+class PutMessage(msgspec.Struct, gc=False, kw_only=False):
+    """What the store is asked to append. Hosts are the record's own bytes (see `pack_host`)."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One record of the commit log, decoded. `body` is as stored, possibly compressed (see `model.body`)."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    body: bytes
+    body_crc: int
+    properties: Mapping[str, str]
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key in self.properties.get(PROPERTY_KEYS, "").split(KEY_SEPARATOR) if key]
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get(PROPERTY_UNIQUE_KEY)
+
+
+_PORT = struct.Struct(">i")
+HOST_V4_BYTES = 8
+HOST_V6_BYTES = 20
+
+
+def pack_host(host: str, port: int) -> bytes:
+    """An address as records hold it: 4 or 16 bytes of IP, then the port as i32."""
+    return ipaddress.ip_address(host).packed + _PORT.pack(port)
+
+
+def format_host(packed: bytes) -> str:
+    """`10.0.0.1:10911`, or `[2001:db8::1]:10911` for IPv6."""
+    address = ipaddress.ip_address(bytes(packed[:-4]))
+    (port,) = _PORT.unpack(packed[-4:])
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The property text. Raises ValueError for names or values that would break its separators."""
+    pieces = []
+    for name, value in properties.items():
+        if not name or NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name + value:
+            raise ValueError(f"property {name!r} has an empty name or holds a separator (\\x01, \\x02)")
+        pieces.append(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}")
+    return "".join(pieces).encode()
+
+
+def decode_properties(text: bytes) -> dict[str, str]:
+    """Pieces without a name or a value are ignored, later duplicates win; invalid UTF-8 is replaced."""
+    properties = {}
+    for piece in text.decode(errors="replace").split(PROPERTY_SEPARATOR):
+        name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)
+        if name and separator and value:
+            properties[name] = value
+    return properties
+
+
+class PropertyFinder:
+    """Finds one property's value in the text without parsing the rest: the put path does this per message."""
+
+    def __init__(self, name: str) -> None:
+        self._first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
+        self._later = PROPERTY_SEPARATOR.encode() + self._first
+
+    def __call__(self, text: bytes) -> bytes | None:
+        """The value as `decode_properties` would give it (undecoded), or None."""
+        end = len(text)
+        while True:
+            at = text.rfind(self._later, 0, end)
+            if at >= 0:
+                start = at + len(self._later)
+            elif text.startswith(self._first):
+                start = len(self._first)
+            else:
+                return None
+            stop = text.find(b"\x02", start)
+            value = text[start:] if stop < 0 else text[start:stop]
+            if value:
+                return value
+            if at < 0:
+                return None
+            # An empty value does not count, so an earlier duplicate may.
+            end = at + 1
+
+
+find_tags = PropertyFinder(PROPERTY_TAGS)
+find_keys = PropertyFinder(PROPERTY_KEYS)
+find_unique_key = PropertyFinder(PROPERTY_UNIQUE_KEY)
+find_delay_level = PropertyFinder(PROPERTY_DELAY_LEVEL)

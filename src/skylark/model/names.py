@@ -1,0 +1,105 @@
+"""Pure. Names of topics and groups: which are allowed, which are built in, which belong together."""
+
+import re
+
+from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+
+TOPIC_CHARS_MAX = 127
+GROUP_CHARS_MAX = 120  # with the prefix of the retry topic before it, it is still the name of a topic
+DERIVED_TOPIC_CHARS_MAX = 255
+"""Of retry and dead-letter topics that a broker makes: they name a group, and those of pop a topic too."""
+
+AUTO_CREATE_TOPIC = "TBW102"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+HALF_CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        HALF_OP_TOPIC,
+        HALF_CHECKED_OUT_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+"""On every broker, whatever its name."""
+UNSENDABLE_TOPICS = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, HALF_CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+"""Written by the broker alone."""
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALLOWED_DERIVED = re.compile(r"[%|a-zA-Z0-9_+-]+")
+_ILLEGAL = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+
+
+def topic_fault(topic: str) -> str | None:
+    """Return, in RocketMQ's words, why a topic cannot have this name; None if it can."""
+    return _fault("topic", topic, TOPIC_CHARS_MAX)
+
+
+def group_fault(group: str) -> str | None:
+    """Return, in RocketMQ's words, why a group cannot have this name; None if it can."""
+    return _fault("group", group, GROUP_CHARS_MAX)
+
+
+def stored_topic_fault(topic: str) -> str | None:
+    """Return why no queue can be kept under this name, which a broker made of other names; None if it can."""
+    if topic.startswith((RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)):
+        return _fault("topic", topic, DERIVED_TOPIC_CHARS_MAX, _ALLOWED_DERIVED)
+    return topic_fault(topic)
+
+
+def _fault(what: str, name: str, chars_max: int, allowed: re.Pattern[str] = _ALLOWED) -> str | None:
+    if not name.strip():
+        return f"The specified {what} is blank."
+    if not allowed.fullmatch(name):
+        return f"The specified {what} {_ILLEGAL}"
+    if len(name) > chars_max:
+        return f"The specified {what} is longer than {what} max length."
+    return None
+
+
+def retry_topic(group: str) -> str:
+    """The topic in which a group finds messages that it has failed to consume."""
+    return RETRY_TOPIC_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """The topic for messages that a group has failed to consume too often."""
+    return DEAD_LETTER_TOPIC_PREFIX + group
+
+
+def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
+    """The retry topics of a group that pops, by the older and by the newer rule."""
+    return f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"
+
+
+def group_of_retry_topic(topic: str) -> str:
+    """The group whose retry topic this is."""
+    assert topic.startswith(RETRY_TOPIC_PREFIX)
+    return topic.removeprefix(RETRY_TOPIC_PREFIX).partition("+")[0]

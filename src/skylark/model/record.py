@@ -1,0 +1,390 @@
+"""Pure. The commit-log record: encode, decode and scan on buffers. Store, client and Spark share it.
+
+TOTALSIZE i32 · MAGIC i32 · BODYCRC i32 · QUEUEID i32 · FLAG i32 · QUEUEOFFSET i64 · PHYSICALOFFSET i64 ·
+SYSFLAG i32 · BORNTIMESTAMP i64 · BORNHOST 8|20 · STORETIMESTAMP i64 · STOREHOST 8|20 · RECONSUMETIMES i32 ·
+PREPAREDTRANSACTIONOFFSET i64 · BODYLENGTH i32 · body · TOPICLENGTH u8 (v2: u16) · topic ·
+PROPERTIESLENGTH u16 · properties
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from zlib_ng.zlib_ng import crc32 as _crc32
+
+from skylark.errors import CorruptRecord
+from skylark.model.message import (
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    HOST_V6_MASK,
+    PROPERTY_CRC32,
+    PutMessage,
+    StoredMessage,
+    SystemFlag,
+    decode_properties,
+    format_host,
+)
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+CRC_MASK = 0x7FFFFFFF
+
+BLANK = struct.Struct(">iI")  # bytes left in the file, MAGIC_BLANK
+BLANK_BYTES = BLANK.size
+LENGTH = struct.Struct(">H")
+QUEUE_OFFSET = struct.Struct(">q")
+STORE_TIMESTAMP = struct.Struct(">q")
+SIZE_AND_MAGIC = struct.Struct(">iI")
+
+# Readers take the length byte of version 1 as signed.
+TOPIC_V1_BYTES_MAX = 127
+SYS_FLAG_POSITION = 36
+BORN_HOST_POSITION = 48
+
+
+def _head(born_bytes: int, store_bytes: int) -> struct.Struct:
+    return struct.Struct(f">iIiiiqqiq{born_bytes}sq{store_bytes}siqi")
+
+
+# By (SYSFLAG & HOST_V6_MASK): the IPv6 bits decide the layout.
+HEADS = {
+    0: _head(HOST_V4_BYTES, HOST_V4_BYTES),
+    0x10: _head(HOST_V6_BYTES, HOST_V4_BYTES),
+    0x20: _head(HOST_V4_BYTES, HOST_V6_BYTES),
+    0x30: _head(HOST_V6_BYTES, HOST_V6_BYTES),
+}
+HEAD = HEADS[0]
+assert HEAD.size == 88
+RECORD_BYTES_MIN = HEAD.size + 1 + LENGTH.size
+
+CRC_PROPERTY_BYTES = len(PROPERTY_CRC32) + 1 + 10 + 1
+
+
+def crc32(data: bytes | memoryview) -> int:
+    """RocketMQ's CRC-32: masked to a non-negative i32."""
+    return int(_crc32(data)) & CRC_MASK
+
+
+@lru_cache(1024)
+def topic_part(topic: str) -> tuple[int, bytes]:
+    """The magic that a topic's length asks for, and the topic with its length field."""
+    data = topic.encode()
+    if len(data) > TOPIC_V1_BYTES_MAX:
+        return MAGIC_V2, LENGTH.pack(len(data)) + data
+    return MAGIC_V1, bytes((len(data),)) + data
+
+
+def host_flags(born_host: bytes, store_host: bytes) -> int:
+    flags = SystemFlag.BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0
+    return int(flags | (SystemFlag.STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0))
+
+
+def crc_property(record_without: bytes) -> bytes:
+    """The closing CRC property: its ten digits are written least significant first."""
+    digits = str(crc32(record_without))[::-1].ljust(10, "0")
+    return f"{PROPERTY_CRC32}\x01{digits}\x02".encode()
+
+
+def encode(
+    message: PutMessage,
+    *,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    with_crc_property: bool = False,
+) -> bytes:
+    """One whole record. The store's append writes the same bytes in batches; a test holds the two equal."""
+    magic, topic = topic_part(message.topic)
+    properties = message.properties
+    if with_crc_property:
+        properties = terminated(without_crc_property(properties))
+    flags = message.sys_flag & ~HOST_V6_MASK | host_flags(message.born_host, store_host)
+    head = HEADS[flags & HOST_V6_MASK]
+    properties_bytes = len(properties) + (CRC_PROPERTY_BYTES if with_crc_property else 0)
+    size = head.size + len(message.body) + len(topic) + LENGTH.size + properties_bytes
+    record = b"".join(
+        (
+            head.pack(
+                size,
+                magic,
+                crc32(message.body),
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                physical_offset,
+                flags,
+                message.born_timestamp,
+                message.born_host,
+                store_timestamp,
+                store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                len(message.body),
+            ),
+            message.body,
+            topic,
+            LENGTH.pack(properties_bytes),
+            properties,
+        )
+    )
+    return record + crc_property(record) if with_crc_property else record
+
+
+def terminated(properties: bytes) -> bytes:
+    """The property text with its last separator, which clients may leave out."""
+    return properties + b"\x02" if properties and not properties.endswith(b"\x02") else properties
+
+
+def without_crc_property(properties: bytes) -> bytes:
+    marker = f"{PROPERTY_CRC32}\x01".encode()
+    if marker not in properties:
+        return properties
+    return b"\x02".join(piece for piece in properties.split(b"\x02") if not piece.startswith(marker))
+
+
+class RecordParts(NamedTuple):
+    """Where things lie in a record, its structure checked and its CRC not."""
+
+    head: tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
+    body_position: int
+    topic: bytes
+    properties: bytes
+
+
+def split(data: bytes | memoryview, position: int = 0) -> RecordParts:
+    """Take one record apart. Raises CorruptRecord when lengths and magic do not fit together."""
+    physical_offset = -1
+    try:
+        (physical_offset,) = QUEUE_OFFSET.unpack_from(data, position + 28)
+        (sys_flag,) = struct.unpack_from(">i", data, position + SYS_FLAG_POSITION)
+        layout = HEADS[sys_flag & HOST_V6_MASK]
+        head = layout.unpack_from(data, position)
+        size, magic, body_bytes = head[0], head[1], head[14]
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise CorruptRecord(physical_offset=physical_offset, reason=f"magic {magic:#010x}")
+        body_position = position + layout.size
+        at = body_position + body_bytes
+        if body_bytes < 0:
+            raise CorruptRecord(physical_offset=physical_offset, reason=f"body length {body_bytes}")
+        if magic == MAGIC_V1:
+            topic_bytes, at = data[at], at + 1
+        else:
+            (topic_bytes,), at = LENGTH.unpack_from(data, at), at + LENGTH.size
+        topic = bytes(data[at : at + topic_bytes])
+        at += topic_bytes
+        (properties_bytes,) = LENGTH.unpack_from(data, at)
+        at += LENGTH.size
+        properties = bytes(data[at : at + properties_bytes])
+    except (struct.error, IndexError) as error:
+        raise CorruptRecord(physical_offset=physical_offset, reason="record is cut short") from error
+    if at + properties_bytes - position != size or len(properties) != properties_bytes:
+        raise CorruptRecord(physical_offset=physical_offset, reason=f"size {size} does not match its parts")
+    return RecordParts(head, body_position, topic, properties)
+
+
+def decode(data: bytes | memoryview, position: int = 0, *, check_crc: bool = True) -> StoredMessage:
+    """One record as a value. Raises CorruptRecord."""
+    head, body_position, topic, properties = split(data, position)
+    body = bytes(data[body_position : body_position + head[14]])
+    if check_crc and body and crc32(body) != head[2]:
+        raise CorruptRecord(physical_offset=head[6], reason=f"body CRC {crc32(body)}, record says {head[2]}")
+    return StoredMessage(
+        topic=topic.decode(errors="replace"),
+        queue_id=head[3],
+        queue_offset=head[5],
+        physical_offset=head[6],
+        size=head[0],
+        body=body,
+        body_crc=head[2],
+        properties=decode_properties(properties),
+        flag=head[4],
+        sys_flag=head[7],
+        born_timestamp=head[8],
+        born_host=format_host(head[9]),
+        store_timestamp=head[10],
+        store_host=format_host(head[11]),
+        reconsume_times=head[12],
+        prepared_transaction_offset=head[13],
+    )
+
+
+def decode_all(data: bytes | memoryview, *, check_crc: bool = True) -> Iterator[StoredMessage]:
+    """The records of a pull reply, one after the other."""
+    position = 0
+    while position < len(data):
+        message = decode(data, position, check_crc=check_crc)
+        position += message.size
+        yield message
+
+
+def store_timestamp_position(sys_flag: int) -> int:
+    return 68 if sys_flag & SystemFlag.BORN_HOST_V6 else 56
+
+
+class ScannedRecord(NamedTuple):
+    """What dispatch needs of a record."""
+
+    physical_offset: int
+    size: int
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    topic: bytes
+    properties: bytes
+
+
+class ScanStop(Enum):
+    """Why a scan ended."""
+
+    NEED_MORE = "the record goes on behind the given bytes"
+    BLANK = "the rest of the file is blank"
+    INVALID = "no valid record here"
+
+
+class Scan:
+    """Walk records in a chunk of the log; after the walk `stop`, `position` and `reason` say where it ended.
+
+    `data` starts at `physical_offset`; `file_end` is the physical offset at which the file ends (no record
+    crosses it). Each record must lie where it says: bytes left from an older life of the file never pass.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        physical_offset: int,
+        file_end: int,
+        *,
+        check_crc: bool = True,
+        require_crc_property: bool = False,
+    ) -> None:
+        self._data = data
+        self._base = physical_offset
+        self._file_end = file_end
+        self._check_crc = check_crc
+        self._require_crc_property = require_crc_property
+        self.position = 0
+        self.stop = ScanStop.NEED_MORE
+        self.reason = ""
+
+    @property
+    def physical_offset(self) -> int:
+        return self._base + self.position
+
+    def _end(self, position: int, stop: ScanStop, reason: str = "") -> None:
+        self.position, self.stop, self.reason = position, stop, reason
+
+    def __iter__(self) -> Iterator[ScannedRecord]:
+        data, base = self._data, self._base
+        view = memoryview(data)
+        available = len(data)
+        file_bytes = self._file_end - base
+        check_crc, crc = self._check_crc, _crc32
+        head_v4, head_v4_bytes, length = HEAD.unpack_from, HEAD.size, LENGTH.unpack_from
+        make = ScannedRecord._make
+        position = 0
+        while position + RECORD_BYTES_MIN <= available:
+            (size, magic, body_crc, queue_id, _, queue_offset, physical_offset, sys_flag,
+             _, _, store_timestamp, _, _, _, body_bytes) = head_v4(data, position)  # fmt: skip
+            body = position + head_v4_bytes
+            if magic != MAGIC_V1 and magic != MAGIC_V2:  # noqa: PLR1714 - twice as fast as a set
+                break
+            if size < RECORD_BYTES_MIN or position + size > file_bytes:
+                return self._end(position, ScanStop.INVALID, f"size {size} does not fit in the file")
+            end = position + size
+            if end > available:
+                return self._end(position, ScanStop.NEED_MORE)
+            if sys_flag & HOST_V6_MASK:
+                layout = HEADS[sys_flag & HOST_V6_MASK]
+                if layout.size > size:
+                    return self._end(position, ScanStop.INVALID, f"size {size} is below its head")
+                fields = layout.unpack_from(data, position)
+                store_timestamp, body_bytes, body = fields[10], fields[14], position + layout.size
+            at = body + body_bytes
+            if body_bytes < 0 or at + 3 > end:
+                return self._end(position, ScanStop.INVALID, f"body length {body_bytes}")
+            if magic == MAGIC_V1:
+                topic_start = at + 1
+                topic_end = topic_start + data[at]
+            else:
+                topic_start = at + 2
+                topic_end = topic_start + length(data, at)[0]
+            properties_start = topic_end + 2
+            if properties_start > end or properties_start + length(data, topic_end)[0] != end:
+                return self._end(position, ScanStop.INVALID, f"size {size} does not match its parts")
+            if physical_offset != base + position:
+                return self._end(position, ScanStop.INVALID, f"record says it lies at {physical_offset}")
+            if check_crc and crc(view[body:at]) & CRC_MASK != body_crc and body_bytes:
+                return self._end(position, ScanStop.INVALID, "body CRC")
+            if self._require_crc_property and not has_valid_crc_property(view[position:end]):
+                return self._end(position, ScanStop.INVALID, "CRC property")
+            self.position = position
+            yield make(
+                (physical_offset, size, queue_id, queue_offset, sys_flag, store_timestamp,
+                 data[topic_start:topic_end], data[properties_start:end])
+            )  # fmt: skip
+            position = end
+        self._stop_without_record(position, available, file_bytes)
+
+    def _stop_without_record(self, position: int, available: int, file_bytes: int) -> None:
+        if position + BLANK_BYTES > available:
+            return self._end(position, ScanStop.NEED_MORE)
+        size, magic = SIZE_AND_MAGIC.unpack_from(self._data, position)
+        if magic == MAGIC_BLANK and size == file_bytes - position:
+            return self._end(position, ScanStop.BLANK)
+        if magic in (MAGIC_V1, MAGIC_V2) and position + size <= file_bytes:
+            return self._end(position, ScanStop.NEED_MORE)
+        return self._end(position, ScanStop.INVALID, f"magic {magic:#010x}" if magic else "no record")
+
+
+def has_valid_crc_property(record: memoryview) -> bool:
+    covered = len(record) - CRC_PROPERTY_BYTES
+    return covered > 0 and crc_property(bytes(record[:covered])) == record[covered:]
+
+
+def offset_message_id(store_host: bytes, physical_offset: int) -> str:
+    """The id that finds a record by address: 32 hex characters, 56 with an IPv6 store host."""
+    return (store_host + QUEUE_OFFSET.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
+    """Store host and physical offset. Raises ValueError."""
+    if len(message_id) not in (32, 56):
+        raise ValueError(f"offset message id has {len(message_id)} characters, 32 or 56 are possible")
+    data = bytes.fromhex(message_id)
+    return data[:-8], QUEUE_OFFSET.unpack(data[-8:])[0]
+
+
+BATCH_ELEMENT = struct.Struct(">iiiii")  # total, 0, 0, flag, body length
+
+
+class BatchElement(NamedTuple):
+    flag: int
+    body: bytes | memoryview
+    properties: bytes
+
+
+def split_batch(body: memoryview) -> list[BatchElement]:
+    """The messages inside a batch request's body. Raises ValueError when its inner lengths lie."""
+    elements = []
+    position, end = 0, len(body)
+    try:
+        while position < end:
+            total, _, _, flag, body_bytes = BATCH_ELEMENT.unpack_from(body, position)
+            start = position + BATCH_ELEMENT.size
+            stop = start + body_bytes
+            (properties_bytes,) = LENGTH.unpack_from(body, stop)
+            properties_start = stop + LENGTH.size
+            position += total
+            if body_bytes < 0 or properties_start + properties_bytes != position or position > end:
+                raise ValueError(f"batch element of {total} bytes does not match its parts")
+            elements.append(BatchElement(flag, body[start:stop], bytes(body[properties_start:position])))
+    except struct.error as error:
+        raise ValueError(f"batch body is cut short at byte {position}") from error
+    return elements

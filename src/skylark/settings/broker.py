@@ -1,0 +1,125 @@
+"""Settings of a broker."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from skylark.errors import SettingsError
+from skylark.settings.fields import check_ranges, setting
+from skylark.settings.store import StoreSettings
+
+CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"
+FAST_PORT_DISTANCE = 2  # the fast port lies below the port
+# Names of clusters and brokers are names of topics too, the longest with 27 characters before it.
+_BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,100}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings:
+    """Who a broker is, where it listens, what it does by itself, and how much it takes."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+
+    cluster: str = setting("DefaultCluster", "brokerClusterName")
+    name: str = setting("broker-a", "brokerName")
+    region: str = setting("DefaultRegion", "regionId")
+    host: str = setting("127.0.0.1", "bindAddress")
+    port: int = setting(10_911, "listenPort", 0, 65_534)
+    replica_port: int | None = setting(None, "haListenPort", 0, 65_535)
+    metrics_port: int = setting(5557, "metricsPromExporterPort", 0, 65_535)
+    advertised_host: str = setting("", "brokerIP1")
+    advertised_replica_host: str = setting("", "brokerIP2")
+    name_servers: str = setting("", "namesrvAddr")
+    config_path: Path | None = setting(None, "brokerConfigPath")  # where changes at run time are kept
+    config_black_list: str = setting(CONFIG_BLACK_LIST, "configBlackList")
+
+    register_interval_ms: int = setting(30_000, "registerNameServerPeriod", 1, 60_000, live=True)
+    register_timeout_ms: int = setting(24_000, "registerBrokerTimeoutMills", 1, live=True)
+    force_register: bool = setting(True, "forceRegister", live=True)
+
+    permission: int = setting(6, "brokerPermission", 0, 7, live=True)
+    default_topic_queues: int = setting(8, "defaultTopicQueueNums", 1)
+    auto_create_topics: bool = setting(True, "autoCreateTopicEnable", live=True)
+    auto_create_groups: bool = setting(True, "autoCreateSubscriptionGroup", live=True)
+    create_system_groups: bool = setting(True, "enableCreateSysGroup", live=True)
+    cluster_topic: bool = setting(True, "clusterTopicEnable")
+    broker_topic: bool = setting(True, "brokerTopicEnable")
+    trace_topic: bool = setting(False, "traceTopicEnable")
+    trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName")
+    trace_on: bool = setting(True, "traceOn")
+    revive_queues: int = setting(8, "reviveQueueNum", 1)
+    protect_system_topics: bool = setting(True, "validateSystemTopicWhenUpdateTopic", live=True)
+    mixed_message_type: bool = setting(False, "enableMixedMessageType", live=True)
+    clear_retry_topics: bool = setting(True, "clearRetryTopicWhenDeleteTopic", live=True)
+
+    accept_sends_from_ms: int = setting(0, "startAcceptSendRequestTimeStamp", 0, live=True)
+    fast_failure: bool = setting(True, "brokerFastFailureEnable", live=True)
+    send_queue_max: int = setting(10_000, "sendThreadPoolQueueCapacity", 1)
+    send_wait_ms: int = setting(200, "waitTimeMillsInSendQueue", 1, live=True)
+    pull_queue_max: int = setting(100_000, "pullThreadPoolQueueCapacity", 1)
+    pull_wait_ms: int = setting(5000, "waitTimeMillsInPullQueue", 1, live=True)
+    query_queue_max: int = setting(20_000, "queryThreadPoolQueueCapacity", 1)
+    query_messages: int = setting(32, "defaultQueryMaxNum", 1)
+    admin_queue_max: int = setting(10_000, "adminBrokerThreadPoolQueueCapacity", 1)
+    admin_wait_ms: int = setting(5000, "waitTimeMillsInAdminBrokerQueue", 1, live=True)
+
+    long_polling: bool = setting(True, "longPollingEnable", live=True)
+    short_polling_ms: int = setting(1000, "shortPollingTimeMills", 1, live=True)
+    hold_check_interval_ms: int = setting(5000, "holdCheckInterval", 1)
+    lite_pull: bool = setting(True, "litePullMessageEnable", live=True)
+    reject_pull_consumers: bool = setting(False, "rejectPullConsumerEnable", live=True)
+    slave_read: bool = setting(False, "slaveReadEnable", live=True)
+
+    client_expiry_ms: int = setting(120_000, "channelExpiredTimeout", 1)
+    client_scan_interval_ms: int = setting(10_000, "clientScanInterval", 1)
+    subscription_expiry_ms: int = setting(600_000, "subscriptionExpiredTimeout", 1)
+    notify_members: bool = setting(True, "notifyConsumerIdsChangedEnable", live=True)
+    lock_expiry_ms: int = setting(60_000, "rocketmq.broker.rebalance.lockMaxLiveTime", 1)
+
+    server_side_reset: bool = setting(True, "useServerSideResetOffset", live=True)
+    offset_persist_interval_ms: int = setting(5000, "flushConsumerOffsetInterval", 1)
+    offset_version_step: int = setting(500, "consumerOffsetUpdateVersionStep", 1)
+    delay_offset_persist_interval_ms: int = setting(10_000, "flushDelayOffsetInterval", 1)
+    delay_offset_version_step: int = setting(200, "delayOffsetUpdateVersionStep", 1)
+    metadata_gather_ms: int = setting(100, "metadataGatherTime", 0)
+    shutdown_timeout_ms: int = setting(5000, "shutdownTimeout", 1)
+
+    idle_timeout_s: int = setting(120, "serverChannelMaxIdleTimeSeconds", 1)
+    frame_bytes_max: int = setting(16 << 20, "com.rocketmq.remoting.frameMaxLength", 4096)
+    connections_max: int = setting(16_384, "connectionsMax", 1)
+    requests_in_flight_max: int = setting(1024, "requestsInFlightMax", 1)  # of one connection
+    bytes_in_flight_max: int = setting(512 << 20, "bytesInFlightMax", 1 << 20)
+    write_high_water_bytes: int = setting(1 << 20, "writeHighWaterBytes", 4096)
+    write_bytes_max: int = setting(64 << 20, "writeBytesMax", 1 << 20)
+    client_requests_per_s_max: int = setting(0, "clientRequestsPerSecondMax", 0, live=True)  # 0: no limit
+    client_requests_burst_max: int = setting(10_000, "clientRequestsBurstMax", 1, live=True)
+    held_pulls_max: int = setting(100_000, "heldPullsMax", 1)
+    held_bytes_max: int = setting(64 << 20, "heldBytesMax", 1 << 20)
+    topics_max: int = setting(100_000, "topicsMax", 1)
+    topic_queues_max: int = setting(65_536, "topicQueuesMax", 1)
+    queues_max: int = setting(1_000_000, "queuesMax", 1)
+    groups_max: int = setting(100_000, "groupsMax", 1)
+    client_groups_max: int = setting(4096, "clientGroupsMax", 1)  # of one connection
+    group_subscriptions_max: int = setting(10_000, "groupSubscriptionsMax", 1)
+    offset_keys_max: int = setting(1_000_000, "offsetKeysMax", 1)  # pairs of a topic and a group
+    locks_max: int = setting(1_000_000, "locksMax", 1)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for name in ("cluster", "name"):
+            value = getattr(self, name)
+            if not _BROKER_NAME.fullmatch(value):
+                raise SettingsError(
+                    name, f"{value!r} is not 1 to 100 of the characters % | _ . - a-z A-Z 0-9"
+                )
+        if 0 < self.port <= FAST_PORT_DISTANCE:
+            raise SettingsError(
+                "port", f"{self.port} leaves no room for the fast port {FAST_PORT_DISTANCE} below"
+            )
+
+    @property
+    def config_directory(self) -> Path:
+        """Where topics, groups and offsets are kept."""
+        return self.store.path / "config"

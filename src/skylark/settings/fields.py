@@ -1,0 +1,41 @@
+"""What a setting is: a field with RocketMQ's key for it, its allowed range, and whether it may change."""
+
+from __future__ import annotations
+
+from dataclasses import Field, field, fields
+from typing import Any
+
+from skylark.errors import SettingsError
+
+
+def setting(
+    default: Any, java: str, low: float | None = None, high: float | None = None, *, live: bool = False
+) -> Any:
+    """A field with its RocketMQ key and its allowed range (both ends included).
+
+    A `live` one may be changed while the server runs: whoever uses it reads it each time (see `Live`).
+    """
+    return field(default=default, metadata={"java": java, "low": low, "high": high, "live": live})
+
+
+def allowed_range(spec: Field[Any]) -> str:
+    """The range of a setting in words, empty for one without."""
+    low, high = spec.metadata.get("low"), spec.metadata.get("high")
+    if low is None:
+        return ""
+    return f"at least {low}" if high is None else f"{low} to {high}"
+
+
+def check_ranges(settings: Any) -> None:
+    """Raise SettingsError for the first number outside its range."""
+    for spec in fields(settings):
+        value = getattr(settings, spec.name)
+        if value is not None:
+            check_range(spec, value, spec.name)
+
+
+def check_range(spec: Field[Any], value: Any, name: str) -> None:
+    """Raise SettingsError, under this name, for a number outside the range of a setting."""
+    low, high = spec.metadata.get("low"), spec.metadata.get("high")
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise SettingsError(name, f"{value} is out of range, allowed is {allowed_range(spec)}")

@@ -1,0 +1,42 @@
+"""Settings of a name server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from skylark.settings.fields import check_ranges, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameServerSettings:
+    """Where a name server listens, what it answers, and how much it keeps."""
+
+    host: str = setting("127.0.0.1", "bindAddress")
+    port: int = setting(9876, "listenPort", 0, 65_535)
+    kv_config_path: Path = setting(Path("skylark-data/namesrv/kvConfig.json"), "kvConfigPath")
+    config_path: Path | None = setting(None, "configStorePath")  # where changes at run time are kept
+
+    scan_interval_ms: int = setting(5000, "scanNotActiveBrokerInterval", 1, live=True)
+    broker_timeout_ms: int = setting(120_000, "brokerTimeoutMillis", 1)
+    idle_timeout_s: int = setting(120, "serverChannelMaxIdleTimeSeconds", 1)
+    wait_for_service: bool = setting(False, "needWaitForService", live=True)
+    wait_for_service_s: int = setting(45, "waitSecondsForService", 0, live=True)
+
+    order_messages: bool = setting(False, "orderMessageEnable", live=True)
+    return_order_config: bool = setting(True, "returnOrderTopicConfigToBroker", live=True)
+    all_topic_list: bool = setting(True, "enableAllTopicList", live=True)
+    topic_list: bool = setting(True, "enableTopicList", live=True)
+    delete_absent_topics: bool = setting(False, "deleteTopicWithBrokerRegistration", live=True)
+
+    connections_max: int = setting(16_384, "connectionsMax", 1)
+    brokers_max: int = setting(10_000, "brokersMax", 1)
+    topics_max: int = setting(100_000, "topicsMax", 1)
+    topic_entries_max: int = setting(1_000_000, "topicEntriesMax", 1)  # a topic on a broker is one
+    topic_queues_max: int = setting(65_536, "topicQueuesMax", 1)  # of one topic on one broker
+    filter_servers_max: int = setting(64, "filterServersMax", 0)  # of one broker
+    kv_entries_max: int = setting(10_000, "kvEntriesMax", 1)
+    kv_chars_max: int = setting(16 << 20, "kvCharsMax", 1)  # of all keys and values
+
+    def __post_init__(self) -> None:
+        check_ranges(self)

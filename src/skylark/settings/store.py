@@ -1,0 +1,106 @@
+"""Settings of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from skylark.errors import SettingsError
+from skylark.settings.fields import check_ranges, setting
+
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class FlushMode(Enum):
+    """When a message counts as stored: on append (a crash of the machine may lose it) or on disk."""
+
+    ASYNC = "ASYNC_FLUSH"
+    SYNC = "SYNC_FLUSH"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """How a store directory is laid out, flushed, read and cleaned."""
+
+    path: Path = setting(Path("skylark-data"), "storePathRootDir")
+    commit_log_path: Path | None = setting(None, "storePathCommitLog")
+    commit_log_file_bytes: int = setting(1 << 30, "mappedFileSizeCommitLog", 4096)
+    consume_queue_file_bytes: int = setting(6_000_000, "mappedFileSizeConsumeQueue", 20)
+    index_enabled: bool = setting(True, "messageIndexEnable")
+    index_slots: int = setting(5_000_000, "maxHashSlotNum", 1)
+    index_items: int = setting(20_000_000, "maxIndexNum", 2)
+
+    flush_mode: FlushMode = setting(FlushMode.ASYNC, "flushDiskType")
+    flush_interval_ms: int = setting(500, "flushIntervalCommitLog", 1)
+    flush_least_pages: int = setting(4, "flushCommitLogLeastPages", 0)
+    flush_thorough_interval_ms: int = setting(10_000, "flushCommitLogThoroughInterval", 1)
+    sync_flush_timeout_ms: int = setting(5000, "syncFlushTimeout", 1)
+    queue_flush_interval_ms: int = setting(1000, "flushIntervalConsumeQueue", 1)
+    queue_flush_thorough_interval_ms: int = setting(60_000, "flushConsumeQueueThoroughInterval", 1)
+    unflushed_bytes_max: int = setting(256 << 20, "unflushedBytesMax", 1 << 20)
+    append_slow_ms: int = setting(1000, "osPageCacheBusyTimeOutMills", 1)
+
+    message_bytes_max: int = setting(4 << 20, "maxMessageSize", 1, 60 << 20)
+    append_crc_property: bool = setting(False, "enabledAppendPropCRC")
+    verify_crc_property: bool = setting(False, "forceVerifyPropCRC")
+    delay_levels: str = setting(DELAY_LEVELS, "messageDelayLevel")
+
+    transfer_bytes_in_memory: int = setting(262_144, "maxTransferBytesOnMessageInMemory", 1)
+    transfer_count_in_memory: int = setting(32, "maxTransferCountOnMessageInMemory", 1)
+    transfer_bytes_on_disk: int = setting(65_536, "maxTransferBytesOnMessageInDisk", 1)
+    transfer_count_on_disk: int = setting(8, "maxTransferCountOnMessageInDisk", 1)
+    memory_share_percent: int = setting(40, "accessMessageInMemoryMaxRatio", 1, 100)
+    filter_scan_bytes: int = setting(16_000, "maxFilterMessageSize", 20)
+    query_messages_max: int = setting(64, "maxMsgsNumBatch", 1)
+
+    delete_hours: str = setting("04", "deleteWhen")
+    reserved_hours: int = setting(72, "fileReservedTime", 0)
+    clean_first_delay_ms: int = setting(60_000, "cleanResourceFirstDelay", 0)
+    clean_interval_ms: int = setting(10_000, "cleanResourceInterval", 1)
+    delete_pause_ms: int = setting(100, "deleteCommitLogFilesInterval", 0)
+    delete_files_max: int = setting(10, "deleteFileBatchMax", 1)
+    disk_clean_percent: int = setting(75, "diskMaxUsedSpaceRatio", 10, 95)
+    disk_force_percent: int = setting(85, "diskSpaceCleanForciblyRatio", 30, 85)
+    disk_full_percent: int = setting(90, "diskSpaceWarningLevelRatio", 35, 90)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        unit = 20
+        rounded = -(-self.consume_queue_file_bytes // unit) * unit
+        object.__setattr__(self, "consume_queue_file_bytes", rounded)
+        parse_delay_levels(self.delay_levels)
+        parse_hours(self.delete_hours)
+
+    @property
+    def commit_log_directory(self) -> Path:
+        return self.commit_log_path or self.path / "commitlog"
+
+    @property
+    def syncs_every_put(self) -> bool:
+        return self.flush_mode is FlushMode.SYNC
+
+
+def parse_delay_levels(text: str) -> list[int]:
+    """Milliseconds of each level, level 1 first. Raises SettingsError."""
+    levels = []
+    for word in text.split():
+        number, unit = word[:-1], word[-1]
+        if unit not in _DELAY_UNITS_MS or not number.isdecimal():
+            raise SettingsError("delay_levels", f"{word!r} is not a number with one of the units s, m, h, d")
+        levels.append(int(number) * _DELAY_UNITS_MS[unit])
+    if not levels:
+        raise SettingsError("delay_levels", "at least one level is needed")
+    return levels
+
+
+def parse_hours(text: str) -> set[int]:
+    """Hours of the day, separated by `;`. Raises SettingsError."""
+    try:
+        hours = {int(word) for word in text.split(";") if word.strip()}
+    except ValueError as error:
+        raise SettingsError("delete_hours", f"{text!r} is not a list of hours such as 04;16") from error
+    if not hours <= set(range(24)):
+        raise SettingsError("delete_hours", f"{text!r} has an hour outside 0 to 23")
+    return hours

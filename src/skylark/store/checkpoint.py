@@ -1,0 +1,106 @@
+"""The checkpoint: up to which time, and up to which physical offset, a store's files are on disk.
+
+RocketMQ's five i64 begin a page of zeros: physicMsgTimestamp · logicsMsgTimestamp · indexMsgTimestamp ·
+masterFlushedOffset · confirmPhyOffset. Ours stand at 64: magic `SKYL` · durable offset i64 · CRC-32 u32 over
+the five and the durable offset. RocketMQ rewrites only what is its own, and the CRC then voids ours.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from zlib_ng.zlib_ng import crc32
+
+from skylark.store.disk import Disk, DiskFile
+
+CHECKPOINT_BYTES = 4096
+FIELDS = struct.Struct(">qqqqq")
+assert FIELDS.size == 40
+EXTENSION_POSITION = 64
+EXTENSION = struct.Struct(">4sqI")
+MAGIC = b"SKYL"
+_OFFSET = struct.Struct(">q")
+# Times are of messages, taken before they were flushed; this is how far RocketMQ distrusts them.
+MARGIN_MS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Up to where a store is on disk. Times are store timestamps of messages.
+
+    Everything below `durable_offset` is durable in log, consume queues and index. None: nobody said so, and
+    recovery goes by the times.
+    """
+
+    physic_timestamp: int = 0
+    logics_timestamp: int = 0
+    index_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+    durable_offset: int | None = None
+
+    @staticmethod
+    def decode(data: bytes) -> Checkpoint:
+        """Read a page. Our part of it counts only if magic and CRC fit."""
+        physic, logics, index, master_flushed, confirm = FIELDS.unpack_from(data)
+        magic, durable_offset, checksum = EXTENSION.unpack_from(data, EXTENSION_POSITION)
+        is_ours = magic == MAGIC and checksum == _checksum(data[: FIELDS.size], durable_offset)
+        return Checkpoint(physic, logics, index, master_flushed, confirm, durable_offset if is_ours else None)
+
+    def encode(self) -> bytes:
+        """The whole page."""
+        fields = FIELDS.pack(
+            self.physic_timestamp,
+            self.logics_timestamp,
+            self.index_timestamp,
+            self.master_flushed_offset,
+            self.confirm_physical_offset,
+        )
+        page = fields
+        if self.durable_offset is not None:
+            checksum = _checksum(fields, self.durable_offset)
+            page = fields.ljust(EXTENSION_POSITION, b"\0")
+            page += EXTENSION.pack(MAGIC, self.durable_offset, checksum)
+        return page.ljust(CHECKPOINT_BYTES, b"\0")
+
+    def recovery_timestamp(self, with_index: bool) -> int:
+        """Messages stored up to this time are on disk, in the index too if it is asked for."""
+        times = [self.physic_timestamp, self.logics_timestamp]
+        if with_index:
+            times.append(self.index_timestamp)
+        return max(0, min(times) - MARGIN_MS)
+
+
+def _checksum(fields: bytes, durable_offset: int) -> int:
+    return int(crc32(fields + _OFFSET.pack(durable_offset)))
+
+
+class CheckpointFile:
+    """The checkpoint on disk, rewritten in place. One thread at a time."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._file: DiskFile | None = None
+
+    def load(self) -> Checkpoint | None:
+        """What was saved last; None if that is nothing: no file, a short one, all zeros. Raises OSError."""
+        try:
+            file = self._disk.open(self._path)
+        except FileNotFoundError:
+            return None
+        data = file.read(CHECKPOINT_BYTES, 0)
+        file.close()
+        if len(data) < CHECKPOINT_BYTES or not any(data):
+            return None
+        return Checkpoint.decode(data)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Return when it is on the medium. Raises DiskFull, OSError."""
+        if self._file is None:
+            self._file = self._disk.create(self._path, CHECKPOINT_BYTES)
+            self._disk.sync_directory(self._path.parent)
+        self._file.write([checkpoint.encode()], 0)
+        self._file.sync()

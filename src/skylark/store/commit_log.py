@@ -1,0 +1,465 @@
+"""The commit log: all records of all topics, appended with one write per batch and read through maps."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from zlib_ng.zlib_ng import crc32
+
+from skylark.errors import BadStoreFile, DiskFull, OffsetOutOfRange
+from skylark.model.message import HOST_V4_BYTES, HOST_V6_BYTES, HOST_V6_MASK, PROPERTIES_BYTES_MAX, PutMessage
+from skylark.model.record import (
+    BLANK,
+    BLANK_BYTES,
+    CRC_MASK,
+    CRC_PROPERTY_BYTES,
+    HEADS,
+    LENGTH,
+    MAGIC_BLANK,
+    BatchElement,
+    crc_property,
+    host_flags,
+    terminated,
+    without_crc_property,
+)
+from skylark.settings import StoreSettings, parse_delay_levels
+from skylark.store.disk import Disk, DiskFile, Part
+from skylark.store.mapped_file import MappedFileQueue
+from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
+from skylark.store.tags import TAGS_MARKER, known_codes, schedule_tags_code, tags_code
+from skylark.store.unit import INNER_BATCH, NO_UNIT_MASK, UNIT
+
+if TYPE_CHECKING:
+    from skylark.store.consume_queue import ConsumeQueue
+    from skylark.store.queue_table import QueueTable
+
+log = logging.getLogger(__name__)
+
+ALLOCATION_BYTES = 64 << 20
+# Below this mean size one copy into a single buffer costs less than one iovec per part.
+JOINED_PART_BYTES_MAX = 1024
+RECORD_BYTES_EXTRA = 64 * 1024
+ZEROS_BYTES = 1 << 20
+_LENGTHS = [LENGTH.pack(length) for length in range(PROPERTIES_BYTES_MAX + 1)]
+
+
+class CommitLog:
+    """The files of the log and its write position. Appends under the store's lock; reads from any thread."""
+
+    def __init__(
+        self, disk: Disk, settings: StoreSettings, store_host: bytes, *, writable: bool = True
+    ) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._store_host = store_host
+        self._writable = writable
+        self.files = MappedFileQueue(disk, settings.commit_log_directory, settings.commit_log_file_bytes)
+        self.file_bytes = settings.commit_log_file_bytes
+        self.appended = 0
+        """End of what was appended: the next record's physical offset."""
+        self.message_bytes_max = settings.message_bytes_max
+        self._open: dict[int, DiskFile] = {}
+        self.views: dict[int, memoryview] = {}
+        self._delays_ms = parse_delay_levels(settings.delay_levels)
+        self.last_timestamp = 0
+        """Store time of the last record; store times never go back along the log."""
+        if len(store_host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
+            raise ValueError(f"store host has {len(store_host)} bytes, 8 or 20 are possible")
+        # By length of the born host: how to pack the head, which flag bits to set, how long the head is.
+        self._heads = {
+            length: (HEADS[flags].pack, flags, HEADS[flags].size)
+            for length in (HOST_V4_BYTES, HOST_V6_BYTES)
+            for flags in (host_flags(bytes(length), store_host),)
+        }
+        self._ready: DiskFile | None = None
+        self._allocated = 0
+        self.unsynced_names = False
+
+    # Files
+
+    def load(self) -> list[BadStoreFile]:
+        return self.files.load()
+
+    @property
+    def min_offset(self) -> int:
+        return self.files.first
+
+    def file(self, start: int) -> DiskFile:
+        """The open file that starts there. Raises FileNotFoundError."""
+        file = self._open.get(start)
+        if file is None:
+            file = self._open[start] = self._disk.open(self.files.path(start), writable=self._writable)
+        return file
+
+    def view(self, start: int) -> memoryview | None:
+        if start not in self.files.starts:
+            return None
+        try:
+            view = self.views[start] = self.file(start).view()
+        except FileNotFoundError:
+            return None
+        return view
+
+    def select(self, physical_offset: int, size: int) -> memoryview | None:
+        """A slice of the map, or None where the file is gone or the range leaves it."""
+        start = physical_offset - physical_offset % self.file_bytes
+        view = self.views.get(start) or self.view(start)
+        if view is None:
+            return None
+        position = physical_offset - start
+        return view[position : position + size] if position + size <= self.file_bytes else None
+
+    def read(self, physical_offset: int, length: int) -> bytes:
+        """Bytes of the log by a plain read, never across a file's end. Raises OffsetOutOfRange, OSError."""
+        start = self.files.start_of(physical_offset)
+        if start not in self.files.starts:
+            raise OffsetOutOfRange(physical_offset, self.min_offset, self.appended)
+        position = physical_offset - start
+        try:
+            return self.file(start).read(min(length, self.file_bytes - position), position)
+        except FileNotFoundError as error:  # cleaned in between
+            raise OffsetOutOfRange(physical_offset, self.min_offset, self.appended) from error
+
+    def is_resident(self, physical_offset: int, size: int) -> bool:
+        start = self.files.start_of(physical_offset)
+        try:
+            return start in self.files.starts and self.file(start).is_resident(physical_offset - start, size)
+        except FileNotFoundError:  # cleaned in between
+            return False
+
+    def prepare_next(self) -> None:
+        """Give the current file blocks ahead of need and make the next file in time. The allocating thread.
+
+        Raises DiskFull, OSError; the append would meet the same, so it is only reported here.
+        """
+        if not self.files.starts:
+            return  # nobody knows yet where the log begins
+        start = self.files.start_of(self.appended)
+        step = (self.appended - start) // ALLOCATION_BYTES * ALLOCATION_BYTES + ALLOCATION_BYTES
+        # Only what lies ahead of the appends, and once: where the call is emulated, it writes bytes itself.
+        if start in self.files.starts and step < self.file_bytes and start + step > self._allocated:
+            self.file(start).allocate(step, min(ALLOCATION_BYTES, self.file_bytes - step))
+            self._allocated = start + step
+        left = self.files.end - self.appended
+        if self._ready is None and left < min(2 * ALLOCATION_BYTES, self.file_bytes // 2):
+            ready = self._disk.create(self.files.path(self.files.end), self.file_bytes)
+            ready.allocate(0, min(ALLOCATION_BYTES, self.file_bytes))
+            self._ready = ready
+
+    def add_file(self) -> None:
+        """Begin the file behind the last one. Raises DiskFull, OSError."""
+        start = self.files.end if self.files.starts else self.files.start_of(self.appended)
+        ready, self._ready = self._ready, None
+        if ready is None or ready.path != self.files.path(start):
+            ready = self._disk.create(self.files.path(start), self.file_bytes)
+        self._open[start] = ready
+        self.files.starts.append(start)
+        self.unsynced_names = True
+        log.info("commit log file begun physical_offset=%d", start)
+
+    def drop_ready_file(self) -> None:
+        """Delete the file made ahead of need, as an orderly shutdown does."""
+        ready, self._ready = self._ready, None
+        if ready is not None and ready.path == self.files.path(self.files.end):
+            self._disk.delete(ready.path)
+
+    def delete_file(self, start: int) -> None:
+        """Unlink and drop: slices handed out stay readable until their holders let go."""
+        self.files.starts.remove(start)
+        self.views.pop(start, None)
+        self._open.pop(start, None)
+        self._disk.delete(self.files.path(start))
+
+    def truncate(self, physical_offset: int) -> None:
+        """Forget everything from there on: later files go, what was appended reads as zeros."""
+        self.drop_ready_file()
+        start = self.files.start_of(physical_offset)
+        end = min(self.appended, start + self.file_bytes)
+        self._delete_from(physical_offset)
+        if start in self.files.starts:
+            # Old bytes may hold whole records: a later crash must not find them behind new ones.
+            for position in range(physical_offset, end, ZEROS_BYTES):
+                length = min(ZEROS_BYTES, end - position)
+                self.file(start).write([bytes(length)], position - start)
+        self.appended = physical_offset
+
+    def end_at(self, physical_offset: int, *, wipe: bool) -> None:
+        """For recovery, before anything is mapped: the log ends there; `wipe` what may lie behind."""
+        self._delete_from(physical_offset)
+        start = self.files.start_of(physical_offset)
+        if wipe and start in self.files.starts:
+            path = self.files.path(start)
+            self._disk.create(path, physical_offset - start).close()
+            self._disk.create(path, self.file_bytes).close()
+        self.appended = physical_offset
+
+    def _delete_from(self, physical_offset: int) -> None:
+        for start in [start for start in self.files.starts if start >= physical_offset]:
+            self.delete_file(start)
+
+    def sync(self, physical_from: int, physical_to: int) -> None:
+        """Make a range durable, new names included. The flush thread. Raises OSError."""
+        if self.unsynced_names:
+            self.unsynced_names = False
+            self._disk.sync_directory(self.files.directory)
+            self._disk.sync_directory(self.files.directory.parent)
+        for start in range(self.files.start_of(physical_from), physical_to, self.file_bytes):
+            if start in self.files.starts:
+                self.file(start).sync()
+
+    # Appending: under the store's lock
+
+    def append(self, messages: Sequence[PutMessage], queues: QueueTable, now_ms: int) -> list[PutResult]:
+        """Append all messages, a write per file touched. Results are in order; nothing is partly applied.
+
+        A full disk refuses; any other OSError is raised, and what the file holds is then unknown.
+        """
+        results: list[PutResult] = []
+        if self._settings.append_crc_property:
+            messages = [msgspec.structs.replace(m, properties=with_crc_room(m.properties)) for m in messages]
+        # Store times never go back along the log, whatever the clock does.
+        timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
+        while len(results) < len(messages):
+            try:
+                self._append_into_file(messages, results, queues, timestamp)
+            except DiskFull as error:
+                refused = Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+                results += [refused] * (len(messages) - len(results))
+        return results
+
+    def _append_into_file(
+        self, messages: Sequence[PutMessage], results: list[PutResult], queues: QueueTable, timestamp: int
+    ) -> None:
+        """Append messages from `len(results)` on, up to the end of the current file."""
+        parts: list[Part] = []
+        placed: list[PutResult] = []
+        position = self.appended
+        limit = self._limit()
+        heads, store_host, code_of = self._heads, self._store_host, known_codes.get
+        body_bytes_max = self.message_bytes_max
+        record_bytes_max = body_bytes_max + RECORD_BYTES_EXTRA
+        for message in messages[len(results) :] if results else messages:
+            body, properties = message.body, message.properties
+            try:
+                queue = queues[message.topic, message.queue_id]
+                pack, flags, head_bytes = heads[len(message.born_host)]
+            except (ValueError, KeyError) as error:
+                placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}"))
+                continue
+            topic, body_bytes, properties_bytes = queue.topic_part, len(body), len(properties)
+            size = head_bytes + body_bytes + len(topic) + 2 + properties_bytes
+            if (
+                position + size > limit
+                or properties_bytes > PROPERTIES_BYTES_MAX
+                or body_bytes > body_bytes_max
+            ):
+                refused = self._refuse(body_bytes, size, properties_bytes, record_bytes_max)
+                if refused is not None:
+                    placed.append(refused)
+                    continue
+                if placed:
+                    break  # the rest goes to the next file
+                self.roll()
+                position, limit = self.appended, self._limit()
+            sys_flag = message.sys_flag & ~HOST_V6_MASK | flags
+            if sys_flag & NO_UNIT_MASK:  # prepared or rolled back: no unit, no queue offset
+                if sys_flag & INNER_BATCH:
+                    placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, "inner batches are not supported"))
+                    continue
+                queue_offset = 0
+            else:
+                queue_offset = queue.next_offset
+                queue.next_offset = queue_offset + 1
+            try:
+                head = pack(
+                    size, queue.magic, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset,
+                    position, sys_flag, message.born_timestamp, message.born_host, timestamp, store_host,
+                    message.reconsume_times, message.prepared_transaction_offset, body_bytes,
+                )  # fmt: skip
+            except struct.error as error:
+                queue.next_offset = queue_offset if not sys_flag & NO_UNIT_MASK else queue.next_offset
+                placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}"))
+                continue
+            parts += (head, body, topic, _LENGTHS[properties_bytes], properties)
+            code = code_of(properties[properties.rfind(TAGS_MARKER) :])
+            if queue.is_schedule:
+                code = self.schedule_tags_code(properties, timestamp)
+            elif code is None:
+                code = tags_code(properties)
+            placed.append(Placed(queue, queue_offset, position, size, code, timestamp, sys_flag, properties))
+            position += size
+        self._write(parts, position, placed)
+        results += placed
+
+    def append_batch(
+        self, message: PutMessage, elements: Sequence[BatchElement], queues: QueueTable, now_ms: int
+    ) -> Run | list[Refused]:
+        """Append a client's batch: all elements in one file, all or none. One refusal stands for all."""
+        timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
+        try:
+            queue = queues[message.topic, message.queue_id]
+            head = self._heads[len(message.born_host)]
+        except (ValueError, KeyError) as error:
+            return [Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}")]
+        if self._settings.append_crc_property:
+            shared, message = message.properties, msgspec.structs.replace(message, properties=b"")
+            elements = [
+                each._replace(properties=with_crc_room(terminated(each.properties) + shared))
+                for each in elements
+            ]
+        try:
+            return self._append_elements(message, elements, queue, timestamp, head)
+        except DiskFull as error:
+            return [Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))]
+        except IndexError:
+            return [Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, "properties of a message in the batch")]
+        except struct.error as error:
+            return [Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}")]
+
+    def _append_elements(
+        self,
+        message: PutMessage,
+        elements: Sequence[BatchElement],
+        queue: ConsumeQueue,
+        timestamp: int,
+        head: tuple[Callable[..., bytes], int, int],
+    ) -> Run | list[Refused]:
+        pack, flags, head_bytes = head
+        topic, magic, store_host, queue_id = queue.topic_part, queue.magic, self._store_host, message.queue_id
+        shared, born_timestamp, born_host = message.properties, message.born_timestamp, message.born_host
+        reconsume_times, sys_flag = message.reconsume_times, message.sys_flag & ~HOST_V6_MASK | flags
+        fixed = head_bytes + len(topic) + 2
+        run = Run(queue, queue.next_offset, timestamp, sys_flag)
+        parts: list[Part] = []
+        units, texts, pack_unit = run.units, run.properties, UNIT.pack
+        codes: dict[bytes, int] = {} if queue.is_schedule else known_codes
+        due = partial(self.schedule_tags_code, timestamp=timestamp)
+        code_of, make_code = codes.get, due if queue.is_schedule else tags_code
+        position, queue_offset = self.appended, queue.next_offset
+        for flag, body, own in elements:
+            properties = (own if not own or own[-1] == 2 else own + b"\x02") + shared
+            body_bytes, properties_bytes = len(body), len(properties)
+            size = fixed + body_bytes + properties_bytes
+            parts += (
+                pack(
+                    size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, position, sys_flag,
+                    born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, body_bytes,
+                ),
+                body, topic, _LENGTHS[properties_bytes], properties,
+            )  # fmt: skip
+            code = code_of(properties[properties.rfind(TAGS_MARKER) :])
+            units += pack_unit(position, size, make_code(properties) if code is None else code)
+            texts.append(properties)
+            position += size
+            queue_offset += 1
+        total = position - self.appended
+        if total > min(self.file_bytes - BLANK_BYTES, self.message_bytes_max + RECORD_BYTES_EXTRA):
+            return [Refused(PutStatus.MESSAGE_ILLEGAL, f"the batch makes {total} bytes of records")]
+        if position > self._limit():
+            # Once per file: the records say where they lie, so they are made again for the next file.
+            self.roll()
+            return self._append_elements(message, elements, queue, timestamp, head)
+        queue.next_offset = queue_offset
+        run.end = position
+        self._write(parts, position, run)
+        return run
+
+    def schedule_tags_code(self, properties: bytes, timestamp: int) -> int:
+        return schedule_tags_code(properties, timestamp, self._delays_ms)
+
+    def _limit(self) -> int:
+        """Up to where a record may reach in the current file: the last 8 bytes are kept for the blank."""
+        return self.files.end - BLANK_BYTES if self.files.starts else self.appended
+
+    def _refuse(
+        self, body_bytes: int, size: int, properties_bytes: int, record_bytes_max: int
+    ) -> Refused | None:
+        """The refusal of a record that does not fit, or None if the next file has room."""
+        if properties_bytes > PROPERTIES_BYTES_MAX:
+            reason = f"properties have {properties_bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+            return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+        if body_bytes > self.message_bytes_max:
+            reason = f"body has {body_bytes} bytes, {self.message_bytes_max} are allowed"
+            return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
+        most = min(record_bytes_max, self.file_bytes - BLANK_BYTES)
+        if size > most:
+            return Refused(PutStatus.MESSAGE_ILLEGAL, f"record has {size} bytes, {most} are allowed")
+        return None
+
+    def _write(self, parts: list[Part], end: int, placed: Sequence[PutResult]) -> None:
+        """Write the batch or take its queue offsets back. Raises DiskFull, OSError."""
+        if not parts:
+            return
+        if self._settings.append_crc_property:
+            fill_in_crc(parts)
+        start = self.files.start_of(self.appended)
+        length = end - self.appended
+        joined = length <= len(parts) * JOINED_PART_BYTES_MAX
+        file = self.file(start)
+        try:
+            file.write([b"".join(parts)] if joined else parts, self.appended - start)
+        except (DiskFull, OSError):
+            for result in reversed(placed):
+                if isinstance(result, Placed) and not result.sys_flag & NO_UNIT_MASK:
+                    result.queue.next_offset = result.queue_offset
+            with suppress(DiskFull, OSError):
+                # What got to the file must not come back to life behind the records that follow.
+                file.write([bytes(length)], self.appended - start)
+            raise
+        self.appended = end
+
+    def roll(self) -> None:
+        """Close the current file with a blank and begin the next. Raises DiskFull, OSError."""
+        before = self.files.end
+        # The next file first: recovery must never find a full last file without a successor.
+        self.add_file()
+        if self.appended < before:
+            start = before - self.file_bytes
+            blank = BLANK.pack(before - self.appended, MAGIC_BLANK)
+            try:
+                self.file(start).write([blank], self.appended - start)
+            except (DiskFull, OSError):
+                self.delete_file(before)
+                raise
+            self.appended = before
+
+    # Raw access for replicas
+
+    def append_raw(self, physical_offset: int, data: bytes | memoryview) -> None:
+        """Append bytes of another log exactly. Raises OffsetOutOfRange when they do not continue this one."""
+        if not self.files.starts and self.appended == 0:
+            self.appended = physical_offset
+        if physical_offset != self.appended:
+            raise OffsetOutOfRange(physical_offset, self.min_offset, self.appended)
+        rest = memoryview(data)
+        while rest:
+            start = self.files.start_of(self.appended)
+            if start not in self.files.starts:
+                self.add_file()
+            part = rest[: start + self.file_bytes - self.appended]
+            self.file(start).write([part], self.appended - start)
+            self.appended += len(part)
+            rest = rest[len(part) :]
+
+
+_CRC_ROOM = b"\0" * (CRC_PROPERTY_BYTES - 1) + b"\x02"
+_PARTS_PER_RECORD = 5
+
+
+def with_crc_room(properties: bytes) -> bytes:
+    """The property text with room for the CRC property, which covers all that comes before it."""
+    return terminated(without_crc_property(properties)) + _CRC_ROOM
+
+
+def fill_in_crc(parts: list[Part]) -> None:
+    """Put the CRC property into the room left for it, record by record."""
+    for last in range(_PARTS_PER_RECORD - 1, len(parts), _PARTS_PER_RECORD):
+        properties = bytes(parts[last][:-CRC_PROPERTY_BYTES])
+        covered = b"".join([*parts[last - _PARTS_PER_RECORD + 1 : last], properties])
+        parts[last] = properties + crc_property(covered)

@@ -1,0 +1,348 @@
+"""Consume queues: per topic and queue, 20-byte units that point into the commit log.
+
+Units are published in memory and written by the background flush; what a crash loses of them, recovery
+builds again from the log. Published units are visible to readers at once, written or not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from skylark.errors import BadStoreFile
+from skylark.model.java import java_hash
+from skylark.model.message import SCHEDULE_TOPIC
+from skylark.model.record import topic_part
+from skylark.store.disk import Disk
+from skylark.store.mapped_file import MappedFileQueue, OpenFiles
+from skylark.store.unit import BLANK_UNIT, BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
+
+ALLOCATION_BYTES = 64 * 1024
+SEARCH_UNITS = 1024
+TOPIC_BYTES_MAX = 127
+RETRY_TOPIC_BYTES_MAX = 255
+
+
+def check_topic(topic: str) -> None:
+    """Raise ValueError for a topic that cannot be stored: too long, or no safe directory name."""
+    size = len(topic.encode())
+    limit = RETRY_TOPIC_BYTES_MAX if topic.startswith("%RETRY%") else TOPIC_BYTES_MAX
+    if not 0 < size <= limit:
+        raise ValueError(f"topic has {size} bytes, 1 to {limit} are allowed")
+    if "/" in topic or "\\" in topic or "\0" in topic or topic in (".", ".."):
+        raise ValueError(f"topic {topic!r} cannot be a directory name")
+
+
+class ConsumeQueue:
+    """One queue. Changed only under the store's lock; `units` may be called from any thread."""
+
+    __slots__ = (
+        "_files", "_lock", "_new_names", "_open_files", "_tail_start", "_unusable",
+        "dirty", "is_schedule", "magic", "min_offset", "next_offset",
+        "queue_id", "synced_offset", "tail", "topic", "topic_bytes", "topic_hash", "topic_part", "unsynced",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        file_bytes: int,
+        disk: Disk,
+        open_files: OpenFiles,
+        lock: threading.Lock,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        # What the append needs of a topic, computed once.
+        self.magic, self.topic_part = topic_part(topic)
+        self.topic_bytes = topic.encode()
+        self.topic_hash = java_hash(topic + "#")
+        self.is_schedule = topic == SCHEDULE_TOPIC
+        self.next_offset = 0
+        """The queue offset of the next append: ahead of `max_offset` while appends are not confirmed."""
+        self.min_offset = 0
+        self.synced_offset = 0
+        """Units below are on disk."""
+        self.dirty = False
+        self.unsynced: set[int] = set()
+        self._files = MappedFileQueue(disk, directory, file_bytes)
+        self._open_files = open_files
+        self._lock = lock
+        self._new_names = False
+        self._unusable: list[int] = []
+        self.tail = bytearray()
+        """Published units that are not in files yet. The append's fast path adds to it directly."""
+        self._tail_start = 0
+
+    def __repr__(self) -> str:
+        return f"ConsumeQueue({self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset})"
+
+    @property
+    def directory(self) -> Path:
+        return self._files.directory
+
+    @property
+    def max_offset(self) -> int:
+        """One above the last published unit."""
+        return (self._tail_start + len(self.tail)) // UNIT_BYTES
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the record that the last unit points to; -1 without one."""
+        last = self.unit(self.max_offset - 1) if self.max_offset > self.min_offset else None
+        return last[0] + last[1] if last is not None and last[1] != BLANK_UNIT_SIZE else -1
+
+    @property
+    def written_offset(self) -> int:
+        """Units below are in files (not necessarily on the medium)."""
+        return self._tail_start // UNIT_BYTES
+
+    # Reading
+
+    def units(self, first: int, count: int) -> bytes:
+        """Up to `count` units from `first` on, never across a file's end; empty if the file is gone.
+
+        The caller keeps within `min_offset` and `max_offset`.
+        """
+        start, length = first * UNIT_BYTES, count * UNIT_BYTES
+        length = min(length, self._files.file_bytes - start % self._files.file_bytes)
+        with self._lock:
+            within = start - self._tail_start
+            if within >= 0:
+                return bytes(self.tail[within : within + length])
+            length = min(length, -within)
+        return self._read(start, length)
+
+    def _read(self, start: int, length: int) -> bytes:
+        file_start = self._files.start_of(start)
+        try:
+            file = self._open_files.get(self._files.directory, file_start)
+        except FileNotFoundError:
+            return b""
+        return file.read(length, start - file_start)
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """One unit, or None where it cannot be read."""
+        data = self.units(queue_offset, 1)
+        return UNIT.unpack(data) if len(data) == UNIT_BYTES else None
+
+    def next_file_offset(self, queue_offset: int) -> int:
+        """The first queue offset of the next file."""
+        start = self._files.start_of(queue_offset * UNIT_BYTES)
+        return (start + self._files.file_bytes) // UNIT_BYTES
+
+    def search(self, low: int, high: int, predicate: Callable[[int, int], bool]) -> int:
+        """The first offset in [low, high) whose unit (physical offset, size) meets a monotone predicate.
+
+        Blank units have no place in that order: the next unit with a record speaks for them. `high` if none.
+        """
+        found = high
+        while low < high:
+            middle = (low + high) // 2
+            at, unit = middle, self.unit(middle)
+            if unit is not None and unit[1] == BLANK_UNIT_SIZE:
+                at = self._first_with_record(middle, high)
+                unit = self.unit(at) if at < high else None
+            if at == high:
+                high = middle
+            elif unit is not None and predicate(unit[0], unit[1]):
+                found, high = at, middle
+            else:
+                low = at + 1
+        return found
+
+    def _first_with_record(self, low: int, high: int) -> int:
+        """The first offset in [low, high) whose unit is not blank, or `high`."""
+        while low < high:
+            units = self.units(low, min(SEARCH_UNITS, high - low))
+            if not units:
+                return low
+            for _, size, _ in UNIT.iter_unpack(units):
+                if size != BLANK_UNIT_SIZE:
+                    return low
+                low += 1
+        return low
+
+    # Publishing: hold the store's lock
+
+    def fill_to(self, queue_offset: int) -> None:
+        """Put blank units where the log has no record, so that `queue_offset` comes next."""
+        if self.max_offset == 0 and not self._files.starts:
+            # A queue that begins late: only the units before it in its first file are filled.
+            first_file = self._files.start_of(queue_offset * UNIT_BYTES)
+            self._tail_start = first_file
+            self.min_offset = queue_offset
+        self.tail += BLANK_UNIT * (queue_offset - self.max_offset)
+
+    def add(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Publish one unit; False for one that is there already. The append's fast path inlines this."""
+        if queue_offset < self.max_offset:
+            return False
+        if queue_offset > self.max_offset:
+            self.fill_to(queue_offset)
+        self.tail += UNIT.pack(physical_offset, size, tags_code)
+        return True
+
+    # Writing: the flush thread alone
+
+    def write(self) -> None:
+        """Write published units to files, then forget them here. Raises OSError, DiskFull."""
+        with self._lock:
+            start, data = self._tail_start, bytes(self.tail)
+        position = 0
+        while position < len(data):
+            at = start + position
+            file_start = self._files.start_of(at)
+            length = min(len(data) - position, file_start + self._files.file_bytes - at)
+            self._write_into(file_start, at - file_start, data[position : position + length])
+            position += length
+        with self._lock:
+            del self.tail[: len(data)]
+            self._tail_start = start + len(data)
+
+    def _write_into(self, file_start: int, position: int, data: bytes) -> None:
+        files = self._files
+        is_new = file_start not in files.starts
+        file = self._open_files.get(files.directory, file_start, files.file_bytes if is_new else None)
+        if is_new:
+            files.starts.append(file_start)
+            self._new_names = True
+        step = position - position % ALLOCATION_BYTES
+        if is_new or position + len(data) > step + ALLOCATION_BYTES or position == step:
+            file.allocate(step, position - step + len(data) + ALLOCATION_BYTES)
+        file.write([data], position)
+        self.unsynced.add(file_start)
+
+    def sync(self) -> None:
+        """Make written units durable."""
+        upto = self.written_offset
+        for file_start in sorted(self.unsynced):
+            try:
+                self._open_files.get(self._files.directory, file_start).sync()
+            except FileNotFoundError:
+                continue  # cleaned since
+        self.unsynced.clear()
+        if self._new_names:
+            for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
+                with suppress(FileNotFoundError):  # reset, and nothing written since
+                    self._files.disk.sync_directory(directory)
+            self._new_names = False
+        self.synced_offset = upto
+
+    # Loading, truncating, cleaning: under the store's lock, or before it serves
+
+    def load(self) -> list[BadStoreFile]:
+        """Find the files and the last unit that was written."""
+        problems = self._files.load()
+        short = [Path(str(problem.path)).name for problem in problems]
+        self._drop_from_first_unusable(short)
+        self._tail_start = self._end_of_units()
+        self._after_load()
+        return problems
+
+    def _drop_from_first_unusable(self, short: list[str]) -> None:
+        """A short file or a hole ends what can be trusted: the rest is built again from the log."""
+        usable: list[int] = []
+        for start in self._files.starts:
+            if usable and start != usable[-1] + self._files.file_bytes:
+                break
+            if self._files.path(start).name in short:
+                break
+            usable.append(start)
+        self._unusable = self._files.starts[len(usable) :]
+        self._files.starts = usable
+
+    def _end_of_units(self) -> int:
+        """The first byte behind the valid units. They are dense, so a binary search finds the last."""
+        if not self._files.starts:
+            return 0
+        for start in reversed(self._files.starts):
+            low, high = 0, self._files.file_bytes // UNIT_BYTES
+            while low < high:
+                middle = (low + high) // 2
+                unit = self._read(start + middle * UNIT_BYTES, UNIT_BYTES)
+                # Shorter if another process deleted the file since the directory was listed.
+                physical_offset, size, _ = UNIT.unpack(unit) if len(unit) == UNIT_BYTES else (0, 0, 0)
+                if physical_offset >= 0 and size > 0:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low:
+                return start + low * UNIT_BYTES
+        return self._files.first
+
+    def _after_load(self) -> None:
+        self.tail = bytearray()
+        self.min_offset = self._files.first // UNIT_BYTES
+        self.next_offset = self.max_offset
+        self.synced_offset = self.max_offset
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop every unit whose record starts at or behind `physical_offset`. Before the store serves."""
+        while self._unusable:
+            # What these files hold must never be taken for units again.
+            self._files.disk.delete(self._files.path(self._unusable.pop()))
+            self._new_names = True
+        self.write()
+        keep = self.search(
+            self._files.first // UNIT_BYTES, self.max_offset,
+            lambda at, size: size <= 0 or (size != BLANK_UNIT_SIZE and at >= physical_offset),
+        )  # fmt: skip
+        if keep < self.max_offset:
+            self._cut(keep * UNIT_BYTES)
+
+    def reset(self) -> None:
+        """Forget every unit, to be built again from the log."""
+        self.tail.clear()
+        self._cut(0)
+        self._files.starts = []
+        self._files.disk.delete_directory(self.directory)
+
+    def _cut(self, end: int) -> None:
+        files = self._files
+        disk = files.disk
+        for start in [start for start in files.starts if start >= end]:
+            self._open_files.forget(files.directory, start)
+            disk.delete(files.path(start))
+            files.starts.remove(start)
+            self.unsynced.discard(start)
+            self._new_names = True
+        self._zero_behind(end)
+        self._tail_start = end
+        self._after_load()
+
+    def _zero_behind(self, end: int) -> None:
+        """Units behind the end must read as zeros, or a later start would take them for valid."""
+        start = self._files.start_of(end)
+        if start not in self._files.starts or end == start:
+            return
+        path = self._files.path(start)
+        self._open_files.forget(self._files.directory, start)
+        self._files.disk.create(path, end - start)
+        self._files.disk.create(path, self._files.file_bytes)
+        self.unsynced.add(start)
+
+    def correct_min_offset(self, log_min_offset: int) -> None:
+        """Move the minimum to the first unit whose record is still in the log."""
+        self.min_offset = self._first_in_log(log_min_offset)
+
+    def _first_in_log(self, log_min_offset: int) -> int:
+        first = max(self.min_offset, self._files.first // UNIT_BYTES)
+        return self.search(first, self.max_offset, lambda at, size: at >= log_min_offset)
+
+    def expired_files(self, log_min_offset: int) -> list[int]:
+        """Starts of the files (never the last) none of whose records is still in the log."""
+        keep = self._first_in_log(log_min_offset) * UNIT_BYTES
+        return [start for start in self._files.starts[:-1] if start + self._files.file_bytes <= keep]
+
+    def delete_file(self, start: int) -> None:
+        self._files.starts.remove(start)
+        self._open_files.forget(self._files.directory, start)
+        self._files.disk.delete(self._files.path(start))
+
+    @property
+    def file_starts(self) -> list[int]:
+        return self._files.starts

@@ -1,0 +1,271 @@
+"""The only file IO of the store. All else talks to `Disk` and `DiskFile`, so that every fault can be played.
+
+Nothing is written through a map: a full disk is an error number here, never a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from skylark.errors import BadStoreFile, DiskFull, StoreLocked
+
+Part = bytes | bytearray | memoryview
+
+# The kernel takes no more parts in one pwritev (IOV_MAX).
+WRITE_PARTS_MAX = 1024
+
+# Record locks belong to the process: a second store on the same path must be refused here.
+_locked_here: set[Path] = set()
+
+
+class DiskFile(Protocol):
+    """One open file of a fixed length."""
+
+    path: Path
+    length: int
+
+    def write(self, parts: Sequence[Part], position: int) -> None:
+        """Write all parts one after the other, or raise OSError or DiskFull; a prefix may then be on disk."""
+
+    def read(self, length: int, position: int) -> bytes:
+        """Read `length` bytes, fewer only at the end of the file. Raises OSError."""
+
+    def view(self) -> memoryview:
+        """The whole file as a read-only map, made once. Never closed: dropped with its last slice."""
+
+    def sync(self) -> None:
+        """Return when everything written is on the medium. Raises OSError."""
+
+    def allocate(self, position: int, length: int) -> None:
+        """Give the range its blocks. Raises DiskFull or OSError; does nothing where there is no such call."""
+
+    def is_resident(self, position: int, length: int) -> bool:
+        """Whether a read would be answered from memory."""
+
+    def close(self) -> None:
+        """Give the descriptor back. Views stay valid."""
+
+
+class DiskLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A directory tree. Paths are absolute or relative to the process."""
+
+    def create(self, path: Path, length: int) -> DiskFile:
+        """Make a file (and its directories) that reads as zeros; one that is there gets this length."""
+
+    def open(self, path: Path, *, writable: bool = False) -> DiskFile:
+        """Raises FileNotFoundError."""
+
+    def length(self, path: Path) -> int:
+        """Raises FileNotFoundError."""
+
+    def modified_ms(self, path: Path) -> int: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def files(self, directory: Path) -> list[str]:
+        """Names of the plain files in a directory, sorted; empty when it does not exist."""
+
+    def directories(self, directory: Path) -> list[str]:
+        """Names of the directories in a directory, sorted; empty when it does not exist."""
+
+    def delete(self, path: Path) -> None:
+        """Delete a file; it is fine if it is gone."""
+
+    def delete_directory(self, path: Path) -> None:
+        """Delete a directory and all below it; it is fine if it is gone."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Make created, renamed and deleted names durable."""
+
+    def used_ratio(self, path: Path) -> float:
+        """Used share of the path's partition, 0 to 1. Raises OSError."""
+
+    def lock(self, path: Path) -> DiskLock:
+        """Take the store's lock. Raises StoreLocked."""
+
+
+class _RealFile:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.length = os.fstat(descriptor).st_size
+        self._descriptor = descriptor
+        self._view: memoryview | None = None
+
+    def write(self, parts: Sequence[Part], position: int) -> None:
+        if len(parts) <= WRITE_PARTS_MAX:
+            self._write_some(parts, position)
+            return
+        for start in range(0, len(parts), WRITE_PARTS_MAX):
+            position = self._write_some(parts[start : start + WRITE_PARTS_MAX], position)
+
+    def _write_some(self, parts: Sequence[Part], position: int) -> int:
+        total = sum(map(len, parts))
+        try:
+            written = os.pwritev(self._descriptor, parts, position)
+            if written < total:
+                rest = memoryview(b"".join(parts))
+                while written < total:
+                    written += os.pwrite(self._descriptor, rest[written:], position + written)
+        except OSError as error:
+            raise disk_error(error, self.path) from error
+        return position + total
+
+    def read(self, length: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        while len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def view(self) -> memoryview:
+        if self._view is None:
+            self._view = memoryview(mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ))
+        return self._view
+
+    def sync(self) -> None:
+        # macOS has no fdatasync; its fsync is the nearest thing that os offers.
+        getattr(os, "fdatasync", os.fsync)(self._descriptor)
+
+    def allocate(self, position: int, length: int) -> None:
+        allocate = getattr(os, "posix_fallocate", None)
+        if allocate is None:
+            return
+        try:
+            allocate(self._descriptor, position, min(length, self.length - position))
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                return  # the file system cannot: ENOSPC at the write is the guard
+            raise disk_error(error, self.path) from error
+
+    def is_resident(self, position: int, length: int) -> bool:
+        no_wait = getattr(os, "RWF_NOWAIT", None)
+        if no_wait is None:
+            return True
+        try:
+            return os.preadv(self._descriptor, [bytearray(length)], position, no_wait) == length
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
+                return True
+            raise
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _RealLock:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+        _locked_here.discard(self._path)
+
+
+class RealDisk:
+    """The machine's file system."""
+
+    def create(self, path: Path, length: int) -> DiskFile:
+        descriptor = -1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if os.fstat(descriptor).st_size != length:
+                os.ftruncate(descriptor, length)
+        except OSError as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise disk_error(error, path) from error
+        return _RealFile(path, descriptor)
+
+    def open(self, path: Path, *, writable: bool = False) -> DiskFile:
+        return _RealFile(path, os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
+
+    def length(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def files(self, directory: Path) -> list[str]:
+        return _names(directory, files=True)
+
+    def directories(self, directory: Path) -> list[str]:
+        return _names(directory, files=False)
+
+    def delete(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def delete_directory(self, path: Path) -> None:
+        if path.exists():
+            shutil.rmtree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def used_ratio(self, path: Path) -> float:
+        usage = os.statvfs(path)
+        used = (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+        usable = usage.f_bavail * usage.f_frsize
+        # Whole percents, rounded up, as the reference counts.
+        return -(-100 * used // (used + usable)) / 100 if used + usable else 0.0
+
+    def lock(self, path: Path) -> DiskLock:
+        """Hold byte 0 of the lock file, as the reference does."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path = path.resolve()
+        if path in _locked_here:
+            raise StoreLocked(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreLocked(path) from error
+        os.pwrite(descriptor, b"lock", 0)
+        _locked_here.add(path)
+        return _RealLock(path, descriptor)
+
+
+def _names(directory: Path, *, files: bool) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file() == files)
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise BadStoreFile(directory, "a directory is expected here") from error
+
+
+def disk_error(error: OSError, path: Path) -> OSError | DiskFull:
+    """A full disk, quota or file-size limit is its own error; the rest stays an OSError."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(path, error.strerror or "no space left")
+    return error

@@ -1,0 +1,135 @@
+"""From the log to consume queues and index, in order: straight from the append, or read back from the log.
+
+Both ways end in the same units and index entries; a property test holds them equal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from skylark.model.record import ScannedRecord
+from skylark.store.commit_log import CommitLog
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.index import Index
+from skylark.store.placed import Placed, Run
+from skylark.store.queue_table import QueueTable
+from skylark.store.tags import tags_code
+from skylark.store.unit import NO_UNIT_MASK, UNIT
+
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_ROLLBACK = 0xC
+
+Arrival = Callable[[Sequence[Placed]], None]
+
+
+class Dispatcher:
+    """Publishes records that are confirmed. Under the store's lock."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable, index: Index | None) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._waiting: deque[Sequence[Placed]] = deque()
+        self.dirty: deque[ConsumeQueue] = deque()
+        """Queues with units that are not in files, each once; the flush thread takes them from the left."""
+        self.dispatched = 0
+        """End of the last published record."""
+        self.dispatched_timestamp = 0
+
+    def stage(self, batch: Sequence[Placed]) -> None:
+        """Keep an appended batch until it is confirmed."""
+        self._waiting.append(batch)
+
+    def publish_confirmed(self, confirmed: int) -> list[Placed]:
+        """Publish every staged batch that ends below the confirmed position; returns what was published."""
+        published: list[Placed] = []
+        while self._waiting and self._waiting[0][-1].end <= confirmed:
+            batch = self._waiting.popleft()
+            self.publish(batch)
+            published += batch
+        return published
+
+    def publish(self, batch: Sequence[Placed]) -> None:
+        """Make a batch visible. Its queue offsets continue what is published: appends give them out so."""
+        ordinary = True
+        if type(batch) is Run:
+            self._add_run(batch)
+            last: Run | Placed = batch
+        else:
+            ordinary = self._add_each(batch)
+            last = batch[-1]
+        self.dispatched, self.dispatched_timestamp = last.end, last.store_timestamp
+        if self._index is not None:
+            self._index.enqueue(batch if ordinary else [each for each in batch if is_indexed(each.sys_flag)])
+
+    def _add_run(self, run: Run) -> None:
+        queue = run.queue
+        queue.tail += run.units
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty.append(queue)
+
+    def _add_each(self, batch: Sequence[Placed]) -> bool:
+        """Returns whether all of them got units: transactions under way do not."""
+        pack, dirty = UNIT.pack, self.dirty
+        ordinary = True
+        for placed in batch:
+            if placed.sys_flag & NO_UNIT_MASK:
+                ordinary = False
+                continue
+            queue = placed.queue
+            queue.tail += pack(placed.physical_offset, placed.size, placed.tags_code)
+            if not queue.dirty:
+                queue.dirty = True
+                dirty.append(queue)
+        return ordinary
+
+    def dispatch(self, record: ScannedRecord) -> bool:
+        """Publish a record read from the log; what is published already is left alone.
+
+        Returns False where queue offsets are missing before it: the gap is filled with blank units.
+        """
+        placed = self.place(record)
+        gapless = True
+        queue = placed.queue
+        if not record.sys_flag & NO_UNIT_MASK and queue.topic not in self._queues.batch_topics:
+            gapless = record.queue_offset <= queue.max_offset
+            if queue.add(record.queue_offset, record.physical_offset, record.size, placed.tags_code):
+                queue.next_offset = record.queue_offset + 1
+                if not queue.dirty:
+                    queue.dirty = True
+                    self.dirty.append(queue)
+        self.dispatched = max(self.dispatched, placed.end)
+        self.dispatched_timestamp = max(self.dispatched_timestamp, record.store_timestamp)
+        if self._index is not None and is_indexed(record.sys_flag):
+            self._index.enqueue([placed])
+        return gapless
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what waits for a deleted topic's queues."""
+        self._waiting = deque(
+            kept for batch in self._waiting if (kept := [each for each in batch if each.queue.topic != topic])
+        )
+        for _ in range(len(self.dirty)):
+            queue = self.dirty.popleft()
+            if queue.topic != topic:
+                self.dirty.append(queue)
+
+    def place(self, record: ScannedRecord) -> Placed:
+        """What the append would have answered for this record. Raises ValueError for an impossible topic."""
+        queue = self._queues.for_record(record.topic.decode(errors="replace"), record.queue_id)
+        properties, timestamp = record.properties, record.store_timestamp
+        code = (
+            self._log.schedule_tags_code(properties, timestamp)
+            if queue.is_schedule
+            else tags_code(properties)
+        )
+        return Placed(
+            queue, record.queue_offset, record.physical_offset, record.size, code, timestamp, record.sys_flag,
+            properties,
+        )  # fmt: skip
+
+
+def is_indexed(sys_flag: int) -> bool:
+    return sys_flag & TRANSACTION_ROLLBACK != TRANSACTION_ROLLBACK

@@ -1,0 +1,142 @@
+"""When the log goes to disk: in the background, or as a group commit that answers every waiter at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from skylark.clock import Clock
+from skylark.errors import StoreFailed
+from skylark.settings import StoreSettings
+from skylark.store.commit_log import CommitLog
+from skylark.store.placed import PutStatus
+
+log = logging.getLogger(__name__)
+
+PAGE_BYTES = 4096
+
+Answer = Callable[[PutStatus], None]
+
+
+class Service:
+    """A named thread that runs a step again and again until stopped. Steps must not raise."""
+
+    def __init__(self, name: str, step: Callable[[], float]) -> None:
+        """`step` returns how many seconds to wait before it is run again, unless woken."""
+        self._step = step
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end after its current step; False if it did not in time (a stuck disk)."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            pause_s = self._step()
+            self._wake.wait(pause_s)
+            self._wake.clear()
+
+
+class LogFlusher:
+    """Moves the flushed position. One thread flushes at a time; anyone may read the position."""
+
+    def __init__(self, commit_log: CommitLog, settings: StoreSettings, clock: Clock) -> None:
+        self._log = commit_log
+        self._settings = settings
+        self._clock = clock
+        self._last_thorough = clock.monotonic()
+        self._lock = threading.Lock()
+        self.flushed = 0
+        self.flushed_timestamp = 0
+        """Store time up to which everything is flushed."""
+        self.failure: StoreFailed | None = None
+        self.slow_append = False
+        """An append took too long; sends are refused until a flush returns."""
+        self.count = 0
+
+    def flush(self) -> None:
+        """Make everything appended so far durable. Raises StoreFailed, once and for all after a failure.
+
+        A failed fsync may have dropped the pages it was to write, so a later success would prove nothing.
+        """
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            timestamp, target = self._log.last_timestamp, self._log.appended
+            if target > self.flushed:
+                try:
+                    self._log.sync(self.flushed, target)
+                except OSError as error:
+                    self.failure = StoreFailed(
+                        self._settings.path, f"flush of the commit log failed: {error}"
+                    )
+                    log.critical("flush failed flushed=%d appended=%d error=%s", self.flushed, target, error)
+                    raise self.failure from error
+                self.count += 1
+                self.flushed, self.flushed_timestamp = target, timestamp
+            self.slow_append = False
+            self._last_thorough = self._clock.monotonic()
+
+    def flush_if_due(self) -> bool:
+        """The asynchronous rule: enough pages, long enough since the last flush, or sends wait for it."""
+        pages = self._log.appended // PAGE_BYTES - self.flushed // PAGE_BYTES
+        elapsed_ms = (self._clock.monotonic() - self._last_thorough) * 1000
+        due = pages >= max(self._settings.flush_least_pages, 1) or self.slow_append
+        if due or elapsed_ms >= self._settings.flush_thorough_interval_ms:
+            self.flush()
+            return True
+        return False
+
+
+class Waiter(NamedTuple):
+    end: int
+    deadline: float
+    answer: Answer
+
+
+class FlushWaiters:
+    """Who waits for the flushed position. Ends and deadlines both grow, so the first is always the next."""
+
+    def __init__(self) -> None:
+        self._waiters: deque[Waiter] = deque()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def add(self, end: int, deadline: float, answer: Answer) -> None:
+        with self._lock:
+            self._waiters.append(Waiter(end, deadline, answer))
+
+    def flushed(self, position: int) -> None:
+        """Answer everyone whose bytes are on disk."""
+        self._answer(lambda waiter: waiter.end <= position, PutStatus.PUT_OK)
+
+    def expired(self, now: float) -> None:
+        """Answer everyone who waited too long: the message is stored, its flush is not known."""
+        self._answer(lambda waiter: waiter.deadline <= now, PutStatus.FLUSH_DISK_TIMEOUT)
+
+    def failed(self) -> None:
+        self._answer(lambda waiter: True, PutStatus.FLUSH_DISK_TIMEOUT)
+
+    def _answer(self, is_due: Callable[[Waiter], bool], status: PutStatus) -> None:
+        due: list[Waiter] = []
+        with self._lock:
+            while self._waiters and is_due(self._waiters[0]):
+                due.append(self._waiters.popleft())
+        for waiter in due:
+            waiter.answer(status)

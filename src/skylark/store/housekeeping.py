@@ -1,0 +1,205 @@
+"""What a store does besides: write consume queues, index and checkpoint, delete what expired."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+from skylark.clock import Clock
+from skylark.errors import DiskFull
+from skylark.settings import StoreSettings
+from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.commit_log import CommitLog
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.disk import Disk
+from skylark.store.dispatch import Dispatcher
+from skylark.store.flush import LogFlusher
+from skylark.store.index import Index
+from skylark.store.manifest import manifest_of, save_manifest
+from skylark.store.queue_table import QueueTable
+from skylark.store.retention import (
+    DiskFullFlag,
+    DiskState,
+    LogFile,
+    ManualRequest,
+    delete_slowly,
+    disk_state,
+    files_to_delete,
+)
+
+log = logging.getLogger(__name__)
+
+SYNCED_QUEUES_MAX = 256
+
+
+class Housekeeper:
+    """The slow, regular work. `flush` and `clean` each belong to one thread at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        flusher: LogFlusher,
+        checkpoint_file: CheckpointFile,
+        checkpoint: Checkpoint,
+        lock: threading.Lock,
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._settings = settings
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._flusher = flusher
+        self._checkpoint_file = checkpoint_file
+        self.checkpoint = checkpoint
+        self._lock = lock
+        self._flush_lock = threading.Lock()
+        self._unsynced: dict[ConsumeQueue, None] = {}
+        self._thorough_at = clock.monotonic() + settings.queue_flush_thorough_interval_ms / 1000
+        self._clean_at = clock.monotonic() + settings.clean_first_delay_ms / 1000
+        self._cleaned_to = commit_log.min_offset
+        self.disk_full = DiskFullFlag()
+        self.manual = ManualRequest()
+
+    # Flushing
+
+    def flush(self, *, thorough: bool = True) -> None:
+        """Write consume queues and index, make them durable and say so in the checkpoint.
+
+        Not thorough, it makes nothing durable while very many queues are dirty: an fsync for each, every
+        second, would take longer than the second. Raises OSError, DiskFull.
+        """
+        with self._flush_lock:
+            # Positions first: what is published while this runs is not covered by it.
+            with self._lock:
+                dispatched = self._dispatcher.dispatched
+                timestamp = self._dispatcher.dispatched_timestamp
+            flushed = self._flusher.flushed
+            self._write_queues()
+            if self._index is not None:
+                self._index.flush()
+                dispatched = min(dispatched, self._index.durable_offset)
+            due = thorough or self._clock.monotonic() >= self._thorough_at
+            if due or len(self._unsynced) <= SYNCED_QUEUES_MAX:
+                self._sync_queues()
+                # Recovery relies on the order: below the durable offset nothing is missing anywhere.
+                self._save_checkpoint(min(dispatched, flushed), timestamp)
+            if due:
+                self._save_manifest()
+
+    def flush_quietly(self) -> None:
+        """For the background: a full disk or a read-only one is reported, the next round tries again."""
+        try:
+            self.flush(thorough=False)
+        except (DiskFull, OSError) as error:
+            log.warning("consume queues or index could not be written: %s", error)
+
+    def _write_queues(self) -> None:
+        dirty = self._dispatcher.dirty
+        for _ in range(len(dirty)):
+            queue = dirty.popleft()
+            queue.dirty = False
+            self._unsynced[queue] = None
+        for queue in list(self._unsynced):
+            queue.write()
+
+    def _sync_queues(self) -> None:
+        for queue in list(self._unsynced):
+            queue.sync()
+            del self._unsynced[queue]
+
+    def _save_checkpoint(self, durable_offset: int, timestamp: int) -> None:
+        before = self.checkpoint
+        self.checkpoint = replace(
+            before,
+            physic_timestamp=max(before.physic_timestamp, self._flusher.flushed_timestamp),
+            logics_timestamp=max(before.logics_timestamp, timestamp),
+            index_timestamp=self._index.full_timestamp if self._index is not None else 0,
+            durable_offset=max(durable_offset, self._log.min_offset),
+        )
+        self._checkpoint_file.save(self.checkpoint)
+
+    def _save_manifest(self) -> None:
+        index_end = self._index.end_physical_offset if self._index is not None else -1
+        save_manifest(self._disk, self._settings.path, manifest_of(list(self._queues.values()), index_end))
+        interval_s = self._settings.queue_flush_thorough_interval_ms / 1000
+        self._thorough_at = self._clock.monotonic() + interval_s
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's queues; its records stay in the log until they expire. Waits for the disk."""
+        with self._flush_lock:
+            with self._lock:
+                self._dispatcher.forget_topic(topic)
+                self._queues.delete_topic(topic)
+            self._unsynced = {queue: None for queue in self._unsynced if queue.topic != topic}
+            self._save_manifest()
+
+    # Cleaning
+
+    def clean_step(self) -> float:
+        """A round of the cleaning thread; returns the seconds until the next."""
+        wait_s = self._clean_at - self._clock.monotonic()
+        if wait_s > 0:
+            return wait_s
+        self._clean_at = self._clock.monotonic() + self._settings.clean_interval_ms / 1000
+        try:
+            self.clean()
+        except (DiskFull, OSError) as error:
+            log.warning("cleaning failed: %s", error)
+        return self._settings.clean_interval_ms / 1000
+
+    def clean(self) -> list[int]:
+        """Look at disk and ages once and delete what may go; returns the starts of deleted log files."""
+        state = self._disk_state()
+        self.disk_full.update(state)
+        files = [
+            LogFile(start, self._disk.modified_ms(self._log.files.path(start)))
+            for start in list(self._log.files.starts)
+            if start <= self._log.appended
+        ]
+        starts = files_to_delete(
+            files,
+            now_ms=self._clock.now_ms(),
+            state=state,
+            manual=self.manual.take(),
+            settings=self._settings,
+        )
+        delete_slowly(starts, self._delete_log_file, self._settings.delete_pause_ms / 1000)
+        self.clean_derived()
+        return starts
+
+    def _disk_state(self) -> DiskState:
+        try:
+            return disk_state(self._disk.used_ratio(self._settings.path), self._settings)
+        except OSError as error:
+            log.warning("disk use of %s is not known: %s", self._settings.path, error)
+            return DiskState.CLEAN
+
+    def _delete_log_file(self, start: int) -> None:
+        with self._lock:
+            self._log.delete_file(start)
+        self._disk.sync_directory(self._log.files.directory)
+        log.info("commit log file deleted physical_offset=%d", start)
+
+    def clean_derived(self) -> None:
+        """Let consume queues and index follow the log's minimum."""
+        minimum = self._log.min_offset
+        if minimum <= self._cleaned_to:
+            return
+        self._cleaned_to = minimum
+        for queue in list(self._queues.values()):
+            starts = queue.expired_files(minimum)
+            delete_slowly(starts, queue.delete_file, 0)
+            queue.correct_min_offset(minimum)
+        if self._index is not None:
+            self._index.delete_before(minimum)
+        with self._flush_lock:
+            self._save_manifest()

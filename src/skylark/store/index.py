@@ -1,0 +1,397 @@
+"""The index: which records carry a key. A list of index files, filled one after the other.
+
+It is derived from the log, so what is damaged is reported, left out, and rebuilt from the log. The owner
+(`enqueue`, `build`) holds the store's lock while it calls. Background threads, whose work waits for the disk
+and for one another, and threads that query take that lock themselves, for moments: they must not hold it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Protocol
+
+from skylark.clock import Clock
+from skylark.errors import BadStoreFile
+from skylark.model.java import index_key_hash, java_hash, java_hash_from
+from skylark.model.message import KEY_SEPARATOR, find_keys, find_unique_key
+from skylark.store.disk import Disk
+from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Row
+
+NAME = re.compile("[0-9]{17}")
+OFFSET_MAX = (1 << 63) - 1
+_SEPARATOR = KEY_SEPARATOR.encode()
+_HASH_MASK = 0x7FFFFFFF  # turns the absolute value that does not fit, 2^31, into the 0 that the format wants
+
+
+class IndexQueue(Protocol):
+    @property
+    def topic_hash(self) -> int:
+        """Java's hash of the topic and `#`."""
+
+
+class IndexEntry(Protocol):
+    """A dispatched message. Rolled-back ones are not indexed: the caller leaves them out."""
+
+    @property
+    def queue(self) -> IndexQueue: ...
+    @property
+    def properties(self) -> bytes: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def store_timestamp(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexQueryResult:
+    """Records that may carry the key (only hashes were compared), ascending, each once.
+
+    The last two tell how far the newest file goes; 0 when nothing was found.
+    """
+
+    physical_offsets: list[int]
+    last_timestamp: int
+    last_physical_offset: int
+
+
+class Index:
+    """The index of a store that this process writes."""
+
+    def __init__(self, disk: Disk, directory: Path, geometry: Geometry, clock: Clock, lock: Lock) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._geometry = geometry
+        self._clock = clock
+        self._lock = lock
+        self._disk_lock = threading.RLock()  # always taken before the store's
+        # Oldest first. Replaced, never changed: queries hold the old list.
+        self._files: list[IndexFile] = []
+        self._pending: deque[IndexEntry] = deque()
+        self._set_aside: list[Path] = []
+        self._newest_name = ""
+        self.full_timestamp = 0
+        """End time of the last full file that is on disk, as the checkpoint keeps it."""
+        self.problems: list[str] = []
+        """What was found wrong at the opening, one sentence each."""
+        self.rebuild_from: int | None = None
+        """The physical offset from which the log must be enqueued again, until `finish_rebuild`."""
+
+    @staticmethod
+    def open(
+        disk: Disk, directory: Path, *, slots: int, items: int, clock: Clock, lock: Lock, clean: bool
+    ) -> Index:
+        """Open what is there; a missing directory is an empty index. Raises BadStoreFile if it is a file.
+
+        From a damaged file on, all files are set aside (`problems`, `rebuild_from`); they stay on disk until
+        `finish_rebuild`, so that a crash in the middle of rebuilding starts it anew. Without `clean`, nothing
+        but headers and the items they count is trusted.
+        """
+        index = Index(disk, directory, Geometry(slots, items), clock, lock)
+        for name in index_names(disk, directory, index.problems):
+            index._newest_name = name
+            index._open_file(directory / name)
+        index._open_newest(clean=clean)
+        return index
+
+    def _open_file(self, path: Path) -> None:
+        if self.rebuild_from is not None:
+            self._set_file_aside(path, f"{path} is newer than a bad file: its keys are rebuilt, too")
+            return
+        try:
+            file = IndexFile.open(self._disk, path, self._geometry, writable=True)
+            file.check_ends()
+        except (BadStoreFile, OSError) as error:
+            self._set_file_aside(path, str(error))
+            return
+        if file.is_empty:
+            file.seed(self._newest_header.successor())
+        if file.header.begin_physical_offset < self.end_physical_offset:
+            self._set_file_aside(path, f"{path} begins before the end of the file before it")
+            return
+        if file.is_full:
+            self.full_timestamp = file.header.end_timestamp
+        self._files.append(file)
+
+    def _open_newest(self, *, clean: bool) -> None:
+        while self._files and not self._files[-1].is_full:
+            newest = self._files[-1]
+            try:
+                if clean:
+                    newest.load_slots()
+                else:
+                    newest.rebuild_slots()
+            except (BadStoreFile, OSError) as error:
+                self._files.pop()
+                self._set_file_aside(newest.path, str(error))
+            else:
+                return
+
+    def _set_file_aside(self, path: Path, reason: str) -> None:
+        self.problems.append(reason)
+        self._set_aside.append(path)
+        # Its own begin is as doubtful as the rest of its header; the predecessor's end is sure.
+        self.rebuild_from = self.end_physical_offset
+
+    @property
+    def _newest_header(self) -> IndexHeader:
+        return self._files[-1].header if self._files else IndexHeader()
+
+    @property
+    def end_physical_offset(self) -> int:
+        """The physical offset of the last message with a key; 0 if there is none."""
+        return self._newest_header.end_physical_offset
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    # --- Owner: under the store's lock ---
+
+    def enqueue(self, entries: Iterable[IndexEntry]) -> None:
+        """Note messages, in the log's order, for `build`."""
+        self._pending.extend(entries)
+
+    def build(self, limit: int = 64) -> bool:
+        """Index up to `limit` messages in memory; return whether more are waiting.
+
+        Recovery may enqueue messages again: those below the end of the index are passed over, and of the one
+        at its end only the keys that are not there yet are put. Raises OSError where that must be read.
+        """
+        pending, end = self._pending, self.end_physical_offset
+        rows: list[Row] = []
+        for _ in range(min(limit, len(pending))):
+            entry = pending.popleft()
+            if entry.physical_offset > end:
+                new = rows_of(entry)
+            elif entry.physical_offset == end:
+                self._put(rows)
+                rows, known = [], self._last_hashes()
+                new = [row for row in rows_of(entry) if row[0] not in known]
+            else:
+                continue
+            if new:
+                rows += new
+                end = entry.physical_offset
+        self._put(rows)
+        return bool(pending)
+
+    def _last_hashes(self) -> set[int]:
+        """The key hashes of the last message in the index. It may have begun in a file before the newest."""
+        hashes: set[int] = set()
+        for file in reversed(self._files):
+            for key_hash, physical_offset in file.newest_first():
+                if physical_offset != self.end_physical_offset:
+                    return hashes
+                hashes.add(key_hash)
+        return hashes
+
+    def _put(self, rows: list[Row]) -> None:
+        put = 0
+        while put < len(rows):
+            if not self._files or self._files[-1].is_full:
+                self._roll()
+            put = self._files[-1].put(rows, put)
+
+    def _roll(self) -> None:
+        self._newest_name = file_name(self._clock.now_ms(), self._newest_name)
+        path = self._directory / self._newest_name
+        self._files = [*self._files, IndexFile.new(path, self._geometry, self._newest_header.successor())]
+
+    # --- Background ---
+
+    def flush(self) -> None:
+        """Return when all that was built before is on the medium, oldest first. Raises DiskFull, OSError."""
+        with self._disk_lock:
+            with self._lock:
+                files = self._files
+            for file in files:
+                file.flush(self._disk, self._lock)
+                if file.is_sealed:
+                    self.full_timestamp = file.header.end_timestamp
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything enqueued below this physical offset is durable; OFFSET_MAX when that is everything.
+
+        A caller who bounds this by the end of what it enqueued must have read that end before.
+        """
+        with self._lock:
+            volatile = [file.first_volatile_offset for file in self._files]
+            if self._pending:
+                volatile.append(self._pending[0].physical_offset)
+            volatile.append(self.rebuild_from)
+            return min((offset for offset in volatile if offset is not None), default=OFFSET_MAX)
+
+    def delete_before(self, physical_offset: int) -> None:
+        """Delete the files, never the newest, whose records the log no longer has. Raises OSError."""
+        with self._disk_lock:
+            with self._lock:
+                older = self._files[:-1]
+                deleted = list(
+                    takewhile(lambda file: file.header.end_physical_offset < physical_offset, older)
+                )
+                self._files = self._files[len(deleted) :]
+            self._delete([file.path for file in deleted])
+
+    def truncate(self, physical_offset: int) -> None:
+        """Forget all keys of records from this physical offset on, durably. Raises DiskFull, OSError.
+
+        For a log that ends, or was cut, before the index: what is appended there next must be indexed anew.
+        """
+        with self._disk_lock:
+            with self._lock:
+                pending = (entry for entry in self._pending if entry.physical_offset < physical_offset)
+                self._pending = deque(pending)
+                kept = [file for file in self._files if file.header.begin_physical_offset < physical_offset]
+                deleted, self._files = self._files[len(kept) :], kept
+            self._delete([file.path for file in deleted])
+            with self._lock:
+                if kept:
+                    kept[-1].truncate(physical_offset)
+                    if not kept[-1].is_full:
+                        kept[-1].load_slots()
+                self.full_timestamp = 0  # the flush tells it anew
+            self.flush()
+
+    def finish_rebuild(self) -> None:
+        """Delete what was set aside: all from `rebuild_from` on has been built. Raises DiskFull, OSError."""
+        assert not self._pending
+        with self._disk_lock:
+            self.flush()
+            self._delete(self._set_aside)
+            self._set_aside = []
+            self.rebuild_from = None
+
+    def destroy(self) -> None:
+        """Delete all files and forget what is pending; the index is then empty. Raises OSError."""
+        with self._disk_lock:
+            with self._lock:
+                self._pending.clear()
+                deleted, self._files = self._files, []
+            self._delete([*(file.path for file in deleted), *self._set_aside])
+            self._set_aside = []
+            self.rebuild_from = None
+
+    def _delete(self, paths: list[Path]) -> None:
+        # Descriptors are left to the last query that reads: it ends with the data it began with.
+        for path in paths:
+            self._disk.delete(path)
+        if paths and self._disk.exists(self._directory):
+            self._disk.sync_directory(self._directory)
+
+    # --- Any thread ---
+
+    def query(self, topic: str, key: str, maximum: int, begin_ms: int, end_ms: int) -> IndexQueryResult:
+        """Find records of the key stored in the window, both ends included, newest first. Raises OSError."""
+        key_hash = key_hash_of(topic, key)
+        return search(self._chains(key_hash), key_hash, maximum, begin_ms, end_ms)
+
+    def _chains(self, key_hash: int) -> Iterator[Chain]:
+        with self._lock:
+            files = self._files
+        for file in reversed(files):
+            with self._lock:
+                chain = file.chain(key_hash)
+            yield chain
+
+
+class IndexReader:
+    """The index of a directory that another process, perhaps Apache's broker, may be writing. Reads only."""
+
+    def __init__(self, disk: Disk, directory: Path, *, slots: int, items: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._geometry = Geometry(slots, items)
+        self._files: dict[str, IndexFile] = {}
+        self.problems: list[str] = []
+        """What the last look at the directory found wrong, one sentence each."""
+        self.refresh()
+
+    def refresh(self) -> list[IndexFile]:
+        """Look again; return the files that can be read, oldest first."""
+        problems: list[str] = []
+        files = {}
+        for name in index_names(self._disk, self._directory, problems):
+            try:
+                file = self._files.get(name) or self._open(name)
+                file.reload()
+            except FileNotFoundError:
+                continue  # deleted since the directory was listed
+            except (BadStoreFile, OSError) as error:
+                problems.append(str(error))
+            else:
+                files[name] = file
+        self._files, self.problems = files, problems
+        return list(files.values())
+
+    def _open(self, name: str) -> IndexFile:
+        return IndexFile.open(self._disk, self._directory / name, self._geometry, writable=False)
+
+    def query(self, topic: str, key: str, maximum: int, begin_ms: int, end_ms: int) -> IndexQueryResult:
+        """As `Index.query`, on what the directory holds now. Raises OSError."""
+        key_hash = key_hash_of(topic, key)
+        chains = (file.chain(key_hash) for file in reversed(self.refresh()))
+        return search(chains, key_hash, maximum, begin_ms, end_ms)
+
+
+def rows_of(entry: IndexEntry) -> list[Row]:
+    """The keys of a message: its unique key, then those that its sender gave it."""
+    unique_key, keys = find_unique_key(entry.properties), find_keys(entry.properties)
+    texts = [] if keys is None else keys.split(_SEPARATOR)
+    if unique_key is not None:
+        texts.insert(0, unique_key)
+    topic_hash, physical_offset, time = entry.queue.topic_hash, entry.physical_offset, entry.store_timestamp
+    return [
+        (abs(java_hash_from(topic_hash, text.decode(errors="replace"))) & _HASH_MASK, physical_offset, time)
+        for text in texts
+        if text
+    ]
+
+
+def search(
+    chains: Iterable[Chain], key_hash: int, maximum: int, begin_ms: int, end_ms: int
+) -> IndexQueryResult:
+    """Collect from the chains of one key, one per file and newest first."""
+    found: set[int] = set()
+    newest: IndexHeader | None = None
+    for chain in chains:
+        header = chain.header
+        if header.next_item <= 1:
+            continue
+        newest = newest or header
+        if header.overlaps(begin_ms, end_ms):
+            chain.collect(key_hash, begin_ms, end_ms, found, maximum)
+        if header.begin_timestamp < begin_ms or len(found) >= maximum:
+            break
+    if newest is None or not found:
+        return IndexQueryResult([], 0, 0)
+    return IndexQueryResult(sorted(found), newest.end_timestamp, newest.end_physical_offset)
+
+
+def key_hash_of(topic: str, key: str) -> int:
+    return index_key_hash(java_hash(f"{topic}#{key}"))
+
+
+def index_names(disk: Disk, directory: Path, problems: list[str]) -> list[str]:
+    """The names of index files, oldest first; other names become problems."""
+    names = disk.files(directory)
+    problems += [f"{directory / name} is not named like an index file" for name in names if not is_name(name)]
+    return [name for name in names if is_name(name)]
+
+
+def is_name(name: str) -> bool:
+    return NAME.fullmatch(name) is not None
+
+
+def file_name(now_ms: int, newest_name: str) -> str:
+    """The local time as yyyyMMddHHmmssSSS, or the next number where the clock is not past the newest name."""
+    seconds, milliseconds = divmod(now_ms, 1000)
+    name = f"{datetime.fromtimestamp(seconds):%Y%m%d%H%M%S}{milliseconds:03}"
+    return name if name > newest_name else str(int(newest_name) + 1)

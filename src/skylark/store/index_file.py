@@ -1,0 +1,427 @@
+"""One index file: keys hashed into slots; a slot names the newest item of a chain, an item the one before it.
+
+HEADER · slots, i32 each: number of the newest item, 0 for none · items: keyHash i32 · phyOffset i64 ·
+timeDiff i32 (seconds since beginTimestamp) · prevIndex i32. Items are numbered from 1; item 0 is never used.
+
+The file that is being filled keeps its slots, and the items not yet written, in memory. `put` is the owner's,
+`flush` the background thread's; both meet under the store's lock, held by `flush` for copies only. Items and
+slots are on the medium before the header that counts them, so a header never covers what a crash can take.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from skylark.errors import BadStoreFile
+from skylark.store.disk import Disk, DiskFile
+
+HEADER = struct.Struct(">qqqqii")
+SLOT = struct.Struct(">i")
+ITEM = struct.Struct(">iqii")
+assert (HEADER.size, SLOT.size, ITEM.size) == (40, 4, 20)
+
+SECONDS_MAX = (1 << 31) - 1
+_PAGE_BYTES = 4096
+_PAGE_SLOTS = _PAGE_BYTES // SLOT.size
+# Slots do not begin on a page of the file: the header stands before them.
+_HEADER_SLOTS = HEADER.size // SLOT.size
+_CHUNK_SLOTS = 1 << 18
+_CHUNK_ITEMS = 1 << 16
+
+Lock = AbstractContextManager[object]
+# A key to be put: its hash, physical offset and store timestamp. A plain tuple: there is one for each key.
+Row = tuple[int, int, int]
+
+
+class IndexHeader(NamedTuple):
+    """The header's fields. Items are numbered from 1, so `next_item` is one more than there are."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_physical_offset: int = 0
+    end_physical_offset: int = 0
+    slots_used: int = 0
+    next_item: int = 1
+
+    def successor(self) -> IndexHeader:
+        """The header that the next file starts with: its first item overwrites the begin."""
+        time, physical_offset = self.end_timestamp, self.end_physical_offset
+        return IndexHeader(time, time, physical_offset, physical_offset)
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        first, last = self.begin_timestamp, self.end_timestamp
+        encloses = begin_ms < first and end_ms > last
+        return encloses or first <= begin_ms <= last or first <= end_ms <= last
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Slots and items of a file. It cannot be derived from the file: the settings say it."""
+
+    slots: int
+    items: int
+
+    @property
+    def slot_area_end(self) -> int:
+        return HEADER.size + SLOT.size * self.slots
+
+    @property
+    def file_bytes(self) -> int:
+        return self.item_position(self.items)
+
+    def item_position(self, number: int) -> int:
+        return self.slot_area_end + ITEM.size * number
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The items of one slot as they stood at one moment: walked without a lock while building goes on."""
+
+    header: IndexHeader
+    _geometry: Geometry
+    _slot: int
+    _newest: int | None  # None: the slot is on disk
+    _tail: bytearray
+    _tail_start: int
+    _file: DiskFile | None
+
+    def collect(self, key_hash: int, begin_ms: int, end_ms: int, found: set[int], maximum: int) -> None:
+        """Add the physical offsets of the key's items in the window, newest first, up to `maximum` in all.
+
+        A chain only ever leads to older items, so that a damaged one ends and never circles. Items that the
+        header does not count yet are passed over: another process may be flushing them.
+        """
+        header = self.header
+        number = self._newest if self._newest is not None else self._slot_on_disk()
+        if number >= self._geometry.items:
+            return
+        while number > 0 and len(found) < maximum:
+            item = self._item(number)
+            if len(item) < ITEM.size:
+                return
+            item_hash, physical_offset, seconds, previous = ITEM.unpack(item)
+            if seconds < 0:
+                return
+            timestamp = header.begin_timestamp + seconds * 1000
+            if item_hash == key_hash and begin_ms <= timestamp <= end_ms and number < header.next_item:
+                found.add(physical_offset)
+            if timestamp < begin_ms or previous >= number:
+                return
+            number = previous
+
+    def _slot_on_disk(self) -> int:
+        assert self._file is not None
+        data = self._file.read(SLOT.size, HEADER.size + SLOT.size * self._slot)
+        return int(SLOT.unpack(data)[0]) if len(data) == SLOT.size else 0
+
+    def _item(self, number: int) -> bytes | bytearray:
+        return read_items(self._geometry, self._file, self._tail, self._tail_start, number, number + 1)
+
+
+class IndexFile:
+    """One index file, in memory as far as it is not on disk."""
+
+    def __init__(self, path: Path, geometry: Geometry, header: IndexHeader, file: DiskFile | None) -> None:
+        self.path = path
+        self.header = header
+        self._geometry = geometry
+        self._file = file
+        self._durable_header = header
+        # Only while the file can take items.
+        self._slots: memoryview | None = None
+        self._tail = bytearray()
+        self._tail_start = header.next_item
+        self._dirty_pages: set[int] = set()
+        self._flushing_pages: set[int] = set()
+
+    @staticmethod
+    def new(path: Path, geometry: Geometry, header: IndexHeader) -> IndexFile:
+        """The next file, in memory only: the first flush that finds items creates it on disk."""
+        made = IndexFile(path, geometry, header, None)
+        made._slots = empty_slots(geometry)
+        return made
+
+    @staticmethod
+    def open(disk: Disk, path: Path, geometry: Geometry, *, writable: bool) -> IndexFile:
+        """Open a file for queries. Raises BadStoreFile, OSError."""
+        file = disk.open(path, writable=writable)
+        if file.length != geometry.file_bytes:
+            expected = f"{geometry.file_bytes} bytes for {geometry.slots} slots and {geometry.items} items"
+            raise BadStoreFile(path, f"{file.length} bytes instead of {expected}")
+        return IndexFile(path, geometry, read_header(file, geometry), file)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.header.next_item <= 1
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.next_item >= self._geometry.items
+
+    @property
+    def is_sealed(self) -> bool:
+        """Full, and all of it on disk."""
+        return self.is_full and not self._is_dirty
+
+    @property
+    def _is_dirty(self) -> bool:
+        return self.header != self._durable_header or bool(self._dirty_pages or self._flushing_pages)
+
+    @property
+    def first_volatile_offset(self) -> int | None:
+        """The physical offset of the first item that a crash could take."""
+        return int(ITEM.unpack_from(self._tail)[1]) if self._tail else None
+
+    def reload(self) -> None:
+        """Read the header again: another process may have gone on. Raises BadStoreFile, OSError."""
+        assert self._file is not None
+        self.header = read_header(self._file, self._geometry)
+
+    def seed(self, header: IndexHeader) -> None:
+        """Give an empty file the header that it would have been made with."""
+        assert self.is_empty
+        self.header = self._durable_header = header
+
+    def check_ends(self) -> None:
+        """Raise BadStoreFile if header and items disagree: then one of them was lost or altered."""
+        if self.is_empty:
+            return
+        header = self.header
+        first, last = self._item_offset(1), self._item_offset(header.next_item - 1)
+        if (first, last) != (header.begin_physical_offset, header.end_physical_offset):
+            covered = f"{header.begin_physical_offset} to {header.end_physical_offset}"
+            raise BadStoreFile(
+                self.path, f"its items go from physical offset {first} to {last}, its header says {covered}"
+            )
+
+    # --- Owner: under the store's lock ---
+
+    def put(self, rows: Sequence[Row], start: int) -> int:
+        """Put rows from `start` on, as far as there is room; return the index of the first one left."""
+        begin_timestamp, _, begin_offset, _, used, number = self.header
+        slots, slot_count, tail, pack = self._slots, self._geometry.slots, self._tail, ITEM.pack
+        assert slots is not None
+        mark_dirty, page_slots, header_slots = self._dirty_pages.add, _PAGE_SLOTS, _HEADER_SLOTS
+        # The first item counts its time from the seeded begin, the others from the first: so it goes alone.
+        stop = start + 1 if number == 1 else start + self._geometry.items - number
+        assert start < stop and start < len(rows)
+        timestamp: int | None = None
+        seconds = 0
+        for key_hash, physical_offset, store_timestamp in rows[start:stop]:
+            if store_timestamp != timestamp:
+                timestamp, seconds = store_timestamp, elapsed_seconds(begin_timestamp, store_timestamp)
+            slot = key_hash % slot_count
+            previous = slots[slot]
+            if not 0 < previous < number:
+                previous = 0
+                used += 1
+            tail += pack(key_hash, physical_offset, seconds, previous)
+            slots[slot] = number
+            mark_dirty((slot + header_slots) // page_slots)
+            number += 1
+        if self.is_empty:
+            begin_timestamp, begin_offset = store_timestamp, physical_offset
+        self.header = IndexHeader(
+            begin_timestamp, store_timestamp, begin_offset, physical_offset, used, number
+        )
+        return min(stop, len(rows))
+
+    def newest_first(self) -> Iterator[tuple[int, int]]:
+        """Key hash and physical offset of each item. Raises BadStoreFile, OSError."""
+        for number in range(self.header.next_item - 1, 0, -1):
+            key_hash, physical_offset, _, _ = ITEM.unpack(self._items(number, number + 1))
+            yield key_hash, physical_offset
+
+    def chain(self, key_hash: int) -> Chain:
+        """What a query needs of this file, now."""
+        slot = key_hash % self._geometry.slots
+        newest = self._slots[slot] if self._slots is not None else None
+        return Chain(self.header, self._geometry, slot, newest, self._tail, self._tail_start, self._file)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Forget all items from this physical offset on; the first must be below it. Raises OSError."""
+        if self.header.end_physical_offset < physical_offset:
+            return
+        items = range(1, self.header.next_item)
+        next_item = 1 + bisect_left(items, physical_offset, key=self._item_offset)
+        assert next_item > 1
+        _, end_offset, seconds, _ = ITEM.unpack(self._items(next_item - 1, next_item))
+        self.header = self.header._replace(
+            next_item=next_item,
+            end_physical_offset=end_offset,
+            end_timestamp=min(self.header.begin_timestamp + seconds * 1000, self.header.end_timestamp),
+        )
+        self._tail = self._tail[: ITEM.size * max(0, next_item - self._tail_start)]
+        self._tail_start = min(self._tail_start, next_item)
+        self.rebuild_slots()
+
+    def load_slots(self) -> None:
+        """Bring the slots into memory, so that items can be put. Raises BadStoreFile, OSError."""
+        if self._slots is not None:
+            return
+        assert self._file is not None
+        slots = empty_slots(self._geometry)
+        for first in range(0, len(slots), _CHUNK_SLOTS):
+            wanted = SLOT.size * min(_CHUNK_SLOTS, len(slots) - first)
+            data = self._file.read(wanted, HEADER.size + SLOT.size * first)
+            if len(data) < wanted:
+                raise BadStoreFile(self.path, "its slots cannot be read")
+            numbers = from_big_endian(data)
+            slots[first : first + len(numbers)] = memoryview(numbers)
+        self._slots = slots
+
+    def rebuild_slots(self) -> None:
+        """Work the slots out from the items. Raises BadStoreFile, OSError.
+
+        After a crash the slots on disk cannot be trusted: their pages are written before the header, so they
+        may name items that it does not count, and the names they had before are lost.
+        """
+        slots, slot_count, end = empty_slots(self._geometry), self._geometry.slots, self.header.next_item
+        for first in range(1, end, _CHUNK_ITEMS):
+            items = self._items(first, min(first + _CHUNK_ITEMS, end))
+            hashes = from_big_endian(items)[:: ITEM.size // SLOT.size]
+            for number, key_hash in enumerate(hashes, first):
+                slots[key_hash % slot_count] = number
+        self._slots = slots
+        self.header = self.header._replace(slots_used=slot_count - copied(slots).count(0))
+        self._dirty_pages.update(range((slot_count + _HEADER_SLOTS) // _PAGE_SLOTS + 1))
+
+    def _item_offset(self, number: int) -> int:
+        return int(ITEM.unpack(self._items(number, number + 1))[1])
+
+    def _items(self, first: int, end: int) -> bytes | bytearray:
+        """The bytes of counted items. Raises BadStoreFile, OSError."""
+        data = read_items(self._geometry, self._file, self._tail, self._tail_start, first, end)
+        if len(data) < ITEM.size * (end - first):
+            raise BadStoreFile(self.path, f"items {first} to {end - 1} cannot be read")
+        return data
+
+    # --- Background: takes the lock for copies ---
+
+    def flush(self, disk: Disk, lock: Lock) -> None:
+        """Return when all that was put before is on the medium.
+
+        Raises DiskFull, OSError; then nothing is forgotten, and the next flush writes all of it again.
+        """
+        with lock:
+            if not self._is_dirty:
+                return
+            header = self.header
+            items = bytes(self._tail)
+            self._flushing_pages |= self._dirty_pages
+            self._dirty_pages = set()
+            runs = self._slot_runs()
+        if self._file is None:
+            self._file = create_file(disk, self.path, self._geometry)
+        if items:
+            self._file.write([items], self._geometry.item_position(self._tail_start))
+        for first, numbers in runs:
+            if sys.byteorder == "little":
+                numbers.byteswap()
+            self._file.write([memoryview(numbers).cast("B")], HEADER.size + SLOT.size * first)
+        self._file.sync()
+        self._file.write([HEADER.pack(*header)], 0)
+        self._file.sync()
+        with lock:
+            self._durable_header = header
+            # A new tail, not a shorter one: queries hold the old.
+            self._tail = self._tail[len(items) :]
+            self._tail_start = header.next_item
+            self._flushing_pages = set()
+            if self.is_sealed:
+                self._slots = None
+
+    def _slot_runs(self) -> list[tuple[int, array[int]]]:
+        """Copies of the slots to be written: the number of the first slot, and all of a run of pages."""
+        slots = self._slots
+        assert slots is not None
+        runs = []
+        for first_page, end_page in adjacent(sorted(self._flushing_pages)):
+            first = max(0, first_page * _PAGE_SLOTS - _HEADER_SLOTS)
+            runs.append((first, copied(slots[first : end_page * _PAGE_SLOTS - _HEADER_SLOTS])))
+        return runs
+
+
+def elapsed_seconds(begin_timestamp: int, store_timestamp: int) -> int:
+    """An item's time: whole seconds since the header's begin, 0 as long as that is not set."""
+    if begin_timestamp <= 0:
+        return 0
+    return min(max(0, (store_timestamp - begin_timestamp) // 1000), SECONDS_MAX)
+
+
+def empty_slots(geometry: Geometry) -> memoryview:
+    return memoryview(bytearray(SLOT.size * geometry.slots)).cast("i")
+
+
+def copied(slots: memoryview) -> array[int]:
+    numbers = array("i")
+    numbers.frombytes(slots.cast("B"))
+    return numbers
+
+
+def from_big_endian(data: bytes | bytearray) -> array[int]:
+    """The i32 numbers in these bytes."""
+    numbers = array("i")
+    numbers.frombytes(data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def adjacent(pages: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first page and the page after the last of each run in ascending page numbers."""
+    for _, group in groupby(enumerate(pages), key=lambda place: place[1] - place[0]):
+        run = [page for _, page in group]
+        yield run[0], run[-1] + 1
+
+
+def read_header(file: DiskFile, geometry: Geometry) -> IndexHeader:
+    """Raises BadStoreFile when the header makes no sense; OSError."""
+    data = file.read(HEADER.size, 0)
+    if len(data) < HEADER.size:
+        raise BadStoreFile(file.path, "its header cannot be read")
+    header = IndexHeader._make(HEADER.unpack(data))
+    if header.next_item <= 1:
+        return header._replace(next_item=1)
+    if header.next_item > geometry.items or not 0 <= header.slots_used <= geometry.slots:
+        raise BadStoreFile(
+            file.path, f"its header counts {header.next_item} items and {header.slots_used} slots in use"
+        )
+    if not 0 <= header.begin_physical_offset <= header.end_physical_offset:
+        covered = f"{header.begin_physical_offset} to {header.end_physical_offset}"
+        raise BadStoreFile(file.path, f"its header covers physical offsets {covered}")
+    return header
+
+
+def read_items(
+    geometry: Geometry, file: DiskFile | None, tail: bytearray, tail_start: int, first: int, end: int
+) -> bytes | bytearray:
+    """The bytes of items `first` to `end` - 1; a tail holds those from `tail_start` on. May be short."""
+    on_disk_end = min(max(first, tail_start), end) if tail else end
+    in_tail = tail[ITEM.size * (on_disk_end - tail_start) : ITEM.size * (end - tail_start)] if tail else b""
+    if first == on_disk_end or file is None:
+        return in_tail
+    wanted = ITEM.size * (on_disk_end - first)
+    data = file.read(wanted, geometry.item_position(first))
+    return data + in_tail if len(data) == wanted else data
+
+
+def create_file(disk: Disk, path: Path, geometry: Geometry) -> DiskFile:
+    """Make the file at full length, its slots allocated. Raises DiskFull, OSError."""
+    directory = path.parent
+    is_first = not disk.exists(directory)
+    file = disk.create(path, geometry.file_bytes)
+    file.allocate(0, geometry.slot_area_end)
+    disk.sync_directory(directory)
+    if is_first:
+        disk.sync_directory(directory.parent)
+    return file

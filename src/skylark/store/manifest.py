@@ -1,0 +1,74 @@
+"""How long each consume queue is, so that recovery notices a queue whose files were lost.
+
+The file is ours alone (the reference ignores it) and only ever a lower bound: units are added after it was
+written, never removed without writing it again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from skylark.model.record import crc32
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.disk import Disk
+
+FRAME = struct.Struct(">II")  # bytes of JSON, CRC
+FILE_NAME = "skylark-queues"
+
+
+class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
+    topic: str
+    queue_id: int
+    first_file: int
+    """Where its first file starts, in bytes."""
+    units: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    queues: list[QueueExtent] = []
+    index_end: int = -1
+    """Physical offset of the last indexed record, -1 without one."""
+
+
+def manifest_of(queues: Iterable[ConsumeQueue], index_end: int) -> Manifest:
+    """What is durable now. The flush thread, right after it synced."""
+    return Manifest(
+        [
+            QueueExtent(queue.topic, queue.queue_id, queue.file_starts[0], queue.synced_offset)
+            for queue in queues
+            if queue.file_starts
+        ],
+        index_end,
+    )
+
+
+def save_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:
+    """Replace the file. Raises OSError, DiskFull."""
+    data = msgspec.json.encode(manifest)
+    framed = FRAME.pack(len(data), crc32(data)) + data
+    file = disk.create(root / FILE_NAME, len(framed))
+    file.write([framed], 0)
+    file.sync()
+    disk.sync_directory(root)
+    file.close()
+
+
+def load_manifest(disk: Disk, root: Path) -> Manifest | None:
+    """None where there is none, or where a crash tore it: recovery then goes by the log alone."""
+    try:
+        file = disk.open(root / FILE_NAME)
+    except FileNotFoundError:
+        return None
+    data = file.read(file.length, 0)
+    file.close()
+    if len(data) < FRAME.size:
+        return None
+    length, crc = FRAME.unpack_from(data)
+    text = data[FRAME.size : FRAME.size + length]
+    if len(text) != length or crc32(text) != crc:
+        return None
+    return msgspec.json.decode(text, type=Manifest)

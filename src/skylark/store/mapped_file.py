@@ -1,0 +1,105 @@
+"""Sequences of fixed-size files whose names are their starting offsets, and a bounded set of open ones."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from skylark.errors import BadStoreFile
+from skylark.store.disk import Disk, DiskFile
+
+NAME_DIGITS = 20
+
+
+def file_name(start: int) -> str:
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+class OpenFiles:
+    """Least-recently-used cache of open files, keyed by directory and start. Any thread.
+
+    An evicted file is dropped, not closed: whoever still reads it keeps it open until done.
+    """
+
+    def __init__(self, disk: Disk, open_files_max: int, *, writable: bool) -> None:
+        self._disk = disk
+        self._writable = writable
+        self._open_files_max = open_files_max
+        self._files: OrderedDict[tuple[Path, int], DiskFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, directory: Path, start: int, create_bytes: int | None = None) -> DiskFile:
+        """The open file; with `create_bytes` it is made if missing. Raises FileNotFoundError, DiskFull."""
+        key = directory, start
+        with self._lock:
+            file = self._files.get(key)
+            if file is not None:
+                self._files.move_to_end(key)
+                return file
+            path = directory / file_name(start)
+            if create_bytes is not None:
+                file = self._disk.create(path, create_bytes)
+            else:
+                file = self._disk.open(path, writable=self._writable)
+            self._files[key] = file
+            if len(self._files) > self._open_files_max:
+                self._files.popitem(last=False)
+            return file
+
+    def forget(self, directory: Path, start: int) -> None:
+        with self._lock:
+            self._files.pop((directory, start), None)
+
+
+class MappedFileQueue:
+    """The files of one directory. Starts are multiples of the file size; there may be holes between them."""
+
+    def __init__(self, disk: Disk, directory: Path, file_bytes: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.starts: list[int] = []
+
+    def load(self) -> list[BadStoreFile]:
+        """List the directory. Returns what does not belong there or has a wrong length (left untouched)."""
+        self.starts = []
+        problems = []
+        for name in self.disk.files(self.directory):
+            path = self.directory / name
+            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                problems.append(BadStoreFile(path, "its name is not an offset of 20 digits"))
+            elif int(name) % self.file_bytes:
+                problems.append(BadStoreFile(path, f"its name is not a multiple of {self.file_bytes} bytes"))
+            else:
+                try:
+                    length = self.disk.length(path)
+                except FileNotFoundError:
+                    continue  # another process deleted it since the directory was listed
+                self.starts.append(int(name))
+                if length != self.file_bytes:
+                    problems.append(BadStoreFile(path, f"has {length} bytes instead of {self.file_bytes}"))
+        return problems
+
+    def path(self, start: int) -> Path:
+        return self.directory / file_name(start)
+
+    def start_of(self, position: int) -> int:
+        return position - position % self.file_bytes
+
+    def holes(self) -> Iterator[tuple[int, int]]:
+        """Ranges (from, to) that lie between the first and the last file and have none."""
+        for before, after in zip(self.starts, self.starts[1:], strict=False):
+            if before + self.file_bytes != after:
+                yield before + self.file_bytes, after
+
+    @property
+    def first(self) -> int:
+        """Where the first file starts; 0 without files."""
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def end(self) -> int:
+        """Where the last file ends; 0 without files."""
+        return self.starts[-1] + self.file_bytes if self.starts else 0

@@ -1,0 +1,478 @@
+"""MessageStore: the whole store behind one door. Put, get, query, offsets, raw log for replicas."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from skylark.clock import Clock, SystemClock
+from skylark.errors import DiskFull, StoreClosed, StoreFailed
+from skylark.model.message import TRANSACTION_MASK, PutMessage, StoredMessage
+from skylark.model.record import BatchElement, decode, parse_offset_message_id
+from skylark.settings import StoreSettings
+from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.commit_log import CommitLog
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.disk import Disk, DiskLock, RealDisk
+from skylark.store.dispatch import Arrival, Dispatcher
+from skylark.store.flush import Answer, FlushWaiters, LogFlusher, Service
+from skylark.store.housekeeping import Housekeeper
+from skylark.store.index import Index
+from skylark.store.manifest import load_manifest
+from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
+from skylark.store.queue_table import QueueTable
+from skylark.store.reading import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
+from skylark.store.recovery import LogWalk, Recovery, RecoveryReport
+from skylark.store.tags import delay_level
+from skylark.store.unit import INNER_BATCH
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 5.0
+INDEX_PENDING_MAX = 65_536
+LOOPBACK_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+"""127.0.0.1:10911"""
+
+
+class MessageStore:
+    """A store directory, opened for writing by one process.
+
+    Appends may come from any thread, one at a time (the broker: its loop); reads from any thread. `open`
+    recovers; `start` adds the background threads. Without them the owner flushes by `flush_log` and
+    `housekeeper.flush`.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        store_host: bytes = LOOPBACK_HOST,
+        on_arrival: Arrival | None = None,
+    ) -> None:
+        self.settings = settings
+        self._disk: Disk = disk or RealDisk()
+        self._clock: Clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self.on_arrival = on_arrival
+        self.log = CommitLog(self._disk, settings, store_host)
+        self.queues = QueueTable(
+            self._disk, settings.path / "consumequeue", settings.consume_queue_file_bytes, self._lock
+        )
+        self.reader = LogReader(self.log, settings)
+        self.flusher = LogFlusher(self.log, settings, self._clock)
+        self.waiters = FlushWaiters()
+        self.on_flushed: Callable[[], None] = self.advance
+        """Called by the flush thread after each flush; a broker replaces it with a hop to its loop."""
+        self._abort_path = settings.path / "abort"
+        self._checkpoint_file = CheckpointFile(self._disk, settings.path / "checkpoint")
+        self._services: list[Service] = []
+        self._flush_service: Service | None = None
+        self._file_lock: DiskLock | None = None
+        self._sync_flush = settings.syncs_every_put
+        self._closed = True
+        self.report = RecoveryReport()
+
+    # Opening and closing
+
+    def open(self) -> RecoveryReport:
+        """Lock the directory and recover it. Raises StoreLocked, BadStoreFile, OSError."""
+        settings, disk = self.settings, self._disk
+        self._file_lock = disk.lock(settings.path / "lock")
+        try:
+            clean_exit = not disk.exists(self._abort_path)
+            self._mark_running()
+            checkpoint = self._checkpoint_file.load()
+            trusted = checkpoint is not None and checkpoint.durable_offset is not None
+            manifest = load_manifest(disk, settings.path) if trusted else None
+            self.index = self._open_index(clean_exit)
+            self._dispatcher = Dispatcher(self.log, self.queues, self.index)
+            recovery = Recovery(disk, settings, self.log, self.queues, self.index, self._dispatcher)
+            self.report = recovery.run(clean_exit=clean_exit, checkpoint=checkpoint, manifest=manifest)
+            self._begin_serving(checkpoint or Checkpoint())
+        except BaseException:
+            self._file_lock.release()
+            raise
+        self._closed = False
+        return self.report
+
+    def _mark_running(self) -> None:
+        """The marker is durable before anything is changed: a crash from here on means a full recovery."""
+        text = str(os.getpid()).encode()
+        marker = self._disk.create(self._abort_path, len(text))
+        marker.write([text], 0)
+        marker.sync()
+        marker.close()
+        self._disk.sync_directory(self.settings.path)
+
+    def _open_index(self, clean_exit: bool) -> Index | None:
+        if not self.settings.index_enabled:
+            return None
+        return Index.open(
+            self._disk,
+            self.settings.path / "index",
+            slots=self.settings.index_slots,
+            items=self.settings.index_items,
+            clock=self._clock,
+            lock=self._lock,
+            clean=clean_exit,
+        )
+
+    def _begin_serving(self, checkpoint: Checkpoint) -> None:
+        report = self.report
+        self.log.last_timestamp = max(report.last_timestamp, checkpoint.logics_timestamp)
+        self.log.unsynced_names = bool(self.log.files.starts)
+        # What recovery left in the page cache becomes durable before anything is acknowledged on top of it.
+        self.log.sync(self.log.files.start_of(max(self.log.appended - 1, 0)), self.log.appended)
+        self.flusher.flushed = self.log.appended
+        self.reader.hot.written_from = self.log.appended
+        if report.last_record >= 0:
+            checkpoint = replace(checkpoint, confirm_physical_offset=report.last_record)
+        self.housekeeper = Housekeeper(
+            self._disk, self._clock, self.settings, self.log, self.queues, self.index, self._dispatcher,
+            self.flusher, self._checkpoint_file, checkpoint, self._lock,
+        )  # fmt: skip
+        self.housekeeper.flush()
+
+    def start(self) -> None:
+        """Start the background threads: log flush, housekeeping, allocation, cleaning."""
+        settings = self.settings
+        self._flush_service = Service("skylark-flush", self._flush_step)
+        self._services = [
+            self._flush_service,
+            Service("skylark-queues", self._queues_step),
+            Service("skylark-allocate", self._allocate_step),
+            Service("skylark-clean", self.housekeeper.clean_step),
+        ]
+        for service in self._services:
+            service.start()
+        log.info("store started path=%s physical_offset=%d", settings.path, self.log.appended)
+
+    def close(self) -> None:
+        """Stop the threads, flush everything and mark the exit as clean. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        stopped = [service.stop(STOP_TIMEOUT_S) for service in self._services]
+        self._services = []
+        try:
+            if all(stopped) and self.flusher.failure is None:
+                self._close_cleanly()
+        finally:
+            self.waiters.failed()
+            if self._file_lock is not None:
+                self._file_lock.release()
+
+    def _close_cleanly(self) -> None:
+        self.flusher.flush()
+        self.advance()
+        self.build_index()
+        self.housekeeper.flush()
+        self.log.drop_ready_file()
+        self._disk.delete(self._abort_path)
+        self._disk.sync_directory(self.settings.path)
+
+    def _flush_step(self) -> float:
+        interval_s = self.settings.flush_interval_ms / 1000
+        with suppress(StoreFailed):
+            if self.settings.syncs_every_put:
+                if self.log.appended > self.flusher.flushed:
+                    self.flusher.flush()
+                    self.on_flushed()
+                # Whoever appends wakes this thread; the pause only bounds what a lost wake-up costs.
+                return interval_s
+            if self.flusher.flush_if_due():
+                self.on_flushed()
+        return interval_s
+
+    def _queues_step(self) -> float:
+        self.build_index()
+        self.housekeeper.flush_quietly()
+        return self.settings.queue_flush_interval_ms / 1000
+
+    def _allocate_step(self) -> float:
+        try:
+            self.log.prepare_next()
+        except (DiskFull, OSError) as error:
+            log.warning("no room ahead of the log: %s", error)
+        return 0.1
+
+    # Positions
+
+    @property
+    def appended_offset(self) -> int:
+        return self.log.appended
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.flusher.flushed
+
+    @property
+    def confirmed_offset(self) -> int:
+        """Readers, long polls and maximum offsets go by this."""
+        return self.flusher.flushed if self.settings.syncs_every_put else self.log.appended
+
+    # Writing
+
+    def refusal(self) -> Refused | None:
+        """Why nothing can be stored now, or None."""
+        if self._closed:
+            return Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(StoreClosed(self.settings.path)))
+        if self.flusher.failure is not None:
+            return Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(self.flusher.failure))
+        if self.housekeeper.disk_full.is_set:
+            return Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"disk of {self.settings.path} is too full")
+        unflushed = self.log.appended - self.flusher.flushed
+        if unflushed > self.settings.unflushed_bytes_max or self.flusher.slow_append:
+            return Refused(PutStatus.OS_PAGE_CACHE_BUSY, f"{unflushed} bytes wait for the disk")
+        return None
+
+    def append(self, messages: Sequence[PutMessage]) -> Sequence[PutResult]:
+        """Append a batch with one write; results in order. Does not wait for the disk: see `when_flushed`."""
+        return self._append(lambda now_ms: self.log.append(messages, self.queues, now_ms), len(messages))
+
+    def append_batch(self, message: PutMessage, elements: Sequence[BatchElement]) -> Sequence[PutResult]:
+        """Append a client's batch, all or nothing; a refusal comes as the only result."""
+        if not elements:
+            return [Refused(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")]
+        if message.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or delay_level(message.properties) > 0:
+            reason = "a batch can be no transaction, no inner batch and not delayed"
+            return [Refused(PutStatus.MESSAGE_ILLEGAL, reason)]
+        return self._append(lambda now_ms: self.log.append_batch(message, elements, self.queues, now_ms), 1)
+
+    def _append(self, write: Callable[[int], Sequence[PutResult]], refusals: int) -> Sequence[PutResult]:
+        refused = self.refusal()
+        if refused is not None:
+            return [refused] * refusals
+        started = self._clock.monotonic()
+        with self._lock:
+            try:
+                results = write(self._clock.now_ms())
+            except OSError as error:
+                self.flusher.failure = StoreFailed(
+                    self.settings.path, f"write to the commit log failed: {error}"
+                )
+                log.critical("append failed physical_offset=%d error=%s", self.log.appended, error)
+                return [Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(self.flusher.failure))] * refusals
+            placed = results if type(results) is Run else [each for each in results if type(each) is Placed]
+            visible = bool(placed) and self._accept(placed)
+        if visible and self.on_arrival is not None:
+            self.on_arrival(placed)
+        elapsed_ms = (self._clock.monotonic() - started) * 1000
+        if elapsed_ms > self.settings.append_slow_ms:
+            log.warning("append took %d ms bytes=%d", elapsed_ms, self.log.appended - self.flusher.flushed)
+            self.flusher.slow_append = True
+        return results
+
+    def _accept(self, placed: Sequence[Placed]) -> bool:
+        """Publish an appended batch, or keep it until it is flushed. Returns whether it is visible now."""
+        if self._sync_flush:
+            self._dispatcher.stage(placed)
+            if self._flush_service is not None:
+                self._flush_service.wake()
+            return False
+        self._dispatcher.publish(placed)
+        if self.index is not None and self.index.pending_count > INDEX_PENDING_MAX:
+            self.index.build(INDEX_PENDING_MAX)
+        return True
+
+    def advance(self) -> None:
+        """Publish what became confirmed and answer who waited for it. Any thread, after a flush."""
+        with self._lock:
+            published = self._dispatcher.publish_confirmed(self.confirmed_offset)
+        if published and self.on_arrival is not None:
+            self.on_arrival(published)
+        self.waiters.flushed(self.flusher.flushed)
+
+    def when_flushed(self, end: int, answer: Answer) -> None:
+        """Have `answer` called once `end` is on disk, or too late (call `expire_waiters` regularly)."""
+        if end <= self.flusher.flushed:
+            answer(PutStatus.PUT_OK)
+            return
+        deadline = self._clock.monotonic() + self.settings.sync_flush_timeout_ms / 1000
+        self.waiters.add(end, deadline, answer)
+
+    def expire_waiters(self) -> None:
+        self.waiters.expired(self._clock.monotonic())
+
+    def put(self, message: PutMessage) -> tuple[PutStatus, PutResult]:
+        """Append one message and, under sync flush, wait for the disk as the message asks. Any thread."""
+        result = self.append([message])[0]
+        if isinstance(result, Refused) or not (self.settings.syncs_every_put and message.wait):
+            return result.status, result
+        return self.wait_flushed(result.end), result
+
+    def wait_flushed(self, end: int) -> PutStatus:
+        """Wait until the log is on disk up to `end`."""
+        if self._flush_service is None:
+            try:
+                self.flush_log()
+            except StoreFailed:
+                return PutStatus.FLUSH_DISK_TIMEOUT
+            return PutStatus.PUT_OK
+        answers: list[PutStatus] = []
+        answered = threading.Event()
+
+        def answer(status: PutStatus) -> None:
+            answers.append(status)
+            answered.set()
+
+        self.when_flushed(end, answer)
+        answered.wait(self.settings.sync_flush_timeout_ms / 1000)
+        return answers[0] if answers else PutStatus.FLUSH_DISK_TIMEOUT
+
+    def flush_log(self) -> None:
+        """Make the log durable now and publish what that confirms. Raises StoreFailed."""
+        self.flusher.flush()
+        self.advance()
+
+    def build_index(self) -> None:
+        """Index everything published so far."""
+        while self.build_some_index():
+            pass
+
+    def build_some_index(self, messages_max: int = 64) -> bool:
+        """Index some of what was published; returns whether more waits. The broker does it between sends."""
+        if self.index is None:
+            return False
+        with self._lock:
+            return self.index.build(messages_max)
+
+    # Reading
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        *,
+        max_bytes: int = 128 << 20,
+        tags_filter: TagsFilter | None = None,
+        record_filter: RecordFilter | None = None,
+        may_block: bool = True,
+    ) -> GetResult:
+        """Messages of a queue from an offset on, as slices of the log. Asking makes the queue. Any thread."""
+        try:
+            queue = self.queue(topic, queue_id)
+        except ValueError:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return self.reader.get(
+            queue,
+            queue_offset,
+            max_messages,
+            max_bytes=max_bytes,
+            tags_filter=tags_filter,
+            record_filter=record_filter,
+            may_block=may_block,
+        )
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if it is not there. Raises ValueError for names that cannot be stored."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            with self._lock:
+                queue = self.queues[topic, queue_id]
+        return queue
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return queue.min_offset if queue else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return queue.max_offset if queue else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return self.reader.offset_by_time(queue, timestamp, upper=upper) if queue else 0
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Store time of the queue's first message; None without one."""
+        queue = self.queues.get((topic, queue_id))
+        return self.reader.earliest_timestamp(queue) if queue else None
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        queue = self.queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        return self.reader.unit_timestamp(queue, queue_offset)
+
+    def message_at(self, physical_offset: int) -> StoredMessage:
+        """Raises OffsetOutOfRange, CorruptRecord."""
+        return decode(self.reader.record_at(physical_offset))
+
+    def message_by_id(self, offset_message_id: str) -> StoredMessage:
+        """Raises ValueError for what is no id, OffsetOutOfRange, CorruptRecord."""
+        return self.message_at(parse_offset_message_id(offset_message_id)[1])
+
+    def messages_by_key(
+        self, topic: str, key: str, *, maximum: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[StoredMessage]:
+        """Messages with a key or unique key, oldest first. Hash collisions are sorted out here."""
+        if self.index is None:
+            return []
+        maximum = min(maximum, self.settings.query_messages_max)
+        found = self.index.query(topic, key, maximum, begin_ms, end_ms)
+        return self.reader.messages_with_key(found.physical_offsets, topic, key)
+
+    # Topics
+
+    def topics(self) -> list[str]:
+        return self.queues.topics()
+
+    # Raw log, for replicas
+
+    def read_log(self, physical_offset: int, length_max: int) -> bytes:
+        """Bytes of the log as they are, blanks included, never across a file. Raises OffsetOutOfRange."""
+        length = min(length_max, self.log.appended - physical_offset)
+        return self.log.read(physical_offset, length) if length > 0 else b""
+
+    def append_raw(self, physical_offset: int, data: bytes | memoryview) -> None:
+        """Append bytes of the master's log and dispatch whole records. Raises OffsetOutOfRange, DiskFull."""
+        with self._lock:
+            self.log.append_raw(physical_offset, data)
+            placed = self._dispatch_log()
+        if placed and self.on_arrival is not None:
+            self.on_arrival(placed)
+        if self._flush_service is not None:
+            self._flush_service.wake()
+
+    def _dispatch_log(self) -> list[Placed]:
+        """Dispatch from the log what is whole; a record that is still arriving waits for its rest."""
+        walk = LogWalk(
+            self.log, max(self._dispatcher.dispatched, self.log.min_offset), step_over_damage=False
+        )
+        placed = []
+        for record in walk:
+            self.log.last_timestamp = max(self.log.last_timestamp, record.store_timestamp)
+            try:
+                self._dispatcher.dispatch(record)
+            except ValueError as error:
+                log.warning("record has an impossible queue physical_offset=%d %s", walk.end, error)
+            else:
+                placed.append(self._dispatcher.place(record))
+        self._dispatcher.dispatched = walk.end
+        return placed
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut log and queues at a record's start: for a replica that went astray, before it serves."""
+        with self._lock:
+            self.log.truncate(physical_offset)
+            self.flusher.flushed = min(self.flusher.flushed, physical_offset)
+            self._dispatcher.dispatched = min(self._dispatcher.dispatched, physical_offset)
+        for queue in self.queues.values():
+            queue.truncate(physical_offset)
+            queue.next_offset = queue.max_offset
+        if self.index is not None:
+            self.index.truncate(physical_offset)
+
+    @property
+    def path(self) -> Path:
+        return self.settings.path

@@ -1,0 +1,321 @@
+"""Reading messages: by queue offset, by address, by time. Shared by the store and the read-only reader."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+
+from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.model.message import StoredMessage
+from skylark.model.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    STORE_TIMESTAMP,
+    SYS_FLAG_POSITION,
+    decode,
+    store_timestamp_position,
+)
+from skylark.settings import StoreSettings
+from skylark.store.commit_log import CommitLog
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.unit import BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
+
+TagsFilter = Callable[[int], bool]
+RecordFilter = Callable[[memoryview], bool]
+
+RESPONSE_BYTES_MAX = 128 << 20
+RESPONSE_BYTES_MIN = 100
+RESIDENT_CHUNK_BYTES = 1 << 20
+RESIDENT_CHUNKS_MAX = 256
+STORE_TIMESTAMP_END = 76
+_SIZE = struct.Struct(">i")
+
+
+class GetStatus(Enum):
+    """RocketMQ's GetMessageStatus, and one of ours."""
+
+    FOUND = "messages found"
+    NO_MATCHED_MESSAGE = "the filter matched nothing"
+    MESSAGE_WAS_REMOVING = "the log's file is gone"
+    OFFSET_FOUND_NULL = "the queue's file is gone"
+    OFFSET_OVERFLOW_BADLY = "far behind the end"
+    OFFSET_OVERFLOW_ONE = "at the end"
+    OFFSET_TOO_SMALL = "before the beginning"
+    NO_MATCHED_LOGIC_QUEUE = "no such queue"
+    NO_MESSAGE_IN_QUEUE = "the queue is empty"
+    COLD = "the data is not in memory: ask again where waiting for the disk is fine"
+
+
+@dataclass(slots=True)
+class GetResult:
+    """Records as slices of the log, undecoded, and where to go on."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[memoryview] = field(default_factory=list)
+    suggest_slave: bool = False
+    damaged: int = 0
+    """Units that point to no record: skipped."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.records))
+
+    def messages(self) -> list[StoredMessage]:
+        return [decode(record) for record in self.records]
+
+
+class HotChunks:
+    """Stretches of the log known to be in memory; asking the kernel per record would cost a read each."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._chunks: set[int] = set()
+        self.written_from = 0
+        """Written by this process, hence still in the page cache."""
+
+    def holds(self, physical_offset: int, size: int) -> bool:
+        if physical_offset >= self.written_from:
+            return True
+        chunk = physical_offset // RESIDENT_CHUNK_BYTES
+        return self._is_hot(chunk) and self._is_hot((physical_offset + size - 1) // RESIDENT_CHUNK_BYTES)
+
+    def _is_hot(self, chunk: int) -> bool:
+        if chunk in self._chunks:
+            return True
+        start = chunk * RESIDENT_CHUNK_BYTES
+        length = min(RESIDENT_CHUNK_BYTES, self._log.appended - start)
+        file_end = self._log.files.start_of(start) + self._log.file_bytes
+        if not self._log.is_resident(start, min(length, file_end - start)):
+            return False
+        if len(self._chunks) >= RESIDENT_CHUNKS_MAX:
+            self._chunks.clear()
+        self._chunks.add(chunk)
+        return True
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class LogReader:
+    """Reads through consume queues. Any thread."""
+
+    def __init__(
+        self, log: CommitLog, settings: StoreSettings, *, keep_offset_on_correction: bool = False
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._memory_bytes = memory_bytes() * settings.memory_share_percent // 100
+        self.hot = HotChunks(log)
+        self.keep_offset_on_correction = keep_offset_on_correction
+        """On a slave a wrong offset is answered unchanged: the master may know better."""
+
+    def get(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_messages: int,
+        *,
+        max_bytes: int = RESPONSE_BYTES_MAX,
+        tags_filter: TagsFilter | None = None,
+        record_filter: RecordFilter | None = None,
+        may_block: bool = True,
+    ) -> GetResult:
+        """Messages from an offset on. Without `may_block` data that is not in memory gives COLD at once."""
+        max_messages = max(max_messages, 1)
+        low, high = queue.min_offset, queue.max_offset
+        status, corrected = _check_offset(queue_offset, low, high)
+        if status is not None:
+            return GetResult(status, self._corrected(queue_offset, corrected), low, high)
+        scan_units = max(self._settings.filter_scan_bytes, max_messages * UNIT_BYTES) // UNIT_BYTES
+        if tags_filter is None and record_filter is None:
+            scan_units = min(scan_units, max_messages)
+        units = queue.units(queue_offset, min(scan_units, high - queue_offset))
+        if not units:
+            next_offset = self._corrected(queue_offset, queue.next_file_offset(queue_offset))
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, next_offset, low, high)
+        if tags_filter is None and record_filter is None:
+            records = self._slices(units, min(max_bytes, self._settings.transfer_bytes_in_memory))
+            if records is not None:
+                return GetResult(GetStatus.FOUND, queue_offset + len(records), low, high, records)
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
+        limit = min(max(max_bytes, RESPONSE_BYTES_MIN), RESPONSE_BYTES_MAX)
+        self._collect(result, units, max_messages, limit, tags_filter, record_filter, may_block)
+        return result
+
+    def _slices(self, units: bytes, max_bytes: int) -> list[memoryview] | None:
+        """The fast path of a consumer that keeps up: all units in one file, in memory, within the limits."""
+        log = self._log
+        (first, _, _), (last, last_size, _) = (
+            UNIT.unpack_from(units),
+            UNIT.unpack_from(units, len(units) - 20),
+        )
+        start = first - first % log.file_bytes
+        view = log.views.get(start)
+        if (
+            view is None
+            or not 0 < last + last_size - first <= max_bytes
+            or len(units) // UNIT_BYTES > self._settings.transfer_count_in_memory
+            or first < max(self.hot.written_from, log.appended - self._memory_bytes)
+            or last + last_size > start + log.file_bytes
+        ):
+            return None
+        size_at = _SIZE.unpack_from
+        try:
+            records = [
+                view[position : position + size]
+                for physical_offset, size, _ in UNIT.iter_unpack(units)
+                if size_at(view, position := physical_offset - start)[0] == size
+            ]
+        except struct.error:
+            return None  # a blank or damaged unit points out of the file
+        return records if len(records) * UNIT_BYTES == len(units) else None
+
+    def _corrected(self, queue_offset: int, corrected: int) -> int:
+        return queue_offset if self.keep_offset_on_correction else corrected
+
+    def _collect(
+        self,
+        result: GetResult,
+        units: bytes,
+        max_messages: int,
+        max_bytes: int,
+        tags_filter: TagsFilter | None,
+        record_filter: RecordFilter | None,
+        may_block: bool,
+    ) -> None:
+        log, settings, records = self._log, self._settings, result.records
+        hot_from, holds = self.hot.written_from, self.hot.holds
+        in_memory_from = log.appended - self._memory_bytes
+        views, file_bytes = log.views, log.file_bytes
+        size_at, no_data_before, next_offset, taken = _SIZE.unpack_from, 0, result.next_offset, 0
+        physical_offset = 0
+        for physical_offset, size, code in UNIT.iter_unpack(units):
+            if records:
+                if physical_offset >= in_memory_from:
+                    count_max, bytes_max = (
+                        settings.transfer_count_in_memory,
+                        settings.transfer_bytes_in_memory,
+                    )
+                else:
+                    count_max, bytes_max = settings.transfer_count_on_disk, settings.transfer_bytes_on_disk
+                full = len(records) >= count_max or taken + size > bytes_max
+                if full or len(records) >= max_messages or taken + size > max_bytes:
+                    break
+            if physical_offset < no_data_before or (tags_filter is not None and not tags_filter(code)):
+                next_offset += 1
+                continue
+            start = physical_offset - physical_offset % file_bytes
+            position = physical_offset - start
+            view = views.get(start) or log.view(start)
+            if view is None or size == BLANK_UNIT_SIZE:
+                no_data_before = start + file_bytes if view is None else no_data_before
+                result.status = GetStatus.MESSAGE_WAS_REMOVING
+                next_offset += 1
+                continue
+            if physical_offset < hot_from and not holds(physical_offset, size):
+                if not may_block:
+                    result.status = GetStatus.COLD
+                    break
+                # Not through the map: its page fault would hold up every thread, and an IO error kill us.
+                view, position = self._read_cold(physical_offset, size), 0
+            next_offset += 1
+            if not RECORD_BYTES_MIN <= size <= len(view) - position or size_at(view, position)[0] != size:
+                result.damaged += 1
+                continue
+            record = view[position : position + size]
+            if record_filter is not None and not record_filter(record):
+                continue
+            records.append(record)
+            taken += size
+        result.next_offset = next_offset
+        result.suggest_slave = log.appended - physical_offset > self._memory_bytes
+        if records:
+            result.status = GetStatus.FOUND
+
+    def _read_cold(self, physical_offset: int, size: int) -> memoryview:
+        """A record by a plain read; empty where its file was deleted meanwhile."""
+        try:
+            return memoryview(self._log.read(physical_offset, max(size, 0)))
+        except OffsetOutOfRange:
+            return memoryview(b"")
+
+    def record_at(self, physical_offset: int) -> bytes:
+        """The record that starts there. Raises OffsetOutOfRange, CorruptRecord."""
+        log = self._log
+        if not log.min_offset <= physical_offset < log.appended:
+            raise OffsetOutOfRange(physical_offset, log.min_offset, log.appended)
+        head = log.read(physical_offset, SIZE_AND_MAGIC.size)
+        size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == SIZE_AND_MAGIC.size else (0, 0)
+        if magic not in (MAGIC_V1, MAGIC_V2) or size <= 0:
+            raise CorruptRecord(physical_offset, "no record starts here")
+        record = log.read(physical_offset, size)
+        if len(record) != size:
+            raise CorruptRecord(physical_offset, f"its size {size} leaves the file")
+        return record
+
+    def messages_with_key(self, physical_offsets: list[int], topic: str, key: str) -> list[StoredMessage]:
+        """The records that carry the key, of those that the index named: it compared only hashes."""
+        messages = []
+        for physical_offset in physical_offsets:
+            with suppress(OffsetOutOfRange):  # cleaned, or not in the log yet
+                messages.append(decode(self.record_at(physical_offset)))
+        return [
+            message
+            for message in messages
+            if message.topic == topic and (key in message.keys or key == message.unique_key)
+        ]
+
+    def store_timestamp(self, physical_offset: int) -> int | None:
+        """When a record was stored, or None if it cannot be read."""
+        try:
+            record = self._log.read(physical_offset, STORE_TIMESTAMP_END)
+        except OffsetOutOfRange:
+            return None
+        if len(record) < STORE_TIMESTAMP_END:
+            return None
+        (sys_flag,) = _SIZE.unpack_from(record, SYS_FLAG_POSITION)
+        return int(STORE_TIMESTAMP.unpack_from(record, store_timestamp_position(sys_flag))[0])
+
+    def unit_timestamp(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        unit = queue.unit(queue_offset)
+        if unit is None or unit[1] == BLANK_UNIT_SIZE:
+            return None
+        return self.store_timestamp(unit[0])
+
+    def earliest_timestamp(self, queue: ConsumeQueue) -> int | None:
+        """Store time of the queue's first message; None without one."""
+        if queue.min_offset >= queue.max_offset:
+            return None
+        return self.unit_timestamp(queue, queue.min_offset)
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp: int, *, upper: bool = False) -> int:
+        """First offset stored at or after `timestamp`; with `upper` the last one stored at or before it."""
+
+        def is_behind(physical_offset: int, size: int) -> bool:
+            stored = self.store_timestamp(physical_offset) if size != BLANK_UNIT_SIZE else None
+            return stored is not None and (stored > timestamp if upper else stored >= timestamp)
+
+        found = queue.search(queue.min_offset, queue.max_offset, is_behind)
+        return max(found - 1, queue.min_offset) if upper else found
+
+
+def _check_offset(queue_offset: int, low: int, high: int) -> tuple[GetStatus | None, int]:
+    if high == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE, 0
+    if queue_offset < low:
+        return GetStatus.OFFSET_TOO_SMALL, low
+    if queue_offset == high:
+        return GetStatus.OFFSET_OVERFLOW_ONE, queue_offset
+    if queue_offset > high:
+        return GetStatus.OFFSET_OVERFLOW_BADLY, high
+    return None, queue_offset

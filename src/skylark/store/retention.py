@@ -1,0 +1,97 @@
+"""What may be deleted, and when: by age at the delete hour, by disk use at any hour, by force above that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from skylark.settings import StoreSettings, parse_hours
+
+log = logging.getLogger(__name__)
+
+HOUR_MS = 3_600_000
+MANUAL_ROUNDS = 20
+
+
+class DiskState(Enum):
+    """What the disk's use asks for."""
+
+    FREE = "nothing to do"
+    CLEAN = "delete expired files at any hour"
+    FORCE = "delete the oldest files whatever their age"
+    FULL = "as FORCE, and refuse to store"
+
+
+def disk_state(used_ratio: float, settings: StoreSettings) -> DiskState:
+    percent = round(used_ratio * 100)
+    if percent > settings.disk_full_percent:
+        return DiskState.FULL
+    if percent > settings.disk_force_percent:
+        return DiskState.FORCE
+    if percent > settings.disk_clean_percent:
+        return DiskState.CLEAN
+    return DiskState.FREE
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    start: int
+    modified_ms: int
+
+
+def files_to_delete(
+    files: list[LogFile], *, now_ms: int, state: DiskState, manual: bool, settings: StoreSettings
+) -> list[int]:
+    """Starts of the files to delete now, oldest first, never the last one."""
+    hour = time.localtime(now_ms / 1000).tm_hour
+    if state is DiskState.FREE and not manual and hour not in parse_hours(settings.delete_hours):
+        return []
+    forced = state in (DiskState.FORCE, DiskState.FULL)
+    expired = []
+    for file in files[:-1][: settings.delete_files_max]:
+        if not forced and file.modified_ms + settings.reserved_hours * HOUR_MS > now_ms:
+            break
+        expired.append(file.start)
+    return expired
+
+
+class DiskFullFlag:
+    """Set above the full mark, cleared only at or below the force mark, so that it does not flutter."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def update(self, state: DiskState) -> None:
+        if state is DiskState.FULL and not self.is_set:
+            log.error("disk is too full: messages are refused until files are deleted")
+            self.is_set = True
+        elif state in (DiskState.FREE, DiskState.CLEAN) and self.is_set:
+            log.info("disk has room again: messages are taken")
+            self.is_set = False
+
+
+class ManualRequest:
+    """A person's wish to clean now: it holds for the next rounds."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    def arm(self) -> None:
+        self._rounds = MANUAL_ROUNDS
+
+    def take(self) -> bool:
+        if not self._rounds:
+            return False
+        self._rounds -= 1
+        return True
+
+
+def delete_slowly(starts: list[int], delete: Callable[[int], None], pause_s: float) -> None:
+    """One file at a time with pauses: deleting a large file keeps the disk busy."""
+    for number, start in enumerate(starts):
+        if number:
+            time.sleep(pause_s)
+        delete(start)

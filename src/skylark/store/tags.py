@@ -1,0 +1,59 @@
+"""Pure. The tags code of a consume-queue unit, computed the same way by the append and by recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from skylark.model.java import java_hash
+from skylark.model.message import find_delay_level, find_tags
+
+CACHED_TAGS_MAX = 10_000
+CACHED_BYTES_MAX = 256
+
+TAGS_MARKER = b"\x02TAGS\x01"
+# An empty value does not count: the tags then stand before the marker, if anywhere.
+NO_TAGS = TAGS_MARKER + b"\x02"
+known_codes: dict[bytes, int] = {}
+"""By the text from the last marker to the end of the properties: mostly the tags and what the broker adds.
+
+The append looks here first: `known_codes.get(properties[properties.rfind(TAGS_MARKER) :])`.
+"""
+
+
+def tags_code(properties: bytes) -> int:
+    """The Java hash of the TAGS property, 0 without one."""
+    at = properties.rfind(TAGS_MARKER)
+    if at < 0:
+        return _hash_of(find_tags(properties))
+    segment = properties[at:]
+    code = known_codes.get(segment)
+    if code is None:
+        code = _hash_of(find_tags(properties))
+        if len(known_codes) >= CACHED_TAGS_MAX:
+            known_codes.clear()
+        if len(segment) <= CACHED_BYTES_MAX and not segment.startswith(NO_TAGS) and segment != TAGS_MARKER:
+            known_codes[segment] = code
+    return code
+
+
+@lru_cache(CACHED_TAGS_MAX)
+def _hash_of(tags: bytes | None) -> int:
+    return java_hash(tags.decode(errors="replace")) if tags else 0
+
+
+def delay_level(properties: bytes) -> int:
+    """The DELAY property; 0 without one, or where it is no number."""
+    text = find_delay_level(properties)
+    try:
+        return int(text) if text is not None else 0
+    except ValueError:
+        return 0
+
+
+def schedule_tags_code(properties: bytes, store_timestamp: int, delays_ms: Sequence[int]) -> int:
+    """For the schedule topic: when the message is due. Without a level it is an ordinary tags code."""
+    level = delay_level(properties)
+    if level <= 0:
+        return tags_code(properties)
+    return store_timestamp + delays_ms[min(level, len(delays_ms)) - 1]

@@ -1,0 +1,321 @@
+"""X4 to X6: torn tails, lost and short files, flipped bits, garbage. Other messages stay, and it is told."""
+
+from __future__ import annotations
+
+import functools
+import random
+import resource
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from skylark.errors import BadStoreFile
+from skylark.settings import FlushMode, StoreSettings
+from tests.fault.checker import Verdict, check
+from tests.fault.workload import ROOT, Promises, Sent, Workload, small_settings
+from tests.support.simulated_disk import SimulatedDisk
+
+CHECKPOINT = ROOT / "checkpoint"
+MANIFEST = ROOT / "skylark-queues"
+ABORT = ROOT / "abort"
+MEMORY_BYTES = 2 << 30
+PUTS_BEFORE, PUTS_AFTER = 24, 12
+ENDINGS = ("closed", "killed", "killed without checkpoint")
+
+
+class Scene(NamedTuple):
+    """A store at rest, about to be damaged."""
+
+    disk: SimulatedDisk
+    settings: StoreSettings
+    promises: Promises
+
+    def judge(self, excused: list[Sent], *, by_key: bool = True, something: bool = False) -> Verdict:
+        """Check all but the excused; `something` asks for a report although no message may be lost."""
+        bodies = {sent.body for sent in excused} | ({b"something"} if something else set())
+        promises = replace(self.promises, excused=frozenset(bodies))
+        return check(self.disk, self.settings, self.disk.clock, promises, durable_only=False, by_key=by_key)
+
+
+@functools.cache
+def scene_once(ending: str, with_crc: bool) -> Scene:
+    settings = small_settings(FlushMode.SYNC, append_crc_property=with_crc, verify_crc_property=with_crc)
+    workload = Workload(11, settings)
+    workload.open()
+    for _ in range(PUTS_BEFORE):
+        workload.clock.advance(1000)
+        workload.put_some()
+    workload.flush_queues()
+    if ending == "closed":
+        workload.store.close()
+    else:
+        # More than a whole file of log that neither queues nor checkpoint know.
+        for _ in range(PUTS_AFTER):
+            workload.clock.advance(1000)
+            workload.put_some_batch()
+    if ending == "killed without checkpoint":
+        workload.disk.lose(CHECKPOINT)
+    return Scene(workload.disk, settings, workload.promises)
+
+
+def scene(ending: str, *, with_crc: bool = False) -> Scene:
+    """A store with several files of each kind, all messages acknowledged."""
+    made = scene_once(ending, with_crc)
+    return made._replace(disk=made.disk.kill_image())
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """A flipped bit in a length or an offset must not make the store ask for memory without end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def log_file_of(sent: Sent, settings: StoreSettings) -> tuple[Path, int]:
+    start = sent.physical_offset - sent.physical_offset % settings.commit_log_file_bytes
+    return settings.commit_log_directory / f"{start:020d}", sent.physical_offset - start
+
+
+def middle(promises: Promises) -> Sent:
+    return promises.sent[len(promises.sent) // 2]
+
+
+def log_end(promises: Promises) -> int:
+    return max(sent.end for sent in promises.sent)
+
+
+def bits(length: int, seed: int) -> Iterator[tuple[int, int]]:
+    """For every byte one bit, drawn by the seed."""
+    rng = random.Random(seed)
+    return ((position, rng.randrange(8)) for position in range(length))
+
+
+# Bit flips
+
+
+@pytest.mark.parametrize("with_crc", [False, True], ids=["body crc", "record crc"])
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("which", ["first", "middle", "last"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_flipped_bit_in_a_record(ending: str, which: str, with_crc: bool, seed: int) -> None:
+    sent = scene(ending, with_crc=with_crc).promises.sent
+    victim = {"first": sent[0], "middle": sent[len(sent) // 2], "last": sent[-1]}[which]
+    for position, bit in bits(victim.size, seed):
+        damaged = scene(ending, with_crc=with_crc)
+        path, start = log_file_of(victim, damaged.settings)
+        damaged.disk.flip_bit(path, start + position, bit)
+        try:
+            damaged.judge([victim], by_key=False)
+        except BaseException as error:
+            error.add_note(f"bit {bit} of byte {position} in {victim}")
+            raise
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_flipped_bit_anywhere_is_found_where_every_byte_has_a_checksum(ending: str) -> None:
+    """With the CRC property a full scan takes no altered record for a good one."""
+    victim = middle(scene(ending, with_crc=True).promises)
+    if ending != "killed without checkpoint":
+        pytest.skip("only a full scan looks at every record")
+    for position, bit in bits(victim.size, 3):
+        damaged = scene(ending, with_crc=True)
+        path, start = log_file_of(victim, damaged.settings)
+        damaged.disk.flip_bit(path, start + position, bit)
+        verdict = damaged.judge([victim], by_key=False)
+        assert [damage for damage in verdict.report.damages if damage.physical_from == victim.physical_offset]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_flipped_bit_in_a_blank(ending: str) -> None:
+    """The 8 bytes that close a file: the next file's messages are still found."""
+    settings, promises = scene(ending).settings, scene(ending).promises
+    end_of_first_file = max(sent.end for sent in promises.sent if sent.end <= settings.commit_log_file_bytes)
+    for position, bit in bits(8, 5):
+        damaged = scene(ending)
+        damaged.disk.flip_bit(settings.commit_log_directory / f"{0:020d}", end_of_first_file + position, bit)
+        damaged.judge([])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_flipped_bit_in_a_consume_queue(ending: str, place: str) -> None:
+    for number, bit in bits(20, 1):
+        damaged = scene(ending)
+        paths = files_of(damaged, "consumequeue/alpha/0")
+        path = paths[0 if place == "first" else -1]
+        units = len(damaged.disk.content(path).rstrip(b"\0")) // 20
+        position = 20 * (units - 1 if place == "last" else 1) + number
+        queue_offset = int(path.name) // 20 + position // 20
+        damaged.disk.flip_bit(path, position, bit)
+        victim = next(
+            sent
+            for sent in damaged.promises.sent
+            if (sent.topic, sent.queue_id, sent.queue_offset) == ("alpha", 0, queue_offset)
+        )
+        try:
+            damaged.judge([victim])
+        except BaseException as error:
+            error.add_note(f"bit {bit} of byte {number} in unit {queue_offset} of {path}")
+            raise
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_flipped_bit_in_the_index(ending: str) -> None:
+    """Keys may be missed, messages not."""
+    count = len(files_of(scene(ending), "index"))
+    assert count > 1
+    for number in range(count):
+        for position, bit in bits(240, number):
+            damaged = scene(ending)
+            damaged.disk.flip_bit(files_of(damaged, "index")[number], position, bit)
+            damaged.judge([], by_key=False)
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_flipped_bit_in_the_checkpoint(ending: str, seed: int) -> None:
+    for position, bit in bits(90, seed):
+        damaged = scene(ending)
+        damaged.disk.flip_bit(CHECKPOINT, position, bit)
+        try:
+            damaged.judge([])
+        except BaseException as error:
+            error.add_note(f"bit {bit} of byte {position}")
+            raise
+
+
+def test_a_flipped_bit_in_the_manifest() -> None:
+    length = scene("closed").disk.length(MANIFEST)
+    for position, bit in bits(length, 0):
+        damaged = scene("closed")
+        damaged.disk.flip_bit(MANIFEST, position, bit)
+        damaged.judge([])
+
+
+def test_a_flipped_bit_in_the_abort_marker() -> None:
+    damaged = scene("killed")
+    damaged.disk.flip_bit(ABORT, 0)
+    assert not damaged.judge([]).report.clean_exit
+
+
+# Lost, short and garbled files
+
+
+def files_of(made: Scene, directory: str) -> list[Path]:
+    return made.disk.paths(ROOT / directory)
+
+
+def messages_in(made: Scene, path: Path) -> list[Sent]:
+    """The messages whose records lie in this file of the log, or none for other files."""
+    return [sent for sent in made.promises.sent if log_file_of(sent, made.settings)[0] == path]
+
+
+def all_paths(ending: str) -> list[Path]:
+    return [path for path in scene(ending).disk.paths() if path.name != "lock"]
+
+
+PATHS = [(ending, path) for ending in ENDINGS for path in all_paths(ending)]
+
+
+@pytest.mark.parametrize(("ending", "path"), PATHS, ids=str)
+def test_a_lost_file(ending: str, path: Path) -> None:
+    """All but the log is built again; a lost file of the log costs its own messages, and that is told."""
+    damaged = scene(ending)
+    damaged.disk.lose(path)
+    victims = messages_in(damaged, path)
+    if victims and victims[0].physical_offset == 0:
+        # Without its first file a log looks like one whose first file has expired.
+        promises = replace(damaged.promises, gone_below=damaged.settings.commit_log_file_bytes)
+        damaged, victims = damaged._replace(promises=promises), []
+    damaged.judge(victims, by_key=not victims)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("directory", ["consumequeue", "consumequeue/alpha", "consumequeue/beta/1", "index"])
+def test_a_lost_directory(ending: str, directory: str) -> None:
+    damaged = scene(ending)
+    damaged.disk.lose(ROOT / directory)
+    damaged.judge([])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_lost_log(ending: str) -> None:
+    """Nothing can be read, but offsets that were given out stay given out."""
+    damaged = scene(ending)
+    for path in files_of(damaged, "commitlog"):
+        damaged.disk.lose(path)
+    damaged.judge(list(damaged.promises.sent), by_key=False)
+
+
+@pytest.mark.parametrize("length", ["empty", "one byte", "half", "one byte short", "one byte long"])
+@pytest.mark.parametrize(("ending", "path"), PATHS, ids=str)
+def test_a_file_of_a_wrong_length(ending: str, path: Path, length: str) -> None:
+    """Built again or refused with a sentence; of the log only what lay behind the cut is lost."""
+    damaged = scene(ending)
+    full = damaged.disk.length(path)
+    lengths = {"empty": 0, "one byte": 1, "half": full // 2, "one byte short": full - 1}
+    new = lengths.get(length, full + 1)
+    damaged.disk.cut(path, new)
+    victims = [
+        sent
+        for sent in messages_in(damaged, path)
+        if log_file_of(sent, damaged.settings)[1] + sent.size > new
+    ]
+    try:
+        damaged.judge(victims, by_key=not victims)
+    except BadStoreFile as error:
+        assert length == "one byte long", error
+        assert path.parent.name == "commitlog", error
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("directory", ["commitlog", "consumequeue/alpha/0", "consumequeue/beta/1", "index"])
+def test_garbage_behind_the_end(ending: str, directory: str, seed: int) -> None:
+    damaged = scene(ending)
+    path = files_of(damaged, directory)[-1]
+    length, used = damaged.disk.length(path), len(damaged.disk.content(path).rstrip(b"\0"))
+    if directory == "commitlog":
+        used = log_end(damaged.promises) - int(path.name)
+    elif directory != "index":
+        used = -(-used // 20) * 20
+    damaged.disk.overwrite(path, used, random.Random(seed).randbytes(length - used))
+    damaged.judge([], something=directory != "index", by_key=directory != "index")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_old_records_behind_the_end(ending: str) -> None:
+    """Records of another place in the log are not taken for new ones."""
+    damaged = scene(ending)
+    path = files_of(damaged, "commitlog")[-1]
+    end = log_end(damaged.promises) - int(path.name)
+    old = damaged.disk.content(files_of(damaged, "commitlog")[0])[: damaged.disk.length(path) - end]
+    damaged.disk.overwrite(path, end, old)
+    damaged.judge([], something=True)
+
+
+@pytest.mark.parametrize("tail", ["zeros", "garbage", "missing"])
+@pytest.mark.parametrize("part", range(4))
+def test_the_last_record_cut_at_every_byte(tail: str, part: int) -> None:
+    rng = random.Random(part)
+    size = scene("killed").promises.sent[-1].size
+    for kept in range(1 + part, size, 4):
+        damaged = scene("killed")
+        last = damaged.promises.sent[-1]
+        path, start = log_file_of(last, damaged.settings)
+        if tail == "missing":
+            damaged.disk.cut(path, start + kept)
+        else:
+            lost = size - kept
+            damaged.disk.overwrite(
+                path, start + kept, rng.randbytes(lost) if tail == "garbage" else bytes(lost)
+            )
+        promises = replace(damaged.promises, sent=damaged.promises.sent[:-1])
+        verdict = damaged._replace(promises=promises).judge([], something=True)
+        assert verdict.report.end == last.physical_offset, f"{kept} bytes kept"
