@@ -1,0 +1,234 @@
+"""Connection: bytes in, commands out, and the requests that wait for their answers. Knows no sockets.
+
+Everything that one read brought is decoded together. A whole frame is decoded where it lies; only the frame
+that the read cut in two is copied, and never more of it than has arrived.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from skylark.errors import FrameTooLarge, LocalProtocolError, MalformedFrame, RemoteProtocolError
+from skylark.protocol.command import (
+    DECODE_ERRORS,
+    LENGTH,
+    LENGTH_BYTES,
+    PREFIX,
+    PREFIX_BYTES,
+    RESPONSE_FLAG,
+    Encoding,
+    RemotingCommand,
+    TypedCommand,
+    decode_header,
+)
+from skylark.protocol.request import Request
+from skylark.protocol.requests.offset import UpdateConsumerOffset
+from skylark.protocol.requests.pull import LitePullMessage, PullMessage
+from skylark.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
+
+W = TypeVar("W")
+Command = RemotingCommand | TypedCommand[Any]
+
+_OPAQUE_MAX = (1 << 31) - 1
+_ENCODINGS = frozenset(Encoding)
+
+HOT_REQUESTS: tuple[type[Request[Any]], ...] = (
+    SendMessage,
+    SendMessageV2,
+    SendBatchMessage,
+    PullMessage,
+    LitePullMessage,
+    UpdateConsumerOffset,
+)
+
+
+class _HotDecoder(NamedTuple):
+    code: int
+    decode: Callable[[memoryview], TypedCommand[Any]]
+
+
+_HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
+# Java, and all who write members in its order, begin a header with its code: twelve bytes name the decoder.
+_PEEK_BYTES = 12
+_HOT_DECODERS = {
+    (b'{"code":%d,"extFields' % request.code)[:_PEEK_BYTES]: _HotDecoder(
+        request.code,
+        msgspec.json.Decoder(TypedCommand[request], strict=False).decode,  # type: ignore[valid-type]
+    )
+    for request in HOT_REQUESTS
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may send. All are checked before the bytes they speak of are kept.
+
+    A header may hold a property text of 32,767 bytes with every byte escaped, six for one.
+    """
+
+    frame_bytes_max: int = 16 << 20  # the length field included
+    header_bytes_max: int = 256 << 10
+    fields_max: int = 256
+    pending_requests_max: int = 65_535
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Connection(Generic[W]):
+    """One side of a connection. W is what waits for an answer: a future, an event, whatever the driver uses.
+
+    With `typed`, requests of the hot codes come out as TypedCommand; those whose fields are wrong come out as
+    RemotingCommand like all others, so that they can be refused.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, *, typed: bool = False) -> None:
+        self.limits = limits
+        self.failure: RemoteProtocolError | None = None
+        self._typed = typed
+        self._partial = bytearray()
+        self._partial_bytes_needed = 0
+        self._pending: dict[int, W] = {}
+        self._next_opaque = 0
+
+    # --- Receiving ---
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much of an unfinished frame is kept."""
+        return len(self._partial)
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Take what was read, return the commands now complete. Their bodies are views of the buffer.
+
+        After bytes that break the protocol `failure` says what was wrong; the commands before them are
+        returned, the rest is lost, and the connection must be closed.
+        """
+        if self.failure is not None:
+            return []
+        buffer: bytes | bytearray = data
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._partial_bytes_needed:
+                return []
+            buffer = self._partial
+            self._partial = bytearray()
+        commands: list[Command] = []
+        try:
+            position = self._decode_frames(buffer, commands)
+        except RemoteProtocolError as error:
+            self.failure = error
+            return commands
+        if position < len(buffer):
+            self._partial = bytearray(memoryview(buffer)[position:])
+        return commands
+
+    def receive_eof(self) -> None:
+        """Note that the peer will send no more. Sets `failure` if that cuts off a frame."""
+        if self._partial and self.failure is None:
+            self.failure = MalformedFrame(f"cut off after {len(self._partial)} bytes")
+
+    def _decode_frames(self, buffer: bytes | bytearray, commands: list[Command]) -> int:
+        """Decode all whole frames; return where the unfinished one starts. Raises RemoteProtocolError."""
+        view = memoryview(buffer)
+        end = len(buffer)
+        start = 0
+        hot_decoders = _HOT_DECODERS if self._typed else {}
+        header_bytes_max = self.limits.header_bytes_max
+        rest_bytes_max = self.limits.frame_bytes_max - PREFIX_BYTES
+        while end - start >= PREFIX_BYTES:
+            frame_bytes, word = PREFIX.unpack_from(buffer, start)
+            header_bytes = word & 0xFFFFFF
+            if (
+                header_bytes > header_bytes_max
+                or not header_bytes <= frame_bytes - LENGTH_BYTES <= rest_bytes_max
+            ):
+                raise self._broken(frame_bytes, header_bytes)
+            header_start = start + PREFIX_BYTES
+            header_end = header_start + header_bytes
+            frame_end = start + LENGTH_BYTES + frame_bytes
+            if frame_end > end:
+                if word >> 24 not in _ENCODINGS:
+                    raise MalformedFrame(f"unknown header encoding {word >> 24}")
+                self._partial_bytes_needed = frame_end - start
+                return start
+            header = view[header_start:header_end]
+            command: Command | None = None
+            hot = hot_decoders.get(bytes(buffer[header_start : header_start + _PEEK_BYTES]))
+            if hot is not None and word == header_bytes:  # the encoding is JSON
+                try:
+                    command = hot.decode(header)
+                except DECODE_ERRORS:
+                    command = None  # a liberty that another client takes, or nonsense
+            # A code that is there twice, or the code of a response that only looks like a request's.
+            if command is None or (hot and (command.code != hot.code or command.flag & RESPONSE_FLAG)):
+                command = self._decode_any(word >> 24, header)
+            if header_end < frame_end:
+                command.body = view[header_end:frame_end]
+            commands.append(command)
+            start = frame_end
+        if end - start >= LENGTH_BYTES:
+            (frame_bytes,) = LENGTH.unpack_from(buffer, start)
+            if not 0 <= frame_bytes - LENGTH_BYTES <= rest_bytes_max:
+                raise self._broken(frame_bytes, 0)
+        self._partial_bytes_needed = 0
+        return start
+
+    def _broken(self, frame_bytes: int, header_bytes: int) -> RemoteProtocolError:
+        """Say what is wrong with these lengths."""
+        if frame_bytes + LENGTH_BYTES > self.limits.frame_bytes_max:
+            return FrameTooLarge(frame_bytes + LENGTH_BYTES, self.limits.frame_bytes_max)
+        if frame_bytes >= LENGTH_BYTES and header_bytes > self.limits.header_bytes_max:
+            return FrameTooLarge(header_bytes, self.limits.header_bytes_max)
+        return MalformedFrame(f"frame of {frame_bytes} bytes with a header of {header_bytes}")
+
+    def _decode_any(self, encoding: int, header: memoryview) -> Command:
+        command = decode_header(encoding, header)
+        if len(command.fields) > self.limits.fields_max:
+            raise MalformedFrame(f"{len(command.fields)} ext fields")
+        if not self._typed or command.is_response or command.code not in _HOT_BY_CODE:
+            return command
+        try:
+            request = _HOT_BY_CODE[command.code].from_fields(command.fields)
+        except RemoteProtocolError:
+            return command
+        return TypedCommand(
+            code=command.code,
+            opaque=command.opaque,
+            flag=command.flag,
+            version=command.version,
+            language=command.language,
+            remark=command.remark,
+            request=request,
+        )
+
+    # --- Requests that wait for their answers ---
+
+    @property
+    def pending_requests(self) -> int:
+        return len(self._pending)
+
+    def expect_reply(self, command: RemotingCommand, waiter: W) -> None:
+        """Give our request its opaque and remember who waits. Raises LocalProtocolError at the limit."""
+        if len(self._pending) >= self.limits.pending_requests_max:
+            raise LocalProtocolError(f"{len(self._pending)} requests wait for an answer")
+        while self._next_opaque in self._pending:
+            self._advance_opaque()
+        command.opaque = self._next_opaque
+        self._pending[command.opaque] = waiter
+        self._advance_opaque()
+
+    def take_waiter(self, opaque: int) -> W | None:
+        """Return who waits for this answer, once; None if nobody does (any more)."""
+        return self._pending.pop(opaque, None)
+
+    def take_all_waiters(self) -> list[W]:
+        """Return all who wait, when no answer will come any more."""
+        waiters = list(self._pending.values())
+        self._pending.clear()
+        return waiters
+
+    def _advance_opaque(self) -> None:
+        self._next_opaque = self._next_opaque + 1 if self._next_opaque < _OPAQUE_MAX else 0

@@ -1,0 +1,137 @@
+"""Request: a value that knows both directions of one exchange, `to_command()` and `parse(reply)`.
+
+Headers are structs: snake_case here, camelCase on the wire, every ext field as text.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Struct
+
+from skylark.errors import BrokerError, RemoteProtocolError
+from skylark.protocol.bodies import decode_body, encode_body
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import (
+    BODY_MEMBER,
+    CLIENT_LANGUAGE,
+    ONEWAY_FLAG,
+    VERSION,
+    Buffer,
+    RemotingCommand,
+)
+
+T = TypeVar("T")
+
+
+class Header(Struct, frozen=True, rename="camel"):
+    """The ext fields of a request or a response, typed. None is a field that is not there."""
+
+    def to_fields(self) -> dict[str, str]:
+        """Return the ext fields."""
+        fields = {}
+        for attribute, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            value = getattr(self, attribute)
+            if value is None or name == BODY_MEMBER:
+                continue
+            if isinstance(value, bool):
+                fields[name] = "true" if value else "false"
+            else:
+                fields[name] = str(value)
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Read the ext fields; unknown ones are ignored. Raises RemoteProtocolError if one is wrong."""
+        try:
+            return msgspec.convert(fields, cls, strict=False)
+        except msgspec.ValidationError:
+            pass
+        try:
+            return msgspec.convert(_as_java_reads(fields, cls), cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise RemoteProtocolError(f"fields of {cls.__name__}: {error}") from None
+
+
+def _as_java_reads(fields: Mapping[str, Any], cls: type[Header]) -> dict[str, Any]:
+    """Java takes any text for a boolean, and an empty one for a number that is not there."""
+    fields = dict(fields)
+    for name, types in _member_types(cls).items():
+        value = fields.get(name)
+        if not isinstance(value, str):
+            continue
+        if bool in types:
+            fields[name] = value.lower() in ("true", "1")  # C++ sends "1"
+        elif value == "" and str not in types:
+            del fields[name]
+    return fields
+
+
+@cache
+def _member_types(cls: type[Header]) -> dict[str, tuple[Any, ...]]:
+    return {
+        member.encode_name: (member.type, *get_args(member.type)) for member in msgspec.structs.fields(cls)
+    }
+
+
+@cache
+def _body_type(cls: type[Header]) -> Any:
+    """Return the type of a request's `body`: a struct, Any for bytes as they are, None if it has none."""
+    for member in msgspec.structs.fields(cls):
+        if member.encode_name == BODY_MEMBER:
+            return member.type
+    return None
+
+
+class Request(Header, Generic[T], frozen=True):
+    """What one side asks of the other; T is what the answer means.
+
+    A member named `body` is the frame's body: bytes, or a struct that is written as JSON. Every other member
+    is an ext field.
+    """
+
+    code: ClassVar[RequestCode]
+    # What a good answer holds: a Header's fields, a body of this type, or nothing but success.
+    answer: ClassVar[Any] = None
+    good_codes: ClassVar[frozenset[int]] = frozenset({ResponseCode.SUCCESS})
+
+    def to_command(self, *, oneway: bool = False) -> RemotingCommand:
+        """Return the command that asks this. The connection gives it its opaque."""
+        body = getattr(self, "body", b"")
+        return RemotingCommand(
+            code=self.code,
+            flag=ONEWAY_FLAG if oneway else 0,
+            version=VERSION,
+            language=CLIENT_LANGUAGE,
+            fields=self.to_fields(),
+            body=b"" if body is None else body if isinstance(body, Buffer) else encode_body(body),
+        )
+
+    @classmethod
+    def from_command(cls, command: RemotingCommand) -> Self:
+        """Read a request that was received. Raises RemoteProtocolError."""
+        body_type = _body_type(cls)
+        if body_type is None:
+            return cls.from_fields(command.fields)
+        if body_type is Any:
+            return cls.from_fields({**command.fields, BODY_MEMBER: command.body})
+        if not command.body and type(None) in get_args(body_type):
+            return cls.from_fields(command.fields)
+        return cls.from_fields({**command.fields, BODY_MEMBER: decode_body(command.body, body_type)})
+
+    def parse(self, reply: RemotingCommand) -> T:
+        """Return what a good answer means. Raises RemoteProtocolError if it makes no sense."""
+        if self.answer is None:
+            return cast("T", None)
+        if isinstance(self.answer, type) and issubclass(self.answer, Header):
+            return cast("T", self.answer.from_fields(reply.fields))
+        if not reply.body and type(None) in get_args(self.answer):
+            return cast("T", None)
+        return cast("T", decode_body(reply.body, self.answer))
+
+    def result(self, reply: RemotingCommand) -> T:
+        """Return what an answer means. Raises BrokerError for a code that is not good for this request."""
+        if reply.code not in self.good_codes:
+            raise BrokerError.for_code(reply.code, reply.remark or "")
+        return self.parse(reply)

@@ -1,0 +1,23 @@
+"""One struct per request code, by family. `REQUESTS` finds them by code."""
+
+from types import ModuleType
+from typing import Any
+
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.request import Request
+from skylark.protocol.requests import admin, group, heartbeat, offset, pull, route, send, topic, transaction
+
+
+def _requests(family: ModuleType) -> dict[RequestCode, type[Request[Any]]]:
+    return {
+        value.code: value
+        for value in vars(family).values()
+        if isinstance(value, type) and issubclass(value, Request) and hasattr(value, "code")
+    }
+
+
+REQUESTS: dict[RequestCode, type[Request[Any]]] = {
+    code: request
+    for family in (send, pull, offset, heartbeat, route, topic, group, transaction, admin)
+    for code, request in _requests(family).items()
+}

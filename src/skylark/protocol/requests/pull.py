@@ -1,0 +1,244 @@
+"""Pulling (11, 361), the pop family, and reading single messages (12, 33, 321)."""
+
+from typing import ClassVar
+
+from msgspec import Struct, field
+
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import BODY_MEMBER, Buffer, Int32, Int64, RemotingCommand
+from skylark.protocol.request import Header, Request
+from skylark.protocol.stats_bodies import BatchAckBody, ConsumeQueueUnits
+
+PULL_COMMIT_OFFSET = 1
+PULL_SUSPEND = 2
+PULL_SUBSCRIPTION = 4
+PULL_CLASS_FILTER = 8
+PULL_LITE = 16
+
+
+class PullReply(Header, frozen=True):
+    """Where the queue stands. `suggest_which_broker_id` is 0 for the master."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+    offset_delta: Int64 | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None
+    forbidden_type: Int32 | None = None
+
+
+class PullResult(Struct, frozen=True):
+    """Code 0 with records, 19 nothing new, 20 nothing that matches, 21 the offset was wrong."""
+
+    code: int
+    reply: PullReply
+    records: Buffer
+
+
+class PullMessage(Request[PullResult], frozen=True, gc=False):
+    """Records from a queue. `sys_flag`: the PULL_ bits; `max_msg_bytes` was not heeded by 5.3.3."""
+
+    code: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
+    good_codes: ClassVar[frozenset[int]] = frozenset(
+        {
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        }
+    )
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_ms: Int64 = field(name="suspendTimeoutMillis")
+    sub_version: Int64
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+    request_source: Int32 | None = None
+    proxy_forward_client_id: str | None = field(default=None, name="proxyFrowardClientId")
+
+    def parse(self, reply: RemotingCommand) -> PullResult:
+        return PullResult(reply.code, PullReply.from_fields(reply.fields), reply.body)
+
+
+class LitePullMessage(PullMessage, frozen=True, gc=False):
+    code: ClassVar[RequestCode] = RequestCode.LITE_PULL_MESSAGE
+
+
+class QueryMessageReply(Header, frozen=True):
+    index_last_update_timestamp: Int64
+    index_last_update_physical_offset: Int64 = field(name="indexLastUpdatePhyoffset")
+
+
+class QueryMessage(Request[Buffer], frozen=True):
+    """Records by key, or by unique key; the answer is the records."""
+
+    code: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    unique_key: bool | None = field(default=None, name="_UNIQUE_KEY_QUERY")
+
+    def parse(self, reply: RemotingCommand) -> Buffer:
+        return reply.body
+
+
+class ViewMessageById(Request[Buffer], frozen=True):
+    """One record by its physical offset."""
+
+    code: ClassVar[RequestCode] = RequestCode.VIEW_MESSAGE_BY_ID
+    physical_offset: Int64 = field(name="offset")
+    topic: str | None = None
+
+    def parse(self, reply: RemotingCommand) -> Buffer:
+        return reply.body
+
+
+class QueryConsumeQueue(Request[ConsumeQueueUnits], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_QUEUE
+    answer = ConsumeQueueUnits
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+class PopReply(Header, frozen=True):
+    """The offset infos are `retryFlag queueId offsets` joined by `;`."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_queue_id: Int32 = field(name="reviveQid")
+    rest_num: Int64
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class PopResult(Struct, frozen=True):
+    """Code 0 with records, 19 or 210 nothing, 209 too many wait."""
+
+    code: int
+    reply: PopReply | None
+    records: Buffer
+
+
+class _Pop(Request[PopResult], frozen=True):
+    good_codes: ClassVar[frozenset[int]] = frozenset(
+        {
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.POLLING_FULL,
+            ResponseCode.POLLING_TIMEOUT,
+        }
+    )
+
+    def parse(self, reply: RemotingCommand) -> PopResult:
+        header = PopReply.from_fields(reply.fields) if reply.fields else None
+        return PopResult(reply.code, header, reply.body)
+
+
+class PopMessage(_Pop, frozen=True):
+    """Messages of any queue (-1) or one, invisible to others for a time. `init_mode`: 0 min, 1 max."""
+
+    code: ClassVar[RequestCode] = RequestCode.POP_MESSAGE
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64 = 0
+    init_mode: Int32 = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class PeekMessage(_Pop, frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.PEEK_MESSAGE
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+class AckMessage(Request[None], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.ACK_MESSAGE
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    queue_offset: Int64 = field(name="offset")
+
+
+class BatchAckMessage(Request[None], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.BATCH_ACK_MESSAGE
+    body: BatchAckBody = field(name=BODY_MEMBER)
+
+
+class InvisibleTimeReply(Header, frozen=True):
+    pop_time: Int64
+    invisible_time: Int64
+    revive_queue_id: Int32 = field(name="reviveQid")
+
+
+class ChangeMessageInvisibleTime(Request[InvisibleTimeReply], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    answer = InvisibleTimeReply
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    queue_offset: Int64 = field(name="offset")
+    invisible_time: Int64
+
+
+class NotificationReply(Header, frozen=True):
+    has_msg: bool
+    polling_full: bool | None = None
+
+
+class Notification(Request[NotificationReply], frozen=True):
+    """Wait until a queue has messages for a group."""
+
+    code: ClassVar[RequestCode] = RequestCode.NOTIFICATION
+    answer = NotificationReply
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class PollingInfo(Request[int], frozen=True):
+    """How many pops wait on a queue."""
+
+    code: ClassVar[RequestCode] = RequestCode.POLLING_INFO
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+    def parse(self, reply: RemotingCommand) -> int:
+        return PollingInfoReply.from_fields(reply.fields).polling_num
+
+
+class PollingInfoReply(Header, frozen=True):
+    polling_num: Int32
+
+
+class PopRollback(Request[None], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.POP_ROLLBACK

@@ -1,0 +1,76 @@
+"""Topics of a broker: 17, 18, 21, 202, 215, 300, 305, 351, 513."""
+
+from typing import Any, ClassVar
+
+from msgspec import field
+
+from skylark.protocol.bodies import GroupList, TopicConfig, TopicConfigList, TopicConfigTable, TopicList
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.command import BODY_MEMBER, Int32
+from skylark.protocol.request import Request
+from skylark.protocol.stats_bodies import TopicStatsTable
+
+
+class _TopicChange(Request[None], frozen=True):
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    order: bool
+    topic_sys_flag: Int32 | None = None
+    attributes: str | None = None
+    force: bool | None = None
+
+
+class UpdateAndCreateTopic(_TopicChange, frozen=True):
+    """`attributes` is `+name=value,-name`."""
+
+    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC
+
+
+class UpdateAndCreateStaticTopic(_TopicChange, frozen=True):
+    """The body is the topic's queue mapping."""
+
+    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC
+    body: dict[str, Any] | None = field(default=None, name=BODY_MEMBER)
+
+
+class UpdateAndCreateTopicList(Request[None], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    body: TopicConfigList = field(name=BODY_MEMBER)
+
+
+class DeleteTopicInBroker(Request[None], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
+    topic: str
+
+
+class GetAllTopicConfig(Request[TopicConfigTable], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.GET_ALL_TOPIC_CONFIG
+    answer = TopicConfigTable
+
+
+class GetTopicConfig(Request[TopicConfig], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
+    answer = TopicConfig
+    topic: str
+    logical: bool | None = field(default=None, name="lo")
+
+
+class GetTopicStatsInfo(Request[TopicStatsTable], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.GET_TOPIC_STATS_INFO
+    answer = TopicStatsTable
+    topic: str
+
+
+class QueryTopicConsumeByWho(Request[GroupList], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+    answer = GroupList
+    topic: str
+
+
+class GetSystemTopicListFromBroker(Request[TopicList], frozen=True):
+    code: ClassVar[RequestCode] = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+    answer = TopicList

@@ -1,0 +1,231 @@
+"""Link: what both ends of an asyncio connection do. Answers are matched, writes gathered, requests answered.
+
+Everything written while one read is handled, or in one turn of the loop, leaves in one write.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, TypeVar, cast
+
+from skylark.errors import BrokerError, ConnectionLost, LocalProtocolError, RequestTimeout, RocketMQError
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.command import CLIENT_LANGUAGE, Buffer, RemotingCommand, encode
+from skylark.protocol.connection import Command, Connection, Limits
+from skylark.protocol.replies import plain_reply
+from skylark.protocol.request import Request
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Answer = RemotingCommand | None
+# A handler returns the answer, or None if there is none (yet), or a coroutine of either. What it raises
+# becomes the answer: a BrokerError its own code, everything else SYSTEM_ERROR.
+Handler = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
+
+_JOIN_BYTES_MAX = 64 << 10  # up to here, copying small answers together is cheaper than a vectored write
+_REMARK_CHARS_MAX = 1_000
+
+
+class Link(asyncio.Protocol):
+    """One end of one connection. `address` is the peer's.
+
+    The tasks that answer requests live in `tasks`, for the owner of the link to wait for.
+    """
+
+    language: ClassVar[str] = CLIENT_LANGUAGE
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        tasks: set[asyncio.Task[None]],
+        requests_in_flight_max: int,
+        write_high_water_bytes: int,
+        typed: bool = False,
+    ) -> None:
+        self.address = ""
+        self._loop = asyncio.get_running_loop()
+        self._codec: Connection[asyncio.Future[RemotingCommand]] = Connection(limits, typed=typed)
+        self._transport: asyncio.Transport | None = None
+        self._tasks = tasks
+        self._requests_in_flight_max = requests_in_flight_max
+        self._requests_in_flight = 0
+        self._write_high_water_bytes = write_high_water_bytes
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._gathering = False
+        self._flush_scheduled = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._lost = asyncio.Event()
+
+    # --- For the owner ---
+
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_writable(self) -> bool:
+        """False while the peer reads more slowly than we write."""
+        return self._writable.is_set()
+
+    def write(self, *parts: Buffer) -> None:
+        """Send frames, or the parts of one. On a connection that is closed nothing happens."""
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
+        if self._out_bytes >= self._write_high_water_bytes:
+            self._flush()
+        elif not self._gathering and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def reply(self, answer: RemotingCommand) -> None:
+        """Send an answer, made by `command.reply(…)`."""
+        self.write(*encode(answer))
+
+    def notify(self, request: Request[Any]) -> None:
+        """Send a request that wants no answer."""
+        command = request.to_command(oneway=True)
+        command.language = self.language
+        self.write(*encode(command))
+
+    async def call(self, request: Request[T], *, timeout_s: float) -> T:
+        """Ask, and return what the answer means.
+
+        Raises BrokerError, RequestTimeout, ConnectionLost, RemoteProtocolError, LocalProtocolError.
+        """
+        if self.is_closed:
+            raise ConnectionLost(self.address, "already closed")
+        command = request.to_command()
+        command.language = self.language
+        waiter: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        self._codec.expect_reply(command, waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.wait_writable()
+                self.write(*encode(command))
+                reply = await waiter
+        except TimeoutError:
+            raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
+        finally:
+            self._codec.take_waiter(command.opaque)
+        return request.result(reply)
+
+    async def wait_writable(self) -> None:
+        """Wait until the peer has read, for those who could write without end."""
+        await self._writable.wait()
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        await self._lost.wait()
+
+    # --- For the loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._write_high_water_bytes)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._out.clear()
+        self._writable.set()  # nobody shall wait for a peer that is gone
+        self._lost.set()
+        reason = str(exc) if exc else str(self._codec.failure or "closed")
+        for waiter in self._codec.take_all_waiters():
+            if not waiter.done():
+                waiter.set_exception(ConnectionLost(self.address, reason))
+
+    # --- Answering ---
+
+    def _deliver(self, reply: RemotingCommand) -> None:
+        """Hand an answer to who waits for it. One that nobody waits for is late or a mistake, and dropped."""
+        waiter = self._codec.take_waiter(reply.opaque)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(reply)
+
+    def _serve(self, handler: Handler | None, command: Command) -> None:
+        """Let the handler answer a request, now or in a task."""
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            self._answer(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            return
+        if self._is_full():
+            remark = f"[OVERLOAD]too many requests in flight, {self._requests_in_flight} on this connection"
+            self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
+            return
+        assert isinstance(command, RemotingCommand)
+        try:
+            answer = handler(self, command)
+        except Exception as error:  # noqa: BLE001 (answered, and logged if nobody meant to raise it)
+            answer = error_reply(command, error)
+        if answer is None or isinstance(answer, RemotingCommand):
+            self._answer(command, answer)
+        else:
+            task = self._loop.create_task(self._answer_later(command, answer))
+            self._tasks.add(task)
+            self._count_request(1, command)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: self._count_request(-1, command))
+
+    def _is_full(self) -> bool:
+        return self._requests_in_flight >= self._requests_in_flight_max
+
+    def _count_request(self, change: int, command: RemotingCommand) -> None:
+        """Note that a request is now at work in a task (+1), or done (-1)."""
+        self._requests_in_flight += change
+
+    async def _answer_later(self, command: RemotingCommand, answer: Awaitable[Answer]) -> None:
+        try:
+            self._answer(command, await answer)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._answer(command, error_reply(command, error))
+
+    def _answer(self, command: Command, answer: Answer) -> None:
+        if answer is None or command.is_oneway:
+            return
+        try:
+            self.reply(answer)
+        except LocalProtocolError:
+            log.exception("answer cannot be sent code=%d", command.code)
+            self.write(plain_reply(command.opaque, ResponseCode.SYSTEM_ERROR, "the answer cannot be sent"))
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if not self._out:
+            return
+        parts, out_bytes = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
+        if self._transport is None or self._transport.is_closing():
+            return
+        if out_bytes <= _JOIN_BYTES_MAX:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+
+
+def error_reply(command: Command, error: Exception) -> RemotingCommand:
+    """Return the answer that says what went wrong. Errors that nobody meant to raise are logged."""
+    if isinstance(error, BrokerError):
+        return command.reply(error.code, error.remark)
+    if isinstance(error, RocketMQError):
+        return command.reply(ResponseCode.SYSTEM_ERROR, str(error)[:_REMARK_CHARS_MAX])
+    log.error("handler failed code=%d", command.code, exc_info=error)
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return command.reply(ResponseCode.SYSTEM_ERROR, text[:_REMARK_CHARS_MAX])

@@ -1,0 +1,308 @@
+"""RemotingServer: connections in, handlers out of a table; back-pressure, limits, and an orderly end.
+
+Whatever one read brought is handled together: the hot codes as batches, synchronously; the others one by one,
+each by a function or a coroutine. All that is answered at once leaves in one write.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from skylark.errors import RemoteProtocolError
+from skylark.model.message import pack_host
+from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
+from skylark.protocol.connection import HOT_REQUESTS, Command, Limits
+from skylark.remoting.address import join_address
+from skylark.remoting.link import Handler, Link, error_reply
+
+log = logging.getLogger(__name__)
+
+_LISTEN_BACKLOG = 1024
+_SWEEPS_PER_IDLE_TIMEOUT = 8
+_HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
+
+BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A handler of hot requests: given all that came together, it answers by `peer.write`, now or later.
+
+    It must not raise once it has answered any. `commands_max` bounds what is answered before the peer's pace
+    is looked at again: make it small where answers are large.
+    """
+
+    handle: BatchHandler
+    commands_max: int = 1_024
+
+
+Routes = Mapping[int, Handler | Batch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What clients may take of a server."""
+
+    protocol: Limits = field(default_factory=Limits)
+    connections_max: int = 16_384
+    # Requests of one connection that wait in coroutines. Above: SYSTEM_BUSY.
+    requests_in_flight_max: int = 1_024
+    # Unfinished frames and bodies of requests that wait in coroutines, of all connections together.
+    bytes_in_flight_max: int = 512 << 20
+    # Above the first, a peer's requests wait until it has read; above the second, it is cut off.
+    write_high_water_bytes: int = 1 << 20
+    write_bytes_max: int = 64 << 20
+    idle_timeout_s: float = 120.0
+
+
+class Peer(Link):
+    """A client's connection. `packed_host` is the client's address as records hold it."""
+
+    language: ClassVar[str] = SERVER_LANGUAGE
+
+    def __init__(self, server: "RemotingServer", routes: Routes) -> None:
+        self.limits = server.limits
+        super().__init__(
+            self.limits.protocol,
+            tasks=server.tasks,
+            requests_in_flight_max=self.limits.requests_in_flight_max,
+            write_high_water_bytes=self.limits.write_high_water_bytes,
+            typed=any(isinstance(route, Batch) for route in routes.values()),
+        )
+        self.packed_host = b""
+        self.active_at = self._loop.time()
+        self._server = server
+        self._routes = routes
+        self._buffered_bytes = 0
+        self._waiting: list[Command] = []  # received while the peer did not read our answers
+
+    # --- For the loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        host, port = _peer_name(transport)
+        self.address = join_address(host, port)
+        self.packed_host = pack_host(host, port)
+        self._server.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        commands = self._codec.receive(data)
+        if commands:
+            # Whole frames only: a byte now and then does not keep a connection open.
+            self.active_at = self._loop.time()
+            self._handle(commands)
+        if self._codec.failure is not None:
+            log.info("connection closed peer=%s reason=%s", self.address, self._codec.failure)
+            self.close()
+        if self._codec.buffered_bytes != self._buffered_bytes:
+            self._count_buffered(self._codec.buffered_bytes)
+            if self._server.is_full:
+                log.warning("connection closed peer=%s reason=too many bytes in flight", self.address)
+                self.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.active_at = self._loop.time()
+        if self._server.is_closing or self.is_closed:
+            return
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._handle(waiting)
+        if self.is_writable and self._transport is not None:
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._waiting.clear()
+        self._count_buffered(0)
+        self._server.remove(self)
+
+    def pause_reading(self) -> None:
+        """Take no more requests, until the peer has read our answers or for good."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    # --- Handling ---
+
+    def _handle(self, commands: list[Command]) -> None:
+        """Handle what came together. What the peer's pace does not allow waits until it has read."""
+        self._gathering = True
+        batches: dict[Batch, list[TypedCommand[Any]]] = {}
+        for command in commands:
+            route = self._routes.get(command.code)
+            if isinstance(command, TypedCommand):
+                if isinstance(route, Batch):
+                    batches.setdefault(route, []).append(command)
+                else:
+                    self._serve(None, command)
+            elif command.is_response:
+                self._deliver(command)
+            elif not self.is_writable:
+                self._waiting.append(command)
+            elif isinstance(route, Batch):
+                self._refuse(command)
+            else:
+                self._serve(route, command)
+        for route, batch in batches.items():
+            self._serve_batch(route, batch)
+        self._gathering = False
+        self._flush()
+
+    def _serve_batch(self, route: Batch, batch: list[TypedCommand[Any]]) -> None:
+        for start in range(0, len(batch), route.commands_max):
+            if not self.is_writable:
+                self._waiting += batch[start:]
+                return
+            part = batch[start : start + route.commands_max]
+            try:
+                route.handle(self, part)
+            except Exception as error:  # noqa: BLE001 (logged by error_reply)
+                for command in part:
+                    self._answer(command, error_reply(command, error))
+
+    def _refuse(self, command: RemotingCommand) -> None:
+        """Say what is wrong with the fields of a hot request, which else would have come out typed."""
+        try:
+            _HOT_BY_CODE[command.code].from_fields(command.fields)
+        except RemoteProtocolError as error:
+            self._answer(command, error_reply(command, error))
+
+    def _is_full(self) -> bool:
+        return super()._is_full() or self._server.is_full
+
+    def _count_request(self, change: int, command: RemotingCommand) -> None:
+        super()._count_request(change, command)
+        self._server.bytes_in_flight += change * len(command.body)
+
+    def _flush(self) -> None:
+        super()._flush()
+        if self._transport is None:
+            return
+        if self.is_writable:
+            self.active_at = self._loop.time()
+        elif self._transport.get_write_buffer_size() > self.limits.write_bytes_max:
+            log.warning("connection closed peer=%s reason=too many bytes to read", self.address)
+            self.abort()
+
+    def _count_buffered(self, buffered_bytes: int) -> None:
+        self._server.bytes_in_flight += buffered_bytes - self._buffered_bytes
+        self._buffered_bytes = buffered_bytes
+
+
+def _peer_name(transport: asyncio.BaseTransport) -> tuple[str, int]:
+    host, port = (transport.get_extra_info("peername") or ("0.0.0.0", 0))[:2]  # noqa: S104 (gone already)
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address), port
+
+
+class RemotingServer:
+    """Listens on one or more ports, each with its table of handlers; one set of limits for all.
+
+    `on_disconnect` is called for every connection that ended, when nothing more can be sent on it.
+    """
+
+    def __init__(
+        self,
+        limits: ServerLimits | None = None,
+        *,
+        on_disconnect: Callable[[Peer], None] | None = None,
+    ) -> None:
+        self.limits = limits or ServerLimits()
+        self.peers: set[Peer] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.bytes_in_flight = 0
+        self.is_closing = False
+        self._on_disconnect = on_disconnect
+        self._listeners: list[asyncio.Server] = []
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._no_peers = asyncio.Event()
+        self._no_peers.set()
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes_in_flight > self.limits.bytes_in_flight_max
+
+    async def listen(self, host: str, port: int, routes: Routes) -> int:
+        """Serve a port (0: any that is free) by this table. Return the port. Raises OSError."""
+        for code, route in routes.items():
+            if isinstance(route, Batch) != (code in _HOT_BY_CODE):
+                raise ValueError(f"code {code}: batches are for the hot codes, and they for batches")
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(lambda: Peer(self, routes), host, port, backlog=_LISTEN_BACKLOG)
+        self._listeners.append(listener)
+        if self._sweep_timer is None:
+            self._sweep()
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self, *, drain_timeout_s: float = 5.0) -> None:
+        """Stop: take no more connections and requests, finish those at work, send all answers, close.
+
+        What is not finished after half of the time is cancelled, what is not sent after all of it is lost.
+        Batch handlers that answer later must have done so before.
+        """
+        self.is_closing = True
+        for listener in self._listeners:
+            listener.close()
+        for peer in self.peers:
+            peer.pause_reading()
+        if self.tasks:
+            _, late = await asyncio.wait(self.tasks, timeout=drain_timeout_s / 2)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        for peer in list(self.peers):
+            peer.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_timeout_s / 2):
+                await self._no_peers.wait()
+        for peer in list(self.peers):
+            peer.abort()
+        await self._no_peers.wait()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for listener in self._listeners:
+            await listener.wait_closed()
+
+    # --- For peers ---
+
+    def add(self, peer: Peer) -> None:
+        """Take a new connection, if there is room for it."""
+        if len(self.peers) >= self.limits.connections_max or self.is_closing:
+            log.warning("connection refused peer=%s connections=%d", peer.address, len(self.peers))
+            peer.abort()
+            return
+        self.peers.add(peer)
+        self._no_peers.clear()
+
+    def remove(self, peer: Peer) -> None:
+        """Forget a connection that ended."""
+        if peer not in self.peers:
+            return
+        self.peers.discard(peer)
+        if not self.peers:
+            self._no_peers.set()
+        if self._on_disconnect is not None:
+            self._on_disconnect(peer)
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long, half-closed and half-received connections included."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - self.limits.idle_timeout_s
+        for peer in list(self.peers):
+            if peer.active_at < oldest:
+                log.info("connection closed peer=%s reason=idle", peer.address)
+                peer.abort()
+        self._sweep_timer = loop.call_later(
+            self.limits.idle_timeout_s / _SWEEPS_PER_IDLE_TIMEOUT, self._sweep
+        )

@@ -1,0 +1,20 @@
+"""The mutation fuzzer, for as long as a normal run can afford. `python -m fuzz.frames` goes on for longer."""
+
+import random
+
+import fuzz.frames
+from tests.unit.protocol.golden_frames import captured
+
+SECONDS = 30.0
+
+
+def test_mutated_frames_raise_nothing_but_the_documented_errors() -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    assert fuzz.frames.run(SECONDS, seed) > 1_000
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    frame = captured("producer-sync")[0].frame
+    inputs = [fuzz.frames.mutate(frame, random.Random(seed)) for seed in (1, 1, 2)]
+    assert inputs[0] == inputs[1]
+    assert inputs[0] != inputs[2]
