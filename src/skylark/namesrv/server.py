@@ -1,0 +1,130 @@
+"""NameServer builds, starts and stops the parts; `serve` is the whole life of a process."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from skylark.atomic_file import load_file
+from skylark.clock import Clock, SystemClock
+from skylark.namesrv.handlers import ROUTES, State
+from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
+from skylark.namesrv.routes import RouteTable
+from skylark.namesrv.saved_file import SavedFile
+from skylark.remoting.address import join_address
+from skylark.remoting.link import Handler
+from skylark.remoting.server import Peer, RemotingServer, ServerLimits
+from skylark.settings import NameServerSettings
+from skylark.settings.loading import to_properties
+
+log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class NameServer:
+    """A name server on the running loop. Start it once, stop it once; any number may run side by side."""
+
+    def __init__(self, settings: NameServerSettings, *, clock: Clock | None = None) -> None:
+        self.port = 0
+        self._clock = clock or SystemClock()
+        # A disk that hangs must not keep brokers from registering: one thread for each.
+        self._writer = ThreadPoolExecutor(1, "namesrv-file")
+        self._decoder = ThreadPoolExecutor(1, "namesrv-decode")
+        self._scan_timer: asyncio.TimerHandle | None = None
+        self._server = RemotingServer(
+            ServerLimits(connections_max=settings.connections_max, idle_timeout_s=settings.idle_timeout_s),
+            on_disconnect=self._disconnected,
+        )
+        kv_config = KvConfig(entries_max=settings.kv_entries_max, chars_max=settings.kv_chars_max)
+        self._state = State(
+            settings=settings,
+            clock=self._clock,
+            routes=RouteTable(settings),
+            kv_config=kv_config,
+            kv_file=SavedFile(
+                settings.kv_config_path, self._writer, snapshot=kv_config.snapshot, encode=encode_tables
+            ),
+            config_file=self._config_file(settings),
+            decoder=self._decoder,
+            started_at=self._clock.monotonic(),
+        )
+
+    @property
+    def address(self) -> str:
+        """Where clients and brokers find this server, once it is started."""
+        return join_address(self._state.settings.host, self.port)
+
+    async def start(self) -> None:
+        """Read the key-value configuration and listen. Raises BadStoreFile and OSError."""
+        settings = self._state.settings
+        loop = asyncio.get_running_loop()
+        tables = await loop.run_in_executor(self._writer, load_file, settings.kv_config_path, decode_tables)
+        self._state.kv_config.restore(tables or {})
+        routes: dict[int, Handler] = {code: partial(handler, self._state) for code, handler in ROUTES.items()}
+        self.port = await self._server.listen(settings.host, settings.port, routes)
+        self._state.settings = replace(settings, port=self.port)
+        self._state.started_at = self._clock.monotonic()
+        self._schedule_scan()
+        log.info("name server started address=%s", self.address)
+
+    async def stop(self) -> None:
+        """Answer what was asked, close all connections. Also after a start that failed."""
+        if self._scan_timer is not None:
+            self._scan_timer.cancel()
+        await self._server.close()
+        self._writer.shutdown(wait=False)
+        self._decoder.shutdown(wait=False)
+        log.info("name server stopped address=%s", self.address)
+
+    def _config_file(self, settings: NameServerSettings) -> SavedFile[str] | None:
+        if settings.config_path is None:
+            return None
+        return SavedFile(
+            settings.config_path,
+            self._writer,
+            snapshot=lambda: to_properties(self._state.settings),
+            encode=str.encode,
+        )
+
+    def _schedule_scan(self) -> None:
+        self._scan_timer = asyncio.get_running_loop().call_later(
+            self._state.settings.scan_interval_ms / 1000, self._scan
+        )
+
+    def _scan(self) -> None:
+        self._schedule_scan()
+        for address, channel in self._state.routes.expire(self._clock.monotonic()):
+            log.warning("broker removed address=%s reason=silent", address)
+            if isinstance(channel, Peer):
+                channel.abort()
+
+    def _disconnected(self, peer: Peer) -> None:
+        if peer not in self._state.broker_peers or self._server.is_closing:
+            return
+        self._state.broker_peers.discard(peer)
+        for address in self._state.routes.drop_channel(peer):
+            log.warning("broker removed address=%s reason=connection closed", address)
+
+
+async def serve(
+    settings: NameServerSettings, *, on_ready: Callable[[NameServer], None] | None = None
+) -> None:
+    """Run a name server until SIGTERM or SIGINT. Main thread only. Raises BadStoreFile and OSError."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    server = NameServer(settings)
+    try:
+        await server.start()
+        if on_ready is not None:
+            on_ready(server)
+        await stopped.wait()
+    finally:
+        await server.stop()
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,30 @@
+"""What the interop tests share: the compiled Java driver and one Apache name server per test process."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.store_driver import StoreDriver, driver_classpath
+from tests.support.apache import ApacheNameServer
+from tests.support.java import Classpath
+
+
+@pytest.fixture(scope="session")
+def classpath() -> Classpath:
+    """Apache RocketMQ 5.3.3 and the store driver."""
+    return driver_classpath()
+
+
+@pytest.fixture(scope="session")
+def name_server(classpath: Classpath, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheNameServer]:
+    """A running name server. Brokers share one name, so only one may be registered at a time."""
+    with ApacheNameServer(classpath, tmp_path_factory.mktemp("name-server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def driver(
+    classpath: Classpath, name_server: ApacheNameServer, tmp_path_factory: pytest.TempPathFactory
+) -> StoreDriver:
+    """Stock Java clients of the name server."""
+    return StoreDriver(classpath, name_server.address, tmp_path_factory.mktemp("driver"))

@@ -1,0 +1,50 @@
+import com.alibaba.fastjson.JSON;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * Runs commands of the stock admin tool one after the other, as a JVM for each would take seconds.
+ *
+ * <pre>
+ * AdminLines COMMANDS RESULT   COMMANDS: a JSON list of argument lists; RESULT: a JSON list of what each has printed
+ * </pre>
+ */
+public class AdminLines {
+    public static void main(String[] args) throws Exception {
+        int code = 1;
+        try {
+            String text = new String(Files.readAllBytes(Path.of(args[0])), StandardCharsets.UTF_8);
+            List<String> printed = new ArrayList<>();
+            for (Object line : JSON.parseArray(text)) {
+                printed.add(run(JSON.parseArray(line.toString(), String.class).toArray(new String[0])));
+            }
+            Files.write(Path.of(args[1]), JSON.toJSONString(printed).getBytes(StandardCharsets.UTF_8));
+            code = 0;
+        } catch (Throwable error) {
+            error.printStackTrace();
+        }
+        System.exit(code);
+    }
+
+    private static String run(String[] command) throws Exception {
+        PrintStream out = System.out;
+        PrintStream err = System.err;
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream both = new PrintStream(printed, true, "UTF-8");
+        System.setOut(both);
+        System.setErr(both);
+        try {
+            MQAdminStartup.main0(command, null);
+        } finally {
+            System.setOut(out);
+            System.setErr(err);
+        }
+        return printed.toString("UTF-8");
+    }
+}
