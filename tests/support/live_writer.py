@@ -7,6 +7,7 @@ Everything is small and short, so that files come and go all the time. It prints
 
 from __future__ import annotations
 
+import select
 import sys
 from pathlib import Path
 
@@ -65,8 +66,7 @@ def main(directory: Path) -> None:
 
 
 def _is_told_to_stop() -> bool:
-    import select  # noqa: PLC0415
-
+    """Asking is also the pause between two batches."""
     return bool(select.select([sys.stdin], [], [], 0.002)[0])
 
 

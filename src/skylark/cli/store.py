@@ -41,6 +41,9 @@ SlotsOption = Annotated[
 ItemsOption = Annotated[
     int, typer.Option("--index-items", help="Items of an index file (the broker's maxIndexNum).")
 ]
+DelayOption = Annotated[
+    str | None, typer.Option("--delay-levels", help="The broker's messageDelayLevel, if it has its own.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
 QueueOption = Annotated[int | None, typer.Option("--queue", "-q", help="Only this queue of the topic.")]
@@ -62,14 +65,23 @@ SLOTS = 5_000_000
 ITEMS = 20_000_000
 
 
-def open_reader(directory: Path, commit_log: Path | None, slots: int, items: int) -> StoreReader:
-    """Raises MissingFile, BadStoreFile, OSError."""
-    from skylark.store.reader import StoreReader  # noqa: PLC0415  --help must not wait for it
+def open_reader(
+    directory: Path, commit_log: Path | None, slots: int, items: int, delay_levels: str | None = None
+) -> StoreReader:
+    """Raises MissingFile, BadStoreFile, SettingsError, OSError."""
+    from skylark.settings import DELAY_LEVELS  # noqa: PLC0415  --help must not wait for it
+    from skylark.store.reader import StoreReader  # noqa: PLC0415
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # a large log has more files than the usual limit allows
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return StoreReader(directory, commit_log_path=commit_log, index_slots=slots, index_items=items)
+    return StoreReader(
+        directory,
+        commit_log_path=commit_log,
+        index_slots=slots,
+        index_items=items,
+        delay_levels=delay_levels or DELAY_LEVELS,
+    )
 
 
 @app.command()
@@ -95,6 +107,7 @@ def verify(
     commit_log: CommitLogOption = None,
     slots: SlotsOption = SLOTS,
     items: ItemsOption = ITEMS,
+    delay_levels: DelayOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every record, consume queue and index item. Exit code 1 if anything is wrong.
@@ -103,7 +116,8 @@ def verify(
     """
     from skylark.cli import store_verify  # noqa: PLC0415
 
-    if not store_verify.show(open_reader(directory, commit_log, slots, items), as_json=as_json):
+    reader = open_reader(directory, commit_log, slots, items, delay_levels)
+    if not store_verify.show(reader, as_json=as_json):
         raise typer.Exit(1)
 
 

@@ -170,11 +170,14 @@ class CommitLog:
             self._disk.delete(ready.path)
 
     def delete_file(self, start: int) -> None:
-        """Unlink and drop: slices handed out stay readable until their holders let go."""
+        """Unlink and drop: slices handed out stay readable until their holders let go. Raises OSError."""
+        self._disk.delete(self.files.path(start))
+        self._forget(start)
+
+    def _forget(self, start: int) -> None:
         self.files.starts.remove(start)
         self.views.pop(start, None)
         self._open.pop(start, None)
-        self._disk.delete(self.files.path(start))
 
     def truncate(self, physical_offset: int) -> None:
         """Forget everything from there on: later files go, what was appended reads as zeros."""
@@ -425,7 +428,9 @@ class CommitLog:
             try:
                 self.file(start).write([blank], self.appended - start)
             except (DiskFull, OSError):
-                self.delete_file(before)
+                self._forget(before)
+                with suppress(OSError):
+                    self._disk.delete(self.files.path(before))
                 raise
             self.appended = before
 

@@ -180,7 +180,9 @@ class ConsumeQueue:
     def add(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Publish one unit; False for one that is there already. The append's fast path inlines this."""
         if queue_offset < self.max_offset:
-            return False
+            if self.tail or (self._files.starts and self._tail_start > self._files.first):
+                return False
+            self.reset()  # of its files a crash left the names alone, and perhaps not all of them
         if queue_offset > self.max_offset:
             self.fill_to(queue_offset)
         self.tail += UNIT.pack(physical_offset, size, tags_code)
@@ -339,9 +341,9 @@ class ConsumeQueue:
         return [start for start in self._files.starts[:-1] if start + self._files.file_bytes <= keep]
 
     def delete_file(self, start: int) -> None:
-        self._files.starts.remove(start)
-        self._open_files.forget(self._files.directory, start)
         self._files.disk.delete(self._files.path(start))
+        self._open_files.forget(self._files.directory, start)
+        self._files.starts.remove(start)
 
     @property
     def file_starts(self) -> list[int]:

@@ -177,8 +177,11 @@ class Housekeeper:
         return starts
 
     def _disk_state(self) -> DiskState:
+        # The log may lie on a disk of its own.
+        paths = {self._settings.path, self._settings.commit_log_directory}
         try:
-            return disk_state(self._disk.used_ratio(self._settings.path), self._settings)
+            used = max(self._disk.used_ratio(path) for path in paths if self._disk.exists(path))
+            return disk_state(used, self._settings)
         except OSError as error:
             log.warning("disk use of %s is not known: %s", self._settings.path, error)
             return DiskState.CLEAN

@@ -80,25 +80,26 @@ class HotChunks:
         self._log = log
         self._chunks: set[int] = set()
         self.written_from = 0
-        """Written by this process, hence still in the page cache."""
+        """Written by this process: in the page cache as long as it is among the newest."""
 
     def holds(self, physical_offset: int, size: int) -> bool:
-        if physical_offset >= self.written_from:
-            return True
-        chunk = physical_offset // RESIDENT_CHUNK_BYTES
-        return self._is_hot(chunk) and self._is_hot((physical_offset + size - 1) // RESIDENT_CHUNK_BYTES)
+        """Whether a record can be read without waiting for the disk."""
+        file_start = self._log.files.start_of(physical_offset)
+        file_end = file_start + self._log.file_bytes
+        first = physical_offset - physical_offset % RESIDENT_CHUNK_BYTES
+        return all(
+            self._is_hot(max(chunk, file_start), min(chunk + RESIDENT_CHUNK_BYTES, file_end))
+            for chunk in range(first, min(physical_offset + size, file_end), RESIDENT_CHUNK_BYTES)
+        )
 
-    def _is_hot(self, chunk: int) -> bool:
-        if chunk in self._chunks:
+    def _is_hot(self, start: int, end: int) -> bool:
+        if start in self._chunks:
             return True
-        start = chunk * RESIDENT_CHUNK_BYTES
-        length = min(RESIDENT_CHUNK_BYTES, self._log.appended - start)
-        file_end = self._log.files.start_of(start) + self._log.file_bytes
-        if not self._log.is_resident(start, min(length, file_end - start)):
+        if not self._log.is_resident(start, max(min(end, self._log.appended) - start, 0)):
             return False
         if len(self._chunks) >= RESIDENT_CHUNKS_MAX:
             self._chunks.clear()
-        self._chunks.add(chunk)
+        self._chunks.add(start)
         return True
 
 
@@ -194,8 +195,9 @@ class LogReader:
         may_block: bool,
     ) -> None:
         log, settings, records = self._log, self._settings, result.records
-        hot_from, holds = self.hot.written_from, self.hot.holds
         in_memory_from = log.appended - self._memory_bytes
+        # What this process wrote long ago may have left the page cache again.
+        hot_from, holds = max(self.hot.written_from, in_memory_from), self.hot.holds
         views, file_bytes = log.views, log.file_bytes
         size_at, no_data_before, next_offset, taken = _SIZE.unpack_from, 0, result.next_offset, 0
         physical_offset = 0
@@ -267,7 +269,7 @@ class LogReader:
         """The records that carry the key, of those that the index named: it compared only hashes."""
         messages = []
         for physical_offset in physical_offsets:
-            with suppress(OffsetOutOfRange):  # cleaned, or not in the log yet
+            with suppress(OffsetOutOfRange, CorruptRecord):  # cleaned, not in the log yet, or damaged
                 messages.append(decode(self.record_at(physical_offset)))
         return [
             message

@@ -462,6 +462,8 @@ class Recovery:
                 queue.dirty = True
                 self._dispatcher.dirty.append(queue)
         self._write_derived()
+        for queue in self._queues.values():
+            queue.sync()
         if self._index is not None:
             if self._index.end_physical_offset >= self._log.appended:
                 self._index.truncate(self._log.appended)

@@ -147,10 +147,10 @@ def _check_tail(reader: StoreReader, result: Verification, scan: LogScan) -> Non
             time.sleep(PAUSE_S)
         try:
             tail = log.read(scan.end, TAIL_BYTES)
+            if not tail.strip(b"\0") or scan.is_whole(scan.end):
+                return
         except OffsetOutOfRange:
-            return  # the whole log was deleted
-        if not tail.strip(b"\0") or scan.is_whole(scan.end):
-            return
+            return  # deleted just now
     path, position = _place(reader, scan.end)
     size = len(tail.rstrip(b"\0"))
     reason = f"{size} bytes behind the last record are no record: {scan.stopped}"

@@ -17,7 +17,7 @@ from skylark.model.message import PutMessage, SystemFlag
 from skylark.store.disk import RealDisk
 from skylark.store.reader import StoreReader
 from tests.support.directory import fingerprint, flip
-from tests.support.store import opened, put_all, small_settings, unpack_golden
+from tests.support.store import message, opened, put_all, small_settings, unpack_golden
 from tests.unit.cli.conftest import GEOMETRY, START_MS, Run
 
 GOLDEN_GEOMETRY = ["--index-slots", "500", "--index-items", "2000"]
@@ -151,6 +151,16 @@ def test_verify_shows_a_bar_on_a_terminal_only(run: Run, root: Path, monkeypatch
     assert run("verify", root, *GEOMETRY).stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "verifying" in run("verify", root, *GEOMETRY).stderr
+
+
+def test_verify_with_other_delay_levels(run: Run, tmp_path: Path) -> None:
+    with opened(small_settings(tmp_path, delay_levels="7s 8m"), RealDisk()) as store:
+        put_all(store, [message("SCHEDULE_TOPIC_XXXX", 1, delay="2")])
+    assert "tags code" in run("verify", tmp_path, *GEOMETRY).output
+    assert run("verify", tmp_path, *GEOMETRY, "--delay-levels", "7s 8m").exit_code == 0
+    wrong = run("verify", tmp_path, "--delay-levels", "soon")
+    assert wrong.exit_code == 2
+    assert "delay_levels" in wrong.stderr
 
 
 # dump
@@ -444,9 +454,9 @@ def test_the_dump_streams(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen_at_read: list[int] = []
 
     def watched() -> Any:
-        for message in messages:
+        for each in messages:
             seen_at_read.append(len(printed))
-            yield message
+            yield each
 
     store_dump._print_table(output.Screen(), watched())
     assert seen_at_read[0] == 0
