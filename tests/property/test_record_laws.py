@@ -14,7 +14,7 @@ from skylark.errors import CorruptRecord
 from skylark.model.java import java_hash
 from skylark.model.message import (
     HOST_V6_MASK,
-    PropertyFinder,
+    property_finder,
     PutMessage,
     decode_properties,
     encode_properties,
@@ -132,7 +132,7 @@ def test_properties_survive_their_text(properties: dict[str, str]) -> None:
 
 @given(TEXTS, st.sampled_from(["TAGS", "KEYS", "a"]))
 def test_a_finder_agrees_with_the_parser_on_any_text(text: bytes, name: str) -> None:
-    found = PropertyFinder(name)(text)
+    found = property_finder(name)(text)
     parsed = decode_properties(text).get(name)
     assert (found.decode(errors="replace") if found is not None else None) == parsed
 

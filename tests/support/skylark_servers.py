@@ -1,4 +1,4 @@
-"""Our servers as a process of their own, by the command that users run, for tests with other people's clients.
+"""Our servers as a process of their own, by the command of the users, for tests with other people's clients.
 
 Ports are chosen with the object and stay the same over restarts. Leaving the context kills the process,
 because a test that cares for an orderly end calls `stop`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -139,35 +139,34 @@ def decode_properties(text: bytes) -> dict[str, str]:
     return properties
 
 
-class PropertyFinder:
-    """Finds one property's value in the text without parsing the rest: the put path does this per message."""
+def property_finder(name: str) -> Callable[[bytes], bytes | None]:
+    """A function that finds one property's value in the text without parsing the rest.
 
-    def __init__(self, name: str) -> None:
-        self._first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
-        self._later = PROPERTY_SEPARATOR.encode() + self._first
+    It gives what `decode_properties` would give (undecoded), or None. Every send runs a few of these.
+    """
+    first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
+    later = PROPERTY_SEPARATOR.encode() + first
+    later_bytes = len(later)
 
-    def __call__(self, text: bytes) -> bytes | None:
-        """The value as `decode_properties` would give it (undecoded), or None."""
-        end = len(text)
-        while True:
-            at = text.rfind(self._later, 0, end)
-            if at >= 0:
-                start = at + len(self._later)
-            elif text.startswith(self._first):
-                start = len(self._first)
-            else:
-                return None
+    def find(text: bytes) -> bytes | None:
+        at = text.rfind(later)
+        while at >= 0:
+            start = at + later_bytes
             stop = text.find(b"\x02", start)
             value = text[start:] if stop < 0 else text[start:stop]
             if value:
                 return value
-            if at < 0:
-                return None
             # An empty value does not count, so an earlier duplicate may.
-            end = at + 1
+            at = text.rfind(later, 0, at + 1)
+        if not text.startswith(first):
+            return None
+        stop = text.find(b"\x02")
+        return text[later_bytes - 1 : len(text) if stop < 0 else stop] or None
+
+    return find
 
 
-find_tags = PropertyFinder(PROPERTY_TAGS)
-find_keys = PropertyFinder(PROPERTY_KEYS)
-find_unique_key = PropertyFinder(PROPERTY_UNIQUE_KEY)
-find_delay_level = PropertyFinder(PROPERTY_DELAY_LEVEL)
+find_tags = property_finder(PROPERTY_TAGS)
+find_keys = property_finder(PROPERTY_KEYS)
+find_unique_key = property_finder(PROPERTY_UNIQUE_KEY)
+find_delay_level = property_finder(PROPERTY_DELAY_LEVEL)

@@ -180,6 +180,11 @@ def replaced(settings: S, values: Mapping[Known, Any]) -> S:
     return changed
 
 
+def given_in(file: Path) -> dict[str, Any]:
+    """Return what a file sets, by the keys it uses: texts, or values out of TOML. Raises SettingsError."""
+    return {item.key: item.value for item in _from_file(file)}
+
+
 def to_properties(settings: Any) -> str:
     """Return all settings as `.properties` text under RocketMQ's keys; reading it gives the same settings."""
     return write_properties({item.java: item.format(settings) for item in all_settings(type(settings))})

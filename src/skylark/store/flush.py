@@ -56,7 +56,7 @@ class LogFlusher:
 
     def __init__(self, commit_log: CommitLog, settings: StoreSettings, clock: Clock) -> None:
         self._log = commit_log
-        self._settings = settings
+        self.settings = settings
         self._clock = clock
         self._last_thorough = clock.monotonic()
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class LogFlusher:
                     self._log.sync(self.flushed, target)
                 except OSError as error:
                     self.failure = StoreFailed(
-                        self._settings.path, f"flush of the commit log failed: {error}"
+                        self.settings.path, f"flush of the commit log failed: {error}"
                     )
                     log.critical("flush failed flushed=%d appended=%d error=%s", self.flushed, target, error)
                     raise self.failure from error
@@ -95,8 +95,8 @@ class LogFlusher:
         """The asynchronous rule: enough pages, long enough since the last flush, or sends wait for it."""
         pages = self._log.appended // PAGE_BYTES - self.flushed // PAGE_BYTES
         elapsed_ms = (self._clock.monotonic() - self._last_thorough) * 1000
-        due = pages >= max(self._settings.flush_least_pages, 1) or self.slow_append
-        if due or elapsed_ms >= self._settings.flush_thorough_interval_ms:
+        due = pages >= max(self.settings.flush_least_pages, 1) or self.slow_append
+        if due or elapsed_ms >= self.settings.flush_thorough_interval_ms:
             self.flush()
             return True
         return False

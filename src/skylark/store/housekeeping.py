@@ -52,7 +52,7 @@ class Housekeeper:
     ) -> None:
         self._disk = disk
         self._clock = clock
-        self._settings = settings
+        self.settings = settings
         self._log = commit_log
         self._queues = queues
         self._index = index
@@ -129,8 +129,8 @@ class Housekeeper:
 
     def _save_manifest(self) -> None:
         index_end = self._index.end_physical_offset if self._index is not None else -1
-        save_manifest(self._disk, self._settings.path, manifest_of(list(self._queues.values()), index_end))
-        interval_s = self._settings.queue_flush_thorough_interval_ms / 1000
+        save_manifest(self._disk, self.settings.path, manifest_of(list(self._queues.values()), index_end))
+        interval_s = self.settings.queue_flush_thorough_interval_ms / 1000
         self._thorough_at = self._clock.monotonic() + interval_s
 
     def delete_topic(self, topic: str) -> None:
@@ -144,17 +144,21 @@ class Housekeeper:
 
     # Cleaning
 
+    def clean_at_once(self) -> None:
+        """Let the next round of the cleaning thread begin as soon as it is woken. Any thread."""
+        self._clean_at = self._clock.monotonic()
+
     def clean_step(self) -> float:
         """A round of the cleaning thread; returns the seconds until the next."""
         wait_s = self._clean_at - self._clock.monotonic()
         if wait_s > 0:
             return wait_s
-        self._clean_at = self._clock.monotonic() + self._settings.clean_interval_ms / 1000
+        self._clean_at = self._clock.monotonic() + self.settings.clean_interval_ms / 1000
         try:
             self.clean()
         except (DiskFull, OSError) as error:
             log.warning("cleaning failed: %s", error)
-        return self._settings.clean_interval_ms / 1000
+        return self.settings.clean_interval_ms / 1000
 
     def clean(self) -> list[int]:
         """Look at disk and ages once and delete what may go; returns the starts of deleted log files."""
@@ -170,20 +174,20 @@ class Housekeeper:
             now_ms=self._clock.now_ms(),
             state=state,
             manual=self.manual.take(),
-            settings=self._settings,
+            settings=self.settings,
         )
-        delete_slowly(starts, self._delete_log_file, self._settings.delete_pause_ms / 1000)
+        delete_slowly(starts, self._delete_log_file, self.settings.delete_pause_ms / 1000)
         self.clean_derived()
         return starts
 
     def _disk_state(self) -> DiskState:
         # The log may lie on a disk of its own.
-        paths = {self._settings.path, self._settings.commit_log_directory}
+        paths = {self.settings.path, self.settings.commit_log_directory}
         try:
             used = max(self._disk.used_ratio(path) for path in paths if self._disk.exists(path))
-            return disk_state(used, self._settings)
+            return disk_state(used, self.settings)
         except OSError as error:
-            log.warning("disk use of %s is not known: %s", self._settings.path, error)
+            log.warning("disk use of %s is not known: %s", self.settings.path, error)
             return DiskState.CLEAN
 
     def _delete_log_file(self, start: int) -> None:

@@ -74,6 +74,7 @@ class MessageStore:
         self._checkpoint_file = CheckpointFile(self._disk, settings.path / "checkpoint")
         self._services: list[Service] = []
         self._flush_service: Service | None = None
+        self._clean_service: Service | None = None
         self._file_lock: DiskLock | None = None
         self._sync_flush = settings.syncs_every_put
         self._closed = True
@@ -144,11 +145,12 @@ class MessageStore:
         """Start the background threads: log flush, housekeeping, allocation, cleaning."""
         settings = self.settings
         self._flush_service = Service("skylark-flush", self._flush_step)
+        self._clean_service = Service("skylark-clean", self.housekeeper.clean_step)
         self._services = [
             self._flush_service,
             Service("skylark-queues", self._queues_step),
             Service("skylark-allocate", self._allocate_step),
-            Service("skylark-clean", self.housekeeper.clean_step),
+            self._clean_service,
         ]
         for service in self._services:
             service.start()
@@ -168,6 +170,17 @@ class MessageStore:
             self.waiters.failed()
             if self._file_lock is not None:
                 self._file_lock.release()
+
+    def apply(self, settings: StoreSettings) -> None:
+        """Go on with other settings, of which only live ones may differ. Any thread."""
+        for part in (self, self.reader, self.flusher, self.housekeeper):
+            part.settings = settings
+
+    def clean_soon(self) -> None:
+        """Have the cleaning thread look at disk and ages now."""
+        self.housekeeper.clean_at_once()
+        if self._clean_service is not None:
+            self._clean_service.wake()
 
     def _close_cleanly(self) -> None:
         self.flusher.flush()

@@ -114,7 +114,7 @@ class LogReader:
         self, log: CommitLog, settings: StoreSettings, *, keep_offset_on_correction: bool = False
     ) -> None:
         self._log = log
-        self._settings = settings
+        self.settings = settings
         self._memory_bytes = memory_bytes() * settings.memory_share_percent // 100
         self.hot = HotChunks(log)
         self.keep_offset_on_correction = keep_offset_on_correction
@@ -137,7 +137,7 @@ class LogReader:
         status, corrected = _check_offset(queue_offset, low, high)
         if status is not None:
             return GetResult(status, self._corrected(queue_offset, corrected), low, high)
-        scan_units = max(self._settings.filter_scan_bytes, max_messages * UNIT_BYTES) // UNIT_BYTES
+        scan_units = max(self.settings.filter_scan_bytes, max_messages * UNIT_BYTES) // UNIT_BYTES
         if tags_filter is None and record_filter is None:
             scan_units = min(scan_units, max_messages)
         units = queue.units(queue_offset, min(scan_units, high - queue_offset))
@@ -145,7 +145,7 @@ class LogReader:
             next_offset = self._corrected(queue_offset, queue.next_file_offset(queue_offset))
             return GetResult(GetStatus.OFFSET_FOUND_NULL, next_offset, low, high)
         if tags_filter is None and record_filter is None:
-            records = self._slices(units, min(max_bytes, self._settings.transfer_bytes_in_memory))
+            records = self._slices(units, min(max_bytes, self.settings.transfer_bytes_in_memory))
             if records is not None:
                 return GetResult(GetStatus.FOUND, queue_offset + len(records), low, high, records)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
@@ -165,7 +165,7 @@ class LogReader:
         if (
             view is None
             or not 0 < last + last_size - first <= max_bytes
-            or len(units) // UNIT_BYTES > self._settings.transfer_count_in_memory
+            or len(units) // UNIT_BYTES > self.settings.transfer_count_in_memory
             or first < max(self.hot.written_from, log.appended - self._memory_bytes)
             or last + last_size > start + log.file_bytes
         ):
@@ -194,7 +194,7 @@ class LogReader:
         record_filter: RecordFilter | None,
         may_block: bool,
     ) -> None:
-        log, settings, records = self._log, self._settings, result.records
+        log, settings, records = self._log, self.settings, result.records
         in_memory_from = log.appended - self._memory_bytes
         # What this process wrote long ago may have left the page cache again.
         hot_from, holds = max(self.hot.written_from, in_memory_from), self.hot.holds

@@ -7,7 +7,7 @@ import pytest
 from skylark.model.message import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
-    PropertyFinder,
+    property_finder,
     PutMessage,
     StoredMessage,
     SystemFlag,
@@ -127,7 +127,7 @@ def test_the_known_properties_are_found() -> None:
     ],
 )
 def test_a_finder_reads_as_the_parser_does(text: bytes, expected: bytes | None) -> None:
-    assert PropertyFinder("TAGS")(text) == expected
+    assert property_finder("TAGS")(text) == expected
     parsed = decode_properties(text).get("TAGS")
     assert (parsed.encode() if parsed is not None else None) == expected
 

@@ -260,6 +260,32 @@ def test_a_gap_is_filled_with_blank_units(disk: SimulatedDisk, queue: ConsumeQue
     assert offsets(loaded(disk)) == [0, 1000, None, None, None, 5000, None, None]
 
 
+def test_a_queue_of_which_only_a_name_is_left_begins_anew(disk: SimulatedDisk) -> None:
+    """After a crash the last file may be there, empty, and those before it not."""
+    disk.create(DIRECTORY / file_name(400), FILE_BYTES)
+    queue = loaded(disk)
+    assert (queue.min_offset, queue.max_offset) == (20, 20)
+    add(queue, 0, 1, 2)
+    assert offsets(queue) == [0, 1000, 2000]
+    write(queue)
+    assert disk.files(DIRECTORY) == [file_name(0)]
+    # Offsets that go on from there are taken as they are.
+    disk.lose(DIRECTORY)
+    disk.create(DIRECTORY / file_name(400), FILE_BYTES)
+    queue = loaded(disk)
+    add(queue, 20, 21)
+    assert offsets(queue) == [20000, 21000]
+
+
+def test_a_queue_cut_down_to_nothing_can_begin_earlier(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
+    add(queue, *range(20, 28))
+    write(queue)
+    queue.truncate(20000)
+    assert (queue.max_offset, queue.file_starts) == (20, [])
+    add(queue, 3)
+    assert (queue.min_offset, queue.max_offset) == (3, 4)
+
+
 @pytest.mark.parametrize("blanks", [range(0, 5), range(3, 12), range(8, 20), range(15, 25), range(10, 11)])
 def test_a_search_steps_over_blank_units(queue: ConsumeQueue, blanks: range) -> None:
     real = [offset for offset in range(25) if offset not in blanks]

@@ -1,0 +1,491 @@
+"""A broker under a thin pipelined client: messages a second, latency, processor time and memory per cell.
+
+python -m benchmarks.broker                                  all cells on ours
+python -m benchmarks.broker --peer apache                    and beside it, in turn, on Apache RocketMQ 5.3.3
+python -m benchmarks.broker --cells 'async-64-*' pull-1KiB   some of them
+python -m benchmarks.broker --server HOST:PORT               on a broker that runs already, instead of ours
+
+Cells: FLUSH-INFLIGHT-BODY; batch-BODY, 64 sends of 32 messages in flight; pull-BODY, a backlog in 4 queues,
+one pull of 32 in flight for each; client, the client against a server that does nothing: what it can drive.
+A round whose counts differ (sent, acknowledged, stored) is void and not among the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks._common import free_bytes, report, scratch
+from benchmarks._load import BROKER_CPU, Client, Counted, Process, can_pin, pinned, pull_frames, send_frames
+from skylark.errors import RocketMQError
+from skylark.protocol.requests.offset import GetMaxOffset
+from skylark.protocol.requests.topic import UpdateAndCreateTopic
+from skylark.remoting.blocking import BlockingConnection
+from tests.support.apache import (
+    DISK_OPTIONS,
+    SERVER_OPTIONS,
+    ApacheBroker,
+    ApacheNameServer,
+    PortReservation,
+)
+from tests.support.java import GroupProcess, JavaFailed, jars_of
+
+POM = Path(__file__).parent.parent / "tests" / "interop" / "java" / "pom-5.3.3.xml"
+QUEUES = 4
+CLIENT_BATCH = 32
+BACKLOG = 204_800
+CELL_WARM_UP_S = 1.0
+FILL_TIMEOUT_S = 60
+STORED_TIMEOUT_S = 30
+START_TIMEOUT_S = 30
+CALL_TIMEOUT_S = 10
+SETTLE_TIMEOUT_S = 30
+SETTLED_SHARE = 0.2  # of a processor
+DISK_RESERVE_BYTES = 4 << 30
+RECORD_OVERHEAD_BYTES = 400  # of a stored message, queue and index entries included; a generous guess
+EXPECTED_RATIO = 1.5
+BODIES = {"128B": 128, "1KiB": 1024}
+FLUSH_TYPES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
+# The same for all brokers. Waiting in the send queue is no error here: rates are compared, not refusals.
+SETTINGS: dict[str, str | int] = {
+    "mappedFileSizeCommitLog": 1 << 30,
+    "mappedFileSizeConsumeQueue": 6_000_000,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+    "waitTimeMillsInSendQueue": 10_000,
+}
+
+Figures = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is done to a broker. `batch` messages travel in a frame."""
+
+    name: str
+    flush: str
+    body_bytes: int
+    in_flight: int
+    batch: int = 1
+    pulls: bool = False
+
+
+def make_cells() -> list[Cell]:
+    cells = [
+        Cell(f"{flush}-{in_flight}-{body}", flush, body_bytes, in_flight)
+        for flush in FLUSH_TYPES
+        for in_flight in (1, 64, 1024)
+        for body, body_bytes in BODIES.items()
+    ]
+    for body, body_bytes in BODIES.items():
+        cells.append(Cell(f"batch-{body}", "async", body_bytes, 64, batch=CLIENT_BATCH))
+        cells.append(Cell(f"pull-{body}", "async", body_bytes, QUEUES, batch=CLIENT_BATCH, pulls=True))
+    return cells
+
+
+CELLS = make_cells()
+CLIENT_CELL = "client"
+
+# --- Brokers, each on a directory of its own ---
+
+
+@contextmanager
+def ours(directory: Path, flush: str) -> Iterator[str]:
+    """The address of our broker, with its name server in the same process."""
+    broker, name_server = PortReservation(-2, 0, 1), PortReservation(0)
+    command = [sys.executable, "-m", "skylark.cli.main", "serve", "--data", str(directory), "--flush", flush]
+    command += ["--broker-port", str(broker.base), "--namesrv-port", str(name_server.base)]
+    for key, value in {**SETTINGS, "metricsPromExporterPort": 0}.items():
+        command += ["--set", f"{key}={value}"]
+    directory.mkdir()
+    broker.release()
+    name_server.release()
+    with GroupProcess(command, log=directory / "benchmark.log") as process:
+        process.wait_until(lambda: listens(broker.base), "connection", START_TIMEOUT_S)
+        yield f"127.0.0.1:{broker.base}"
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), CALL_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+class MeasuredBroker(ApacheBroker):
+    """With the collector and both compilers of Apache's start script, and a heap of 2 GiB."""
+
+    heap_mb = 2048
+    options = (
+        *SERVER_OPTIONS,
+        *DISK_OPTIONS,
+        "-Xms2g",
+        "-XX:-UseSerialGC",
+        "-XX:+UseG1GC",
+        "-XX:G1HeapRegionSize=16m",
+        "-XX:G1ReservePercent=25",
+        "-XX:InitiatingHeapOccupancyPercent=30",
+        "-XX:TieredStopAtLevel=4",
+        "-XX:MaxDirectMemorySize=1g",
+    )
+
+
+@contextmanager
+def apache(directory: Path, flush: str) -> Iterator[str]:
+    """The address of Apache's broker; its name server runs beside it."""
+    classpath = jars_of(POM)
+    settings = SETTINGS | {"flushDiskType": FLUSH_TYPES[flush]}
+    with ApacheNameServer(classpath, directory / "name-server") as name_server:
+        broker = MeasuredBroker(
+            classpath,
+            directory / "home",
+            directory / "store",
+            name_server=name_server.address,
+            settings=settings,
+        )
+        with broker:
+            yield broker.address
+
+
+@contextmanager
+def running(address: str) -> Iterator[str]:
+    """A broker that somebody else started."""
+    yield address
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A broker that can be started. All cells share `warm_up_s`, before the first round."""
+
+    name: str
+    start: Callable[[Path, str], AbstractContextManager[str]]
+    warm_up_s: float = 0.0
+    is_started_here: bool = True
+
+
+# --- One cell ---
+
+
+class Target:
+    """A running broker and what is needed to measure it."""
+
+    def __init__(self, contender: Contender, address: str, client: Client, directory: Path) -> None:
+        self.contender = contender
+        self.address = address
+        self._client = client
+        self._directory = directory
+        self._connection = BlockingConnection(address)
+        self.process = Process(address)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def measure(self, cell: Cell, turn: str, seconds: float) -> tuple[Figures, list[str]]:
+        """The figures of one round, and why they are void, if they are."""
+        topic = f"benchmark-{cell.name}" + (f"-{turn}" if cell.pulls else "")
+        self._create(topic)
+        frames = self._directory / "frames"
+        wrong = self._fill(topic, cell) if cell.pulls else []
+        before = self._stored(topic)
+        if cell.pulls:
+            frames.write_bytes(pull_frames(topic, QUEUES, CLIENT_BATCH))
+        else:
+            frames.write_bytes(send_frames(topic, QUEUES, cell.body_bytes, cell.batch))
+        marks: dict[str, Figures] = {}
+
+        def watch(word: str) -> None:
+            marks[word] = {"cpu_us": self.process.cpu_us(), "anonymous_mib": self.process.anonymous_mib()}
+
+        counted = self._client.run(
+            self.address, frames, in_flight=cell.in_flight, warm_up_s=CELL_WARM_UP_S, seconds=seconds,
+            frames_max=0 if cell.pulls else self._frames_max(cell), watch=watch,
+        )  # fmt: skip
+        expected = before + (0 if cell.pulls else counted.acknowledged * cell.batch)
+        wrong += discrepancies(counted, expected, self._wait_stored(topic, expected))
+        if not counted.answers:
+            wrong.append("nothing was answered in the time measured")
+        # What this round left in memory must not be written during the next one, another broker's perhaps.
+        os.sync()
+        return figures_of(cell, counted, marks), wrong
+
+    def warm_up(self, cells: list[Cell]) -> None:
+        """Do a little of everything, then wait until the compilers that it woke have gone to rest.
+
+        A broker that we started may use all processors for that: on one, compiling takes minutes.
+        """
+        share = self.contender.warm_up_s / len(cells)
+        if not share:
+            return
+        with self.process.spread() if self.contender.is_started_here else nullcontext():
+            for cell in cells:
+                self.measure(cell, "warm-up", share)
+            self._wait_settled()
+
+    def _wait_settled(self) -> None:
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        before, share = self.process.cpu_us(), 1.0
+        while before is not None and share > SETTLED_SHARE and time.monotonic() < deadline:
+            time.sleep(1)
+            after = self.process.cpu_us() or 0.0
+            before, share = after, (after - before) / 1e6
+
+    def _create(self, topic: str) -> None:
+        request = UpdateAndCreateTopic(
+            topic=topic, default_topic="TBW102", read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6,
+            topic_filter_type="SINGLE_TAG", order=False, topic_sys_flag=0,
+        )  # fmt: skip
+        self._connection.call(request, timeout_s=CALL_TIMEOUT_S)
+
+    def _stored(self, topic: str) -> int:
+        return sum(
+            self._connection.call(GetMaxOffset(topic=topic, queue_id=queue), timeout_s=CALL_TIMEOUT_S)
+            for queue in range(QUEUES)
+        )
+
+    def _wait_stored(self, topic: str, expected: int) -> int:
+        """What the queues hold; they may be filled a while after the answers."""
+        deadline = time.monotonic() + STORED_TIMEOUT_S
+        while (stored := self._stored(topic)) < expected and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return stored
+
+    def _fill(self, topic: str, cell: Cell) -> list[str]:
+        frames = self._directory / "frames"
+        frames.write_bytes(send_frames(topic, QUEUES, cell.body_bytes, CLIENT_BATCH))
+        counted = self._client.run(
+            self.address, frames, in_flight=16, warm_up_s=0, seconds=FILL_TIMEOUT_S,
+            frames_max=BACKLOG // CLIENT_BATCH,
+        )  # fmt: skip
+        return discrepancies(counted, BACKLOG, self._wait_stored(topic, BACKLOG))
+
+    def _frames_max(self, cell: Cell) -> int:
+        """What the disk has room for: the round ends early there."""
+        room = max(free_bytes(self._directory) - DISK_RESERVE_BYTES, 0)
+        return max(room // ((cell.body_bytes + RECORD_OVERHEAD_BYTES) * cell.batch), 1)
+
+
+def discrepancies(counted: Counted, expected: int, stored: int) -> list[str]:
+    """Sent, acknowledged and stored must be the same number; one sentence for each difference."""
+    wrong = []
+    if counted.refused:
+        wrong.append(f"{counted.refused} refused, the last with code {counted.refusal_code}")
+    if counted.unexpected:
+        wrong.append(f"{counted.unexpected} answers that nothing asked for, or with wrong records")
+    if counted.acknowledged != counted.sent:
+        wrong.append(f"{counted.acknowledged} of {counted.sent} acknowledged")
+    if stored != expected:
+        wrong.append(f"{stored} messages stored instead of {expected}")
+    return wrong
+
+
+def figures_of(cell: Cell, counted: Counted, marks: dict[str, Figures]) -> Figures:
+    messages = counted.records if cell.pulls else counted.answers * cell.batch
+    begin, end = marks.get("begin", {}).get("cpu_us"), marks["end"]["cpu_us"]
+    return {
+        "messages_per_s": messages / counted.seconds if messages else 0.0,
+        "p50_us": counted.p50_us,
+        "p99_us": counted.p99_us,
+        "p999_us": counted.p999_us,
+        "broker_cpu_us": None if begin is None or end is None or not messages else (end - begin) / messages,
+        "client_cpu_us": counted.client_cpu_us / messages if messages else None,
+        "rss_anon_mib": marks["end"]["anonymous_mib"],
+        "seconds": counted.seconds,
+    }
+
+
+# --- All cells ---
+
+
+class Table:
+    """The figures of all rounds, by cell and contender."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._rounds: dict[str, dict[str, list[tuple[Figures, list[str]]]]] = {}
+
+    def add(self, cell: str, name: str, figures: Figures, wrong: list[str]) -> None:
+        self._rounds.setdefault(cell, {}).setdefault(name, []).append((figures, wrong))
+        cpu = figures["broker_cpu_us"]
+        print(
+            f"{cell:16} {name:8} {figures['messages_per_s']:>9,.0f}/s  p50 {figures['p50_us']:>8,.0f} us"
+            f"  p99 {figures['p99_us']:>8,.0f} us  broker {'?' if cpu is None else f'{cpu:.1f}'} us/message"
+            f"{'  VOID: ' + '; '.join(wrong) if wrong else ''}",
+            file=sys.stderr,
+        )
+
+    def results(self, names: list[str]) -> dict[str, Any]:
+        results = {cell: self._cell(by_name, names) for cell, by_name in self._rounds.items()}
+        for cell, result in results.items() if len(names) == 2 else ():
+            ratio, p99 = result["ratio"].get("median", "void"), result["p99_ratio"].get("median", "void")
+            print(f"{cell:16} {' / '.join(names)}: {ratio}, p99 {p99}", file=sys.stderr)
+        return results
+
+    def _cell(self, by_name: dict[str, list[tuple[Figures, list[str]]]], names: list[str]) -> dict[str, Any]:
+        result: dict[str, Any] = {name: self._summary(rounds) for name, rounds in by_name.items()}
+        if len(names) == 2:
+            # The last round may lack its second half, if a broker failed.
+            pairs = zip(*(by_name.get(name, []) for name in names), strict=False)
+            good = [(mine, peers) for (mine, wrong), (peers, also) in pairs if not wrong and not also]
+            for key, title, expected in (
+                ("messages_per_s", "ratio", {"expected_at_least": EXPECTED_RATIO}),
+                ("p99_us", "p99_ratio", {"expected_at_most": 1.0}),
+            ):
+                ratios = [(mine[key] or 0) / (peers[key] or 1) for mine, peers in good]
+                result[title] = (spread(ratios) if ratios else {"void": True}) | expected
+        return result
+
+    def _summary(self, rounds: list[tuple[Figures, list[str]]]) -> dict[str, Any]:
+        good = [figures for figures, wrong in rounds if not wrong]
+        result: dict[str, Any] = {"rounds": len(good)}
+        void = [wrong for _, wrong in rounds if wrong]
+        if void:
+            result["void"] = void
+        if any((figures["seconds"] or 0) < 0.9 * self._seconds for figures in good):
+            result["shrunk"] = "the disk has no room for the whole time"
+        for key in good[0] if good else ():
+            values = [value for figures in good if (value := figures[key]) is not None]
+            result[key] = spread(values) if values else None
+        return result
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    digits = 2 if max(values) < 100 else 0
+    return {
+        "median": round(statistics.median(values), digits),
+        "min": round(min(values), digits),
+        "max": round(max(values), digits),
+    }
+
+
+@contextmanager
+def alone(target: Target, targets: list[Target]) -> Iterator[None]:
+    """The brokers whose turn it is not are stopped: an idle JVM takes up to a tenth of a processor."""
+    others = [other for other in targets if other is not target and other.contender.is_started_here]
+    for other in others:
+        other.process.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for other in others:
+            other.process.signal(signal.SIGCONT)
+
+
+def run_mode(
+    flush: str,
+    cells: list[Cell],
+    contenders: list[Contender],
+    client: Client,
+    table: Table,
+    arguments: argparse.Namespace,
+) -> None:
+    """All rounds of the cells of one flush mode: the brokers stay, and take turns cell by cell."""
+    with ExitStack() as stack:
+        path = stack.enter_context(scratch())
+        targets: list[Target] = []
+        for contender in contenders:
+            with pinned(BROKER_CPU) if arguments.broker_cpus == "one" else nullcontext():
+                address = stack.enter_context(contender.start(path / contender.name, flush))
+            targets.append(target := Target(contender, address, client, path))
+            stack.callback(target.close)
+            with alone(target, targets):
+                target.warm_up(cells)
+        for turn in range(arguments.rounds):
+            for cell in cells:
+                for target in targets:
+                    with alone(target, targets):
+                        figures, wrong = target.measure(cell, str(turn), arguments.seconds)
+                    table.add(cell.name, target.contender.name, figures, wrong)
+
+
+def client_cell(client: Client, seconds: float) -> dict[str, Any]:
+    """What the client can drive: a broker's figures near these would be the client's."""
+    result: dict[str, Any] = {}
+    for body, body_bytes in BODIES.items():
+        for in_flight in (1, 64, 1024):
+            with scratch() as path, client.answering(int(seconds) + 30) as address:
+                frames = path / "frames"
+                frames.write_bytes(send_frames("benchmark", QUEUES, body_bytes))
+                counted = client.run(address, frames, in_flight=in_flight, warm_up_s=0.2, seconds=seconds)
+            result[f"{in_flight}-{body}"] = {
+                "messages_per_s": round(counted.answers / counted.seconds),
+                "p50_us": counted.p50_us,
+                "p99_us": counted.p99_us,
+                "client_cpu_us": round(counted.client_cpu_us / counted.answers, 2),
+            }
+    return result
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [CLIENT_CELL, *(cell.name for cell in CELLS)]
+    parser.add_argument("--cells", nargs="+", default=["*"], metavar="PATTERN", help=f"of {', '.join(names)}")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a round of a cell")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", choices=["apache"], help="measure another system beside it, and the ratio")
+    parser.add_argument("--server", metavar="HOST:PORT", help="measure this broker instead of starting ours")
+    parser.add_argument("--flush", choices=list(FLUSH_TYPES), help="cells of this mode; how --server flushes")
+    parser.add_argument("--warm-up", type=float, default=60.0, help="seconds for a JVM to compile itself")
+    parser.add_argument("--broker-cpus", choices=["one", "all"], default="one", help="the client has one")
+    arguments = parser.parse_args()
+    arguments.names = [
+        name for name in names if any(fnmatch.fnmatchcase(name, each) for each in arguments.cells)
+    ]
+    if not arguments.names:
+        parser.error(f"no cell is called {' or '.join(arguments.cells)}; there are {', '.join(names)}")
+    if arguments.server and not arguments.flush:
+        arguments.flush = "async"
+    return arguments
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    # An end from outside takes the brokers and their directories along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    contenders = [Contender("ours", ours)]
+    if arguments.server:
+        server = Contender("server", lambda *_: running(arguments.server), arguments.warm_up, False)
+        contenders = [server]
+    if arguments.peer:
+        contenders.append(Contender("apache", apache, arguments.warm_up))
+    table = Table(arguments.seconds)
+    client = Client()
+    results: dict[str, Any] = {
+        "conditions": {
+            "client": client.kind,
+            "broker_cpus": arguments.broker_cpus if can_pin() else "shared with the client",
+            "seconds": arguments.seconds,
+            "rounds": arguments.rounds,
+        }
+    }
+    try:
+        if CLIENT_CELL in arguments.names and client.can_answer:
+            results[CLIENT_CELL] = client_cell(client, min(arguments.seconds, 1.0))
+        for flush in [arguments.flush] if arguments.flush else FLUSH_TYPES:
+            cells = [cell for cell in CELLS if cell.name in arguments.names and cell.flush == flush]
+            if cells:
+                run_mode(flush, cells, contenders, client, table, arguments)
+    except (JavaFailed, RuntimeError, RocketMQError, pytest.skip.Exception, pytest.fail.Exception) as error:
+        results["failed"] = str(error)
+    report("broker", results | table.results([contender.name for contender in contenders]))
+    if "failed" in results:
+        sys.exit(f"benchmark: {results['failed']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Broker: builds the parts, starts and stops them. No request is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from skylark.broker.handlers.pull import PullPath
+from skylark.broker.handlers.send import SendPath
+from skylark.broker.long_polling import HeldPull
+from skylark.broker.monitor import Monitor
+from skylark.broker.persistence import MetadataWriter, load_metadata
+from skylark.broker.registration import Registration
+from skylark.broker.routes import fast_routes, main_routes
+from skylark.broker.state import BrokerState
+from skylark.broker.stats import STEP_S
+from skylark.clock import Clock
+from skylark.protocol.connection import Limits
+from skylark.remoting.server import Peer, RemotingServer, ServerLimits
+from skylark.settings import BrokerSettings
+from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.store.disk import Disk
+from skylark.store.placed import Placed
+
+log = logging.getLogger(__name__)
+
+EXPIRE_WAITERS_S = 0.1
+INDEX_SLICE = 64
+
+
+class Broker(BrokerState):
+    """A broker on the running loop. Start it once, stop it once."""
+
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock | None = None, disk: Disk | None = None
+    ) -> None:
+        super().__init__(settings, clock=clock, disk=disk)
+        # A disk that hangs stops the writing of metadata, and nothing else.
+        self._writers = ThreadPoolExecutor(1, "skylark-metadata")
+        self._pull_path = PullPath(self)
+        self._send_path = SendPath(self)
+        self._indexing = False
+        self.registration = Registration(self)
+        self.monitor = Monitor(self)
+        self._server = RemotingServer(server_limits(self.live.current), on_disconnect=self._disconnected)
+        self._build_files()
+
+    def _build_files(self) -> None:
+        settings = self.live.current
+        directory = settings.config_directory
+        self.metadata = MetadataWriter(
+            gather_s=settings.metadata_gather_ms / 1000, run_blocking=self._run_writer
+        )
+        self._topics_file = self.metadata.add(directory / "topics.json", self.topics.snapshot)
+        groups_file = self.metadata.add(directory / "subscriptionGroup.json", self.groups.snapshot)
+        self._offsets_file = self.metadata.add(directory / "consumerOffset.json", self.offsets.snapshot)
+        self._delays_file = self.metadata.add(directory / "delayOffset.json", self.schedule.snapshot)
+        self._offset_changes_saved = self._delay_changes_saved = 0
+        self.topics.on_change = self._topics_changed
+        self.groups.on_change = groups_file.mark
+        modes_file = self.metadata.add(directory / "messageRequestMode.json", self.request_modes.snapshot)
+        self.request_modes.on_change = modes_file.mark
+        if (path := settings.config_path) is not None:
+            config_file = self.metadata.add(path, lambda: self.configuration.snapshot(path))
+            self.configuration.on_change = config_file.mark
+
+    # --- Life ---
+
+    async def start(self) -> None:
+        """Recover the store, load metadata, listen, register. Raises StoreError, OSError."""
+        self._loop = asyncio.get_running_loop()
+        settings = self.live.current
+        try:
+            await self._loop.run_in_executor(self.readers, self._open)
+            main, fast = (make(self, self._send_path, self._pull_path) for make in (main_routes, fast_routes))
+            await self._server.listen(settings.host, self.port, main)
+            await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, fast)
+            self.monitor.start(settings.host, settings.metrics_port)
+        except BaseException:
+            await self.stop()
+            raise
+        self._start_services(settings)
+        log.info("broker started name=%s address=%s", settings.name, self.address)
+
+    def _open(self) -> None:
+        """What waits for the disk: metadata and the store. Nothing else runs yet."""
+        directory = self.live.current.config_directory
+        load_metadata(directory / "topics.json", self.topics.load)
+        load_metadata(directory / "subscriptionGroup.json", self.groups.load)
+        load_metadata(directory / "consumerOffset.json", self.offsets.load)
+        load_metadata(directory / "messageRequestMode.json", self.request_modes.load)
+        self.store.open()
+        load_metadata(directory / "delayOffset.json", self.schedule.load)
+        queues: dict[str, int] = {}
+        for topic, queue_id in self.store.queues:
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        for topic in self.topics.adopt(queues.items(), now_ms=self.clock.now_ms()):
+            log.warning("topic taken from the store, no file names it topic=%s", topic)
+
+    def _start_services(self, settings: BrokerSettings) -> None:
+        self.store.on_arrival = self._arrived
+        self.store.on_flushed = self._hop_to_loop
+        self.store.start()
+        tasks = self.tasks
+        tasks.spawn(self.metadata.run())
+        tasks.spawn(self.schedule.run())
+        tasks.every(lambda: settings.offset_persist_interval_ms / 1000, self._save_offsets)
+        tasks.every(lambda: settings.delay_offset_persist_interval_ms / 1000, self._save_delays)
+        tasks.every(lambda: settings.hold_check_interval_ms / 1000, self.long_polling.check)
+        tasks.every(lambda: settings.client_scan_interval_ms / 1000, self._expire_clients)
+        tasks.every(lambda: STEP_S, lambda: self.stats.step(self.clock.monotonic(), self.clock.now_ms()))
+        if self.syncs:
+            tasks.every(lambda: EXPIRE_WAITERS_S, self.store.expire_waiters)
+        self.registration.start()
+
+    async def stop(self) -> None:
+        """Unregister, answer what is at work, save everything, close the store. Also after a failed start."""
+        await self.registration.stop()
+        self.monitor.stop()
+        self.long_polling.wake_all()
+        await self._server.close(drain_timeout_s=self.live.current.shutdown_timeout_ms / 1000)
+        await self.tasks.close()
+        self._save_offsets()
+        self._save_delays()
+        try:
+            await self.metadata.flush()
+        finally:
+            await asyncio.get_running_loop().run_in_executor(self.readers, self.store.close)
+            self.readers.shutdown(wait=False)
+            self._writers.shutdown(wait=False)
+            log.info("broker stopped name=%s address=%s", self.live.current.name, self.address)
+
+    # --- Called by the parts ---
+
+    def resume_pull(self, held: HeldPull) -> None:
+        self._pull_path.resume(held)
+
+    async def wait_registered(self) -> None:
+        await self.registration.settle()
+
+    def _arrived(self, batch: Sequence[Placed]) -> None:
+        """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
+        if not self._indexing and self.store.index is not None:
+            self._indexing = True
+            self._loop.call_soon(self._build_index)
+        self.long_polling.arrived(batch)
+
+    def _build_index(self) -> None:
+        self._indexing = self.store.build_some_index(INDEX_SLICE)
+        if self._indexing:
+            self._loop.call_soon(self._build_index)
+
+    def _hop_to_loop(self) -> None:
+        """The flush thread is done: go on where the tables live."""
+        self._loop.call_soon_threadsafe(self.store.advance)
+
+    def _topics_changed(self) -> None:
+        self._topics_file.mark()
+        self.registration.topics_changed()
+
+    def _disconnected(self, peer: Peer) -> None:
+        self.long_polling.drop(peer)
+        self.producers.channel_closed(peer)
+        for notice in self.consumers.channel_closed(peer):
+            self.tell(notice)
+
+    def _expire_clients(self) -> None:
+        now = self.clock.monotonic()
+        silent, notices = self.consumers.expire(now)
+        for channel in dict.fromkeys([*silent, *self.producers.expire(now)]):
+            if isinstance(channel, Peer):
+                log.warning("client silent for too long, closed peer=%s", channel.address)
+                channel.abort()
+        for notice in notices:
+            self.tell(notice)
+        self.locks.expire(now)
+
+    def _save_offsets(self) -> None:
+        if self.offsets.changes != self._offset_changes_saved:
+            self._offset_changes_saved = self.offsets.changes
+            self._offsets_file.mark()
+
+    def _save_delays(self) -> None:
+        if self.schedule.changes != self._delay_changes_saved:
+            self._delay_changes_saved = self.schedule.changes
+            self.schedule.bump()
+            self._delays_file.mark()
+
+    async def _run_writer(self, write: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._writers, write)
+
+
+def server_limits(settings: BrokerSettings) -> ServerLimits:
+    return ServerLimits(
+        protocol=Limits(frame_bytes_max=settings.frame_bytes_max),
+        connections_max=settings.connections_max,
+        requests_in_flight_max=settings.requests_in_flight_max,
+        bytes_in_flight_max=settings.bytes_in_flight_max,
+        write_high_water_bytes=settings.write_high_water_bytes,
+        write_bytes_max=settings.write_bytes_max,
+        idle_timeout_s=settings.idle_timeout_s,
+    )

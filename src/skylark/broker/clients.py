@@ -1,0 +1,409 @@
+"""Pure. Which clients are there, in which groups, and who must hear of it when that changes.
+
+Nothing here speaks to anybody: what is to be done is returned. Times are monotonic seconds.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from skylark.broker.filters import Subscription, ready
+from skylark.broker.refusals import full, system_error
+from skylark.errors import BrokerError
+from skylark.protocol.bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumerData,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+    SubscriptionData,
+)
+from skylark.protocol.codes import ResponseCode
+from skylark.settings import BrokerSettings
+from skylark.settings.live import Live
+
+BROADCASTING = "BROADCASTING"
+ACTIVELY = "CONSUME_ACTIVELY"
+CHOICES_MAX = 4
+
+
+class Channel(Protocol):
+    """A client's connection, as far as it matters here. Hashed by identity."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_writable(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who speaks on a channel, by the header and the heartbeat."""
+
+    channel: Channel
+    client_id: str
+    language: str
+    version: int
+
+    def connection(self) -> ClientConnection:
+        return ClientConnection(
+            client_id=self.client_id,
+            client_addr=self.channel.address,
+            language=self.language,
+            version=self.version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """To be told to these channels: the members of the group changed."""
+
+    group: str
+    channels: tuple[Channel, ...]
+
+
+@dataclass(slots=True)
+class _Member:
+    client: Client
+    seen_at: float
+
+
+class _Membership:
+    """Groups and the channels in them."""
+
+    def __init__(self, live: Live[BrokerSettings]) -> None:
+        self._live = live
+        self.groups: dict[str, dict[Channel, _Member]] = {}
+        self._groups_by_channel: dict[Channel, set[str]] = {}
+
+    def join(self, group: str, client: Client, now: float) -> bool:
+        """Take a client into a group, or see it again. Return whether its channel is new there."""
+        members = self.groups.get(group)
+        member = members.get(client.channel) if members is not None else None
+        if member is not None:
+            member.client, member.seen_at = client, now
+            return False
+        settings = self._live.current
+        theirs = self._groups_by_channel.get(client.channel, ())
+        if len(theirs) >= settings.client_groups_max:
+            raise full("groups of one client", settings.client_groups_max)
+        if members is None and len(self.groups) >= settings.groups_max:
+            raise full("groups with clients", settings.groups_max)
+        self.groups.setdefault(group, {})[client.channel] = _Member(client, now)
+        self._groups_by_channel.setdefault(client.channel, set()).add(group)
+        return True
+
+    def leave(self, group: str, channel: Channel) -> Client | None:
+        """Take a channel out of a group; with the last one the group goes."""
+        member = self.groups.get(group, {}).pop(channel, None)
+        if member is None:
+            return None
+        if not self.groups[group]:
+            del self.groups[group]
+        theirs = self._groups_by_channel[channel]
+        theirs.remove(group)
+        if not theirs:
+            del self._groups_by_channel[channel]
+        return member.client
+
+    def groups_of(self, channel: Channel) -> list[str]:
+        return sorted(self._groups_by_channel.get(channel, ()))
+
+    def clients(self, group: str) -> list[Client]:
+        return [member.client for member in self.groups.get(group, {}).values()]
+
+    def silent(self, now: float) -> list[tuple[str, Client]]:
+        """Return who has not been seen for longer than clients may be silent."""
+        since = now - self._live.current.client_expiry_ms / 1000
+        return [
+            (group, member.client)
+            for group, members in self.groups.items()
+            for member in members.values()
+            if member.seen_at < since
+        ]
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A group with members, as the last heartbeat of any of them describes it."""
+
+    name: str
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    fingerprint: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a heartbeat did to one group.
+
+    `subscription_changed` is for the client that leaves its subscriptions out: it must send them next time.
+    """
+
+    subscription_changed: bool
+    notice: Notice | None
+
+
+class Consumers:
+    """The consumers that are online, and what those want that pull without a heartbeat."""
+
+    def __init__(self, live: Live[BrokerSettings]) -> None:
+        self._live = live
+        self._membership = _Membership(live)
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._groups_by_topic: dict[str, set[str]] = {}
+        self._compensated: dict[tuple[str, str], tuple[Subscription, float]] = {}
+
+    # --- Coming and going ---
+
+    def register(
+        self,
+        client: Client,
+        data: ConsumerData,
+        *,
+        notify: bool,
+        now: float,
+        fingerprint: int = 0,
+        without_subscriptions: bool = False,
+    ) -> Registered:
+        """Take what a heartbeat says of one group. `notify`: the group's own switch.
+
+        A fingerprint of 0 is that of an older client, which always sends its subscriptions. Raises
+        BrokerError 1 for more groups or subscriptions than the settings allow.
+        """
+        name = data.group_name
+        limit = self._live.current.group_subscriptions_max
+        if len(data.subscription_data_set) > limit:
+            raise full("subscriptions of one group", limit)
+        joined = self._membership.join(name, client, now)
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = ConsumerGroup(name)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        differs = group.fingerprint is not None and group.fingerprint != fingerprint
+        group.fingerprint = fingerprint
+        if without_subscriptions:
+            # A client that leaves them out to a broker that has never heard them could not pull for ever.
+            differs = differs or not group.subscriptions
+            changed = False
+        else:
+            changed = self._subscribe(group, data.subscription_data_set)
+        notice = self._notice(group) if (joined or changed) and notify else None
+        return Registered(fingerprint == 0 or differs, notice)
+
+    def unregister(self, group: str, channel: Channel, *, notify: bool) -> Notice | None:
+        """Take a client out that says goodbye. The others are told even if it was not there."""
+        record = self._groups.get(group)
+        if record is None:
+            return None
+        self._leave(group, channel)
+        return self._notice(record) if notify else None
+
+    def channel_closed(self, channel: Channel) -> list[Notice]:
+        """Take a client out of all groups, whose connection has ended."""
+        return self._remove((group, channel) for group in self._membership.groups_of(channel))
+
+    def expire(self, now: float) -> tuple[list[Channel], list[Notice]]:
+        """Take out who has been silent for too long. Return the channels to close and who is to be told."""
+        expiry_s = self._live.current.subscription_expiry_ms / 1000
+        for key in [key for key, (_, at) in self._compensated.items() if now - at > expiry_s]:
+            del self._compensated[key]
+        silent = [(group, client.channel) for group, client in self._membership.silent(now)]
+        notices = self._remove(silent)
+        return list(dict.fromkeys(channel for _, channel in silent)), notices
+
+    def compensate(self, group: str, subscription: Subscription, *, now: float) -> None:
+        """Remember what a pull brought along, for questions about the group, as long as there is room."""
+        key = (group, subscription.data.topic)
+        if key in self._compensated or len(self._compensated) < self._live.current.offset_keys_max:
+            self._compensated[key] = (subscription, now)
+
+    # --- Questions ---
+
+    def group(self, group: str) -> ConsumerGroup | None:
+        """Return a group that has members."""
+        return self._groups.get(group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups online that subscribe a topic."""
+        return sorted(self._groups_by_topic.get(topic, ()))
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Return what a group wants of a topic, by its heartbeats or else by its pulls."""
+        record = self._groups.get(group)
+        subscription = record.subscriptions.get(topic) if record is not None else None
+        return subscription if subscription is not None else self.compensated(group, topic)
+
+    def compensated(self, group: str, topic: str) -> Subscription | None:
+        """Return what the last pull of a group brought along."""
+        known = self._compensated.get((group, topic))
+        return known[0] if known is not None else None
+
+    def is_member(self, group: str, channel: Channel) -> bool:
+        return channel in self._membership.groups.get(group, ())
+
+    def clients(self, group: str) -> list[Client]:
+        return self._membership.clients(group)
+
+    def client_ids(self, group: str) -> list[str]:
+        """Return the ids among which a group's queues are divided. Raises BrokerError 1 if there are none."""
+        clients = self._membership.clients(group)
+        if not clients:
+            raise system_error(f"no consumer for this group, {group}")
+        return [client.client_id for client in clients]
+
+    def client(self, group: str, client_id: str) -> Client:
+        """Return one member. Raises BrokerError 1 if it is not online."""
+        for client in self._membership.clients(group):
+            if client.client_id == client_id:
+                return client
+        raise system_error(f"The Consumer <{group}> <{client_id}> not online")
+
+    def connection(self, group: str) -> ConsumerConnection:
+        """Return a group as administrators see it. Raises BrokerError 206 if it is not online."""
+        record = self._groups.get(group)
+        if record is None:
+            raise BrokerError.for_code(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
+            )
+        return ConsumerConnection(
+            connection_set=[client.connection() for client in self._membership.clients(group)],
+            subscription_table={topic: wanted.data for topic, wanted in record.subscriptions.items()},
+            consume_type=record.consume_type,
+            message_model=record.message_model,
+            consume_from_where=record.consume_from_where,
+        )
+
+    # --- Inside ---
+
+    def _subscribe(self, group: ConsumerGroup, wanted: Iterable[SubscriptionData]) -> bool:
+        """Take a group's subscriptions; return whether topics came or went, new expressions apart."""
+        changed = False
+        topics = set()
+        for data in wanted:
+            topics.add(data.topic)
+            known = group.subscriptions.get(data.topic)
+            if known is None or data.sub_version > known.data.sub_version:
+                group.subscriptions[data.topic] = ready(data)
+                self._groups_by_topic.setdefault(data.topic, set()).add(group.name)
+                changed = changed or known is None
+        for topic in group.subscriptions.keys() - topics:
+            del group.subscriptions[topic]
+            self._forget_topic(topic, group.name)
+            changed = True
+        return changed
+
+    def _leave(self, group: str, channel: Channel) -> bool:
+        if self._membership.leave(group, channel) is None:
+            return False
+        if group not in self._membership.groups:
+            for topic in self._groups.pop(group).subscriptions:
+                self._forget_topic(topic, group)
+        return True
+
+    def _remove(self, leaving: Iterable[tuple[str, Channel]]) -> list[Notice]:
+        left: dict[str, ConsumerGroup] = {}
+        for group, channel in leaving:
+            record = self._groups[group]
+            if self._leave(group, channel):
+                left[group] = record
+        return [notice for record in left.values() if (notice := self._notice(record)) is not None]
+
+    def _forget_topic(self, topic: str, group: str) -> None:
+        groups = self._groups_by_topic[topic]
+        groups.remove(group)
+        if not groups:
+            del self._groups_by_topic[topic]
+
+    def _notice(self, group: ConsumerGroup) -> Notice | None:
+        """Return whom to tell of a change; nobody in a group whose members do not share its queues."""
+        if group.message_model == BROADCASTING or not self._live.current.notify_members:
+            return None
+        channels = tuple(self._membership.groups.get(group.name, ()))
+        return Notice(group.name, channels) if channels else None
+
+
+class Producers:
+    """The producers that are online."""
+
+    def __init__(self, live: Live[BrokerSettings]) -> None:
+        self._membership = _Membership(live)
+        self._channels: dict[str, Channel] = {}
+        self._turn = 0
+
+    def register(self, group: str, client: Client, *, now: float) -> None:
+        """Take what a heartbeat says of one group. Raises BrokerError 1 for more than the settings allow."""
+        self._membership.join(group, client, now)
+        self._channels[client.client_id] = client.channel
+
+    def unregister(self, group: str, channel: Channel) -> None:
+        """Take a client out that says goodbye."""
+        self._leave([(group, channel)])
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Take a client out of all groups, whose connection has ended."""
+        self._leave((group, channel) for group in self._membership.groups_of(channel))
+
+    def expire(self, now: float) -> list[Channel]:
+        """Take out who has been silent for too long, and return the channels to close."""
+        silent = [(group, client.channel) for group, client in self._membership.silent(now)]
+        self._leave(silent)
+        return list(dict.fromkeys(channel for _, channel in silent))
+
+    def channel(self, client_id: str) -> Channel | None:
+        """Return where a client is reached."""
+        return self._channels.get(client_id)
+
+    def choose(self, group: str) -> Channel | None:
+        """Return a channel of a group, each in its turn: one that reads what we write, or at least lives."""
+        channels = list(self._membership.groups.get(group, ()))
+        self._turn += 1
+        living = None
+        for step in range(min(CHOICES_MAX, len(channels))):
+            channel = channels[(self._turn + step) % len(channels)]
+            if channel.is_closed:
+                continue
+            if channel.is_writable:
+                return channel
+            living = channel
+        return living
+
+    def connection(self, group: str) -> ProducerConnection:
+        """Return a group as administrators see it. Raises BrokerError 1 if it is not online."""
+        clients = self._membership.clients(group)
+        if not clients:
+            raise system_error(f"the producer group[{group}] not exist")
+        return ProducerConnection(connection_set=[client.connection() for client in clients])
+
+    def table(self, *, now: float, now_ms: int) -> ProducerTable:
+        """Return all producers, and when they were last seen on the wall clock."""
+        return ProducerTable(
+            data={
+                group: [
+                    ProducerInfo(
+                        client_id=member.client.client_id,
+                        remote_ip=f"/{member.client.channel.address}",
+                        language=member.client.language,
+                        version=member.client.version,
+                        last_update_timestamp=now_ms - round((now - member.seen_at) * 1000),
+                    )
+                    for member in members.values()
+                ]
+                for group, members in self._membership.groups.items()
+            }
+        )
+
+    def _leave(self, leaving: Iterable[tuple[str, Channel]]) -> None:
+        for group, channel in list(leaving):
+            client = self._membership.leave(group, channel)
+            if client is None or self._membership.groups_of(channel):
+                continue
+            if self._channels.get(client.client_id) is channel:
+                del self._channels[client.client_id]

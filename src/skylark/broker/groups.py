@@ -1,0 +1,157 @@
+"""Pure. SubscriptionGroups: what consumer groups may do, and which topics they may not read."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from skylark.broker.attributes import GROUP_ATTRIBUTES, altered
+from skylark.broker.documents import Encode, decode_document, encode_document, next_version
+from skylark.broker.refusals import full, invalid_parameter
+from skylark.model import names
+from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from skylark.settings import BrokerSettings
+from skylark.settings.live import Live
+
+# Administrators may give groups any name, as in RocketMQ. Not all make a topic, and consume.
+GROUP_CHARS_MAX = 255
+READ_FORBIDDEN = 1 << 2
+
+
+class SubscriptionGroups:
+    """All groups by name. Configs are values: a change puts a new one in place of the old."""
+
+    def __init__(self, live: Live[BrokerSettings], *, now_ms: int) -> None:
+        self.data_version = DataVersion(timestamp=now_ms)
+        self._live = live
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change, for the file to be written."""
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self._groups = {group: SubscriptionGroupConfig(group_name=group) for group in names.SYSTEM_GROUPS}
+
+    # --- Questions ---
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        return self._groups.get(group)
+
+    def all(self) -> list[SubscriptionGroupConfig]:
+        return list(self._groups.values())
+
+    def is_readable(self, group: str, topic: str) -> bool:
+        """Say whether a group may read a topic, as far as no administrator forbids it."""
+        return not self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN
+
+    def table(self) -> SubscriptionGroupTable:
+        return SubscriptionGroupTable(
+            subscription_group_table=dict(self._groups),
+            forbidden_table={group: dict(topics) for group, topics in self._forbidden.items()},
+            data_version=self.data_version,
+        )
+
+    # --- Changes ---
+
+    def find(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
+        """Return a group, made if it is not there and the settings let groups make themselves."""
+        config = self._groups.get(group)
+        if config is not None:
+            return config
+        settings = self._live.current
+        is_system = group.startswith(names.SYSTEM_GROUP_PREFIX) and settings.create_system_groups
+        if not (settings.auto_create_groups or is_system):
+            return None
+        if names.group_fault(group) is not None or len(self._groups) >= settings.groups_max:
+            return None
+        config = SubscriptionGroupConfig(group_name=group)
+        self._groups[group] = config
+        self._bump(now_ms)
+        return config
+
+    def update(self, wanted: SubscriptionGroupConfig, *, now_ms: int) -> None:
+        """Make or change a group. The attributes of `wanted` are changes: `+name`, `-name`.
+
+        Raises BrokerError 29 or 1; nothing is changed then.
+        """
+        self.update_all([wanted], now_ms=now_ms)
+
+    def update_all(self, wanted: Iterable[SubscriptionGroupConfig], *, now_ms: int) -> None:
+        """Make or change groups, all of them or none. See `update`."""
+        configs = {config.group_name: self._updated(config) for config in wanted}
+        groups_max = self._live.current.groups_max
+        if len(configs.keys() | self._groups.keys()) > max(groups_max, len(self._groups)):
+            raise full("consumer groups", groups_max)
+        for group, config in configs.items():
+            if self._groups.get(group) != config:
+                self._groups[group] = config
+                self._bump(now_ms)
+
+    def delete(self, group: str, *, now_ms: int) -> bool:
+        """Forget a group and what is forbidden to it; False if it was not there."""
+        forbade = self._forbidden.pop(group, None) is not None
+        removed = self._groups.pop(group, None) is not None
+        if forbade or removed:
+            self._bump(now_ms)
+        return removed
+
+    def set_readable(self, group: str, topic: str, readable: bool, *, now_ms: int) -> None:
+        """Forbid a group to read a topic, or allow it again. Raises BrokerError if too much is forbidden."""
+        if self.is_readable(group, topic) == readable:
+            return
+        if not readable:
+            self._check_forbidden_room()
+        topics = self._forbidden.setdefault(group, {})
+        topics[topic] = topics.get(topic, 0) ^ READ_FORBIDDEN
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._forbidden[group]
+        self._bump(now_ms)
+
+    # --- The file ---
+
+    def snapshot(self) -> Encode:
+        """Return what writes the table as it is now."""
+        members = {
+            "dataVersion": self.data_version,
+            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
+            "subscriptionGroupTable": dict(self._groups),
+        }
+        return lambda: encode_document(members).replace(b'"subscriptionDataSet":null,', b"")
+
+    def load(self, data: bytes) -> None:
+        """Take subscriptionGroup.json over the built-in groups. Raises ValueError."""
+        table = decode_document(data, SubscriptionGroupTable)
+        self._groups.update(table.subscription_group_table)
+        self._forbidden = table.forbidden_table
+        self.data_version = table.data_version
+
+    # --- Inside ---
+
+    def _bump(self, now_ms: int) -> None:
+        self.data_version = next_version(self.data_version, now_ms)
+        self.on_change()
+
+    def _updated(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        if not wanted.group_name.strip():
+            raise invalid_parameter("The specified group is blank.")
+        if len(wanted.group_name) > GROUP_CHARS_MAX:
+            raise invalid_parameter("The specified group is longer than group max length.")
+        queues_max = self._live.current.topic_queues_max
+        if wanted.retry_queue_nums > queues_max:
+            raise invalid_parameter(
+                f"retryQueueNums is {wanted.retry_queue_nums}, allowed is up to {queues_max}"
+            )
+        current = self._groups.get(wanted.group_name)
+        attributes = altered(
+            current.attributes if current is not None else None, wanted.attributes, GROUP_ATTRIBUTES
+        )
+        return msgspec.structs.replace(wanted, attributes=attributes)
+
+    def _check_forbidden_room(self) -> None:
+        limit = self._live.current.groups_max
+        if sum(map(len, self._forbidden.values())) >= limit:
+            raise full("forbidden pairs of a group and a topic", limit)

@@ -1,0 +1,191 @@
+"""The broker itself, for administrators, and ROUTES, the table of all administration."""
+
+from __future__ import annotations
+
+from skylark.broker.handlers import groups_admin, relay, stats_admin, topics_admin
+from skylark.broker.handlers.queries import NO_CODE_REMARK
+from skylark.broker.large_answers import encode_tables
+from skylark.broker.refusals import full, invalid_parameter, system_error
+from skylark.broker.runtime_info import runtime_info
+from skylark.broker.state import BrokerHandler, BrokerState
+from skylark.errors import SettingsError
+from skylark.protocol.bodies import KVTable, encode_body
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import RemotingCommand
+from skylark.protocol.requests.admin import BrokerConfigReply, HaInfo, SetCommitLogReadMode
+from skylark.protocol.stats_bodies import HaStatus
+from skylark.remoting.server import Peer
+from skylark.settings.properties import read_properties
+
+COLD_READ_BYTES_MAX = 3 << 20
+COLD_READ_BYTES_MAX_OF_ALL = 100 << 20
+"""RocketMQ's limits for reads of cold data, which it shows although they are off."""
+READ_AHEAD_MODES = {"0": True, "1": False}
+"""Normal, which is ours, and random."""
+CHECKED = 0
+
+
+# --- Settings and state ---
+
+
+def get_config(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    settings = broker.live.current
+    effective = {
+        "listenPort": str(broker.port),
+        "haListenPort": str(broker.replica_port),
+        "brokerIP1": broker.advertised_host,
+        "brokerIP2": settings.advertised_replica_host or broker.advertised_host,
+    }
+    version = encode_body(broker.configuration.version).decode()
+    body = broker.configuration.text(effective).encode()
+    return command.reply(fields=BrokerConfigReply(version).to_fields(), body=body)
+
+
+def update_config(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    permission = broker.live.current.permission
+    now_ms = broker.clock.now_ms()
+    broker.configuration.update(str(command.body, "utf-8", "replace"), now_ms=now_ms)
+    broker.store.apply(broker.live.current.store)
+    if broker.live.current.permission != permission:
+        # Name servers know topics with what the broker allows of them.
+        broker.topics.touch(now_ms=now_ms)
+    return command.reply()
+
+
+async def get_runtime_info(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    return command.reply(body=encode_body(KVTable(table=await runtime_info(broker))))
+
+
+# --- Cleaning ---
+
+
+def clean_queues(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    broker.store.clean_soon()
+    return command.reply()
+
+
+def delete_expired_log(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    """Delete files of the log that are old enough, at any hour."""
+    broker.store.housekeeper.manual.arm()
+    broker.store.clean_soon()
+    return command.reply()
+
+
+# --- Replicas: there are none yet ---
+
+
+def get_ha_status(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    status = HaStatus(master=True, master_commit_log_max_offset=broker.store.appended_offset)
+    return command.reply(body=encode_body(status))
+
+
+def get_ha_info(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    info = HaInfo(
+        master_ha_address=broker.replica_address,
+        master_flush_offset=broker.store.reader.hot.written_from,
+        master_address=broker.address,
+    )
+    return command.reply(fields=info.to_fields())
+
+
+def reset_master_flush_offset(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    """Only a slave has one."""
+    return command.reply()
+
+
+def get_epochs(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    raise system_error("this request only for controllerMode ")
+
+
+# --- Reads of cold data: limits are kept and shown, and have no effect ---
+
+
+def set_cold_read_limits(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    """Each line is a group and its bytes per second."""
+    try:
+        pairs = {key: value for key, value, _ in read_properties(str(command.body, "utf-8", "replace"))}
+    except SettingsError as error:
+        raise invalid_parameter(str(error)) from None
+    limits = {group: int(value) for group, value in pairs.items() if value.isascii() and value.isdecimal()}
+    groups_max = broker.live.current.groups_max
+    if len(broker.cold_read_limits.keys() | limits.keys()) > groups_max:
+        raise full("groups with a limit for cold reads", groups_max)
+    broker.cold_read_limits.update(limits)
+    return command.reply()
+
+
+def remove_cold_read_limit(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    broker.cold_read_limits.pop(str(command.body, "utf-8", "replace"), None)
+    return command.reply()
+
+
+async def get_cold_read_info(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    limits = {
+        "cgColdReadThreshold": COLD_READ_BYTES_MAX,
+        "globalColdReadThreshold": COLD_READ_BYTES_MAX_OF_ALL,
+        "globalAcc": 0,
+    }
+    tables = {"runtimeTable": {}, "configTable": broker.cold_read_limits}
+    return command.reply(body=await encode_tables(limits, tables))
+
+
+def set_read_ahead(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    mode = SetCommitLogReadMode.from_command(command).mode
+    is_ours = READ_AHEAD_MODES.get(mode)
+    if is_ours is None:
+        raise invalid_parameter("set commitlog readahead mode param value error")
+    if not is_ours:
+        raise system_error("set commitlog readahead mode failed: the kernel decides what it reads ahead")
+    return command.reply(ResponseCode.SUCCESS, f"set commitlog readahead mode success, mode: {mode}")
+
+
+# --- What this broker has none of, and tools ask about ---
+
+
+def get_timer_check_point(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    raise system_error("The checkpoint is null")
+
+
+def get_timer_metrics(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    raise system_error("The timer message store is null")
+
+
+def check_rocksdb_queues(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    body = {"checkResult": "queues are files, there is nothing to check", "checkStatus": CHECKED}
+    return command.reply(body=encode_body(body))
+
+
+def export_rocksdb_config(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    """It is in JSON as it is."""
+    return command.reply(ResponseCode.SUCCESS, "export done.")
+
+
+def roll_back_pops(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
+    """There are no pops in another form that would have to be written as messages."""
+    return command.reply(ResponseCode.SUCCESS, NO_CODE_REMARK)
+
+
+ROUTES: dict[RequestCode, BrokerHandler] = {
+    **topics_admin.ROUTES,
+    **groups_admin.ROUTES,
+    **stats_admin.ROUTES,
+    **relay.ROUTES,
+    RequestCode.GET_BROKER_CONFIG: get_config,
+    RequestCode.UPDATE_BROKER_CONFIG: update_config,
+    RequestCode.GET_BROKER_RUNTIME_INFO: get_runtime_info,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_queues,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_log,
+    RequestCode.GET_BROKER_HA_STATUS: get_ha_status,
+    RequestCode.EXCHANGE_BROKER_HA_INFO: get_ha_info,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_master_flush_offset,
+    RequestCode.GET_BROKER_EPOCH_CACHE: get_epochs,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: set_cold_read_limits,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: remove_cold_read_limit,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: get_cold_read_info,
+    RequestCode.SET_COMMITLOG_READ_MODE: set_read_ahead,
+    RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,
+    RequestCode.GET_TIMER_METRICS: get_timer_metrics,
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: check_rocksdb_queues,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: export_rocksdb_config,
+    RequestCode.POP_ROLLBACK: roll_back_pops,
+}

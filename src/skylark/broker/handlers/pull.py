@@ -1,0 +1,208 @@
+"""Pulls: 11 and 361. Records leave as slices of the log; a pull that finds nothing may wait for a message."""
+
+from __future__ import annotations
+
+from skylark.broker.filters import Subscription
+from skylark.broker.long_polling import HeldPull
+from skylark.broker.refusals import FAQ
+from skylark.broker.state import BrokerState
+from skylark.broker.subscriptions import PullRefused
+from skylark.broker.topics import Permission
+from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import TypedCommand
+from skylark.protocol.replies import pull_reply_head
+from skylark.protocol.requests.pull import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage
+from skylark.remoting.server import Peer
+from skylark.store.reading import GetResult, GetStatus
+
+Pull = TypedCommand[PullMessage]
+
+# Values of the answer's `forbiddenType`.
+BROKER_FORBIDDEN = 1
+GROUP_FORBIDDEN = 2
+TOPIC_FORBIDDEN = 3
+
+RESET_REMARK = "OFFSET_RESET"
+CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+SUSPENDED_MAX_MS = 60_000
+
+
+class PullPath:
+    """Pulls of one broker. Loop thread; data that is not in memory is read in a thread."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+
+    def pull(self, peer: Peer, commands: list[Pull]) -> None:
+        """Answer pulls that came together, or let them wait."""
+        for command in commands:
+            self._pull(peer, command, may_hold=True)
+
+    def resume(self, held: HeldPull) -> None:
+        """Answer a pull that waited, with all checks again."""
+        self._pull(held.peer, held.command, may_hold=False)
+
+    def _pull(self, peer: Peer, command: Pull, *, may_hold: bool) -> None:
+        broker, request = self._broker, command.request
+        now_ms = broker.clock.now_ms()
+        group = broker.groups.find(request.consumer_group, now_ms=now_ms)
+        topic = broker.topics.get(request.topic)
+        refused = self._refusal(peer, command, group, topic)
+        if refused is not None:
+            self._refuse(peer, command, refused)
+            return
+        assert group is not None
+        assert topic is not None
+        subscription = broker.pull_subscriptions.find(
+            request, group, peer, now=broker.clock.monotonic(), now_ms=now_ms
+        )
+        if isinstance(subscription, PullRefused):
+            self._refuse(peer, command, subscription)
+            return
+        if self._reset(peer, command, group, topic):
+            return
+        result = self._get(request, subscription, may_block=False)
+        if result.status is GetStatus.COLD:
+            broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold))
+        else:
+            self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
+
+    async def _pull_cold(
+        self,
+        peer: Peer,
+        command: Pull,
+        subscription: Subscription,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        may_hold: bool,
+    ) -> None:
+        result = await self._broker.read_cold(
+            lambda: self._get(command.request, subscription, may_block=True)
+        )
+        self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
+
+    def _get(self, request: PullMessage, subscription: Subscription, *, may_block: bool) -> GetResult:
+        return self._broker.store.get(
+            request.topic,
+            request.queue_id,
+            request.queue_offset,
+            request.max_msg_nums,
+            tags_filter=subscription.tags_filter,
+            may_block=may_block,
+        )
+
+    # --- Checks ---
+
+    def _refusal(
+        self, peer: Peer, command: Pull, group: SubscriptionGroupConfig | None, topic: TopicConfig | None
+    ) -> PullRefused | None:
+        request, settings = command.request, self._broker.live.current
+        broker_host = self._broker.advertised_host
+        if not settings.permission & Permission.READ or (
+            command.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull
+        ):
+            remark = f"the broker[{broker_host}] pulling message is forbidden"
+            return PullRefused(ResponseCode.NO_PERMISSION, remark, BROKER_FORBIDDEN)
+        if group is None:
+            remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
+            return PullRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not group.consume_enable:
+            remark = f"subscription group no permission, {request.consumer_group}"
+            return PullRefused(ResponseCode.NO_PERMISSION, remark, GROUP_FORBIDDEN)
+        if topic is None:
+            remark = f"topic[{request.topic}] not exist, apply first please! {FAQ}"
+            return PullRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not topic.perm & Permission.READ:
+            remark = f"the topic[{request.topic}] pulling message is forbidden"
+            return PullRefused(ResponseCode.NO_PERMISSION, remark, TOPIC_FORBIDDEN)
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            remark = (
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer.address}]"
+            )
+            return PullRefused(ResponseCode.INVALID_PARAMETER, remark)
+        return None
+
+    def _refuse(self, peer: Peer, command: Pull, refused: PullRefused) -> None:
+        fields = {} if refused.forbidden_type is None else {"forbiddenType": str(refused.forbidden_type)}
+        if not command.is_oneway:
+            peer.reply(command.reply(refused.code, refused.remark, fields=fields))
+
+    def _reset(self, peer: Peer, command: Pull, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
+        """Send a consumer elsewhere whose group was reset; True if that is the answer."""
+        broker, request = self._broker, command.request
+        reset = broker.offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
+        if reset is None:
+            return False
+        queue = broker.store.queue(request.topic, request.queue_id)
+        peer.write(
+            pull_reply_head(
+                command.opaque, code=ResponseCode.PULL_OFFSET_MOVED, remark=RESET_REMARK,
+                next_begin_offset=reset, min_offset=queue.min_offset, max_offset=queue.max_offset,
+                topic_sys_flag=topic.topic_sys_flag, group_sys_flag=group.group_sys_flag,
+            )
+        )  # fmt: skip
+        return True
+
+    # --- Answers ---
+
+    def _finish(
+        self,
+        peer: Peer,
+        command: Pull,
+        subscription: Subscription,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        result: GetResult,
+        *,
+        may_hold: bool,
+    ) -> None:
+        broker, request = self._broker, command.request
+        code = CODES.get(result.status)
+        if code is None:  # no such queue, or an empty one
+            code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
+        broker.offsets.note_pull(request.topic, request.consumer_group, request.queue_id, result.next_offset)
+        if may_hold and request.sys_flag & PULL_COMMIT_OFFSET:
+            broker.commit_offset(
+                request.topic, request.consumer_group, request.queue_id, request.commit_offset
+            )
+        if code is ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(peer, command, subscription):
+            return
+        if command.is_oneway:
+            return
+        suggested = group.broker_id
+        if not broker.live.current.slave_read:
+            suggested = 0
+        elif result.suggest_slave:
+            suggested = group.which_broker_when_consume_slowly
+        head = pull_reply_head(
+            command.opaque, code=code, remark=result.status.name, next_begin_offset=result.next_offset,
+            min_offset=result.min_offset, max_offset=result.max_offset, body_bytes=result.bytes,
+            suggest_which_broker_id=suggested, topic_sys_flag=topic.topic_sys_flag,
+            group_sys_flag=group.group_sys_flag,
+        )  # fmt: skip
+        peer.write(head, *result.records)
+        if result.records:
+            broker.stats.count_gets(request.topic, request.consumer_group, len(result.records), result.bytes)
+        else:
+            broker.stats.misses.add(1, 0)
+
+    def _hold(self, peer: Peer, command: Pull, subscription: Subscription) -> bool:
+        request, settings = command.request, self._broker.live.current
+        if not request.sys_flag & PULL_SUSPEND:
+            return False
+        timeout_ms = request.suspend_timeout_ms if settings.long_polling else settings.short_polling_ms
+        if timeout_ms <= 0:
+            return False
+        queue = self._broker.store.queue(request.topic, request.queue_id)
+        held = HeldPull(peer, command, queue, request.queue_offset, subscription.tags_filter)
+        return self._broker.long_polling.hold(held, min(timeout_ms, SUSPENDED_MAX_MS) / 1000)

@@ -1,0 +1,342 @@
+"""Sends: 10, 310 and 320. The hot path: what one read brought is checked, appended and answered together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from skylark.broker.refusals import FAQ, group_not_exist, invalid_parameter, no_permission, system_error
+from skylark.broker.schedule import TIMER_PROPERTIES
+from skylark.broker.state import BrokerState
+from skylark.broker.topics import Permission, describe
+from skylark.errors import BrokerError
+from skylark.model.message import (
+    DEAD_LETTER_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    PutMessage,
+    SystemFlag,
+    decode_properties,
+    encode_properties,
+    find_unique_key,
+)
+from skylark.model.record import split_batch
+from skylark.protocol.bodies import TopicConfig
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.command import TypedCommand
+from skylark.protocol.requests.send import SendMessage, SendMessageV2
+from skylark.remoting.server import Peer
+from skylark.store.placed import Placed, PutResult, PutStatus, Refused
+
+Send = SendMessage | SendMessageV2
+
+RETRY_BY_HEADER_VERSION = 121
+"""Clients from 3.4.9 on say themselves how often a message may be tried again."""
+
+LATEST_TIME_MS = 253_402_214_400_000
+"""The last time that can be written down."""
+
+WAITING_STATUSES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+def illegal(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def refusal_reply(status: PutStatus, reason: str, message_bytes_max: int) -> tuple[ResponseCode, str]:
+    """Code and remark for a message that the store refused."""
+    if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+        return ResponseCode.MESSAGE_ILLEGAL, (
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {message_bytes_max}B, msg properties length limit 32KB."
+        )
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        return ResponseCode.SERVICE_NOT_AVAILABLE, (
+            "service not available now. It may be caused by one of the following reasons: "
+            "the broker's disk is full, messages are put to the slave, message store has been shut down: "
+            + reason
+        )
+    if status is PutStatus.OS_PAGE_CACHE_BUSY:
+        return ResponseCode.SYSTEM_BUSY, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+        return ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
+    return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
+
+
+class SendPath:
+    """Sends of one broker. Loop thread."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        settings = broker.live.current
+        added = {
+            "MSG_REGION": settings.region,
+            "TRACE_ON": str(settings.trace_on).lower(),
+            "CLUSTER": settings.cluster,
+        }
+        self._added = encode_properties(added)
+        self._message_id = broker.store_host.hex().upper().encode() + b"%016X"
+        self._stored = broker.send_replies.stored
+        self._refused = broker.send_replies.refused
+        self._waiting = 0  # sends that are stored and not yet answered
+
+    def _refusal(self, now_ms: int) -> BrokerError | None:
+        """Why no send at all is taken now."""
+        settings = self._broker.live.current
+        if now_ms < settings.accept_sends_from_ms:
+            opens = datetime.fromtimestamp(min(settings.accept_sends_from_ms, LATEST_TIME_MS) / 1000)
+            text = opens.isoformat(" ", "milliseconds").replace(".", ",")
+            return system_error(f"broker unable to service, until {text}")
+        if self._waiting >= settings.send_queue_max:
+            return system_busy("[OVERLOAD]system busy, start flow control for a while")
+        return None
+
+    # --- Single messages ---
+
+    def send(self, peer: Peer, commands: list[TypedCommand[Send]]) -> None:
+        """Answer sends that came together, in order."""
+        now_ms = self._broker.clock.now_ms()
+        refusal = self._refusal(now_ms)
+        if refusal is not None:
+            self._refuse_all(peer, commands, refusal)
+            return
+        messages: list[PutMessage] = []
+        sent: list[TypedCommand[Send]] = []
+        for command in commands:
+            if command.request.batch:
+                self._append(peer, sent, messages)
+                sent, messages = [], []
+                self._send_batch(peer, command, now_ms)
+                continue
+            try:
+                messages.append(self._message(peer, command, now_ms))
+            except BrokerError as error:
+                self._refuse(peer, command, error)
+            except ValueError as error:  # text that is no UTF-8, separators inside of values
+                self._refuse(peer, command, illegal(f"properties: {error}"))
+            else:
+                sent.append(command)
+        self._append(peer, sent, messages)
+
+    def _message(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
+        """What a send asks to store. Raises BrokerError."""
+        request = command.request
+        text = request.properties
+        config = self._broker.topics.for_send(
+            request.topic,
+            request.default_topic,
+            request.default_topic_queue_nums,
+            unit_mode=request.unit_mode,
+            now_ms=now_ms,
+        )
+        queue_id = request.queue_id
+        if not 0 <= queue_id < config.write_queue_nums:
+            queue_id = self._queue_id(peer, queue_id, config)
+        properties = text.encode() if not text or text[-1] == "\x02" else text.encode() + b"\x02"
+        if "UNIQ_KEY\x01" not in text:
+            properties += b"UNIQ_KEY\x01%b\x02" % self._broker.unique_ids.next(now_ms).encode()
+        sys_flag = request.sys_flag
+        if config.topic_filter_type == "MULTI_TAG":
+            sys_flag |= SystemFlag.MULTI_TAGS
+        message = PutMessage(
+            request.topic, queue_id, command.body, properties + self._added, request.flag, sys_flag,
+            request.born_timestamp, peer.packed_host, request.reconsume_times,
+        )  # fmt: skip
+        if not len(command.body):
+            raise system_error("the request has no body")
+        if request.topic.startswith(RETRY_TOPIC_PREFIX):
+            self._retry_or_bury(message, command, now_ms)
+        # A text that holds none of these needs no parsing: it is stored as it came.
+        if "DELAY" in text or "TIMER_DEL" in text or "TRAN_MSG" in text or "POP_CK" in text:
+            self._special(message)
+        if "WAIT\x01false" in text:
+            message.wait = False
+        return message
+
+    def _queue_id(self, peer: Peer, queue_id: int, config: Any) -> int:
+        if queue_id < 0:
+            return self._broker.random_queue(config.write_queue_nums)
+        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            raise invalid_parameter(
+                f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {peer.address}"
+            )
+        return queue_id
+
+    def _special(self, message: PutMessage) -> None:
+        """Delay, timers, transactions, and what clients may not set. Changes the message in place."""
+        properties = decode_properties(message.properties)
+        properties.pop("POP_CK", None)
+        level = properties.get("DELAY", "0")
+        if properties.get("TRAN_MSG", "").lower() == "true" and not (
+            message.reconsume_times and level != "0"
+        ):
+            raise no_permission(
+                f"the broker[{self._broker.advertised_host}] sending transaction message is forbidden"
+            )
+        message.properties = encode_properties(properties)
+        delay = parse_level(level)
+        if delay > 0:
+            self._broker.schedule.delay(message, properties, delay)
+        elif any(name in properties for name in TIMER_PROPERTIES):
+            raise system_error("accurate timer message is not enabled, timerWheelEnable is false")
+
+    def _retry_or_bury(self, message: PutMessage, command: TypedCommand[Send], now_ms: int) -> None:
+        """The rule for clients whose sending back failed: too many attempts lead to the dead letters."""
+        broker = self._broker
+        group = message.topic.removeprefix(RETRY_TOPIC_PREFIX).partition("+")[0]
+        config = broker.groups.find(group, now_ms=now_ms)
+        if config is None:
+            raise group_not_exist(f"subscription group not exist, {group} {FAQ}")
+        attempts_max = config.retry_max_times
+        request = command.request
+        if request.max_reconsume_times is not None and command.version >= RETRY_BY_HEADER_VERSION:
+            attempts_max = request.max_reconsume_times
+        if message.reconsume_times > attempts_max or broker.locks.has_any(
+            group, now=broker.clock.monotonic()
+        ):
+            topic = DEAD_LETTER_TOPIC_PREFIX + group
+            broker.topics.ensure_topic(topic, now_ms=now_ms)
+            properties = decode_properties(message.properties)
+            properties["DELAY"] = "-1"
+            message.topic, message.queue_id = topic, 0
+            message.properties = encode_properties(properties)
+
+    def _append(self, peer: Peer, sent: list[TypedCommand[Send]], messages: list[PutMessage]) -> None:
+        if not messages:
+            return
+        results = self._broker.store.append(messages)
+        self._answer(peer, sent, messages, results)
+
+    def _answer(
+        self,
+        peer: Peer,
+        sent: Sequence[TypedCommand[Send]],
+        messages: Sequence[PutMessage],
+        results: Sequence[PutResult],
+    ) -> None:
+        broker = self._broker
+        at_once: list[bytes] = []
+        later: list[tuple[TypedCommand[Send], PutMessage, Placed]] = []
+        waits = broker.syncs
+        for command, message, result in zip(sent, messages, results, strict=True):
+            if command.is_oneway:
+                continue
+            if isinstance(result, Placed):
+                if waits and message.wait:
+                    later.append((command, message, result))
+                else:
+                    at_once.append(self._stored_reply(command, message, result, ResponseCode.SUCCESS))
+            else:
+                code, remark = refusal_reply(result.status, result.reason, broker.store.log.message_bytes_max)
+                at_once.append(self._refused(command.opaque, code, remark))
+        if at_once:
+            peer.write(*at_once)
+        if later:
+            self._answer_when_flushed(peer, later)
+        broker.stats.count_puts(results)
+
+    def _answer_when_flushed(
+        self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, Placed]]
+    ) -> None:
+        """One waiter for all that came together: they end at the same place in the log."""
+
+        def answer(status: PutStatus) -> None:
+            code = WAITING_STATUSES[status]
+            peer.write(*[self._stored_reply(*each, code) for each in later])
+
+        self._broker.when_flushed(later[-1][2].end, answer)
+
+    def _stored_reply(
+        self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
+    ) -> bytes:
+        return self._stored(
+            command.opaque,
+            self._message_id % placed.physical_offset,
+            message.queue_id,
+            placed.queue_offset,
+            transaction_id=find_unique_key(message.properties),
+            code=code,
+        )
+
+    def _refuse(self, peer: Peer, command: TypedCommand[Send], error: BrokerError) -> None:
+        if not command.is_oneway:
+            peer.write(self._refused(command.opaque, error.code, error.remark))
+
+    # --- Batches ---
+
+    def send_batch(self, peer: Peer, commands: list[TypedCommand[Send]]) -> None:
+        """Answer batches that came together."""
+        now_ms = self._broker.clock.now_ms()
+        for command in commands:
+            self._send_batch(peer, command, now_ms)
+
+    def _send_batch(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> None:
+        try:
+            envelope = self._envelope(peer, command, now_ms)
+            elements = split_batch(memoryview(command.body))
+        except BrokerError as error:
+            self._refuse(peer, command, error)
+            return
+        except ValueError as error:
+            self._refuse(peer, command, illegal(str(error)))
+            return
+        results = self._broker.store.append_batch(envelope, elements)
+        self._answer_batch(peer, command, envelope, results)
+
+    def _envelope(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
+        """What all messages of a batch share. Raises BrokerError."""
+        request = command.request
+        if request.topic.startswith(RETRY_TOPIC_PREFIX):
+            raise illegal(f"batch request does not support retry group {request.topic}")
+        message = self._message(peer, command, now_ms)
+        if message.topic == SCHEDULE_TOPIC:
+            raise illegal("a batch cannot be delayed")
+        if len(command.body) > self._broker.store.log.message_bytes_max:
+            raise BrokerError.for_code(
+                *refusal_reply(PutStatus.MESSAGE_ILLEGAL, "", self._broker.store.log.message_bytes_max)
+            )
+        return message
+
+    def _answer_batch(
+        self, peer: Peer, command: TypedCommand[Send], envelope: PutMessage, results: Sequence[PutResult]
+    ) -> None:
+        broker = self._broker
+        broker.stats.count_puts(results)
+        if command.is_oneway:
+            return
+        first = results[0]
+        if isinstance(first, Refused):
+            code, remark = refusal_reply(first.status, first.reason, broker.store.log.message_bytes_max)
+            peer.write(self._refused(command.opaque, code, remark))
+            return
+        ids = b",".join([self._message_id % placed.physical_offset for placed in results])  # type: ignore[union-attr]
+
+        def answer(status: PutStatus) -> None:
+            peer.write(
+                self._stored(
+                    command.opaque,
+                    ids,
+                    envelope.queue_id,
+                    first.queue_offset,
+                    transaction_id=find_unique_key(envelope.properties),
+                    code=WAITING_STATUSES[status],
+                )
+            )
+
+        if broker.syncs and envelope.wait:
+            broker.when_flushed(results[-1].end, answer)  # type: ignore[union-attr]
+        else:
+            answer(PutStatus.PUT_OK)
+
+
+def parse_level(text: str) -> int:
+    """A delay level; what is no number is none."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0

@@ -1,0 +1,116 @@
+"""Pulls that found nothing wait here until a message arrives, their time is up, or the check comes round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from skylark.protocol.command import TypedCommand
+from skylark.remoting.server import Peer
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.placed import Placed
+from skylark.store.reading import TagsFilter
+
+HELD_PULL_BYTES = 1024
+"""What a held pull takes, text aside: the request, its timer, its place in the tables."""
+
+
+class HeldPull:
+    """A pull that waits. `resume` answers it, whatever it then finds."""
+
+    __slots__ = ("command", "held_bytes", "peer", "queue", "queue_offset", "tags_filter", "timer")
+
+    def __init__(
+        self,
+        peer: Peer,
+        command: TypedCommand[Any],
+        queue: ConsumeQueue,
+        queue_offset: int,
+        tags_filter: TagsFilter | None,
+    ) -> None:
+        self.peer = peer
+        self.command = command
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.tags_filter = tags_filter
+        self.held_bytes = HELD_PULL_BYTES + len(command.request.subscription or "")
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class LongPolling:
+    """All held pulls of a broker, by queue. Loop thread."""
+
+    def __init__(self, resume: Callable[[HeldPull], None], *, held_max: int, held_bytes_max: int) -> None:
+        self._resume = resume
+        self._held_max = held_max
+        self._held_bytes_max = held_bytes_max
+        self._held: dict[ConsumeQueue, list[HeldPull]] = {}
+        self._by_peer: dict[Peer, set[HeldPull]] = {}
+        self.count = 0
+        self.held_bytes = 0
+
+    def hold(self, pull: HeldPull, timeout_s: float) -> bool:
+        """Keep a pull for a time; False if there is no room for it."""
+        if self.count >= self._held_max or self.held_bytes + pull.held_bytes > self._held_bytes_max:
+            return False
+        self.count += 1
+        self.held_bytes += pull.held_bytes
+        self._held.setdefault(pull.queue, []).append(pull)
+        self._by_peer.setdefault(pull.peer, set()).add(pull)
+        pull.timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_up, pull)
+        return True
+
+    def arrived(self, batch: Sequence[Placed]) -> None:
+        """Wake the pulls that a batch of new messages is for."""
+        if not self._held:
+            return
+        for placed in batch:
+            pulls = self._held.get(placed.queue)
+            if pulls:
+                code = placed.tags_code
+                self._wake([pull for pull in pulls if pull.tags_filter is None or pull.tags_filter(code)])
+
+    def check(self) -> None:
+        """Wake whoever could go on: for arrivals that nobody told of, or that did not match."""
+        for queue, pulls in list(self._held.items()):
+            self._wake([pull for pull in pulls if queue.max_offset > pull.queue_offset])
+
+    def wake_all(self) -> None:
+        """Answer everybody: the broker stops."""
+        for pulls in list(self._held.values()):
+            self._wake(list(pulls))
+
+    def wake_topic(self, topic: str) -> None:
+        """Answer who waits for a topic that is gone."""
+        for queue, pulls in list(self._held.items()):
+            if queue.topic == topic:
+                self._wake(list(pulls))
+
+    def drop(self, peer: Peer) -> None:
+        """Forget the pulls of a connection that ended."""
+        for pull in list(self._by_peer.get(peer, ())):
+            self._release(pull)
+
+    def _time_is_up(self, pull: HeldPull) -> None:
+        self._wake([pull])
+
+    def _wake(self, pulls: Sequence[HeldPull]) -> None:
+        for pull in pulls:
+            self._release(pull)
+        for pull in pulls:
+            self._resume(pull)
+
+    def _release(self, pull: HeldPull) -> None:
+        assert pull.timer is not None
+        pull.timer.cancel()
+        self.count -= 1
+        self.held_bytes -= pull.held_bytes
+        pulls = self._held[pull.queue]
+        pulls.remove(pull)
+        if not pulls:
+            del self._held[pull.queue]
+        of_peer = self._by_peer[pull.peer]
+        of_peer.discard(pull)
+        if not of_peer:
+            del self._by_peer[pull.peer]

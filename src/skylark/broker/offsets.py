@@ -1,0 +1,229 @@
+"""Pure. ConsumerOffsets: how far each group has come in each queue, and where it shall go instead."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+
+from skylark.broker.documents import Encode, decode_document, encode_document, next_version
+from skylark.broker.refusals import full, invalid_parameter
+from skylark.protocol.bodies import DataVersion
+from skylark.protocol.stats_bodies import ConsumerOffsetTable
+from skylark.settings import BrokerSettings
+from skylark.settings.live import Live
+
+SEPARATOR = "@"
+BROADCAST_SUFFIX = "@broadcast"
+"""Of the name under which RocketMQ keeps the progress of a broadcasting group: no group by itself."""
+UNREACHABLE = (1 << 63) - 1
+"""What a queue is corrected to when the group compared with is behind all others."""
+
+Key = tuple[str, str]  # topic, group
+_Table = dict[Key, dict[int, int]]
+_encode_text = msgspec.json.Encoder().encode
+
+
+class ConsumerOffsets:
+    """Three tables by topic, group and queue: committed, pulled up to, and resets not yet heard of.
+
+    Only the first is kept in a file. Offsets are those of the next message to consume.
+    """
+
+    def __init__(self, live: Live[BrokerSettings], *, now_ms: int) -> None:
+        self.data_version = DataVersion(timestamp=now_ms)
+        self.changes = 0
+        """Counts what a file written earlier does not hold."""
+        self._live = live
+        self._commits = 0
+        self._committed: _Table = {}
+        self._pulled: _Table = {}
+        self._resets: _Table = {}
+
+    # --- Questions ---
+
+    def query(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Return where a group goes on in a queue: after a reset there, else at what it committed."""
+        key = (topic, group)
+        if self._live.current.server_side_reset:
+            reset = self._resets.get(key, {}).get(queue_id)
+            if reset is not None:
+                return reset
+        return self._committed.get(key, {}).get(queue_id)
+
+    def pulled(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Return up to where a group has pulled, or else what `query` says."""
+        offset = self._pulled.get((topic, group), {}).get(queue_id)
+        return offset if offset is not None else self.query(topic, group, queue_id)
+
+    def committed(self, topic: str, group: str) -> Mapping[int, int]:
+        """Return what a group committed in a topic, by queue."""
+        return dict(self._committed.get((topic, group), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics that a group has offsets in."""
+        return sorted(topic for topic, owner in _pairs(self._committed) if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets in a topic."""
+        return sorted(group for owned, group in _pairs(self._committed) if owned == topic)
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return `topics_of` of all groups."""
+        return _topics_by_group(_pairs(self._committed))
+
+    def corrections(
+        self, topic: str, group: str, excluded: Iterable[str], min_offset: Callable[[int], int]
+    ) -> dict[int, int]:
+        """Return by queue the least offset of all groups but the excluded; `UNREACHABLE`: `group` is behind.
+
+        Offsets below the queue's own `min_offset` do not count.
+        """
+        skipped = set(excluded)
+        least: dict[int, int] = {}
+        for (owned, owner), queues in self._committed.items():
+            if owned != topic or owner in skipped:
+                continue
+            for queue_id, offset in queues.items():
+                if offset >= min_offset(queue_id):
+                    least[queue_id] = min(offset, least.get(queue_id, UNREACHABLE))
+        for queue_id, offset in self._committed.get((topic, group), {}).items():
+            if least.get(queue_id, 0) > offset:
+                least[queue_id] = UNREACHABLE
+        return least
+
+    # --- Changes ---
+
+    def commit(self, topic: str, group: str, queue_id: int, queue_offset: int, *, now_ms: int) -> None:
+        """Store how far a group has come. A smaller offset than before is taken, too.
+
+        Raises BrokerError 29 for a queue that cannot be, 1 if there is no room.
+        """
+        queues = self._committed.get((topic, group))
+        if queues is None or queue_id not in queues:
+            self._check_queue(queue_id)
+            queues = self._queues(topic, group)
+        queues[queue_id] = queue_offset
+        self.changes += 1
+        self._commits += 1
+        if self._commits % self._live.current.offset_version_step == 0:
+            self.data_version = next_version(self.data_version, now_ms)
+
+    def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
+        """Remember up to where a group has pulled; when there is no room for another group, forget it."""
+        queues = self._pulled.get((topic, group))
+        if queues is None:
+            if len(self._pulled) >= self._live.current.offset_keys_max:
+                return
+            queues = self._pulled[topic, group] = {}
+        queues[queue_id] = next_offset
+
+    def reset(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Send a group elsewhere: the next pull of each queue is told, and commits until then do not count.
+
+        Raises BrokerError 1 if there is no room.
+        """
+        if not offsets:
+            return
+        for queue_id in offsets:
+            self._check_queue(queue_id)
+        self._queues(topic, group).update(offsets)
+        self._resets.setdefault((topic, group), {}).update(offsets)
+        self.changes += 1
+
+    def is_reset_pending(self, topic: str, group: str, queue_id: int) -> bool:
+        """Say whether commits in a queue do not count now."""
+        return self._live.current.server_side_reset and queue_id in self._resets.get((topic, group), ())
+
+    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Return where a group that pulls is to go instead, once; None where nothing was reset.
+
+        With resets on the broker's side switched off the reset is forgotten, too.
+        """
+        if not self._resets:
+            return None
+        queues = self._resets.get((topic, group))
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[topic, group]
+        return offset if self._live.current.server_side_reset else None
+
+    def clone(self, source: str, target: str, topics: Iterable[str]) -> None:
+        """Let a group begin where another one stands, in these topics. Raises BrokerError 1: no room."""
+        for topic in topics:
+            offsets = self._committed.get((topic, source))
+            if offsets is None or source == target:
+                continue
+            queues = self._queues(topic, target)
+            queues.clear()
+            queues.update(offsets)
+            self.changes += 1
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget all offsets in a topic."""
+        self._delete(lambda key: key[0] == topic)
+
+    def delete_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        self._delete(lambda key: key[1].removesuffix(BROADCAST_SUFFIX) == group)
+
+    # --- The file ---
+
+    def snapshot(self) -> Encode:
+        """Return what writes the committed offsets as they are now."""
+        committed = {key: dict(queues) for key, queues in self._committed.items()}
+        version = self.data_version
+        return lambda: _encode(committed, version)
+
+    def load(self, data: bytes) -> None:
+        """Take consumerOffset.json. Raises ValueError."""
+        document = decode_document(data, ConsumerOffsetTable)
+        for text, queues in document.offset_table.items():
+            topic, separator, group = text.partition(SEPARATOR)
+            if separator:
+                self._committed[topic, group] = queues
+        self.data_version = document.data_version or self.data_version
+
+    # --- Inside ---
+
+    def _queues(self, topic: str, group: str) -> dict[int, int]:
+        """Return the committed offsets of a pair, made if they are not there."""
+        queues = self._committed.get((topic, group))
+        if queues is None:
+            limit = self._live.current.offset_keys_max
+            if len(self._committed) >= limit:
+                raise full("pairs of a topic and a group with offsets", limit)
+            queues = self._committed[topic, group] = {}
+        return queues
+
+    def _check_queue(self, queue_id: int) -> None:
+        queues_max = self._live.current.topic_queues_max
+        if not 0 <= queue_id < queues_max:
+            raise invalid_parameter(f"queueId[{queue_id}] is illegal, allowed is 0 to {queues_max - 1}")
+
+    def _delete(self, is_gone: Callable[[Key], bool]) -> None:
+        for table in (self._committed, self._pulled, self._resets):
+            for key in [key for key in table if is_gone(key)]:
+                del table[key]
+        self.changes += 1
+
+
+def _pairs(table: _Table) -> Iterator[Key]:
+    return (key for key in table if not key[1].endswith(BROADCAST_SUFFIX))
+
+
+def _topics_by_group(keys: Iterable[Key]) -> dict[str, list[str]]:
+    topics: dict[str, list[str]] = {}
+    for topic, group in keys:
+        topics.setdefault(group, []).append(topic)
+    return topics
+
+
+def _encode(committed: _Table, version: DataVersion) -> bytes:
+    """Write the file. Python shows a map of numbers as RocketMQ writes it, but for the blanks."""
+    head = encode_document({"dataVersion": version, "groupTopicMap": _topics_by_group(_pairs(committed))})
+    entries = [
+        _encode_text(f"{topic}{SEPARATOR}{group}") + f":{queues}".replace(" ", "").encode()
+        for (topic, group), queues in committed.items()
+    ]
+    return head[:-1] + b',\n"offsetTable":{' + b",\n".join(entries) + b"}}"

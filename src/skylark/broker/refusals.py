@@ -1,0 +1,31 @@
+"""Pure. How requests are refused: RocketMQ's codes and texts, which its clients show to people."""
+
+from skylark.errors import BrokerError
+from skylark.protocol.codes import ResponseCode
+
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+def system_error(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def invalid_parameter(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def no_permission(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.NO_PERMISSION, remark)
+
+
+def topic_not_exist(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.TOPIC_NOT_EXIST, remark)
+
+
+def group_not_exist(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+
+
+def full(what: str, limit: int) -> BrokerError:
+    """Refuse what would make a table larger than a setting allows."""
+    return system_error(f"the broker takes no more than {limit} {what}")

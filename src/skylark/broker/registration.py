@@ -1,0 +1,142 @@
+"""Name servers hear of the broker and its topics: at the start, when topics change, and regularly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+
+from skylark.broker.documents import encode_document
+from skylark.broker.state import BrokerState
+from skylark.errors import RocketMQError
+from skylark.model.record import crc32
+from skylark.protocol.bodies import RegisterBrokerBody, TopicConfig
+from skylark.protocol.requests.route import RegisterBroker, UnregisterBroker
+from skylark.remoting.aio import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+UNREGISTER_TIMEOUT_S = 3.0
+RETRY_S = 1.0
+SETTLE_TIMEOUT_S = 2.0
+"""For how long whoever has made a topic waits until it is known."""
+GATHER_S = 0.01
+"""Topics that are made together are made known together."""
+
+
+def name_servers(text: str) -> list[str]:
+    """The addresses of a list such as `a:9876;b:9876`."""
+    return [address.strip() for address in text.split(";") if address.strip()]
+
+
+class Registration:
+    """Keeps every name server informed, each by itself: one that is away does not hold up the others."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        self._pool = ConnectionPool()
+        self._servers = name_servers(broker.live.current.name_servers)
+        self._due = {server: asyncio.Event() for server in self._servers}
+        self._started = False
+        self._registered: set[str] = set()
+        self._told: dict[str, int] = {}
+        """By server: the version of the topics that it has heard of."""
+        self._heard = asyncio.Condition()
+
+    @property
+    def registered(self) -> set[str]:
+        """The name servers that know the broker."""
+        return self._registered
+
+    def start(self) -> None:
+        self._started = True
+        for server in self._servers:
+            self._broker.spawn(self._keep_registered(server))
+
+    async def stop(self) -> None:
+        """Say goodbye to the name servers that know the broker."""
+        if self._started:
+            await asyncio.gather(*(self._unregister(server) for server in list(self._registered)))
+        await self._pool.close()
+
+    def topics_changed(self) -> None:
+        """Tell the name servers soon."""
+        for due in self._due.values():
+            due.set()
+
+    async def settle(self) -> None:
+        """Wait until the name servers that are there know the topics as they are now, or for a while."""
+        version = self._broker.topics.data_version.counter
+
+        def is_told() -> bool:
+            return all(self._told.get(server, -1) >= version for server in self._registered)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_TIMEOUT_S), self._heard:
+                await self._heard.wait_for(is_told)
+
+    async def _keep_registered(self, server: str) -> None:
+        changed: list[TopicConfig] | None = None  # None: all topics
+        while True:
+            wait_s = self._broker.live.current.register_interval_ms / 1000
+            try:
+                await self._register(server, changed)
+            except (RocketMQError, OSError) as error:
+                self._registered.discard(server)
+                log.warning("not registered with the name server address=%s reason=%s", server, error)
+                wait_s = min(wait_s, RETRY_S)
+            changed = await self._wait(server, wait_s)
+
+    async def _wait(self, server: str, wait_s: float) -> list[TopicConfig] | None:
+        """Wait until it is time again; returns the topics that changed, None for all of them."""
+        due = self._due[server]
+        try:
+            async with asyncio.timeout(wait_s):
+                await due.wait()
+        except TimeoutError:
+            return None
+        await asyncio.sleep(GATHER_S)
+        due.clear()
+        changed = self._broker.topics.take_unregistered()
+        # What one server takes is gone for the others: with several of them, all hear of all.
+        return changed if changed and len(self._servers) == 1 and server in self._registered else None
+
+    async def _register(self, server: str, changed: Iterable[TopicConfig] | None) -> None:
+        broker, settings = self._broker, self._broker.live.current
+        version = broker.topics.data_version.counter
+        table = broker.topics.registered_table(changed)
+        # Written in C: 10,000 topics must not hold up the loop.
+        body = encode_document(RegisterBrokerBody(topic_config_serialize_wrapper=table))
+        request = RegisterBroker(
+            broker_name=settings.name,
+            broker_addr=broker.address,
+            cluster_name=settings.cluster,
+            ha_server_addr=broker.replica_address,
+            broker_id=0,
+            body_crc32=crc32(body),
+            enable_acting_master=False,
+            body=body,
+        )
+        result = await self._pool.call(server, request, timeout_s=settings.register_timeout_ms / 1000)
+        self._told[server] = version
+        async with self._heard:
+            self._heard.notify_all()
+        if server not in self._registered:
+            self._registered.add(server)
+            log.info("registered with the name server address=%s", server)
+        if result.order_topics:
+            broker.topics.mark_ordered(result.order_topics, now_ms=broker.clock.now_ms())
+
+    async def _unregister(self, server: str) -> None:
+        settings = self._broker.live.current
+        request = UnregisterBroker(
+            broker_name=settings.name,
+            broker_addr=self._broker.address,
+            cluster_name=settings.cluster,
+            broker_id=0,
+        )
+        try:
+            await self._pool.call(server, request, timeout_s=UNREGISTER_TIMEOUT_S)
+        except (RocketMQError, OSError) as error:
+            log.warning("name server did not hear the goodbye address=%s reason=%s", server, error)

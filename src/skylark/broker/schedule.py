@@ -1,0 +1,161 @@
+"""Delay levels: messages wait in the schedule topic, a queue per level, and go to their topic when due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from skylark.broker.documents import Encode, decode_document, next_version
+from skylark.clock import Clock
+from skylark.model import names
+from skylark.model.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    PutMessage,
+    encode_properties,
+    property_finder,
+)
+from skylark.model.record import split
+from skylark.protocol.bodies import DataVersion, encode_body
+from skylark.protocol.stats_bodies import DelayOffsetTable
+from skylark.store.message_store import MessageStore
+from skylark.store.placed import Refused
+from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
+
+log = logging.getLogger(__name__)
+
+TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+"""What sets the time of a message exactly; a delay level goes before."""
+CHECK_INTERVAL_S = 0.1
+FAILURE_PAUSE_S = 1.0
+DELIVERED_MAX = 64
+"""At once, so that sends do not wait long behind a level that has become due."""
+
+_find_real_topic = property_finder(PROPERTY_REAL_TOPIC)
+_find_real_queue_id = property_finder(PROPERTY_REAL_QUEUE_ID)
+
+ReadRecords = Callable[[list[tuple[int, int]]], Awaitable[list[bytes | None]]]
+"""The records at these places and of these sizes; None for what cannot be read. May wait for the disk."""
+
+
+class Schedule:
+    """Delivery of delayed messages. Loop thread; at least once: progress is saved now and then."""
+
+    def __init__(
+        self, store: MessageStore, clock: Clock, delays_ms: list[int], read_records: ReadRecords
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._delays_ms = delays_ms
+        self._read_records = read_records
+        self.offsets: dict[int, int] = {}
+        """By level: the queue offset of the next message to look at."""
+        self.changes = 0
+        """Counts what a file written earlier does not hold."""
+        self.data_version = DataVersion(timestamp=clock.now_ms())
+
+    # --- Taking ---
+
+    def delay(self, message: PutMessage, properties: dict[str, str], level: int) -> None:
+        """Let a message wait: it is stored in the queue of its level, its own topic and queue noted on it."""
+        level = min(level, len(self._delays_ms))
+        for name in TIMER_PROPERTIES:
+            properties.pop(name, None)
+        properties[PROPERTY_DELAY_LEVEL] = str(level)
+        properties[PROPERTY_REAL_TOPIC] = message.topic
+        properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        message.properties = encode_properties(properties)
+        message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+
+    # --- The file ---
+
+    def load(self, data: bytes) -> None:
+        """Go on where delayOffset.json says, as far as the open store's queues reach. Raises ValueError."""
+        document = decode_document(data, DelayOffsetTable)
+        self.data_version = document.data_version or self.data_version
+        for level, offset in document.offset_table.items():
+            if 1 <= level <= len(self._delays_ms):
+                queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+                self.offsets[level] = min(max(offset, queue.min_offset), queue.max_offset)
+
+    def snapshot(self) -> Encode:
+        """Return what writes the progress as it is now."""
+        table = DelayOffsetTable(offset_table=dict(self.offsets), data_version=self.data_version)
+        return lambda: encode_body(table)
+
+    def bump(self) -> None:
+        """Give the next file a new version."""
+        self.data_version = next_version(self.data_version, self._clock.now_ms())
+
+    # --- Giving ---
+
+    async def run(self) -> None:
+        """Deliver what becomes due, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            try:
+                for level in range(1, len(self._delays_ms) + 1):
+                    await self._deliver_level(level)
+            except Exception:
+                log.exception("delivery of delayed messages failed, trying again")
+                await asyncio.sleep(FAILURE_PAUSE_S)
+
+    async def _deliver_level(self, level: int) -> None:
+        delivered = DELIVERED_MAX
+        while delivered == DELIVERED_MAX:
+            delivered = await self._deliver_some(level)
+            await asyncio.sleep(0)  # others have their turn
+
+    async def _deliver_some(self, level: int) -> int:
+        """Deliver up to DELIVERED_MAX due messages of a level; returns how many."""
+        due = self._due(level)
+        if not due:
+            return 0
+        records = await self._read_records([(physical_offset, size) for physical_offset, size in due])
+        messages = [None if record is None else real_message(record) for record in records]
+        results = iter(self._store.append([message for message in messages if message is not None]))
+        delivered = 0
+        for message in messages:
+            result = None if message is None else next(results)
+            if isinstance(result, Refused):
+                log.warning("delayed messages wait level=%d reason=%s", level, result.reason)
+                break
+            delivered += 1
+        self.offsets[level] += delivered
+        self.changes += delivered
+        return delivered
+
+    def _due(self, level: int) -> list[tuple[int, int]]:
+        """Places and sizes of the records of a level that are due, in order."""
+        queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+        offset = max(self.offsets.get(level, 0), queue.min_offset)
+        if offset >= queue.max_offset:
+            return []
+        self.offsets[level] = offset
+        units = queue.units(offset, min(DELIVERED_MAX, queue.max_offset - offset))
+        if not units:
+            self.offsets[level] = queue.next_file_offset(offset)
+            return []
+        now_ms, latest = self._clock.now_ms(), self._clock.now_ms() + self._delays_ms[level - 1]
+        due = []
+        for physical_offset, size, deliver_at in UNIT.iter_unpack(units):
+            # A time that is too far away was set by another clock or another table of levels: it is now.
+            if now_ms < deliver_at <= latest and size != BLANK_UNIT_SIZE:
+                break
+            due.append((physical_offset, size))
+        return due
+
+
+def real_message(record: bytes) -> PutMessage | None:
+    """The message that a record of the schedule topic stands for; None where it stands for none."""
+    head, body_position, _, properties = split(record)
+    topic, queue_id = _find_real_topic(properties), _find_real_queue_id(properties)
+    if topic is None or queue_id is None or topic.decode() == names.HALF_TOPIC:
+        return None
+    return PutMessage(
+        topic.decode(), int(queue_id), record[body_position : body_position + head[14]], properties,
+        head[4], head[7], head[8], head[9], head[12], head[13], wait=False,
+    )  # fmt: skip

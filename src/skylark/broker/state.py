@@ -1,0 +1,150 @@
+"""BrokerState: what the handlers of a broker share: tables, store, statistics, and the way to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from skylark.broker.clients import Consumers, Notice, Producers
+from skylark.broker.configuration import Configuration
+from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.locks import QueueLocks
+from skylark.broker.long_polling import HeldPull, LongPolling
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.request_modes import RequestModes
+from skylark.broker.schedule import Schedule
+from skylark.broker.stats import BrokerStats
+from skylark.broker.subscriptions import PullSubscriptions
+from skylark.broker.tasks import Tasks
+from skylark.broker.topics import TopicTable
+from skylark.clock import Clock, SystemClock
+from skylark.errors import BrokerError, CorruptRecord, OffsetOutOfRange
+from skylark.model.message import pack_host
+from skylark.model.unique_id import UniqueIds
+from skylark.protocol.command import RemotingCommand
+from skylark.protocol.replies import SendReplies
+from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
+from skylark.remoting.address import free_port, join_address
+from skylark.remoting.link import Answer as Reply
+from skylark.remoting.server import Peer
+from skylark.settings import BrokerSettings, parse_delay_levels
+from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.live import Live
+from skylark.store.disk import Disk
+from skylark.store.flush import Answer
+from skylark.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+COLD_READERS = 4
+
+
+class BrokerState(ABC):
+    """Loop thread, all of it; what may wait for the disk goes through `read_cold`."""
+
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock | None = None, disk: Disk | None = None
+    ) -> None:
+        if settings.port == 0:
+            settings = replace(settings, port=free_port(settings.host, -FAST_PORT_DISTANCE, 0, 1))
+        self.live = Live(settings)
+        self.clock = clock or SystemClock()
+        self.started_ms = now_ms = self.clock.now_ms()
+        self.port = settings.port
+        self.advertised_host = settings.advertised_host or settings.host
+        self.address = join_address(self.advertised_host, self.port)
+        self.replica_port = settings.replica_port if settings.replica_port is not None else self.port + 1
+        self.replica_address = join_address(
+            settings.advertised_replica_host or self.advertised_host, self.replica_port
+        )
+        self.store_host = pack_host(self.advertised_host, self.port)
+        self.syncs = settings.store.syncs_every_put
+        self.tasks = Tasks()
+        self.stats = BrokerStats()
+        self.unique_ids = UniqueIds(self.store_host[:-4], now_ms)
+        self.send_replies = SendReplies(region=settings.region, trace_on=settings.trace_on)
+        self._random = random.Random()  # noqa: S311 - it only spreads messages over queues
+        # A disk that hangs stops reads of cold data, and nothing else.
+        self.readers = ThreadPoolExecutor(COLD_READERS, "skylark-read")
+        self.store = MessageStore(settings.store, disk=disk, clock=clock, store_host=self.store_host)
+        self.topics = TopicTable(self.live, now_ms=now_ms)
+        self.groups = SubscriptionGroups(self.live, now_ms=now_ms)
+        self.offsets = ConsumerOffsets(self.live, now_ms=now_ms)
+        self.consumers = Consumers(self.live)
+        self.producers = Producers(self.live)
+        self.locks = QueueLocks(self.live)
+        self.request_modes = RequestModes(self.live)
+        self.configuration = Configuration(self.live, now_ms=now_ms)
+        self.cold_read_limits: dict[str, int] = {}
+        """Bytes per second, by group, as administrators want them."""
+        self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
+        delays_ms = parse_delay_levels(settings.store.delay_levels)
+        self.schedule = Schedule(self.store, self.clock, delays_ms, self._read_records)
+        self.long_polling = LongPolling(
+            self.resume_pull, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
+        )
+
+    @abstractmethod
+    def resume_pull(self, held: HeldPull) -> None:
+        """Answer a pull that waited."""
+
+    @abstractmethod
+    async def wait_registered(self) -> None:
+        """Wait, but not for long, until the name servers know the topics as they are now."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Let work go on by itself; its failure is logged."""
+        self.tasks.spawn(work)
+
+    async def read_cold(self, read: Callable[[], T]) -> T:
+        """Do in a thread what may wait for the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, read)
+
+    def random_queue(self, queues: int) -> int:
+        return self._random.randrange(queues) if queues > 0 else 0
+
+    def when_flushed(self, end: int, answer: Answer) -> None:
+        """Have `answer` called on the loop when the log is on disk up to `end`, or too late."""
+        self.store.when_flushed(end, answer)
+
+    def commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """Take an offset that came along with a pull: what is wrong with it does not matter to the pull."""
+        try:
+            self.offsets.commit(topic, group, queue_id, queue_offset, now_ms=self.clock.now_ms())
+        except BrokerError as error:
+            log.warning("offset not committed topic=%s group=%s reason=%s", topic, group, error.remark)
+
+    def tell(self, notice: Notice | None) -> None:
+        """Tell the members of a group that it changed."""
+        if notice is None:
+            return
+        for channel in notice.channels:
+            if isinstance(channel, Peer) and not channel.is_closed:
+                channel.notify(NotifyConsumerIdsChanged(notice.group))
+
+    async def _read_records(self, places: list[tuple[int, int]]) -> list[bytes | None]:
+        hot = self.store.reader.hot
+        if all(hot.holds(physical_offset, size) for physical_offset, size in places):
+            return self._records(places)
+        return await self.read_cold(lambda: self._records(places))
+
+    def _records(self, places: list[tuple[int, int]]) -> list[bytes | None]:
+        records: list[bytes | None] = []
+        for physical_offset, _ in places:
+            try:
+                records.append(self.store.reader.record_at(physical_offset))
+            except (OffsetOutOfRange, CorruptRecord) as error:
+                log.warning("record cannot be read: %s", error)
+                records.append(None)
+        return records
+
+
+BrokerHandler = Callable[[BrokerState, Peer, RemotingCommand], Reply | Awaitable[Reply]]
+"""Answers one kind of request, now or later; a BrokerError that it raises is the answer."""

@@ -1,0 +1,363 @@
+"""Pure. TopicTable: the topics of a broker, which of them exist by themselves, and who may make new ones."""
+
+from collections.abc import Callable, Iterable
+from enum import IntFlag
+
+import msgspec
+
+from skylark.broker.attributes import TOPIC_ATTRIBUTES, altered, refuse_mixed
+from skylark.broker.documents import Encode, decode_document, encode_document, next_version
+from skylark.broker.refusals import FAQ, full, invalid_parameter, no_permission, system_error, topic_not_exist
+from skylark.model import names
+from skylark.model.message import RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicConfigTable
+from skylark.settings import BrokerSettings, parse_delay_levels
+from skylark.settings.live import Live
+
+BENCHMARK_QUEUES = 1024
+CLUSTER_QUEUES = 16
+SCHEDULE_QUEUES_MIN = 18
+PERM_MAX = 7
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+# Bits of `topic_sys_flag`.
+UNIT_FLAG = 1
+UNIT_SUBSCRIPTION_FLAG = 2
+
+
+class Permission(IntFlag):
+    """What may be done with a topic; INHERIT: new topics may be made after it."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    READ_WRITE = 6
+
+
+def describe(config: TopicConfig) -> str:
+    """Return a topic as RocketMQ's remarks show it."""
+    letters = zip("RWX", (Permission.READ, Permission.WRITE, Permission.INHERIT), strict=True)
+    perm = "".join(letter if config.perm & bit else "-" for letter, bit in letters)
+    attributes = ", ".join(f"{name}={value}" for name, value in sorted(config.attributes.items()))
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm}, topicFilterType={config.topic_filter_type}, "
+        f"topicSysFlag={config.topic_sys_flag}, order={str(config.order).lower()}, "
+        f"attributes={{{attributes}}}]"
+    )
+
+
+def built_in_topics(settings: BrokerSettings) -> list[TopicConfig]:
+    """Return the topics that a broker has from its first start."""
+    inheritable = Permission.READ_WRITE | Permission.INHERIT
+    levels = len(parse_delay_levels(settings.store.delay_levels))
+    topics = [
+        _topic(names.SELF_TEST_TOPIC, 1),
+        _topic(names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
+        _topic(
+            settings.cluster, CLUSTER_QUEUES, inheritable if settings.cluster_topic else Permission.INHERIT
+        ),
+        _topic(settings.name, 1, inheritable if settings.broker_topic else Permission.INHERIT),
+        _topic(names.OFFSET_MOVED_TOPIC, 1),
+        _topic(SCHEDULE_TOPIC, max(SCHEDULE_QUEUES_MIN, levels)),
+        _topic(f"{settings.cluster}_REPLY_TOPIC", 1),
+        _topic(f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{settings.cluster}", settings.revive_queues),
+        _topic(f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{settings.name}", 1, Permission.INHERIT),
+        _topic(names.HALF_TOPIC, 1),
+        _topic(names.HALF_OP_TOPIC, 1),
+        _topic(names.TIMER_TOPIC, 1),
+    ]
+    if settings.auto_create_topics:
+        topics.append(_topic(names.AUTO_CREATE_TOPIC, settings.default_topic_queues, inheritable))
+    if settings.trace_topic:
+        topics.append(_topic(settings.trace_topic_name, 1))
+    return topics
+
+
+class TopicTable:
+    """All topics by name. Configs are values: a change puts a new one in place of the old.
+
+    New and changed topics are kept for `take_unregistered`.
+    """
+
+    def __init__(self, live: Live[BrokerSettings], *, now_ms: int) -> None:
+        self.data_version = DataVersion(timestamp=now_ms)
+        self._live = live
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change, for the file to be written."""
+        self._topics: dict[str, TopicConfig] = {}
+        self._sendable: dict[str, TopicConfig] = {}
+        self._unregistered: dict[str, TopicConfig] = {}
+        self._queues = 0
+        built_in = built_in_topics(live.current)
+        self._system_topics = names.SYSTEM_TOPICS | {config.topic_name for config in built_in}
+        for config in built_in:
+            self._put(config)
+
+    # --- Questions ---
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self._topics.get(topic)
+
+    def all(self) -> list[TopicConfig]:
+        return list(self._topics.values())
+
+    def is_ordered(self, topic: str) -> bool:
+        config = self._topics.get(topic)
+        return config is not None and config.order
+
+    def is_system(self, topic: str) -> bool:
+        return topic in self._system_topics or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
+
+    def system_topics(self) -> list[str]:
+        """The built-in topics, those included that are made only when needed."""
+        return sorted(self._system_topics)
+
+    def table(self, configs: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
+        """Return some topics, or all, with the version of the whole table."""
+        chosen = self._topics.values() if configs is None else configs
+        return TopicConfigTable(
+            topic_config_table={config.topic_name: config for config in chosen},
+            data_version=self.data_version,
+        )
+
+    def registered_table(self, configs: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
+        """Return the same as name servers shall know it: with no permission that the broker lacks."""
+        mask = self._live.current.permission
+        table = self.table(configs)
+        if mask & Permission.READ_WRITE != Permission.READ_WRITE:
+            table.topic_config_table = {
+                name: msgspec.structs.replace(config, perm=config.perm & mask)
+                for name, config in table.topic_config_table.items()
+            }
+        return table
+
+    def take_unregistered(self) -> list[TopicConfig]:
+        """Return the topics made or changed since the last call, for the name servers."""
+        taken = list(self._unregistered.values())
+        self._unregistered.clear()
+        return taken
+
+    # --- Topics that make themselves ---
+
+    def for_send(
+        self, topic: str, default_topic: str, queues: int, *, unit_mode: bool = False, now_ms: int
+    ) -> TopicConfig:
+        """Return the topic that a client sends to, made after the default topic if it is not there.
+
+        Raises BrokerError 16 for the broker's own topics, 17 where none can be made, 29 for a bad name.
+        """
+        config = self._sendable.get(topic)
+        if config is not None:
+            return config
+        fault = names.topic_fault(topic)
+        if fault is not None:
+            raise invalid_parameter(fault)
+        if topic in names.UNSENDABLE_TOPICS:
+            raise no_permission(f"Sending message to topic[{topic}] is forbidden.")
+        is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
+        flag = (UNIT_SUBSCRIPTION_FLAG if is_retry else UNIT_FLAG) if unit_mode else 0
+        model = self._model(default_topic)
+        if model is not None:
+            count = max(0, min(queues, model.write_queue_nums))
+            config = msgspec.structs.replace(
+                _topic(topic, count, model.perm & ~Permission.INHERIT),
+                topic_filter_type=model.topic_filter_type,
+                topic_sys_flag=flag,
+            )
+        elif is_retry:
+            config = msgspec.structs.replace(_topic(topic, 1), topic_sys_flag=flag)
+        else:
+            raise topic_not_exist(f"topic[{topic}] not exist, apply first please!{FAQ}")
+        return self._change(config, now_ms)
+
+    def _model(self, default_topic: str) -> TopicConfig | None:
+        """The topic after which others may be made, if it is one."""
+        if default_topic == names.AUTO_CREATE_TOPIC and not self._live.current.auto_create_topics:
+            return None
+        config = self._topics.get(default_topic)
+        return config if config is not None and config.perm & Permission.INHERIT else None
+
+    def ensure_retry_topic(
+        self,
+        group: SubscriptionGroupConfig,
+        *,
+        ordered: bool | None = None,
+        unit_mode: bool = False,
+        now_ms: int,
+    ) -> TopicConfig:
+        """Return a group's retry topic, made if it is not there; `ordered` is what it becomes, None: stays.
+
+        Raises BrokerError 29 for a group whose name makes no topic.
+        """
+        topic = names.retry_topic(group.group_name)
+        config = self._topics.get(topic)
+        if config is None:
+            flag = UNIT_SUBSCRIPTION_FLAG if unit_mode else 0
+            made = _topic(topic, max(0, group.retry_queue_nums))
+            return self._change(
+                msgspec.structs.replace(made, order=bool(ordered), topic_sys_flag=flag), now_ms
+            )
+        if ordered is None or ordered == config.order:
+            return config
+        return self._change(msgspec.structs.replace(config, order=ordered), now_ms)
+
+    def ensure_topic(self, topic: str, queues: int = 1, *, now_ms: int) -> TopicConfig:
+        """Return a topic that the broker itself needs, readable and writable, made if it is not there.
+
+        Raises BrokerError 29 for a bad name.
+        """
+        config = self._topics.get(topic)
+        return config if config is not None else self._change(_topic(topic, queues), now_ms)
+
+    # --- Changes by administrators ---
+
+    def update(self, wanted: TopicConfig, *, now_ms: int) -> TopicConfig:
+        """Make or change a topic, and return it. The attributes of `wanted` are changes: `+name`, `-name`.
+
+        Raises BrokerError 29 or 1; nothing is changed then.
+        """
+        return self.update_all([wanted], now_ms=now_ms)[0]
+
+    def update_all(self, wanted: Iterable[TopicConfig], *, now_ms: int) -> list[TopicConfig]:
+        """Make or change topics, all of them or none. See `update`."""
+        configs = [self._updated(config) for config in wanted]
+        self._check_room(configs)
+        return [
+            config if self._topics.get(config.topic_name) == config else self._change(config, now_ms)
+            for config in configs
+        ]
+
+    def delete(self, topic: str, *, now_ms: int) -> bool:
+        """Forget a topic; False if it was not there. Raises BrokerError 29 for built-in ones."""
+        if not topic.strip():
+            raise invalid_parameter("The specified topic is blank.")
+        self._refuse_system(topic)
+        config = self._topics.get(topic)
+        if config is None:
+            return False
+        self._remove(config)
+        self._unregistered.pop(topic, None)
+        self._bump(now_ms)
+        return True
+
+    def touch(self, *, now_ms: int) -> None:
+        """Let everybody take the table anew: what the broker allows of its topics has changed."""
+        self._bump(now_ms)
+
+    def mark_ordered(self, topics: Iterable[str], *, now_ms: int) -> None:
+        """Take the topics that name servers hold to be ordered."""
+        known = (self._topics.get(topic) for topic in topics)
+        unordered = [config for config in known if config is not None and not config.order]
+        for config in unordered:
+            self._put(msgspec.structs.replace(config, order=True))
+        if unordered:
+            self._bump(now_ms)
+
+    def adopt(self, queues_by_topic: Iterable[tuple[str, int]], *, now_ms: int) -> list[str]:
+        """Take topics that the store has queues of but no file of ours names; return them.
+
+        The file is written a moment after a topic is made: a broker killed in between keeps its messages.
+        """
+        missing = [(topic, queues) for topic, queues in queues_by_topic if topic not in self._topics]
+        adopted = [(topic, queues) for topic, queues in missing if names.stored_topic_fault(topic) is None]
+        for topic, queues in adopted:
+            self._change(_topic(topic, queues), now_ms)
+        return [topic for topic, _ in adopted]
+
+    # --- The file ---
+
+    def snapshot(self) -> Encode:
+        """Return what writes the table as it is now."""
+        topics, version = dict(self._topics), self.data_version
+        return lambda: encode_document({"dataVersion": version, "topicConfigTable": topics})
+
+    def load(self, data: bytes) -> None:
+        """Take topics.json over the built-in topics. Raises ValueError."""
+        table = decode_document(data, TopicConfigTable)
+        for config in table.topic_config_table.values():
+            # An old file would offer clients to make topics although it has been switched off since.
+            if config.topic_name != names.AUTO_CREATE_TOPIC or self._live.current.auto_create_topics:
+                self._put(config)
+        self.data_version = table.data_version
+
+    # --- Inside ---
+
+    def _change(self, config: TopicConfig, now_ms: int) -> TopicConfig:
+        if config.topic_name not in self._topics:
+            fault = names.stored_topic_fault(config.topic_name)
+            if fault is not None:
+                raise invalid_parameter(fault)
+        self._check_room([config])
+        self._put(config)
+        self._unregistered[config.topic_name] = config
+        self._bump(now_ms)
+        return config
+
+    def _put(self, config: TopicConfig) -> None:
+        topic = config.topic_name
+        self._queues += _queue_count(config) - _queue_count(self._topics.get(topic))
+        self._topics[topic] = config
+        if topic not in names.UNSENDABLE_TOPICS and names.topic_fault(topic) is None:
+            self._sendable[topic] = config
+
+    def _remove(self, config: TopicConfig) -> None:
+        self._queues -= _queue_count(config)
+        del self._topics[config.topic_name]
+        self._sendable.pop(config.topic_name, None)
+
+    def _bump(self, now_ms: int) -> None:
+        self.data_version = next_version(self.data_version, now_ms)
+        self.on_change()
+
+    def _updated(self, wanted: TopicConfig) -> TopicConfig:
+        """Return what a topic becomes when an administrator wants this."""
+        topic = wanted.topic_name
+        fault = names.topic_fault(topic)
+        if fault is not None:
+            raise invalid_parameter(fault)
+        self._refuse_system(topic)
+        if not self._live.current.mixed_message_type:
+            refuse_mixed(wanted.attributes)
+        if not 0 <= wanted.perm <= PERM_MAX:
+            raise invalid_parameter(f"topicPermission value: {wanted.perm} is invalid.")
+        if wanted.topic_filter_type not in FILTER_TYPES:
+            raise system_error(f"topicFilterType = [{wanted.topic_filter_type}] value invalid")
+        current = self._topics.get(topic)
+        attributes = altered(
+            current.attributes if current is not None else None, wanted.attributes, TOPIC_ATTRIBUTES
+        )
+        return msgspec.structs.replace(wanted, attributes=attributes)
+
+    def _refuse_system(self, topic: str) -> None:
+        if self._live.current.protect_system_topics and self.is_system(topic):
+            raise invalid_parameter(f"The topic[{topic}] is conflict with system topic.")
+
+    def _check_room(self, configs: Iterable[TopicConfig]) -> None:
+        """Raise BrokerError unless all of these topics can be made or changed together."""
+        settings = self._live.current
+        allowed = range(settings.topic_queues_max + 1)
+        topics, queues = len(self._topics), self._queues
+        for config in configs:
+            if config.read_queue_nums not in allowed or config.write_queue_nums not in allowed:
+                raise invalid_parameter(
+                    f"topic[{config.topic_name}] cannot have {config.read_queue_nums} queues to read and "
+                    f"{config.write_queue_nums} to write, allowed is 0 to {settings.topic_queues_max}"
+                )
+            current = self._topics.get(config.topic_name)
+            topics += current is None
+            queues += _queue_count(config) - _queue_count(current)
+        if topics > max(settings.topics_max, len(self._topics)):
+            raise full("topics", settings.topics_max)
+        if queues > max(settings.queues_max, self._queues):
+            raise full("queues", settings.queues_max)
+
+
+def _topic(topic: str, queues: int, perm: int = Permission.READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=int(perm))
+
+
+def _queue_count(config: TopicConfig | None) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums) if config is not None else 0

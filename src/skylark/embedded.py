@@ -1,0 +1,52 @@
+"""A name server and a broker in one process: what `skylark serve` runs, and what tests and demos embed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+
+from skylark.broker.broker import Broker
+from skylark.namesrv.server import NameServer
+from skylark.settings import BrokerSettings, NameServerSettings
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Embedded:
+    """Both servers on the running loop. The broker registers with the name server beside it."""
+
+    def __init__(self, name_server: NameServerSettings, broker: BrokerSettings) -> None:
+        self.name_server = NameServer(name_server)
+        self._broker_settings = broker
+        self.broker: Broker | None = None
+
+    async def start(self) -> None:
+        """Raises StoreError, BadStoreFile, OSError; nothing is left running then."""
+        await self.name_server.start()
+        try:
+            self.broker = Broker(replace(self._broker_settings, name_servers=self.name_server.address))
+            await self.broker.start()
+        except BaseException:
+            await self.name_server.stop()
+            raise
+
+    async def stop(self) -> None:
+        if self.broker is not None:
+            await self.broker.stop()
+        await self.name_server.stop()
+
+
+async def serve(server: Embedded | Broker, on_ready: Callable[[], None]) -> None:
+    """Run until SIGTERM or SIGINT. Main thread only."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    await server.start()
+    try:
+        on_ready()
+        await stopped.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,74 @@
+"""Stock Java clients of two generations: `java/clients/ClientsDriver.java`, one JVM for many scenarios."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.java import Classpath, GroupProcess, compiled, jvm_command
+
+JAVA = Path(__file__).parent / "java"
+VERSIONS = ("5.3.3", "4.9.8")
+HEAP_MB = 256
+SCENARIOS_TIMEOUT_S = 100
+BINARY_HEADER = "-Drocketmq.serialize.type=ROCKETMQ"
+_RESULT = re.compile(r"^RESULT (\S+) (?:ok|failed: (.*))$", re.MULTILINE)
+_LIVE = re.compile(r"^LIVE (\S+) (\S+)$", re.MULTILINE)
+
+
+def client_classpath(version: str) -> Classpath:
+    """The driver compiled against the client of a version. Skips (or fails) the test where that cannot be."""
+    return compiled(JAVA / f"pom-{version}.xml", sorted((JAVA / "clients").glob("*.java")))
+
+
+class ClientDriver:
+    """Clients of one version and one name server; `name` is part of the names of all topics and groups."""
+
+    def __init__(self, version: str, name_server: str, directory: Path) -> None:
+        self._classpath = client_classpath(version)
+        self._name_server = name_server
+        self._directory = directory
+        self.name = version.replace(".", "_")
+
+    @contextmanager
+    def running(self, command: str, *, options: Sequence[str] = ()) -> Iterator[GroupProcess]:
+        line = jvm_command(
+            self._classpath,
+            "ClientsDriver",
+            command,
+            self._name_server,
+            self.name,
+            home=self._directory,
+            heap_mb=HEAP_MB,
+            options=options,
+        )
+        with GroupProcess(line, log=self._directory / f"{command}-{self.name}.log") as process:
+            yield process
+
+    def run_all(self) -> dict[str, str | None]:
+        """Run every scenario; what went wrong in each, or None."""
+        with self.running("all") as process:
+            code = process.wait(SCENARIOS_TIMEOUT_S)
+            return results(process, code)
+
+    @contextmanager
+    def live(self) -> Iterator[tuple[str, str]]:
+        """A consumer and a producer that stay connected during the block; their client ids."""
+        with self.running("live") as process:
+            process.wait_until(
+                lambda: _LIVE.search(process.log_text()) is not None, "live clients", SCENARIOS_TIMEOUT_S
+            )
+            found = _LIVE.search(process.log_text())
+            assert found is not None
+            yield found[1], found[2]
+
+
+def results(process: GroupProcess, code: int) -> dict[str, str | None]:
+    """What a run of scenarios found; the code and the last line must agree with it."""
+    found = {name: reason or None for name, reason in _RESULT.findall(process.log_text())}
+    passed = bool(found) and not any(found.values())
+    verdict = process.log_text().rstrip().rpartition("\n")[2]
+    assert (verdict, code) in ((("PASS", 0),) if passed else (("FAIL", 1),)), process.log_tail()
+    return found

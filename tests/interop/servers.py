@@ -1,0 +1,88 @@
+"""The servers that other people's clients are tried on: ours, and Apache's to prove the drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import pytest
+
+from skylark.protocol.requests.topic import UpdateAndCreateTopic
+from skylark.remoting.blocking import BlockingConnection
+from tests.interop.mqadmin import admin_classpath
+from tests.support.apache import ApacheBroker, ApacheNameServer
+from tests.support.skylark_servers import SkylarkServers
+
+# Retries use the third level and those after it; the drivers know the first two.
+SETTINGS = {"messageDelayLevel": "1s 2s" + " 1s" * 16}
+KINDS = ["skylark", pytest.param("apache", marks=pytest.mark.slow)]
+"""Parameters of a fixture: a failure on both is the driver's, so Apache's are part of the slow run only."""
+
+
+class Servers(Protocol):
+    """A name server and a broker with ports that stay."""
+
+    name_server: str
+
+    @property
+    def broker(self) -> str: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> object: ...
+
+    def kill(self) -> None: ...
+
+
+class ApacheServers:
+    """Apache's pair; `stop`, `kill` and `start` are the broker's."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str | int]) -> None:
+        classpath = admin_classpath()
+        self._name_server = ApacheNameServer(classpath, directory / "name-server")
+        self.name_server = self._name_server.address
+        self._broker = ApacheBroker(
+            classpath,
+            directory / "home",
+            directory / "store",
+            name_server=self.name_server,
+            settings={"mappedFileSizeCommitLog": 16 << 20, "reviveQueueNum": 0, **settings},
+        )
+        self.broker = self._broker.address
+        self.start, self.stop, self.kill = self._broker.start, self._broker.stop, self._broker.kill
+
+    def __enter__(self) -> Self:
+        self._name_server.__enter__()
+        try:
+            self._broker.__enter__()
+        except BaseException:
+            self._name_server.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._broker.__exit__(kind, error, trace)
+        self._name_server.__exit__(kind, error, trace)
+
+
+def make_servers(kind: str, directory: Path, settings: Mapping[str, str | int] = SETTINGS) -> Servers:
+    return (SkylarkServers if kind == "skylark" else ApacheServers)(directory, settings)
+
+
+def create_topic(broker: str, topic: str, queues: int = 4) -> None:
+    """Make a topic: most clients want one that is there."""
+    request = UpdateAndCreateTopic(
+        topic=topic, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, perm=6
+    )
+    with BlockingConnection(broker) as connection:
+        connection.call(request, timeout_s=10)
