@@ -194,9 +194,10 @@ class Target:
     def close(self) -> None:
         self._connection.close()
 
-    def measure(self, cell: Cell, turn: str, seconds: float) -> tuple[Figures, list[str]]:
+    def measure(self, cell: Cell, seconds: float) -> tuple[Figures, list[str]]:
         """The figures of one round, and why they are void, if they are."""
-        topic = f"benchmark-{cell.name}" + (f"-{turn}" if cell.pulls else "")
+        # A backlog is new each time: the older it is, the more of it a broker may have to read from its disk.
+        topic = f"benchmark-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else "")
         self._create(topic)
         frames = self._directory / "frames"
         wrong = self._fill(topic, cell) if cell.pulls else []
@@ -232,7 +233,7 @@ class Target:
             return
         with self.process.spread() if self.contender.is_started_here else nullcontext():
             for cell in cells:
-                self.measure(cell, "warm-up", share)
+                self.measure(cell, share)
             self._wait_settled()
 
     def _wait_settled(self) -> None:
@@ -330,8 +331,8 @@ class Table:
     def results(self, names: list[str]) -> dict[str, Any]:
         results = {cell: self._cell(by_name, names) for cell, by_name in self._rounds.items()}
         for cell, result in results.items() if len(names) == 2 else ():
-            ratio, p99 = result["ratio"].get("median", "void"), result["p99_ratio"].get("median", "void")
-            print(f"{cell:16} {' / '.join(names)}: {ratio}, p99 {p99}", file=sys.stderr)
+            rate, p99, cpu = (result[key].get("median") for key in ("ratio", "p99_ratio", "cpu_ratio"))
+            print(f"{cell:16} {' / '.join(names)}: {rate}, p99 {p99}, cpu {cpu}", file=sys.stderr)
         return results
 
     def _cell(self, by_name: dict[str, list[tuple[Figures, list[str]]]], names: list[str]) -> dict[str, Any]:
@@ -343,8 +344,9 @@ class Table:
             for key, title, expected in (
                 ("messages_per_s", "ratio", {"expected_at_least": EXPECTED_RATIO}),
                 ("p99_us", "p99_ratio", {"expected_at_most": 1.0}),
+                ("broker_cpu_us", "cpu_ratio", {}),  # the least disturbed by what else the machine does
             ):
-                ratios = [(mine[key] or 0) / (peers[key] or 1) for mine, peers in good]
+                ratios = [a / b for mine, peers in good if (a := mine[key]) and (b := peers[key])]
                 result[title] = (spread(ratios) if ratios else {"void": True}) | expected
         return result
 
@@ -403,11 +405,11 @@ def run_mode(
             stack.callback(target.close)
             with alone(target, targets):
                 target.warm_up(cells)
-        for turn in range(arguments.rounds):
+        for _ in range(arguments.rounds):
             for cell in cells:
                 for target in targets:
                     with alone(target, targets):
-                        figures, wrong = target.measure(cell, str(turn), arguments.seconds)
+                        figures, wrong = target.measure(cell, arguments.seconds)
                     table.add(cell.name, target.contender.name, figures, wrong)
 
 

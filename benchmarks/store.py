@@ -77,8 +77,8 @@ class Bare:
             body, properties = message.body, message.properties + shared
             tail = TOPIC_PART + pack_length(len(properties)) + properties
             size = HEAD.size + len(body) + len(tail)
-            head = pack(size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, 0, 7, position, 0, 1, HOST, 2,
-                        HOST, 0, 0, len(body))  # fmt: skip
+            head = pack(size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, 0, 7, position, 0, 1, HOST,
+                        2, HOST, 0, 0, len(body))  # fmt: skip
             parts += (head, body, tail)
             entries += pack_unit(position, size, 2598919)
             position += size

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from skylark.model.message import PutMessage, encode_properties
+from skylark.model.message import PutMessage, decode_properties, encode_properties
 from skylark.model.record import BatchElement
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store.message_store import MessageStore
@@ -68,6 +68,7 @@ class Attempt(NamedTuple):
     topic: str
     queue_id: int
     body: bytes
+    key: str
 
 
 @dataclass
@@ -85,6 +86,8 @@ class Promises:
     """Some recovery reported damage, so queues may have holes where messages are not promised."""
     excused: frozenset[bytes] = frozenset()
     """Bodies of messages that a test has damaged: they may be lost or altered, but someone must say so."""
+    claimed: int = 0
+    """Excused messages before this physical offset are known to the queues: their offsets stay given out."""
 
     def required(self, *, durable_only: bool) -> list[Sent]:
         """The messages that must be there: after a power loss those flushed, after a kill all."""
@@ -160,7 +163,10 @@ class Workload:
         self, messages: Sequence[PutMessage], append: Callable[[], Sequence[PutResult]]
     ) -> Sequence[PutResult]:
         before = self.promises
-        attempts = tuple(Attempt(each.topic, each.queue_id, bytes(each.body)) for each in messages)
+        attempts = tuple(
+            Attempt(each.topic, each.queue_id, bytes(each.body), property_of(each, "KEYS"))
+            for each in messages
+        )
         self.promises = replace(before, attempts=before.attempts + attempts)
         results = append()
         # A single refusal may stand for a whole batch. What was refused by a failing disk may yet be on it.
@@ -214,7 +220,7 @@ class Workload:
         topic = self.rng.choice(TOPICS)
         forgotten = {**self.promises.forgotten, topic: self.store.appended_offset}
         self.promises = replace(self.promises, forgotten=forgotten)
-        self.store.delete_topic(topic)
+        self.store.housekeeper.delete_topic(topic)
 
     def put_some(self) -> None:
         self.put([self.message() for _ in range(self.rng.randint(1, 4))])
@@ -248,9 +254,12 @@ class Workload:
             step()
 
 
+def property_of(message: PutMessage, name: str) -> str:
+    return decode_properties(message.properties)[name]
+
+
 def sent_as(message: PutMessage, placed: Placed) -> Sent:
-    properties = dict(piece.split(b"\x01") for piece in message.properties.split(b"\x02") if piece)
     return Sent(
         message.topic, message.queue_id, placed.queue_offset, placed.physical_offset, placed.size,
-        bytes(message.body), properties[b"KEYS"].decode(), properties[b"TAGS"].decode(),
+        bytes(message.body), property_of(message, "KEYS"), property_of(message, "TAGS"),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Captured requests of clients, byte for byte, to our broker: its answers are those of Apache's broker.
 
-A capture keeps only some exchanges of each kind, and the broker in it had a history. Before each question ours
-is taught what the captured answer shows that broker to have known: messages in queues, offsets, members.
+A capture keeps only some exchanges of each kind, and the broker in it had a history. Before each question
+ours is taught what the captured answer shows that broker to have known: messages in queues, offsets, members.
 """
 
 import asyncio
@@ -15,10 +15,14 @@ from skylark.broker.broker import Broker
 from skylark.broker.clients import Client
 from skylark.model import java
 from skylark.model.message import PutMessage
+from skylark.protocol.bodies import decode_body
 from skylark.protocol.codes import RequestCode as Code
+from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
+from skylark.protocol.stats_bodies import QueueOffsets
 from skylark.settings.broker import FAST_PORT_DISTANCE
 from tests.support.broker import consumer, running_broker
+from tests.support.clock import ManualClock
 from tests.unit.broker.tables import FakeChannel
 from tests.unit.protocol.golden_frames import FRAMES, NOT_FRAMES, lines
 from tests.unit.remoting.rig import HOST, RawClient
@@ -31,11 +35,14 @@ CODES = {
     *(Code.CONSUMER_SEND_MSG_BACK, Code.GET_ALL_CONSUMER_OFFSET, Code.GET_ALL_DELAY_OFFSET),
 }
 PEERS = ("client->broker", "client->broker-vip", "slave->broker")
+UNANSWERED = {"push-sql": 1}  # the recording ends before the answer
+WITH_ACCESS_CONTROL = ("auth",)
 # Resets by clients, and messages at places of Apache's log, have tests of their own.
 ELSEWHERE = {"client-reset": {222, 223}, "retry-dlq": {36}}
 # Times of messages, and what was found by such times, are those of the recording.
 OF_THEIR_TIME = {Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_EARLIEST_MSG_STORETIME}
 TABLES = {Code.GET_ALL_CONSUMER_OFFSET, Code.GET_ALL_DELAY_OFFSET}
+BEFORE_MS = 1_794_700_000_000  # before the recording
 SQL = "SQL92"  # not served yet: checking such a subscription is refused in another way
 
 
@@ -53,7 +60,7 @@ def asked(scenario: str) -> list[dict[str, Any]]:
 
 def scenarios() -> list[str]:
     names = sorted(path.name.removesuffix(".jsonl.gz") for path in FRAMES.glob("*.jsonl.gz"))
-    return [name for name in names if name not in NOT_FRAMES and asked(name)]
+    return [name for name in names if name not in (*NOT_FRAMES, *WITH_ACCESS_CONTROL) and asked(name)]
 
 
 def plain(value: Any) -> Any:
@@ -74,6 +81,13 @@ class Replay:
 
     async def run(self, questions: list[dict[str, Any]]) -> int:
         """Ask all questions; return how many were answered."""
+        try:
+            return await self._run(questions)
+        finally:
+            for client in self.connections.values():
+                await client.close()
+
+    async def _run(self, questions: list[dict[str, Any]]) -> int:
         answers = {
             (line["conn"], line["header"]["opaque"]): line
             for line in self.captured
@@ -85,11 +99,11 @@ class Replay:
             self.learn(question, expected)
             client = await self.connection(question)
             await client.send(bytes.fromhex(question["frame_hex"]))
-            if expected is not None:
-                self.compare(question, await self.answer(question["conn"], client), expected)
-                compared += 1
-        for client in self.connections.values():
-            await client.close()
+            if question["kind"] == "request":
+                answer = await self.answer(question["conn"], client)
+                if expected is not None:
+                    self.compare(question, answer, expected)
+                    compared += 1
         return compared
 
     async def connection(self, question: dict[str, Any]) -> RawClient:
@@ -110,7 +124,14 @@ class Replay:
 
     def learn(self, question: dict[str, Any], expected: dict[str, Any] | None) -> None:
         fields = question["header"].get("extFields") or {}
-        if expected is None or expected["header"]["code"] not in (0, 1):
+        if expected is None:
+            return
+        code = expected["header"]["code"]
+        if question["header"]["code"] == Code.UPDATE_CONSUMER_OFFSET:
+            if code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                self.broker.groups.find(fields["consumerGroup"], now_ms=1)
+            return
+        if code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
             return
         told = expected["header"].get("extFields") or {}
         match question["header"]["code"]:
@@ -118,10 +139,7 @@ class Replay:
                 self.learn_messages(fields["topic"], int(fields["queueId"]), int(told["offset"]))
             case Code.QUERY_CONSUMER_OFFSET:
                 self.learn_offset(fields, int(told["offset"]))
-            case Code.UPDATE_CONSUMER_OFFSET:
-                self.broker.groups.find(fields["consumerGroup"], now_ms=1)
-                self.broker.topics.ensure_topic(fields["topic"], 4, now_ms=1)
-            case Code.GET_CONSUMER_LIST_BY_GROUP if expected["header"]["code"] == 0:
+            case Code.GET_CONSUMER_LIST_BY_GROUP if code == ResponseCode.SUCCESS:
                 self.learn_members(fields["consumerGroup"], java.loads(body_of(expected))["consumerIdList"])
             case Code.INVOKE_BROKER_TO_RESET_OFFSET:
                 self.learn_reset(fields, expected)
@@ -154,15 +172,17 @@ class Replay:
         self.broker.groups.find(fields["group"], now_ms=1)
         if expected["header"]["code"] != 0:
             return
-        for queue, queue_offset in java.loads(body_of(expected))["offsetTable"].items():
-            place = java.loads(queue) if isinstance(queue, str) else queue
-            self.learn_messages(place["topic"], place["queueId"], queue_offset)
+        for queue, queue_offset in decode_body(body_of(expected), QueueOffsets).offset_table.items():
+            self.learn_messages(queue.topic, queue.queue_id, queue_offset)
 
     # --- Comparing ---
 
     def compare(self, question: dict[str, Any], answer: RemotingCommand, expected: dict[str, Any]) -> None:
         header, code = expected["header"], question["header"]["code"]
-        assert (answer.code, answer.opaque, answer.remark) == (
+        remark = answer.remark
+        if expected["serialize"] == "ROCKETMQ":
+            remark = remark or None  # such a header cannot tell an empty text from none
+        assert (answer.code, answer.opaque, remark) == (
             header["code"],
             header["opaque"],
             header.get("remark"),
@@ -196,17 +216,18 @@ def body_of(line: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize("scenario", scenarios())
 async def test_clients_are_answered_as_captured(tmp_path: Path, scenario: str) -> None:
     questions = asked(scenario)
-    async with running_broker(tmp_path) as broker:
+    async with running_broker(tmp_path, clock=ManualClock(BEFORE_MS)) as broker:
         broker.topics.ensure_topic("TopicTest", 4, now_ms=1)
         replay = Replay(broker, list(lines(scenario)))
         compared = await replay.run(questions)
-    assert compared == sum(question["kind"] == "request" for question in questions)
+    requests = sum(question["kind"] == "request" for question in questions)
+    assert compared == requests - UNANSWERED.get(scenario, 0)
 
 
 async def test_members_hear_of_each_other_as_captured(tmp_path: Path) -> None:
     """Of this capture nothing was left out: who is told, and that it is before the answer."""
     questions = asked("probe-members")
-    async with running_broker(tmp_path) as broker:
+    async with running_broker(tmp_path, clock=ManualClock(BEFORE_MS)) as broker:
         broker.topics.ensure_topic("TopicTest", 4, now_ms=1)
         replay = Replay(broker, list(lines("probe-members")))
         await replay.run([each for each in questions if each["header"]["code"] != Code.UNREGISTER_CLIENT])

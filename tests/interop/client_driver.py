@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.interop.verdict import results
 from tests.support.java import Classpath, GroupProcess, compiled, jvm_command
 
 JAVA = Path(__file__).parent / "java"
@@ -14,7 +15,6 @@ VERSIONS = ("5.3.3", "4.9.8")
 HEAP_MB = 256
 SCENARIOS_TIMEOUT_S = 100
 BINARY_HEADER = "-Drocketmq.serialize.type=ROCKETMQ"
-_RESULT = re.compile(r"^RESULT (\S+) (?:ok|failed: (.*))$", re.MULTILINE)
 _LIVE = re.compile(r"^LIVE (\S+) (\S+)$", re.MULTILINE)
 
 
@@ -50,8 +50,7 @@ class ClientDriver:
     def run_all(self) -> dict[str, str | None]:
         """Run every scenario; what went wrong in each, or None."""
         with self.running("all") as process:
-            code = process.wait(SCENARIOS_TIMEOUT_S)
-            return results(process, code)
+            return results(process, SCENARIOS_TIMEOUT_S)
 
     @contextmanager
     def live(self) -> Iterator[tuple[str, str]]:
@@ -63,12 +62,3 @@ class ClientDriver:
             found = _LIVE.search(process.log_text())
             assert found is not None
             yield found[1], found[2]
-
-
-def results(process: GroupProcess, code: int) -> dict[str, str | None]:
-    """What a run of scenarios found; the code and the last line must agree with it."""
-    found = {name: reason or None for name, reason in _RESULT.findall(process.log_text())}
-    passed = bool(found) and not any(found.values())
-    verdict = process.log_text().rstrip().rpartition("\n")[2]
-    assert (verdict, code) in ((("PASS", 0),) if passed else (("FAIL", 1),)), process.log_tail()
-    return found

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.client_driver import BINARY_HEADER, SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver, results
+from tests.interop.client_driver import BINARY_HEADER, SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
 from tests.interop.servers import KINDS, Servers, make_servers
+from tests.interop.verdict import results
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
 
@@ -76,4 +77,4 @@ def test_a_group_resumes_after_a_restart_and_sends_survive_a_crash(
         )
         servers.kill()
         servers.start()
-        assert results(process, process.wait(SCENARIOS_TIMEOUT_S)) == {"resume": None}
+        assert results(process, SCENARIOS_TIMEOUT_S) == {"resume": None}

@@ -85,3 +85,15 @@ def test_any_bytes_are_a_document_or_bad_json(data: bytes) -> None:
         assert 0 <= error.position <= len(data)
     else:
         assert java.loads(java.dumps([document])) is not None
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.text(min_size=1, max_size=300)), min_size=1)
+)
+def test_many_texts_hash_as_one_by_one(pairs: list[tuple[int, str]]) -> None:
+    prefixes = [prefix for prefix, _ in pairs]
+    texts = [text.encode(errors="replace") for _, text in pairs]
+    expected = [
+        java.java_hash_from(prefix, text.decode()) for prefix, text in zip(prefixes, texts, strict=True)
+    ]
+    assert java.java_hashes_from(prefixes, texts) == expected

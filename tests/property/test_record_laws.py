@@ -14,11 +14,11 @@ from skylark.errors import CorruptRecord
 from skylark.model.java import java_hash
 from skylark.model.message import (
     HOST_V6_MASK,
-    property_finder,
     PutMessage,
     decode_properties,
     encode_properties,
     format_host,
+    property_finder,
 )
 from skylark.model.record import (
     BATCH_ELEMENT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +12,14 @@ from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
 from skylark.broker.long_polling import HeldPull
 from skylark.broker.monitor import Monitor
-from skylark.broker.persistence import MetadataWriter, load_metadata
+from skylark.broker.persistence import MetadataFile, MetadataWriter, load_metadata
 from skylark.broker.registration import Registration
 from skylark.broker.routes import fast_routes, main_routes
 from skylark.broker.state import BrokerState
 from skylark.broker.stats import STEP_S
 from skylark.clock import Clock
 from skylark.protocol.connection import Limits
+from skylark.remoting.rate import RequestRate
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.settings import BrokerSettings
 from skylark.settings.broker import FAST_PORT_DISTANCE
@@ -27,6 +29,7 @@ from skylark.store.placed import Placed
 log = logging.getLogger(__name__)
 
 EXPIRE_WAITERS_S = 0.1
+WAITERS_CHECK_S = 0.005
 INDEX_SLICE = 64
 
 
@@ -45,6 +48,8 @@ class Broker(BrokerState):
         self.registration = Registration(self)
         self.monitor = Monitor(self)
         self._server = RemotingServer(server_limits(self.live.current), on_disconnect=self._disconnected)
+        self._server.rate = request_rate(self.live.current)
+        self._config_file: MetadataFile | None = None
         self._build_files()
 
     def _build_files(self) -> None:
@@ -63,8 +68,8 @@ class Broker(BrokerState):
         modes_file = self.metadata.add(directory / "messageRequestMode.json", self.request_modes.snapshot)
         self.request_modes.on_change = modes_file.mark
         if (path := settings.config_path) is not None:
-            config_file = self.metadata.add(path, lambda: self.configuration.snapshot(path))
-            self.configuration.on_change = config_file.mark
+            self._config_file = self.metadata.add(path, lambda: self.configuration.snapshot(path))
+        self.configuration.on_change = self._settings_changed
 
     # --- Life ---
 
@@ -119,9 +124,13 @@ class Broker(BrokerState):
         """Unregister, answer what is at work, save everything, close the store. Also after a failed start."""
         await self.registration.stop()
         self.monitor.stop()
+        self._server.stop_reading()
         self.long_polling.wake_all()
-        await self._server.close(drain_timeout_s=self.live.current.shutdown_timeout_ms / 1000)
+        timeout_s = self.live.current.shutdown_timeout_ms / 1000
+        await self._answer_waiting(timeout_s / 2)
+        await self._server.close(drain_timeout_s=timeout_s)
         await self.tasks.close()
+        self.store.on_arrival = None  # closing flushes once more, in a thread
         self._save_offsets()
         self._save_delays()
         try:
@@ -131,6 +140,15 @@ class Broker(BrokerState):
             self.readers.shutdown(wait=False)
             self._writers.shutdown(wait=False)
             log.info("broker stopped name=%s address=%s", self.live.current.name, self.address)
+
+    async def _answer_waiting(self, timeout_s: float) -> None:
+        """Let sends that wait for the disk have their answer: the flush goes on, up to a time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while len(self.store.waiters):  # noqa: ASYNC110 (a flush answers many at once)
+                    await asyncio.sleep(WAITERS_CHECK_S)
+        # Those whose flush never came, here and not in the thread that closes the store.
+        self.store.waiters.failed()
 
     # --- Called by the parts ---
 
@@ -155,6 +173,11 @@ class Broker(BrokerState):
     def _hop_to_loop(self) -> None:
         """The flush thread is done: go on where the tables live."""
         self._loop.call_soon_threadsafe(self.store.advance)
+
+    def _settings_changed(self) -> None:
+        self._server.rate = request_rate(self.live.current)
+        if self._config_file is not None:
+            self._config_file.mark()
 
     def _topics_changed(self) -> None:
         self._topics_file.mark()
@@ -190,6 +213,12 @@ class Broker(BrokerState):
 
     async def _run_writer(self, write: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._writers, write)
+
+
+def request_rate(settings: BrokerSettings) -> RequestRate | None:
+    """What each connection may send, None without a limit."""
+    per_second = settings.client_requests_per_s_max
+    return RequestRate(per_second, settings.client_requests_burst_max) if per_second else None
 
 
 def server_limits(settings: BrokerSettings) -> ServerLimits:

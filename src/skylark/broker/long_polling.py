@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,12 +30,16 @@ class HeldPull:
         queue_offset: int,
         tags_filter: TagsFilter | None,
     ) -> None:
+        # Kept for long: what the answer does not need goes, and a body would keep all that was read with it.
+        command.body, command.remark, command.language = b"", None, ""
+        request = command.request
         self.peer = peer
         self.command = command
         self.queue = queue
         self.queue_offset = queue_offset
         self.tags_filter = tags_filter
-        self.held_bytes = HELD_PULL_BYTES + len(command.request.subscription or "")
+        texts = (request.subscription, request.expression_type, request.proxy_forward_client_id)
+        self.held_bytes = HELD_PULL_BYTES + sum(map(sys.getsizeof, texts))
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -45,7 +50,7 @@ class LongPolling:
         self._resume = resume
         self._held_max = held_max
         self._held_bytes_max = held_bytes_max
-        self._held: dict[ConsumeQueue, list[HeldPull]] = {}
+        self._held: dict[ConsumeQueue, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, set[HeldPull]] = {}
         self.count = 0
         self.held_bytes = 0
@@ -56,7 +61,7 @@ class LongPolling:
             return False
         self.count += 1
         self.held_bytes += pull.held_bytes
-        self._held.setdefault(pull.queue, []).append(pull)
+        self._held.setdefault(pull.queue, {})[pull] = None
         self._by_peer.setdefault(pull.peer, set()).add(pull)
         pull.timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_up, pull)
         return True
@@ -107,7 +112,7 @@ class LongPolling:
         self.count -= 1
         self.held_bytes -= pull.held_bytes
         pulls = self._held[pull.queue]
-        pulls.remove(pull)
+        del pulls[pull]
         if not pulls:
             del self._held[pull.queue]
         of_peer = self._by_peer[pull.peer]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -17,6 +18,8 @@ from skylark.remoting.address import join_address
 
 log = logging.getLogger(__name__)
 
+STOP_CHECK_S = 0.02
+"""A broker that stops waits for this."""
 SERIES_MAX = 1000
 """Topics, and pairs of topics and groups, with series of their own: those with the most messages."""
 
@@ -100,7 +103,8 @@ class Monitor:
             log.warning("no metrics on %s: %s", join_address(host, port), error)
             return
         self.address = join_address(host, self._server.server_port)
-        threading.Thread(target=self._server.serve_forever, name="skylark-metrics", daemon=True).start()
+        serving = partial(self._server.serve_forever, poll_interval=STOP_CHECK_S)
+        threading.Thread(target=serving, name="skylark-metrics", daemon=True).start()
 
     def stop(self) -> None:
         if self._server is not None:

@@ -10,6 +10,10 @@ def system_error(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.SYSTEM_ERROR, remark)
 
 
+def system_busy(remark: str = "[OVERLOAD]system busy, start flow control for a while") -> BrokerError:
+    return BrokerError.for_code(ResponseCode.SYSTEM_BUSY, remark)
+
+
 def invalid_parameter(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.INVALID_PARAMETER, remark)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
+from typing import NamedTuple
 
 from skylark.broker.state import BrokerState
 from skylark.broker.stats import Counter
@@ -15,6 +17,12 @@ RATE_WINDOWS_S = (10.0, 60.0, 600.0)
 NO_POOL = str((1 << 31) - 1)
 
 
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
 async def runtime_info(broker: BrokerState) -> dict[str, str]:
     """All of it, as text."""
     disk = await broker.read_cold(lambda: _of_disk(broker))
@@ -25,17 +33,28 @@ def _of_disk(broker: BrokerState) -> dict[str, str]:
     """What waits for the disk."""
     store, settings = broker.store, broker.store.settings
     log_directory = settings.commit_log_directory
-    usage = shutil.disk_usage(log_directory)
-    log_ratio = f"{usage.used / usage.total:.2f}"
-    queues = shutil.disk_usage(settings.path)
+    usage = _usage(log_directory)
+    log_ratio = _used_ratio(usage)
     first = store.reader.store_timestamp(store.log.min_offset) if store.appended_offset else None
     return {
         "commitLogDiskRatio": log_ratio,
         f"commitLogDiskRatio_{log_directory}": log_ratio,
-        "consumeQueueDiskRatio": f"{queues.used / queues.total:.2f}",
+        "consumeQueueDiskRatio": _used_ratio(_usage(settings.path)),
         "commitLogDirCapacity": f"Total : {size_text(usage.total)}, Free : {size_text(usage.free)}.",
         "earliestMessageTimeStamp": str(-1 if first is None else first),
     }
+
+
+def _usage(directory: Path) -> _Usage:
+    """Of the disk where a directory is, or will be once there is something to keep."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return _Usage(*shutil.disk_usage(there))
+
+
+def _used_ratio(usage: _Usage) -> str:
+    """Of what may be used, in whole percents, rounded up as RocketMQ does."""
+    usable = usage.used + usage.free
+    return str(-(-100 * usage.used // usable) / 100 if usable else 0.0)
 
 
 def _of_store(broker: BrokerState) -> dict[str, str]:

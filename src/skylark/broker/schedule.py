@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from skylark.broker.documents import Encode, decode_document, next_version
 from skylark.clock import Clock
+from skylark.errors import CorruptRecord
 from skylark.model import names
 from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
@@ -22,7 +23,7 @@ from skylark.model.record import split
 from skylark.protocol.bodies import DataVersion, encode_body
 from skylark.protocol.stats_bodies import DelayOffsetTable
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Refused
+from skylark.store.placed import PutStatus, Refused
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,9 @@ CHECK_INTERVAL_S = 0.1
 FAILURE_PAUSE_S = 1.0
 DELIVERED_MAX = 64
 """At once, so that sends do not wait long behind a level that has become due."""
+
+UNDELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+"""Refusals that would be the same next time: after a limit was lowered, say."""
 
 _find_real_topic = property_finder(PROPERTY_REAL_TOPIC)
 _find_real_queue_id = property_finder(PROPERTY_REAL_QUEUE_ID)
@@ -94,13 +98,17 @@ class Schedule:
 
     async def run(self) -> None:
         """Deliver what becomes due, until cancelled."""
+        levels = range(1, len(self._delays_ms) + 1)
+        await asyncio.gather(*(self._run_level(level) for level in levels))
+
+    async def _run_level(self, level: int) -> None:
+        """Each level by itself: one that waits for the disk does not hold up the others."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             try:
-                for level in range(1, len(self._delays_ms) + 1):
-                    await self._deliver_level(level)
+                await self._deliver_level(level)
             except Exception:
-                log.exception("delivery of delayed messages failed, trying again")
+                log.exception("delivery of delayed messages failed, trying again level=%d", level)
                 await asyncio.sleep(FAILURE_PAUSE_S)
 
     async def _deliver_level(self, level: int) -> None:
@@ -121,8 +129,10 @@ class Schedule:
         for message in messages:
             result = None if message is None else next(results)
             if isinstance(result, Refused):
-                log.warning("delayed messages wait level=%d reason=%s", level, result.reason)
-                break
+                if result.status not in UNDELIVERABLE:
+                    log.warning("delayed messages wait level=%d reason=%s", level, result.reason)
+                    break
+                log.error("delayed message dropped level=%d reason=%s", level, result.reason)
             delivered += 1
         self.offsets[level] += delivered
         self.changes += delivered
@@ -151,11 +161,16 @@ class Schedule:
 
 def real_message(record: bytes) -> PutMessage | None:
     """The message that a record of the schedule topic stands for; None where it stands for none."""
-    head, body_position, _, properties = split(record)
-    topic, queue_id = _find_real_topic(properties), _find_real_queue_id(properties)
-    if topic is None or queue_id is None or topic.decode() == names.HALF_TOPIC:
+    try:
+        head, body_position, _, properties = split(record)
+        topic = (_find_real_topic(properties) or b"").decode()
+        queue_id = int(_find_real_queue_id(properties) or b"")
+    except (CorruptRecord, ValueError) as error:
+        log.warning("delayed message cannot be delivered: %s", error)
+        return None
+    if topic == names.HALF_TOPIC:
         return None
     return PutMessage(
-        topic.decode(), int(queue_id), record[body_position : body_position + head[14]], properties,
+        topic, queue_id, record[body_position : body_position + head[14]], properties,
         head[4], head[7], head[8], head[9], head[12], head[13], wait=False,
     )  # fmt: skip

@@ -7,7 +7,8 @@ and a map keyed by objects has the objects themselves as keys, `{{"queueId":0}:1
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -22,6 +23,8 @@ from skylark.errors import BadJson
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 _LOW_DIGIT = bytes(_DIGITS[byte % 31] for byte in range(256))
 _HIGH_DIGIT = bytes(_DIGITS[byte // 31] for byte in range(256))
+# For several texts at once, joined by zero bytes.
+_LOW_JOINED, _HIGH_JOINED = b" " + _LOW_DIGIT[1:], b" " + _HIGH_DIGIT[1:]
 # `int` takes time quadratic in the number of digits, so long texts go in pieces.
 _PIECE_BYTES = 256
 _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_PIECE_BYTES + 1)]
@@ -43,6 +46,20 @@ def java_hash_from(prefix_hash: int, text: str) -> int:
         units = text.encode("utf-16-be", "surrogatepass")
         unsigned = _base_31(0, units[::2]) * 256 + _base_31(prefix_hash, units[1::2])
     return ((unsigned - _INT_MIN) & 0xFFFFFFFF) + _INT_MIN
+
+
+def java_hashes_from(prefix_hashes: Sequence[int], texts: Sequence[bytes]) -> list[int]:
+    """Return `java_hash_from` for many UTF-8 texts, none of them empty: half as expensive as one by one."""
+    joined = b"\0".join(texts)
+    if not joined.isascii() or joined.count(0) >= len(texts) or len(max(texts, key=len)) > _PIECE_BYTES:
+        pairs = zip(prefix_hashes, texts, strict=True)
+        return [java_hash_from(prefix, text.decode(errors="replace")) for prefix, text in pairs]
+    lows = map(int, joined.translate(_LOW_JOINED).split(b" "), repeat(31))
+    highs = map(int, joined.translate(_HIGH_JOINED).split(b" "), repeat(31))
+    return [
+        ((prefix * _POWERS[len(text)] + low + 31 * high - _INT_MIN) & 0xFFFFFFFF) + _INT_MIN
+        for prefix, text, low, high in zip(prefix_hashes, texts, lows, highs, strict=True)
+    ]
 
 
 def index_key_hash(text_hash: int) -> int:

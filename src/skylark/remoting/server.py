@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 
 from skylark.errors import RemoteProtocolError
 from skylark.model.message import pack_host
+from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
 from skylark.protocol.connection import HOT_REQUESTS, Command, Limits
 from skylark.remoting.address import join_address
 from skylark.remoting.link import Handler, Link, error_reply
+from skylark.remoting.rate import RequestRate, TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class Peer(Link):
         self._routes = routes
         self._buffered_bytes = 0
         self._waiting: list[Command] = []  # received while the peer did not read our answers
+        self._bucket: TokenBucket | None = None
 
     # --- For the loop ---
 
@@ -94,6 +97,8 @@ class Peer(Link):
         if commands:
             # Whole frames only: a byte now and then does not keep a connection open.
             self.active_at = self._loop.time()
+            if self._server.rate is not None:
+                commands = self._within_rate(commands, self._server.rate)
             self._handle(commands)
         if self._codec.failure is not None:
             log.info("connection closed peer=%s reason=%s", self.address, self._codec.failure)
@@ -132,6 +137,25 @@ class Peer(Link):
 
     # --- Handling ---
 
+    def _within_rate(self, commands: list[Command], rate: RequestRate) -> list[Command]:
+        """Refuse the requests that the peer may not send now; return the others, and answers to ours."""
+        if self._bucket is None:
+            self._bucket = TokenBucket(rate, self.active_at)
+        requests = sum(not command.is_response for command in commands)
+        left = self._bucket.take(requests, rate, self.active_at)
+        if left == requests:
+            return commands
+        within = []
+        for command in commands:
+            if not command.is_response:
+                left -= 1
+            if command.is_response or left >= 0:
+                within.append(command)
+                continue
+            remark = f"[OVERLOAD]too many requests, {rate.per_second} per second are allowed"
+            self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
+        return within
+
     def _handle(self, commands: list[Command]) -> None:
         """Handle what came together. What the peer's pace does not allow waits until it has read."""
         self._gathering = True
@@ -145,16 +169,26 @@ class Peer(Link):
                     self._serve(None, command)
             elif command.is_response:
                 self._deliver(command)
-            elif not self.is_writable:
-                self._waiting.append(command)
-            elif isinstance(route, Batch):
-                self._refuse(command)
             else:
-                self._serve(route, command)
-        for route, batch in batches.items():
-            self._serve_batch(route, batch)
+                # What was asked for before is done before: a commit, and then the question what it was.
+                self._serve_batches(batches)
+                self._serve_single(route, command)
+        self._serve_batches(batches)
         self._gathering = False
         self._flush()
+
+    def _serve_single(self, route: Handler | Batch | None, command: RemotingCommand) -> None:
+        if not self.is_writable:
+            self._waiting.append(command)
+        elif isinstance(route, Batch):
+            self._refuse(command)
+        else:
+            self._serve(route, command)
+
+    def _serve_batches(self, batches: dict[Batch, list[TypedCommand[Any]]]) -> None:
+        for route, batch in batches.items():
+            self._serve_batch(route, batch)
+        batches.clear()
 
     def _serve_batch(self, route: Batch, batch: list[TypedCommand[Any]]) -> None:
         for start in range(0, len(batch), route.commands_max):
@@ -222,6 +256,8 @@ class RemotingServer:
         self.tasks: set[asyncio.Task[None]] = set()
         self.bytes_in_flight = 0
         self.is_closing = False
+        self.rate: RequestRate | None = None
+        """What each connection may send, if there is a limit. May change at any time."""
         self._on_disconnect = on_disconnect
         self._listeners: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -249,13 +285,9 @@ class RemotingServer:
         """Stop: take no more connections and requests, finish those at work, send all answers, close.
 
         What is not finished after half of the time is cancelled, what is not sent after all of it is lost.
-        Batch handlers that answer later must have done so before.
+        Batch handlers that answer later must have done so before: `stop_reading` gives them the time.
         """
-        self.is_closing = True
-        for listener in self._listeners:
-            listener.close()
-        for peer in self.peers:
-            peer.pause_reading()
+        self.stop_reading()
         if self.tasks:
             _, late = await asyncio.wait(self.tasks, timeout=drain_timeout_s / 2)
             for task in late:
@@ -273,6 +305,14 @@ class RemotingServer:
             self._sweep_timer.cancel()
         for listener in self._listeners:
             await listener.wait_closed()
+
+    def stop_reading(self) -> None:
+        """Take no more connections and requests; what is at work goes on, and is answered."""
+        self.is_closing = True
+        for listener in self._listeners:
+            listener.close()
+        for peer in self.peers:
+            peer.pause_reading()
 
     # --- For peers ---
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from skylark.clock import Clock
 from skylark.errors import BadStoreFile
-from skylark.model.java import index_key_hash, java_hash, java_hash_from
+from skylark.model.java import index_key_hash, java_hash, java_hashes_from
 from skylark.model.message import KEY_SEPARATOR, find_keys, find_unique_key
 from skylark.store.disk import Disk
 from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Row
@@ -164,23 +164,34 @@ class Index:
         Recovery may enqueue messages again: those below the end of the index are passed over, and of the one
         at its end only the keys that are not there yet are put. Raises OSError where that must be read.
         """
-        pending, end = self._pending, self.end_physical_offset
-        rows: list[Row] = []
+        pending, end, last = self._pending, self.end_physical_offset, -1
+        texts: list[bytes] = []
+        prefixes: list[int] = []
+        places: list[tuple[int, int]] = []
         for _ in range(min(limit, len(pending))):
             entry = pending.popleft()
-            if entry.physical_offset > end:
-                new = rows_of(entry)
-            elif entry.physical_offset == end:
-                self._put(rows)
-                rows, known = [], self._last_hashes()
-                new = [row for row in rows_of(entry) if row[0] not in known]
-            else:
+            physical_offset, properties = entry.physical_offset, entry.properties
+            if physical_offset < end or physical_offset <= last:
                 continue
-            if new:
-                rows += new
-                end = entry.physical_offset
-        self._put(rows)
+            last = physical_offset
+            unique_key, keys = find_unique_key(properties), find_keys(properties)
+            found = [] if unique_key is None else [unique_key]
+            if keys is not None:
+                found += [key for key in keys.split(_SEPARATOR) if key] if _SEPARATOR in keys else [keys]
+            texts += found
+            prefixes += [entry.queue.topic_hash] * len(found)
+            places += [(physical_offset, entry.store_timestamp)] * len(found)
+        if texts:
+            self._put(self._new_rows(java_hashes_from(prefixes, texts), places, end))
         return bool(pending)
+
+    def _new_rows(self, hashes: list[int], places: list[tuple[int, int]], end: int) -> list[Row]:
+        """Rows for the put, without what the index holds already of the message at its end."""
+        rows = [(abs(each) & _HASH_MASK, *place) for each, place in zip(hashes, places, strict=True)]
+        if rows[0][1] != end:
+            return rows
+        known = self._last_hashes()
+        return [row for row in rows if row[1] != end or row[0] not in known]
 
     def _last_hashes(self) -> set[int]:
         """The key hashes of the last message in the index. It may have begun in a file before the newest."""
@@ -339,20 +350,6 @@ class IndexReader:
         key_hash = key_hash_of(topic, key)
         chains = (file.chain(key_hash) for file in reversed(self.refresh()))
         return search(chains, key_hash, maximum, begin_ms, end_ms)
-
-
-def rows_of(entry: IndexEntry) -> list[Row]:
-    """The keys of a message: its unique key, then those that its sender gave it."""
-    unique_key, keys = find_unique_key(entry.properties), find_keys(entry.properties)
-    texts = [] if keys is None else keys.split(_SEPARATOR)
-    if unique_key is not None:
-        texts.insert(0, unique_key)
-    topic_hash, physical_offset, time = entry.queue.topic_hash, entry.physical_offset, entry.store_timestamp
-    return [
-        (abs(java_hash_from(topic_hash, text.decode(errors="replace"))) & _HASH_MASK, physical_offset, time)
-        for text in texts
-        if text
-    ]
 
 
 def search(

@@ -7,7 +7,6 @@ import pytest
 from skylark.model.message import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
-    property_finder,
     PutMessage,
     StoredMessage,
     SystemFlag,
@@ -19,6 +18,7 @@ from skylark.model.message import (
     find_unique_key,
     format_host,
     pack_host,
+    property_finder,
 )
 from skylark.model.record import decode, encode
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from skylark.broker.filters import Subscription
 from skylark.broker.long_polling import HeldPull
-from skylark.broker.refusals import FAQ
+from skylark.broker.refusals import FAQ, system_busy
 from skylark.broker.state import BrokerState
 from skylark.broker.subscriptions import PullRefused
 from skylark.broker.topics import Permission
@@ -13,6 +15,7 @@ from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.replies import pull_reply_head
 from skylark.protocol.requests.pull import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage
+from skylark.remoting.link import error_reply
 from skylark.remoting.server import Peer
 from skylark.store.reading import GetResult, GetStatus
 
@@ -41,15 +44,26 @@ class PullPath:
 
     def __init__(self, broker: BrokerState) -> None:
         self._broker = broker
+        self._cold = 0  # pulls that wait for a read from disk
 
     def pull(self, peer: Peer, commands: list[Pull]) -> None:
         """Answer pulls that came together, or let them wait."""
         for command in commands:
-            self._pull(peer, command, may_hold=True)
+            self._answer(peer, command, may_hold=True)
 
     def resume(self, held: HeldPull) -> None:
-        """Answer a pull that waited, with all checks again."""
-        self._pull(held.peer, held.command, may_hold=False)
+        """Answer a pull that waited, with all checks again. Never raises: it is called amid sends."""
+        self._answer(held.peer, held.command, may_hold=False)
+
+    def _answer(self, peer: Peer, command: Pull, *, may_hold: bool) -> None:
+        try:
+            self._pull(peer, command, may_hold=may_hold)
+        except Exception as error:  # noqa: BLE001 (logged by error_reply)
+            self._fail(peer, command, error)
+
+    def _fail(self, peer: Peer, command: Pull, error: Exception) -> None:
+        if not command.is_oneway:
+            peer.reply(error_reply(command, error))
 
     def _pull(self, peer: Peer, command: Pull, *, may_hold: bool) -> None:
         broker, request = self._broker, command.request
@@ -72,6 +86,9 @@ class PullPath:
             return
         result = self._get(request, subscription, may_block=False)
         if result.status is GetStatus.COLD:
+            if self._cold >= broker.live.current.pull_queue_max:
+                raise system_busy()
+            self._cold += 1
             broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold))
         else:
             self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
@@ -85,10 +102,24 @@ class PullPath:
         topic: TopicConfig,
         may_hold: bool,
     ) -> None:
-        result = await self._broker.read_cold(
-            lambda: self._get(command.request, subscription, may_block=True)
-        )
-        self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
+        wait_ms = self._broker.live.current.pull_wait_ms
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                result = await self._broker.read_cold(
+                    lambda: self._get(command.request, subscription, may_block=True)
+                )
+            if not peer.is_closed:
+                self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
+        except TimeoutError:
+            remark = (
+                "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                f"period in queue: {wait_ms}ms, size of queue: {self._cold}"
+            )
+            self._fail(peer, command, system_busy(remark))
+        except Exception as error:  # noqa: BLE001 (logged by error_reply)
+            self._fail(peer, command, error)
+        finally:
+            self._cold -= 1
 
     def _get(self, request: PullMessage, subscription: Subscription, *, may_block: bool) -> GetResult:
         return self._broker.store.get(
@@ -144,13 +175,13 @@ class PullPath:
         if reset is None:
             return False
         queue = broker.store.queue(request.topic, request.queue_id)
-        peer.write(
-            pull_reply_head(
-                command.opaque, code=ResponseCode.PULL_OFFSET_MOVED, remark=RESET_REMARK,
-                next_begin_offset=reset, min_offset=queue.min_offset, max_offset=queue.max_offset,
-                topic_sys_flag=topic.topic_sys_flag, group_sys_flag=group.group_sys_flag,
-            )
+        head = pull_reply_head(
+            command.opaque, code=ResponseCode.PULL_OFFSET_MOVED, remark=RESET_REMARK,
+            next_begin_offset=reset, min_offset=queue.min_offset, max_offset=queue.max_offset,
+            topic_sys_flag=topic.topic_sys_flag, group_sys_flag=group.group_sys_flag,
         )  # fmt: skip
+        if not command.is_oneway:
+            peer.write(head)
         return True
 
     # --- Answers ---

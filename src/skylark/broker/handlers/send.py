@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from skylark.broker.refusals import FAQ, group_not_exist, invalid_parameter, no_permission, system_error
+from skylark.broker.refusals import (
+    FAQ,
+    group_not_exist,
+    invalid_parameter,
+    no_permission,
+    system_busy,
+    system_error,
+)
 from skylark.broker.schedule import TIMER_PROPERTIES
 from skylark.broker.state import BrokerState
 from skylark.broker.topics import Permission, describe
@@ -93,7 +100,7 @@ class SendPath:
             text = opens.isoformat(" ", "milliseconds").replace(".", ",")
             return system_error(f"broker unable to service, until {text}")
         if self._waiting >= settings.send_queue_max:
-            return system_busy("[OVERLOAD]system busy, start flow control for a while")
+            return system_busy()
         return None
 
     # --- Single messages ---
@@ -113,6 +120,9 @@ class SendPath:
                 sent, messages = [], []
                 self._send_batch(peer, command, now_ms)
                 continue
+            if not command.body:
+                self._refuse_empty(peer, command)
+                continue
             try:
                 messages.append(self._message(peer, command, now_ms))
             except BrokerError as error:
@@ -123,7 +133,9 @@ class SendPath:
                 sent.append(command)
         self._append(peer, sent, messages)
 
-    def _message(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
+    def _message(
+        self, peer: Peer, command: TypedCommand[Send], now_ms: int, *, in_batch: bool = False
+    ) -> PutMessage:
         """What a send asks to store. Raises BrokerError."""
         request = command.request
         text = request.properties
@@ -134,11 +146,13 @@ class SendPath:
             unit_mode=request.unit_mode,
             now_ms=now_ms,
         )
+        if config.order or config.attributes:
+            self._check_topic(config, text)
         queue_id = request.queue_id
         if not 0 <= queue_id < config.write_queue_nums:
             queue_id = self._queue_id(peer, queue_id, config)
         properties = text.encode() if not text or text[-1] == "\x02" else text.encode() + b"\x02"
-        if "UNIQ_KEY\x01" not in text:
+        if "UNIQ_KEY\x01" not in text and not in_batch:
             properties += b"UNIQ_KEY\x01%b\x02" % self._broker.unique_ids.next(now_ms).encode()
         sys_flag = request.sys_flag
         if config.topic_filter_type == "MULTI_TAG":
@@ -147,8 +161,6 @@ class SendPath:
             request.topic, queue_id, command.body, properties + self._added, request.flag, sys_flag,
             request.born_timestamp, peer.packed_host, request.reconsume_times,
         )  # fmt: skip
-        if not len(command.body):
-            raise system_error("the request has no body")
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             self._retry_or_bury(message, command, now_ms)
         # A text that holds none of these needs no parsing: it is stored as it came.
@@ -158,10 +170,22 @@ class SendPath:
             message.wait = False
         return message
 
-    def _queue_id(self, peer: Peer, queue_id: int, config: Any) -> int:
-        if queue_id < 0:
+    def _check_topic(self, config: TopicConfig, properties: str) -> None:
+        """What only some topics ask for. Raises BrokerError."""
+        broker = self._broker
+        if config.order and not broker.live.current.permission & Permission.WRITE:
+            raise no_permission(f"the broker[{broker.advertised_host}] sending message is forbidden")
+        if (
+            config.attributes.get("cleanup.policy") == "COMPACTION"
+            and not decode_properties(properties.encode()).get("KEYS", "").strip()
+        ):
+            raise illegal("Required message key is missing")
+
+    def _queue_id(self, peer: Peer, queue_id: int, config: TopicConfig) -> int:
+        """The queue for an id that is not among those to write to. Raises BrokerError 29."""
+        if queue_id < 0 < config.write_queue_nums:
             return self._broker.random_queue(config.write_queue_nums)
-        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+        if not 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums):
             raise invalid_parameter(
                 f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {peer.address}"
             )
@@ -171,15 +195,13 @@ class SendPath:
         """Delay, timers, transactions, and what clients may not set. Changes the message in place."""
         properties = decode_properties(message.properties)
         properties.pop("POP_CK", None)
-        level = properties.get("DELAY", "0")
-        if properties.get("TRAN_MSG", "").lower() == "true" and not (
-            message.reconsume_times and level != "0"
-        ):
+        delay = parse_level(properties.get("DELAY", "0"))
+        is_tried_again = message.reconsume_times > 0 and delay > 0
+        if properties.get("TRAN_MSG", "").lower() == "true" and not is_tried_again:
             raise no_permission(
                 f"the broker[{self._broker.advertised_host}] sending transaction message is forbidden"
             )
         message.properties = encode_properties(properties)
-        delay = parse_level(level)
         if delay > 0:
             self._broker.schedule.delay(message, properties, delay)
         elif any(name in properties for name in TIMER_PROPERTIES):
@@ -246,18 +268,23 @@ class SendPath:
         """One waiter for all that came together: they end at the same place in the log."""
 
         def answer(status: PutStatus) -> None:
+            self._waiting -= len(later)
             code = WAITING_STATUSES[status]
             peer.write(*[self._stored_reply(*each, code) for each in later])
 
+        self._waiting += len(later)
         self._broker.when_flushed(later[-1][2].end, answer)
 
     def _stored_reply(
         self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
     ) -> bytes:
+        queue_id = message.queue_id
+        if message.topic != command.request.topic:  # delayed or dead: the client hears of the queue it chose
+            queue_id = max(command.request.queue_id, 0)
         return self._stored(
             command.opaque,
             self._message_id % placed.physical_offset,
-            message.queue_id,
+            queue_id,
             placed.queue_offset,
             transaction_id=find_unique_key(message.properties),
             code=code,
@@ -267,15 +294,31 @@ class SendPath:
         if not command.is_oneway:
             peer.write(self._refused(command.opaque, error.code, error.remark))
 
+    def _refuse_all(self, peer: Peer, commands: Sequence[TypedCommand[Send]], error: BrokerError) -> None:
+        for command in commands:
+            self._refuse(peer, command, error)
+
+    def _refuse_empty(self, peer: Peer, command: TypedCommand[Send]) -> None:
+        """RocketMQ fails here before it knows which fields its answers to sends have."""
+        if not command.is_oneway:
+            peer.reply(command.reply(ResponseCode.SYSTEM_ERROR, "the request has no body"))
+
     # --- Batches ---
 
     def send_batch(self, peer: Peer, commands: list[TypedCommand[Send]]) -> None:
         """Answer batches that came together."""
         now_ms = self._broker.clock.now_ms()
+        refusal = self._refusal(now_ms)
+        if refusal is not None:
+            self._refuse_all(peer, commands, refusal)
+            return
         for command in commands:
             self._send_batch(peer, command, now_ms)
 
     def _send_batch(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> None:
+        if not command.body:
+            self._refuse_empty(peer, command)
+            return
         try:
             envelope = self._envelope(peer, command, now_ms)
             elements = split_batch(memoryview(command.body))
@@ -293,13 +336,11 @@ class SendPath:
         request = command.request
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise illegal(f"batch request does not support retry group {request.topic}")
-        message = self._message(peer, command, now_ms)
-        if message.topic == SCHEDULE_TOPIC:
-            raise illegal("a batch cannot be delayed")
-        if len(command.body) > self._broker.store.log.message_bytes_max:
-            raise BrokerError.for_code(
-                *refusal_reply(PutStatus.MESSAGE_ILLEGAL, "", self._broker.store.log.message_bytes_max)
-            )
+        message = self._message(peer, command, now_ms, in_batch=True)
+        bytes_max = self._broker.store.log.message_bytes_max
+        # A batch cannot be delayed.
+        if message.topic == SCHEDULE_TOPIC or len(command.body) > bytes_max:
+            raise BrokerError.for_code(*refusal_reply(PutStatus.MESSAGE_ILLEGAL, "", bytes_max))
         return message
 
     def _answer_batch(
@@ -317,6 +358,7 @@ class SendPath:
         ids = b",".join([self._message_id % placed.physical_offset for placed in results])  # type: ignore[union-attr]
 
         def answer(status: PutStatus) -> None:
+            self._waiting -= 1
             peer.write(
                 self._stored(
                     command.opaque,
@@ -328,6 +370,7 @@ class SendPath:
                 )
             )
 
+        self._waiting += 1
         if broker.syncs and envelope.wait:
             broker.when_flushed(results[-1].end, answer)  # type: ignore[union-attr]
         else:

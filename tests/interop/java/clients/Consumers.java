@@ -59,9 +59,10 @@ final class Consumers {
     }
 
     /** Wait until the queues of a topic are divided among consumers as evenly as they can be. */
-    private static void awaitShares(String topic, Collection<DefaultMQPushConsumer> consumers) throws Exception {
+    private static void awaitShares(
+        String topic, Collection<DefaultMQPushConsumer> consumers, long limitMs) throws Exception {
         int share = Session.QUEUES / consumers.size();
-        Session.await(() -> "shares of " + share, TOLD_MS,
+        Session.await(() -> "shares of " + share, limitMs,
             () -> consumers.stream().allMatch(consumer -> queuesOf(consumer, topic) == share));
     }
 
@@ -89,7 +90,8 @@ final class Consumers {
             consumer.start();
             consumers.add(consumer);
         }
-        awaitShares(topic, consumers);
+        // A consumer of 4.9 that comes before the other has let go of a queue looks for it again after 20 s.
+        awaitShares(topic, consumers, Session.WAIT_MS);
         DefaultMQProducer producer = session.producer("Orderly");
         Set<String> bodies = new TreeSet<>();
         for (int i = 0; i < EACH; i++) {
@@ -132,7 +134,7 @@ final class Consumers {
             consumer.start();
             consumers.add(consumer);
         }
-        awaitShares(topic, consumers);
+        awaitShares(topic, consumers, TOLD_MS);
         Set<String> bodies = send(producer, topic, "both-", COUNT);
         Session.await("all messages", () -> received.get(0).size() + received.get(1).size() == COUNT);
         Set<String> found = new TreeSet<>(received.get(0).bodies());
@@ -143,7 +145,7 @@ final class Consumers {
         Session.equal(shared, Set.of(), "queues of both");
         int before = received.get(0).size();
         consumers.get(1).shutdown();
-        awaitShares(topic, consumers.subList(0, 1));
+        awaitShares(topic, consumers.subList(0, 1), TOLD_MS);
         Set<String> later = send(producer, topic, "one-", COUNT);
         Session.await("the rest", () -> received.get(0).size() == before + COUNT);
         Session.equal(new TreeSet<>(received.get(0).bodies().subList(before, before + COUNT)), later, "the rest");

@@ -7,6 +7,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 /** A group goes on where it stopped: with a new client, after a restart of the broker, and through one. */
 final class Resuming {
     static final int COUNT = 40;
+    static final int HEARTBEAT_MS = 1000;
     static final long OUTAGE_MS = 40_000;
 
     private final Session session;
@@ -30,6 +31,8 @@ final class Resuming {
 
     private DefaultMQPushConsumer reading(Received received) throws Exception {
         DefaultMQPushConsumer consumer = session.push("Resume");
+        // A new run of the broker knows a group by its first heartbeat.
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.subscribe(session.named("Resume"), "*");
         consumer.registerMessageListener(received);
         consumer.start();

@@ -1,0 +1,89 @@
+"""What tests of the running broker share: a raw client, captured exchanges to replay, a broker to kill."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from skylark.broker.broker import Broker
+from skylark.protocol.command import RemotingCommand
+from skylark.remoting.address import split_address
+from skylark.settings.broker import FAST_PORT_DISTANCE
+from tests.unit.protocol.golden_frames import lines
+from tests.unit.remoting.rig import RawClient
+
+FAST_PEER = "client->broker-vip"
+PEERS = ("client->broker", FAST_PEER)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One captured question and its answer, None if it got none."""
+
+    code: int
+    fields: dict[str, str]
+    frame: bytes
+    is_fast: bool
+    answer: dict[str, Any] | None
+
+    @property
+    def remark(self) -> str:
+        return (self.answer or {}).get("remark") or ""
+
+    @property
+    def answer_fields(self) -> dict[str, str]:
+        return (self.answer or {}).get("extFields") or {}
+
+
+def exchanges(scenario: str) -> Iterator[Exchange]:
+    """Yield what clients asked the broker in a captured scenario, in order."""
+    captured = list(lines(scenario))
+    answers = {
+        (line["conn"], line["header"]["opaque"]): line["header"]
+        for line in captured
+        if line["kind"] == "response" and line["direction"] == "response"
+    }
+    for line in captured:
+        if line["peer"] in PEERS and line["kind"] != "response" and line["direction"] == "request":
+            header = line["header"]
+            yield Exchange(
+                header["code"],
+                header.get("extFields") or {},
+                bytes.fromhex(line["frame_hex"]),
+                line["peer"] == FAST_PEER,
+                answers.get((line["conn"], header["opaque"])) if line["kind"] == "request" else None,
+            )
+
+
+class Wire(RawClient):
+    """A raw client that can pick the answer to its question from among what the broker asks of its own."""
+
+    async def answer(self, *, timeout_s: float = 20) -> RemotingCommand:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                command = await self.receive()
+                if command.is_response:
+                    return command
+
+    async def ask(self, frame: bytes, *, timeout_s: float = 20) -> RemotingCommand:
+        await self.send(frame)
+        return await self.answer(timeout_s=timeout_s)
+
+
+@contextlib.asynccontextmanager
+async def wire(address: str) -> AsyncIterator[Wire]:
+    """Open a raw connection for a while."""
+    host, port = split_address(address)
+    client = Wire(*await asyncio.open_connection(host, port, limit=1 << 16))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def fast_address(broker: Broker) -> str:
+    host, port = split_address(broker.address)
+    return f"{host}:{port - FAST_PORT_DISTANCE}"

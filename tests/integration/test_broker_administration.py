@@ -1,0 +1,189 @@
+"""Administration of a running broker: what it changes for clients, for name servers, and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from skylark.errors import BrokerError
+from skylark.protocol.bodies import RequestMode
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.admin import (
+    GetBrokerConfig,
+    GetBrokerRuntimeInfo,
+    UpdateBrokerConfig,
+)
+from skylark.protocol.requests.heartbeat import (
+    GetAllMessageRequestMode,
+    GetConsumerRunningInfo,
+    SetMessageRequestMode,
+)
+from skylark.protocol.requests.pull import QueryMessage, ViewMessageById
+from skylark.protocol.requests.route import GetRouteInfoByTopic
+from skylark.protocol.requests.topic import (
+    DeleteTopicInBroker,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    UpdateAndCreateTopic,
+)
+from tests.support.broker import BrokerClient, consumer, running_broker, running_cluster, until
+
+MANY_QUEUES = 5_000
+
+
+def topic(name: str = "T", queues: int = 4) -> UpdateAndCreateTopic:
+    return UpdateAndCreateTopic(name, "TBW102", queues, queues, 6, "SINGLE_TAG", False)
+
+
+async def test_a_topic_that_was_made_has_a_route_at_once(tmp_path: Path) -> None:
+    async with (
+        running_cluster(tmp_path) as (name_server, broker),
+        BrokerClient(broker.address) as client,
+        BrokerClient(name_server.address) as asking,
+    ):
+        await until(lambda: bool(broker.registration.registered))
+        for number in range(5):
+            await client.ask(topic(f"T{number}"))
+            route = await asking.ask(GetRouteInfoByTopic(f"T{number}"))
+            assert route.queue_datas[0].read_queue_nums == 4
+
+
+async def test_without_a_name_server_nobody_waits_for_one(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+        async with asyncio.timeout(1):
+            await client.ask(topic())
+
+
+async def test_a_permission_taken_away_reaches_the_route(tmp_path: Path) -> None:
+    async with (
+        running_cluster(tmp_path, register_interval_ms=60_000) as (name_server, broker),
+        BrokerClient(broker.address) as client,
+        BrokerClient(name_server.address) as asking,
+    ):
+        await until(lambda: bool(broker.registration.registered))
+        await client.ask(topic())
+        await client.ask(UpdateBrokerConfig(b"brokerPermission=4\n"))
+
+        async def is_told() -> bool:
+            return (await asking.ask(GetRouteInfoByTopic("T"))).queue_datas[0].perm == 4
+
+        await until(is_told)
+
+
+async def test_whoever_waits_for_a_topic_hears_that_it_is_gone(tmp_path: Path) -> None:
+    async with (
+        running_broker(tmp_path) as broker,
+        BrokerClient(broker.address) as waiting,
+        BrokerClient(broker.address) as client,
+    ):
+        await client.send("T", b"old")
+        pulling = asyncio.ensure_future(waiting.pull("T", queue_offset=1, suspend_ms=15_000))
+        await until(lambda: broker.long_polling.count == 1)
+        async with asyncio.timeout(5):
+            await client.ask(DeleteTopicInBroker("T"))
+            with pytest.raises(BrokerError) as caught:
+                await pulling
+        assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+        await client.send("T", b"new")
+        assert [message.body for message in await client.pull("T")] == [b"new"]
+
+
+async def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+        await client.send("T", b"old")
+        await client.send("U", b"kept")
+        await client.ask(DeleteTopicInBroker("T"))
+    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+        with pytest.raises(BrokerError, match="No topic in this broker"):
+            await client.ask(GetTopicConfig("T"))
+        assert [message.body for message in await client.pull("U")] == [b"kept"]
+
+
+async def test_changed_settings_are_kept_in_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName=broker-a\n")
+    async with (
+        running_broker(tmp_path / "store", config_path=path) as broker,
+        BrokerClient(broker.address) as client,
+    ):
+        before = json.loads((await client.ask(GetBrokerConfig())).version)
+        await client.ask(UpdateBrokerConfig(b"fileReservedTime=24\n"))
+        shown = await client.ask(GetBrokerConfig())
+        assert "\nfileReservedTime=24\n" in shown.text
+        assert json.loads(shown.version)["counter"] == before["counter"] + 1
+        await until(lambda: "fileReservedTime" in path.read_text())
+    assert path.read_text() == "brokerName=broker-a\nfileReservedTime=24\n"
+    assert path.with_name("broker.conf.bak").read_text() == "brokerName=broker-a\n"
+
+
+async def test_request_modes_survive_a_restart(tmp_path: Path) -> None:
+    mode = RequestMode(topic="T", consumer_group="CG", mode="POP", pop_share_queue_num=1)
+    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+        await client.ask(topic())
+        await client.ask(SetMessageRequestMode(mode))
+    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+        table = await client.ask(GetAllMessageRequestMode())
+        assert table.message_request_mode_map == {"T": {"CG": mode}}
+
+
+async def test_a_fresh_broker_tells_of_itself(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+        table = (await client.ask(GetBrokerRuntimeInfo())).table
+        assert (table["brokerActive"], table["commitLogMaxOffset"]) == ("true", "0")
+        await client.send("T", b"one")
+        table = (await client.ask(GetBrokerRuntimeInfo())).table
+        assert table["msgPutTotalTodayNow"] == "1"
+        assert int(table["earliestMessageTimeStamp"]) >= broker.started_ms
+
+
+async def test_sf_071_a_key_finds_its_message_within_a_second(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+        sent = await client.send("T", b"body", properties={"KEYS": "k"})
+        physical_offset = int(sent.msg_id[-16:], 16)
+        query = QueryMessage("T", "k", 1, 0, (1 << 63) - 1)
+
+        async def found() -> bytes:
+            while True:
+                try:
+                    return bytes(await client.ask(query))
+                except BrokerError as error:
+                    assert error.code == ResponseCode.QUERY_NOT_FOUND
+
+        async with asyncio.timeout(1):
+            record = await found()
+        assert record == bytes(await client.ask(ViewMessageById(physical_offset)))
+
+
+async def test_a_consumer_is_asked_over_its_own_connection(tmp_path: Path) -> None:
+    async with (
+        running_broker(tmp_path) as broker,
+        BrokerClient(broker.address, "c@1") as consuming,
+        BrokerClient(broker.address) as tool,
+    ):
+        await consuming.heartbeat(consumer("CG"))
+        consuming.on_request = lambda command: command.reply(body=b'{"properties":{"a":"b"}}')
+        running = await tool.ask(GetConsumerRunningInfo("CG", "c@1", jstack_enable=False))
+        assert running.properties == {"a": "b"}
+        assert consuming.asked[-1].fields["jstackEnable"] == "false"
+
+
+async def test_sends_go_on_while_very_many_queues_are_looked_at(tmp_path: Path) -> None:
+    async with (
+        running_broker(tmp_path) as broker,
+        BrokerClient(broker.address) as client,
+        BrokerClient(broker.address) as tool,
+    ):
+        await tool.ask(topic("Wide", MANY_QUEUES))
+        await client.send("Wide", b"last", MANY_QUEUES - 1)
+        looking = asyncio.ensure_future(tool.ask(GetTopicStatsInfo("Wide")))
+        sent = 0
+        while not looking.done():
+            await client.send("T", b"meanwhile")
+            sent += 1
+        table = (await looking).offset_table
+        assert len(table) == MANY_QUEUES
+        assert sum(offset.max_offset for offset in table.values()) == 1
+        assert sent > 20

@@ -1,0 +1,252 @@
+"""Drives the stock C++ client, through its Python package, each scenario checking what came of it.
+
+    driver.py NAMESRV NAME     topics "Round-NAME", "Tags-NAME", ... exist already
+
+A line "RESULT scenario ok" or "RESULT scenario failed: reason" for each; the last line is PASS or FAIL.
+Run by the interpreter of a virtual environment that holds that package and nothing of ours.
+"""
+
+import os
+import sys
+import threading
+import time
+import traceback
+
+from rocketmq.client import Message, Producer, PushConsumer, SendStatus
+from rocketmq.ffi import MessageModel
+
+WAIT_S = 25
+COUNT = 20
+NAME_SERVER, NAME = sys.argv[1:]
+RESULTS = {}
+
+
+def check(holds, otherwise):
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def equal(actual, expected, what):
+    check(actual == expected, f"{what}: {actual!r} instead of {expected!r}")
+
+
+def until(what, condition):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        check(time.monotonic() < deadline, f"waited in vain for {what()}")
+        time.sleep(0.02)
+
+
+def message(topic, tag, body):
+    made = Message(topic)
+    made.set_keys(f"key-{body}")
+    made.set_tags(tag)
+    made.set_body(body)
+    return made
+
+
+class Received:
+    """What a consumer was given; each as a plain value, for the handles die with the callback."""
+
+    def __init__(self, fail=lambda each: False):
+        self.messages = []
+        self._fail = fail
+
+    def __call__(self, each):
+        copy = {
+            "body": each.body.decode(),
+            "topic": each.topic,
+            "tags": each.tags.decode(),
+            "keys": each.keys.decode(),
+            "queue_id": each.queue_id,
+            "queue_offset": each.queue_offset,
+            "reconsume_times": each.reconsume_times,
+            "number": (each.get_property("number") or b"").decode(),
+            "arrived": time.time(),
+        }
+        self.messages.append(copy)
+        if self._fail(copy):
+            raise RuntimeError("to be delivered again")
+
+    def bodies(self):
+        return [each["body"] for each in self.messages]
+
+    def exactly(self, expected):
+        until(
+            lambda: f"{len(expected)} messages, have {len(self.messages)}",
+            lambda: len(self.messages) >= len(expected),
+        )
+        equal(sorted(self.bodies()), sorted(expected), "received")
+
+
+def producer():
+    made = Producer(f"PID-{NAME}-{time.monotonic_ns()}", timeout=10000)
+    made.set_namesrv_addr(NAME_SERVER)
+    made.start()
+    return made
+
+
+def consumer(what, received, expression="*", instance="", **options):
+    made = PushConsumer(f"GID-{what}-{NAME}", **options)
+    made.set_namesrv_addr(NAME_SERVER)
+    made.set_instance_name(f"{what}{instance}")
+    made.subscribe(f"{what}-{NAME}", received, expression)
+    made.start()
+    return made
+
+
+def send(source, what, prefix):
+    bodies = []
+    for i in range(COUNT):
+        made = message(f"{what}-{NAME}", f"Tag{i % 3}", f"{prefix}{i}")
+        made.set_property("number", f"value {i}")
+        equal(source.send_sync(made).status, SendStatus.OK, "status")
+        bodies.append(f"{prefix}{i}")
+    return bodies
+
+
+def round_trip():
+    received = Received()
+    consumer("Round", received)
+    bodies = send(producer(), "Round", "round ü 消息 ")
+    received.exactly(bodies)
+    queues = {}
+    for each in received.messages:
+        number = int(each["body"].split()[-1])
+        equal(each["topic"], f"Round-{NAME}", "topic")
+        equal(each["tags"], f"Tag{number % 3}", "tag")
+        equal(each["keys"], f"key-{each['body']}", "keys")
+        equal(each["number"], f"value {number}", "property")
+        equal(each["reconsume_times"], 0, "reconsume times")
+        queues.setdefault(each["queue_id"], []).append(each["queue_offset"])
+    for queue_id, offsets in queues.items():
+        equal(sorted(offsets), list(range(len(offsets))), f"offsets of queue {queue_id}")
+
+
+def send_async():
+    received = Received()
+    consumer("Async", received)
+    source = producer()
+    outcomes = []
+    kept = []  # the client reads the message after the call has returned
+    for i in range(COUNT):
+        kept.append(message(f"Async-{NAME}", "A", f"async-{i}"))
+        source.send_async(kept[-1], lambda result: outcomes.append(result.status), outcomes.append)
+    until(lambda: f"answers, have {len(outcomes)}", lambda: len(outcomes) == COUNT)
+    equal(set(outcomes), {SendStatus.OK}, "outcomes")
+    received.exactly([f"async-{i}" for i in range(COUNT)])
+
+
+def send_oneway():
+    received = Received()
+    consumer("Oneway", received)
+    source = producer()
+    for i in range(COUNT):
+        source.send_oneway(message(f"Oneway-{NAME}", "A", f"oneway-{i}"))
+    received.exactly([f"oneway-{i}" for i in range(COUNT)])
+
+
+def orderly():
+    received = Received()
+    consumer("Orderly", received, orderly=True)
+    source = producer()
+    bodies = []
+    for i in range(COUNT):
+        bodies.append(f"{i % 3}/{i}")
+        source.send_orderly(message(f"Orderly-{NAME}", "A", bodies[-1]), i % 3)
+    received.exactly(bodies)
+    for key in range(3):
+        own = [each for each in received.messages if each["body"].startswith(f"{key}/")]
+        numbers = [int(each["body"].split("/")[1]) for each in own]
+        equal(numbers, sorted(numbers), f"order of key {key}")
+        equal(len({each["queue_id"] for each in own}), 1, f"queues of key {key}")
+
+
+def tag_filter():
+    received = Received()
+    consumer("Tags", received, "Tag0 || Tag2")
+    bodies = send(producer(), "Tags", "tag-")
+    received.exactly([body for body in bodies if int(body[4:]) % 3 != 1])
+
+
+def retry():
+    received = Received(lambda each: each["body"] == "again" and each["reconsume_times"] < 2)
+    consumer("Retry", received)
+    source = producer()
+    for body in ("again", "once"):
+        source.send_sync(message(f"Retry-{NAME}", "A", body))
+    until(lambda: f"the second retry, have {received.bodies()}", lambda: len(received.messages) >= 4)
+    times = [each["reconsume_times"] for each in received.messages if each["body"] == "again"]
+    equal(times, [0, 1, 2], "reconsume times")
+    equal(received.bodies().count("once"), 1, "deliveries of the other")
+
+
+def delay_level():
+    received = Received()
+    consumer("Delay", received)
+    source = producer()
+    due = {}
+    for level in (1, 2):
+        made = message(f"Delay-{NAME}", "A", f"level {level}")
+        made.set_delay_time_level(level)
+        due[f"level {level}"] = time.time() + level
+        source.send_sync(made)
+    received.exactly(list(due))
+    for each in received.messages:
+        late = each["arrived"] - due[each["body"]]
+        check(-0.001 <= late < 3, f"{each['body']} came {late:.3f} s after its time")
+
+
+def broadcasting():
+    both = [Received(), Received()]
+    for number, received in enumerate(both):
+        consumer("Broadcast", received, instance=str(number), message_model=MessageModel.BROADCASTING)
+    # A member that has not taken its queues yet would begin behind what is sent now.
+    bodies = send(producer(), "Broadcast", "broadcast-")
+    for received in both:
+        received.exactly(bodies)
+
+
+def resume():
+    source = producer()
+    for prefix in ("first-", "second-"):
+        bodies = send(source, "Resume", prefix)
+        received = Received()
+        reader = consumer("Resume", received, instance=prefix)
+        received.exactly(bodies)
+        reader.shutdown()
+
+
+def batch():
+    """The field that marks a batch is "1", which a broker of RocketMQ does not take for true: one message."""
+    received = Received()
+    consumer("Batch", received)
+    parts = [message(f"Batch-{NAME}", "A", f"batch-{i}") for i in range(5)]
+    equal(producer().send_batch(parts).status, SendStatus.OK, "status")
+    until(lambda: "the batch", lambda: received.messages)
+
+
+SCENARIOS = (
+    round_trip, send_async, send_oneway, orderly, tag_filter, retry, delay_level, broadcasting, resume, batch,
+)  # fmt: skip
+
+
+def run(scenario):
+    try:
+        scenario()
+        RESULTS[scenario] = "ok"
+    except Exception as error:
+        traceback.print_exc()
+        RESULTS[scenario] = "failed: " + str(error).replace("\n", " ")
+    print(f"RESULT {scenario.__name__} {RESULTS[scenario]}", flush=True)
+
+
+threads = [threading.Thread(target=run, args=(scenario,), daemon=True) for scenario in SCENARIOS]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(2 * WAIT_S)
+passed = list(RESULTS.values()) == ["ok"] * len(SCENARIOS)
+print("PASS" if passed else "FAIL", flush=True)
+# The client's own threads would keep the process alive.
+os._exit(0 if passed else 1)

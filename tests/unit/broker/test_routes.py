@@ -1,0 +1,55 @@
+"""The table of routes: complete, without a code in two places, and the same on both ports but for pulls."""
+
+from collections import Counter
+from typing import Any
+
+from skylark.broker import routes
+from skylark.broker.handlers import (
+    admin,
+    clients,
+    groups_admin,
+    offsets,
+    queries,
+    relay,
+    send_back,
+    stats_admin,
+    topics_admin,
+)
+from skylark.broker.handlers.pull import PullPath
+from skylark.broker.handlers.send import SendPath
+from skylark.broker.unsupported import REASONS, UNSUPPORTED
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.connection import HOT_REQUESTS
+from tests.unit.broker.handlers.rig import rigged
+
+HOT = {request.code for request in HOT_REQUESTS}
+
+
+def test_every_request_code_is_served_or_listed_as_unsupported() -> None:
+    served = routes.ROUTES.keys() | HOT
+    assert served | UNSUPPORTED == set(RequestCode)
+    assert served.isdisjoint(UNSUPPORTED)
+    assert routes.ROUTES.keys().isdisjoint(HOT)
+
+
+def test_no_code_is_in_two_tables() -> None:
+    parts: list[Any] = [clients, offsets, queries, send_back, topics_admin, groups_admin, stats_admin, relay]
+    counted = Counter(code for part in parts for code in part.ROUTES)
+    assert [code for code, count in counted.items() if count > 1] == []
+    assert routes.ROUTES.keys() == counted.keys() | admin.ROUTES.keys()
+
+
+def test_what_is_not_served_has_a_reason() -> None:
+    assert REASONS.keys() == UNSUPPORTED
+    assert all(reason.strip() for reason in REASONS.values())
+
+
+async def test_the_fast_port_serves_everything_but_pulls() -> None:
+    with rigged() as rig:
+        paths = SendPath(rig.broker), PullPath(rig.broker)
+        main, fast = routes.main_routes(rig.broker, *paths), routes.fast_routes(rig.broker, *paths)
+    assert {RequestCode(code) for code in main.keys() - fast.keys()} == {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+    }
+    assert main.keys() == routes.ROUTES.keys() | HOT
