@@ -65,16 +65,16 @@ class Camera:
         self.images.append(Image(operation, image, promises, durable_only=not self._kills))
 
 
-def images_of(seed: int, *, kills: bool) -> tuple[StoreSettings, list[Image]]:
+def images_of(seed: int, *, kills: bool, deletes_topics: bool = False) -> tuple[StoreSettings, list[Image]]:
     """Work unobserved for a while, then look at every operation."""
     rng = random.Random(seed)
     settings = settings_for(rng)
     workload = Workload(seed, settings)
     workload.open()
-    workload.run(rng.randrange(WARM_UP_STEPS_MAX))
+    workload.run(rng.randrange(WARM_UP_STEPS_MAX), deletes_topics=deletes_topics)
     camera = Camera(workload, rng, kills=kills)
     while len(camera.images) < IMAGES_PER_CASE:
-        workload.run(1)
+        workload.run(1, deletes_topics=deletes_topics)
     return settings, camera.images[:IMAGES_PER_CASE]
 
 
@@ -94,6 +94,29 @@ def test_kill_after_every_operation(image_seed: int) -> None:
     for image in images:
         with told(image_seed, image):
             check_image(image, settings)
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["power loss", "kill"])
+def test_crash_around_the_deletion_of_topics(image_seed: int, kills: bool) -> None:
+    """A topic that was deleted and filled anew keeps what it was given since."""
+    settings, images = images_of(image_seed, kills=kills, deletes_topics=True)
+    for image in images:
+        with told(image_seed, image):
+            check_image(image, settings)
+
+
+@pytest.mark.parametrize("flush_mode", FlushMode)
+def test_power_loss_after_the_recovery_from_a_kill(flush_mode: FlushMode) -> None:
+    """What the killed store had only written is durable once it was shown again."""
+    settings = small_settings(flush_mode)
+    workload = Workload(3, settings)
+    workload.open()
+    while len(workload.store.log.files.starts) < 4:
+        workload.put([workload.message() for _ in range(3)])
+    workload.kill()
+    for seed in range(30):
+        image = workload.disk.crash_image(random.Random(seed))
+        check(image, settings, workload.clock, workload.promises, durable_only=True)
 
 
 def test_second_crash_while_recovering_from_the_first(image_seed: int) -> None:

@@ -1,4 +1,4 @@
-"""X7 to X9: a disk that fails, fills up or stalls. Errors are told, nothing acknowledged is lost, reads go on."""
+"""X7 to X9: a disk that fails, fills up or stalls. Errors are told, no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_failure_beside_the_log_costs_no_message(path: str, kind: Kind) -> Non
 @pytest.mark.parametrize("flush_mode", FlushMode)
 @pytest.mark.parametrize("kind", [Kind.WRITE, Kind.SYNC, Kind.CREATE, Kind.ALLOCATE, Kind.DELETE, Kind.READ])
 def test_one_error_anywhere(kind: Kind, flush_mode: FlushMode, nth: int) -> None:
-    """The error shows in an answer or an exception, or nothing was lost by it; a restart finds all promised."""
+    """The error shows in an answer or an exception, and a restart finds all that was promised."""
     workload = begun(flush_mode, seed=nth)
     workload.disk.plan(Fault(kind, nth=nth))
     try:
@@ -150,19 +150,16 @@ def test_an_error_at_every_step_of_recovery(kind: Kind, flush_mode: FlushMode) -
 
 @pytest.mark.parametrize("nth", range(1, 12))
 def test_a_short_read_gives_no_wrong_message(nth: int) -> None:
-    """A read that ends early gives fewer messages or an error, and the next read all of them."""
+    """A read that ends early gives fewer messages, and that is told; the next read gives all of them."""
     workload = begun(steps=20)
     workload.restart()
     workload.disk.resident = False
     expected = [sent.body for sent in workload.promises.sent if (sent.topic, sent.queue_id) == ("beta", 0)]
     workload.disk.plan(Fault(Kind.READ, nth=nth, short=True))
-    try:
-        result = workload.store.get("beta", 0, 0, 32)
-        bodies = [message.body for message in result.messages()]
-    except (OSError, StoreError):
-        bodies = []
-    assert bodies == expected[: len(bodies)]
-    workload.disk.heal()
+    result = workload.store.get("beta", 0, 0, 32)
+    bodies = [message.body for message in result.messages()]
+    assert result.damaged or bodies == expected[: len(bodies)]
+    assert set(bodies) <= set(expected)
     result = workload.store.get("beta", 0, 0, 32)
     assert [message.body for message in result.messages()] == expected[: len(result.records)]
     assert len(result.records) > 1
@@ -216,7 +213,8 @@ def test_above_the_full_mark_puts_are_refused_until_there_is_room() -> None:
     workload.store.housekeeper.clean()
     (refused,) = workload.put([workload.message()])
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert workload.store.get("alpha", 0, workload.store.min_offset("alpha", 0), 1).status is GetStatus.FOUND
+    last = workload.promises.sent[-1]
+    assert workload.store.get(last.topic, last.queue_id, last.queue_offset, 1).status is GetStatus.FOUND
     workload.disk.used = 0.5
     workload.store.housekeeper.clean()
     (placed,) = workload.put([workload.message()])
@@ -264,7 +262,7 @@ def test_a_stalled_disk_gives_a_timeout_and_lets_reads_go_on() -> None:
         assert [message.body for message in store.get("alpha", 0, 0, 9).messages()] == [b"before"]
         release.set()
         until(lambda: store.max_offset("alpha", 0) == 2)
-        assert [message.body for message in store.get("alpha", 0, 0, 9).messages()] == [b"before", b"slow"]
+        assert [message.body for message in store.get("alpha", 0, 1, 9).messages()] == [b"slow"]
 
 
 @pytest.mark.parametrize("flush_mode", FlushMode)

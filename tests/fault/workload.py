@@ -235,7 +235,7 @@ class Workload:
         if self.settings.syncs_every_put:
             self.flush_log()
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int, *, deletes_topics: bool = False) -> None:
         """Do so many steps, drawn by the seed."""
         choices: dict[Callable[[], None], int] = {
             self.put_some: 12,
@@ -245,7 +245,7 @@ class Workload:
             self.restart: 1,
             self.kill: 1,
             self.delete_oldest_file: 1,
-            self.delete_topic: 1,
+            self.delete_topic: 2 if deletes_topics else 0,
         }
         for step in self.rng.choices(list(choices), list(choices.values()), k=steps):
             self.clock.advance(self.rng.choice((0, 1, 700)))

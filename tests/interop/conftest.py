@@ -1,9 +1,10 @@
-"""What the interop tests share: the compiled Java driver and one Apache name server per test process."""
+"""What the interop tests share: servers of both makes, and the Java driver of the store tests."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.interop.servers import KINDS, Servers, make_servers
 from tests.interop.store_driver import StoreDriver, driver_classpath
 from tests.support.apache import ApacheNameServer
 from tests.support.java import Classpath
@@ -28,3 +29,11 @@ def driver(
 ) -> StoreDriver:
     """Stock Java clients of the name server."""
     return StoreDriver(classpath, name_server.address, tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A name server and a broker for the clients of one module. They had nothing to complain about."""
+    with make_servers(request.param, tmp_path_factory.mktemp("servers")) as running:
+        yield running
+        assert running.complaints() == ""

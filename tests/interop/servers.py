@@ -41,6 +41,9 @@ class Servers(Protocol):
 
     def kill(self) -> None: ...
 
+    def complaints(self) -> str:
+        """What the servers wrote and should not have."""
+
 
 class ApacheServers:
     """Apache's pair; `stop`, `kill` and `start` are the broker's."""
@@ -74,6 +77,9 @@ class ApacheServers:
         self._broker.__exit__(kind, error, trace)
         self._name_server.__exit__(kind, error, trace)
 
+    def complaints(self) -> str:
+        return ""  # they write what they like
+
 
 def make_servers(kind: str, directory: Path, settings: Mapping[str, str | int] = SETTINGS) -> Servers:
     return (SkylarkServers if kind == "skylark" else ApacheServers)(directory, settings)
@@ -82,7 +88,13 @@ def make_servers(kind: str, directory: Path, settings: Mapping[str, str | int] =
 def create_topic(broker: str, topic: str, queues: int = 4) -> None:
     """Make a topic: most clients want one that is there."""
     request = UpdateAndCreateTopic(
-        topic=topic, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, perm=6
+        topic=topic,
+        default_topic="TBW102",
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        order=False,
     )
     with BlockingConnection(broker) as connection:
         connection.call(request, timeout_s=10)

@@ -1,11 +1,9 @@
 """Apache's Java client, two generations of it, unchanged, with our servers."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.interop.client_driver import BINARY_HEADER, SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
-from tests.interop.servers import KINDS, Servers, make_servers
+from tests.interop.servers import Servers
 from tests.interop.verdict import results
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
@@ -31,13 +29,6 @@ SCENARIOS = (
     "send_sync",
     "send_to_new_topic",
 )
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """One pair of servers for both generations, as in a migration."""
-    with make_servers(request.param, tmp_path_factory.mktemp("servers")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -115,7 +115,7 @@ class Broker(BrokerState):
         tasks.every(lambda: settings.delay_offset_persist_interval_ms / 1000, self._save_delays)
         tasks.every(lambda: settings.hold_check_interval_ms / 1000, self.long_polling.check)
         tasks.every(lambda: settings.client_scan_interval_ms / 1000, self._expire_clients)
-        tasks.every(lambda: STEP_S, lambda: self.stats.step(self.clock.monotonic(), self.clock.now_ms()))
+        tasks.every(lambda: STEP_S, self._step_stats)
         if self.syncs:
             tasks.every(lambda: EXPIRE_WAITERS_S, self.store.expire_waiters)
         self.registration.start()
@@ -199,6 +199,10 @@ class Broker(BrokerState):
         for notice in notices:
             self.tell(notice)
         self.locks.expire(now)
+
+    async def _step_stats(self) -> None:
+        for _ in self.stats.slices(self.clock.monotonic(), self.clock.now_ms()):
+            await asyncio.sleep(0)
 
     def _save_offsets(self) -> None:
         if self.offsets.changes != self._offset_changes_saved:

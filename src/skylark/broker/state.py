@@ -84,6 +84,8 @@ class BrokerState(ABC):
         self.configuration = Configuration(self.live, now_ms=now_ms)
         self.cold_read_limits: dict[str, int] = {}
         """Bytes per second, by group, as administrators want them."""
+        self.deleting = asyncio.Lock()
+        """Held for each topic that is deleted: of the reading threads only one shall wait for that."""
         self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
         delays_ms = parse_delay_levels(settings.store.delay_levels)
         self.schedule = Schedule(self.store, self.clock, delays_ms, self._read_records)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import NamedTuple
 
 from skylark.store.placed import Placed, PutResult, Run
 
 STEP_S = 10.0
-"""How often `BrokerStats.step` is called."""
+"""How often `BrokerStats.slices` is gone through."""
+STEP_SLICE = 256
 # Samples of a period: how many steps they are apart, and how many there are. As in RocketMQ.
 _MINUTE = (1, 7)
 _HOUR = (60, 7)
@@ -153,18 +154,25 @@ class BrokerStats:
         self.send_backs.setdefault((topic, group), Counter()).add(1, 0)
 
     def step(self, now: float, now_ms: int) -> None:
-        """Let every counter note where it stands; call it every STEP_S."""
-        for counter in (self.puts, self.gets, self.misses):
-            counter.step(now)
-        for table in (self.topic_puts, self.group_gets, self.send_backs):
-            for counter in table.values():
-                counter.step(now)
+        """Let every counter note where it stands; do it every STEP_S."""
+        for _ in self.slices(now, now_ms):
+            pass
+
+    def slices(self, now: float, now_ms: int) -> Iterator[None]:
+        """Do the same bit by bit: there may be very many counters, and others have their turn in between."""
         today = date.fromtimestamp(now_ms / 1000)
         if today != self._today:
             if self._today is not None:
                 self.yesterday_morning = self.this_morning
                 self.this_morning = Morning(self.puts.count, self.gets.count)
             self._today = today
+        counters = [self.puts, self.gets, self.misses]
+        for table in (self.topic_puts, self.group_gets, self.send_backs):
+            counters += table.values()
+        for start in range(0, len(counters), STEP_SLICE):
+            for counter in counters[start : start + STEP_SLICE]:
+                counter.step(now)
+            yield
 
     def forget_topic(self, topic: str) -> None:
         self.topic_puts.pop(topic, None)

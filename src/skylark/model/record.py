@@ -372,7 +372,8 @@ class BatchElement(NamedTuple):
 
 def split_batch(body: memoryview) -> list[BatchElement]:
     """The messages inside a batch request's body. Raises ValueError when its inner lengths lie."""
-    elements = []
+    elements: list[BatchElement] = []
+    make = BatchElement._make
     position, end = 0, len(body)
     try:
         while position < end:
@@ -384,7 +385,7 @@ def split_batch(body: memoryview) -> list[BatchElement]:
             position += total
             if body_bytes < 0 or properties_start + properties_bytes != position or position > end:
                 raise ValueError(f"batch element of {total} bytes does not match its parts")
-            elements.append(BatchElement(flag, body[start:stop], bytes(body[properties_start:position])))
+            elements.append(make((flag, body[start:stop], bytes(body[properties_start:position]))))
     except struct.error as error:
         raise ValueError(f"batch body is cut short at byte {position}") from error
     return elements

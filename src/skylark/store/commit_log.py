@@ -185,11 +185,14 @@ class CommitLog:
         start = self.files.start_of(physical_offset)
         end = min(self.appended, start + self.file_bytes)
         self._delete_from(physical_offset)
+        # First the later files for good: they must not come back behind a shorter one.
+        self._disk.sync_directory(self.files.directory)
         if start in self.files.starts:
             # Old bytes may hold whole records: a later crash must not find them behind new ones.
             for position in range(physical_offset, end, ZEROS_BYTES):
                 length = min(ZEROS_BYTES, end - position)
                 self.file(start).write([bytes(length)], position - start)
+            self.file(start).sync()
         self.appended = physical_offset
 
     def end_at(self, physical_offset: int, *, wipe: bool) -> None:

@@ -289,12 +289,14 @@ class ConsumeQueue:
             self._files.disk.delete(self._files.path(self._unusable.pop()))
             self._new_names = True
         self.write()
-        keep = self.search(
-            self._files.first // UNIT_BYTES, self.max_offset,
-            lambda at, size: size <= 0 or (size != BLANK_UNIT_SIZE and at >= physical_offset),
-        )  # fmt: skip
+        keep = self.end_below(physical_offset)
         if keep < self.max_offset:
             self._cut(keep * UNIT_BYTES)
+
+    def end_below(self, physical_offset: int) -> int:
+        """The queue offset behind the last unit whose record starts before `physical_offset`."""
+        first = self._files.first // UNIT_BYTES
+        return self.search(first, self.max_offset, lambda at, size: size <= 0 or at >= physical_offset)
 
     def reset(self) -> None:
         """Forget every unit, to be built again from the log."""

@@ -5,6 +5,7 @@ Both ways end in the same units and index entries; a property test holds them eq
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -12,10 +13,13 @@ from skylark.model.record import ScannedRecord
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.index import Index
+from skylark.store.log_walk import LogWalk
 from skylark.store.placed import Placed, Run
 from skylark.store.queue_table import QueueTable
 from skylark.store.tags import tags_code
 from skylark.store.unit import NO_UNIT_MASK, UNIT
+
+log = logging.getLogger(__name__)
 
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_ROLLBACK = 0xC
@@ -105,6 +109,21 @@ class Dispatcher:
         if self._index is not None and is_indexed(record.sys_flag):
             self._index.enqueue([placed])
         return gapless
+
+    def follow_log(self) -> list[Placed]:
+        """Dispatch from the log what is whole; a record that is still arriving waits for its rest."""
+        walk = LogWalk(self._log, max(self.dispatched, self._log.min_offset), step_over_damage=False)
+        placed = []
+        for record in walk:
+            self._log.last_timestamp = max(self._log.last_timestamp, record.store_timestamp)
+            try:
+                self.dispatch(record)
+            except ValueError as error:
+                log.warning("record at %d has an impossible queue: %s", record.physical_offset, error)
+            else:
+                placed.append(self.place(record))
+        self.dispatched = walk.end
+        return placed
 
     def forget_topic(self, topic: str) -> None:
         """Drop what waits for a deleted topic's queues."""

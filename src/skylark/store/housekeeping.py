@@ -133,6 +133,13 @@ class Housekeeper:
         interval_s = self.settings.queue_flush_thorough_interval_ms / 1000
         self._thorough_at = self._clock.monotonic() + interval_s
 
+    def distrust(self, physical_offset: int) -> None:
+        """Vouch for nothing from there on: before it is cut, so that a crash never trusts what is gone."""
+        with self._flush_lock:
+            durable_offset = min(self.checkpoint.durable_offset or 0, physical_offset)
+            self.checkpoint = replace(self.checkpoint, durable_offset=durable_offset)
+            self._checkpoint_file.save(self.checkpoint)
+
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues; its records stay in the log until they expire. Waits for the disk."""
         with self._flush_lock:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from skylark.errors import OffsetOutOfRange
 from skylark.model.record import BLANK, BLANK_BYTES, MAGIC_BLANK, ScannedRecord
 from skylark.store.commit_log import CommitLog
-from skylark.store.recovery import Damage, LogWalk
+from skylark.store.log_walk import Damage, LogWalk
 
 DamageHandler = Callable[[Damage], None]
 

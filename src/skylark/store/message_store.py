@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,14 +26,14 @@ from skylark.store.manifest import load_manifest
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.queue_table import QueueTable
 from skylark.store.reading import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
-from skylark.store.recovery import LogWalk, Recovery, RecoveryReport
+from skylark.store.recovery import Recovery, RecoveryReport
 from skylark.store.tags import delay_level
 from skylark.store.unit import INNER_BATCH
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
-INDEX_PENDING_MAX = 65_536
+INDEX_PENDING_MAX = 8192
 LOOPBACK_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 """127.0.0.1:10911"""
 
@@ -192,17 +191,19 @@ class MessageStore:
         self._disk.sync_directory(self.settings.path)
 
     def _flush_step(self) -> float:
-        interval_s = self.settings.flush_interval_ms / 1000
-        with suppress(StoreFailed):
+        # Under sync flush whoever appends wakes this thread; the pause only bounds what a lost wake-up costs.
+        try:
             if self.settings.syncs_every_put:
-                if self.log.appended > self.flusher.flushed:
+                is_flushed = self.log.appended > self.flusher.flushed
+                if is_flushed:
                     self.flusher.flush()
-                    self.on_flushed()
-                # Whoever appends wakes this thread; the pause only bounds what a lost wake-up costs.
-                return interval_s
-            if self.flusher.flush_if_due():
-                self.on_flushed()
-        return interval_s
+            else:
+                is_flushed = self.flusher.flush_if_due()
+        except StoreFailed:
+            is_flushed = len(self.waiters) > 0  # nothing was, but nobody needs to wait for it any more
+        if is_flushed:
+            self.on_flushed()
+        return self.settings.flush_interval_ms / 1000
 
     def _queues_step(self) -> float:
         self.build_index()
@@ -292,16 +293,19 @@ class MessageStore:
             return False
         self._dispatcher.publish(placed)
         if self.index is not None and self.index.pending_count > INDEX_PENDING_MAX:
-            self.index.build(INDEX_PENDING_MAX)
+            # As much as came, and a little more: it stays bounded, and no send waits for the rest.
+            self.index.build(2 * len(placed))
         return True
 
     def advance(self) -> None:
-        """Publish what became confirmed and answer who waited for it. Any thread, after a flush."""
+        """Publish what became confirmed and answer who waited for it. Any thread, after a flush, or none."""
         with self._lock:
             published = self._dispatcher.publish_confirmed(self.confirmed_offset)
         if published and self.on_arrival is not None:
             self.on_arrival(published)
         self.waiters.flushed(self.flusher.flushed)
+        if self.flusher.failure is not None:
+            self.waiters.failed()
 
     def when_flushed(self, end: int, answer: Answer) -> None:
         """Have `answer` called once `end` is on disk, or too late (call `expire_waiters` regularly)."""
@@ -448,34 +452,28 @@ class MessageStore:
         return self.log.read(physical_offset, length) if length > 0 else b""
 
     def append_raw(self, physical_offset: int, data: bytes | memoryview) -> None:
-        """Append bytes of the master's log and dispatch whole records. Raises OffsetOutOfRange, DiskFull."""
+        """Append bytes of the master's log and dispatch whole records.
+
+        Raises OffsetOutOfRange, DiskFull, OSError; StoreClosed, and StoreFailed once a flush has failed.
+        """
+        if self._closed:
+            raise StoreClosed(self.settings.path)
+        if self.flusher.failure is not None:
+            raise self.flusher.failure
         with self._lock:
             self.log.append_raw(physical_offset, data)
-            placed = self._dispatch_log()
+            placed = self._dispatcher.follow_log()
         if placed and self.on_arrival is not None:
             self.on_arrival(placed)
         if self._flush_service is not None:
             self._flush_service.wake()
 
-    def _dispatch_log(self) -> list[Placed]:
-        """Dispatch from the log what is whole; a record that is still arriving waits for its rest."""
-        walk = LogWalk(
-            self.log, max(self._dispatcher.dispatched, self.log.min_offset), step_over_damage=False
-        )
-        placed = []
-        for record in walk:
-            self.log.last_timestamp = max(self.log.last_timestamp, record.store_timestamp)
-            try:
-                self._dispatcher.dispatch(record)
-            except ValueError as error:
-                log.warning("record has an impossible queue physical_offset=%d %s", walk.end, error)
-            else:
-                placed.append(self._dispatcher.place(record))
-        self._dispatcher.dispatched = walk.end
-        return placed
-
     def truncate(self, physical_offset: int) -> None:
-        """Cut log and queues at a record's start: for a replica that went astray, before it serves."""
+        """Cut log and queues at a record's start: for a replica that went astray, before it serves.
+
+        Durable when it returns. Raises OSError, DiskFull.
+        """
+        self.housekeeper.distrust(physical_offset)
         with self._lock:
             self.log.truncate(physical_offset)
             self.flusher.flushed = min(self.flusher.flushed, physical_offset)
@@ -483,8 +481,11 @@ class MessageStore:
         for queue in self.queues.values():
             queue.truncate(physical_offset)
             queue.next_offset = queue.max_offset
+            queue.correct_min_offset(self.log.min_offset)
+            queue.sync()
         if self.index is not None:
             self.index.truncate(physical_offset)
+        self.housekeeper.flush()
 
     @property
     def path(self) -> Path:

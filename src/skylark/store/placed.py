@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, overload
 
@@ -66,6 +66,17 @@ class Run(Sequence[Placed]):
 
     def __len__(self) -> int:
         return len(self.properties)
+
+    def __iter__(self) -> Iterator[Placed]:
+        units = zip(UNIT.iter_unpack(self.units), self.properties, strict=True)
+        for queue_offset, ((physical_offset, size, code), properties) in enumerate(units, self._first_offset):
+            yield Placed(
+                self.queue, queue_offset, physical_offset, size, code, self.store_timestamp, self._sys_flag,
+                properties,
+            )  # fmt: skip
+
+    def physical_offsets(self) -> list[int]:
+        return [physical_offset for physical_offset, _, _ in UNIT.iter_unpack(self.units)]
 
     @overload
     def __getitem__(self, index: int) -> Placed: ...

@@ -8,23 +8,18 @@ Consume queues and index are built again from the log where they are missing, sh
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from skylark.errors import BadStoreFile, CorruptRecord
+from skylark.errors import BadStoreFile
 from skylark.model.message import HOST_V4_BYTES, PutMessage, SystemFlag
 from skylark.model.record import (
     BLANK,
     BLANK_BYTES,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
     Scan,
-    ScannedRecord,
-    ScanStop,
     encode,
-    split,
 )
 from skylark.settings import StoreSettings
 from skylark.store.checkpoint import Checkpoint
@@ -33,34 +28,17 @@ from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk
 from skylark.store.dispatch import Dispatcher
 from skylark.store.index import Index
+from skylark.store.log_walk import SCAN_BYTES, Damage, LogWalk
 from skylark.store.manifest import Manifest
+from skylark.store.mapped_file import NAME_DIGITS
 from skylark.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
-SCAN_BYTES = 4 << 20
-ZEROS_MAX = 8 << 20
-RECORD_BYTES_MAX = 64 << 20
 WRITE_EVERY_BYTES = 64 << 20
 INDEX_PENDING_MAX = 4096
 FILLER_TOPIC = "SKYLARK_DAMAGED"
 DAMAGED_DIRECTORY = "damaged"
-_ZEROS = bytes(SCAN_BYTES)
-_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A range of the log without readable records."""
-
-    physical_from: int
-    physical_to: int
-    reason: str
-    lost: tuple[str, int, int] | None = None
-    """Topic, queue id and queue offset of the lost record, where its head can still be read."""
-
-    def __str__(self) -> str:
-        return f"log damaged from {self.physical_from} to {self.physical_to}: {self.reason}"
 
 
 @dataclass(slots=True)
@@ -80,125 +58,6 @@ class RecoveryReport:
     def add_problem(self, text: str) -> None:
         log.warning("recovery %s", text)
         self.problems.append(text)
-
-
-class LogWalk:
-    """Records of the log from an offset on, damage stepped over; after the walk `end` is the log's end."""
-
-    def __init__(
-        self,
-        commit_log: CommitLog,
-        start: int,
-        *,
-        require_crc_property: bool = False,
-        step_over_damage: bool = True,
-    ) -> None:
-        self._log = commit_log
-        self._require_crc_property = require_crc_property
-        self._step_over_damage = step_over_damage
-        self.end = start
-        self.damages: list[Damage] = []
-        self.stopped = ""
-        """Why there is no record at the end."""
-
-    def __iter__(self) -> Iterator[ScannedRecord]:
-        files, file_bytes = self._log.files, self._log.file_bytes
-        position: int | None = self.end
-        chunk_bytes = SCAN_BYTES
-        # Never behind the log's end: a record that is still arriving may look whole with zeros for its rest.
-        end = self._log.appended
-        while position is not None and position < end and files.start_of(position) in files.starts:
-            file_end = files.start_of(position) + file_bytes
-            data = self._log.read(position, min(chunk_bytes, end - position))
-            scan = Scan(data, position, file_end, require_crc_property=self._require_crc_property)
-            for record in scan:
-                yield record
-                self.end = record.physical_offset + record.size
-            at = scan.physical_offset
-            whole = (
-                position + len(data) >= file_end or len(data) < chunk_bytes or chunk_bytes >= RECORD_BYTES_MAX
-            )
-            if scan.stop is ScanStop.NEED_MORE and (at > position or not whole):
-                # A record larger than the chunk is looked at again with more of it.
-                chunk_bytes = SCAN_BYTES if at > position else chunk_bytes * 4
-                position = at
-            else:
-                chunk_bytes = SCAN_BYTES
-                position = self._after(scan, file_end)
-
-    def _after(self, scan: Scan, file_end: int) -> int | None:
-        """Where to go on behind the last record that could be scanned, or None at the log's end."""
-        at = scan.physical_offset
-        if scan.stop is ScanStop.BLANK or at == file_end:
-            self.end = file_end
-            return self._next_file(file_end)
-        self.stopped = scan.reason or "record is cut short"
-        if not self._step_over_damage:
-            return None
-        found = self._find_record(at + 1, file_end)
-        if found is None:
-            return None
-        self.damages.append(Damage(at, found, self.stopped, self._lost_at(at)))
-        return found
-
-    def _lost_at(self, position: int) -> tuple[str, int, int] | None:
-        size = int.from_bytes(self._log.read(position, 4), "big", signed=True)
-        try:
-            head, _, topic, _ = split(self._log.read(position, min(max(size, 0), RECORD_BYTES_MAX)))
-        except CorruptRecord:
-            return None
-        return topic.decode(errors="replace"), head[3], head[5]
-
-    def _next_file(self, file_end: int) -> int | None:
-        later = next((start for start in self._log.files.starts if start >= file_end), None)
-        if later is not None and later != file_end:
-            found = self._find_record(file_end, file_end)
-            if found is not None:
-                self.damages.append(Damage(file_end, later, "commit log file is missing"))
-            return found
-        return later
-
-    def _find_record(self, position: int, file_end: int) -> int | None:
-        """Where the next valid record starts, in this file or at the beginning of a later one.
-
-        A stretch of zeros longer than any record ends the search in this file: nothing was written there.
-        """
-        zeros = 0
-        while position < file_end and zeros < ZEROS_MAX:
-            data = self._log.read(position, SCAN_BYTES)
-            zeros = zeros + len(data) if data == _ZEROS or not data.strip(b"\0") else 0
-            for at in (
-                sorted(at for magic in _MAGICS for at in _occurrences(data, magic)) if not zeros else ()
-            ):
-                if self.is_record(position + at - 4):
-                    return position + at - 4
-            # The last bytes again: a magic may lie across the chunks' border.
-            position += max(len(data) - 3, 1)
-        return next(
-            (start for start in self._log.files.starts if start >= file_end and self.is_record(start)), None
-        )
-
-    def is_record(self, position: int) -> bool:
-        """Whether a whole, valid record starts there."""
-        return self.record_at(position) is not None
-
-    def record_at(self, position: int) -> ScannedRecord | None:
-        """The whole, valid record that starts there, or None."""
-        start = self._log.files.start_of(position)
-        if position < 0 or start not in self._log.files.starts:
-            return None
-        size = int.from_bytes(self._log.read(position, 4), "big", signed=True)
-        if not 0 < size <= min(start + self._log.file_bytes - position, RECORD_BYTES_MAX):
-            return None
-        scan = Scan(self._log.read(position, size), position, start + self._log.file_bytes)
-        return next(iter(scan), None)
-
-
-def _occurrences(data: bytes, needle: bytes) -> Iterator[int]:
-    at = data.find(needle)
-    while at >= 0:
-        yield at
-        at = data.find(needle, at + 1)
 
 
 class Recovery:
@@ -229,7 +88,7 @@ class Recovery:
         report.clean_exit = clean_exit
         self._load_log()
         report.problems += [str(problem) for problem in self._queues.load()]
-        claimed = {queue: queue.max_offset for queue in self._queues.values()}
+        claimed = self._claimed(clean_exit, checkpoint)
         start = self._trusted_up_to(clean_exit, checkpoint)
         for queue in self._queues.values():
             queue.truncate(start)
@@ -238,7 +97,6 @@ class Recovery:
         report.scanned_from = start
         gaps = self._replay(start)
         self._rebuild_gaps(gaps)
-        claimed = claimed if clean_exit else {}
         self._claim_lost(claimed)
         self._finish(claimed)
         return report
@@ -247,9 +105,9 @@ class Recovery:
 
     def _load_log(self) -> None:
         files = self._log.files
-        wrong = [problem for problem in self._log.load()]
+        wrong = self._log.load()
         lengths = {start: self._disk.length(files.path(start)) for start in files.starts}
-        self._refuse_other_size(lengths)
+        self._refuse_other_size(lengths, wrong)
         for problem in wrong:
             self.report.add_problem(str(problem))
         for start, length in lengths.items():
@@ -261,17 +119,30 @@ class Recovery:
         for hole_from, hole_to in files.holes():
             self.report.add_problem(f"commit log files from {hole_from} to {hole_to} are missing")
 
-    def _refuse_other_size(self, lengths: dict[int, int]) -> None:
+    def _refuse_other_size(self, lengths: dict[int, int], wrong: list[BadStoreFile]) -> None:
+        """Opened with another size, the files would be read wrongly and then overwritten."""
         expected = self._log.file_bytes
-        longer = next((start for start, length in lengths.items() if length > expected), None)
-        different = {length for length in lengths.values()} - {expected}
-        all_differ = len(lengths) > 1 and set(lengths.values()) == different and len(different) == 1
-        if longer is not None or all_differ:
-            start = longer if longer is not None else min(lengths)
-            reason = f"has {lengths[start]} bytes, the settings say commit_log_file_bytes={expected}"
-            raise BadStoreFile(self._log.files.path(start), reason)
+        setting = f"the settings say commit_log_file_bytes={expected}"
+        for problem in wrong:
+            name = Path(problem.path).name
+            if len(name) == NAME_DIGITS and name.isdigit() and int(name) % expected:
+                raise BadStoreFile(problem.path, f"begins at no multiple of {expected} bytes, {setting}")
+        made = {start: length for start, length in lengths.items() if length}  # a crash may leave empty ones
+        alike = len(made) > 1 and len(set(made.values())) == 1
+        for start, length in made.items():
+            if length > expected or (alike and length != expected):
+                raise BadStoreFile(self._log.files.path(start), f"has {length} bytes, {setting}")
 
     # Where to start
+
+    def _claimed(self, clean_exit: bool, checkpoint: Checkpoint | None) -> dict[ConsumeQueue, int]:
+        """Up to where each queue gave out offsets for sure, though the log may not have their records now."""
+        if clean_exit:
+            return {queue: queue.max_offset for queue in self._queues.values()}
+        durable = checkpoint.durable_offset if checkpoint is not None else None
+        if durable is None or durable <= self._log.files.end:
+            return {}
+        return {queue: queue.end_below(durable) for queue in self._queues.values()}
 
     def _trusted_up_to(self, clean_exit: bool, checkpoint: Checkpoint | None) -> int:
         """The physical offset below which log and consume queues are known to be whole and to agree."""

@@ -19,9 +19,9 @@ from skylark.store.checkpoint import CHECKPOINT_BYTES
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.findings import FINDINGS_MAX, FindingKind, Verification
 from skylark.store.log_scan import LogScan
+from skylark.store.log_walk import Damage
 from skylark.store.mapped_file import NAME_DIGITS
 from skylark.store.reader import StoreReader
-from skylark.store.recovery import Damage
 from skylark.store.verify_index import IndexCheck
 from skylark.store.verify_queues import QueueCheck
 

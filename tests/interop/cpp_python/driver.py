@@ -11,33 +11,47 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from typing import Any
 
-from rocketmq.client import Message, Producer, PushConsumer, SendStatus
-from rocketmq.ffi import MessageModel
+from rocketmq.client import (  # type: ignore[import-not-found]
+    Message,
+    Producer,
+    PushConsumer,
+    SendStatus,
+)
+from rocketmq.ffi import MessageModel  # type: ignore[import-not-found]
 
 WAIT_S = 25
 COUNT = 20
 NAME_SERVER, NAME = sys.argv[1:]
-RESULTS = {}
+RESULTS: dict[str, str] = {}
+CLIENTS: list[Any] = []
+"""Kept to the end: a client that is collected is shut down."""
 
 
-def check(holds, otherwise):
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def check(holds: bool, otherwise: str) -> None:
     if not holds:
         raise AssertionError(otherwise)
 
 
-def equal(actual, expected, what):
+def equal(actual: object, expected: object, what: str) -> None:
     check(actual == expected, f"{what}: {actual!r} instead of {expected!r}")
 
 
-def until(what, condition):
+def until(what: Callable[[], str], condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
         check(time.monotonic() < deadline, f"waited in vain for {what()}")
         time.sleep(0.02)
 
 
-def message(topic, tag, body):
+def message(topic: str, tag: str, body: str) -> Any:
     made = Message(topic)
     made.set_keys(f"key-{body}")
     made.set_tags(tag)
@@ -48,11 +62,11 @@ def message(topic, tag, body):
 class Received:
     """What a consumer was given; each as a plain value, for the handles die with the callback."""
 
-    def __init__(self, fail=lambda each: False):
-        self.messages = []
+    def __init__(self, fail: Callable[[dict[str, Any]], bool] = lambda each: False) -> None:
+        self.messages: list[dict[str, Any]] = []
         self._fail = fail
 
-    def __call__(self, each):
+    def __call__(self, each: Any) -> None:
         copy = {
             "body": each.body.decode(),
             "topic": each.topic,
@@ -68,10 +82,10 @@ class Received:
         if self._fail(copy):
             raise RuntimeError("to be delivered again")
 
-    def bodies(self):
+    def bodies(self) -> list[str]:
         return [each["body"] for each in self.messages]
 
-    def exactly(self, expected):
+    def exactly(self, expected: list[str]) -> None:
         until(
             lambda: f"{len(expected)} messages, have {len(self.messages)}",
             lambda: len(self.messages) >= len(expected),
@@ -79,23 +93,25 @@ class Received:
         equal(sorted(self.bodies()), sorted(expected), "received")
 
 
-def producer():
+def producer() -> Any:
     made = Producer(f"PID-{NAME}-{time.monotonic_ns()}", timeout=10000)
     made.set_namesrv_addr(NAME_SERVER)
     made.start()
+    CLIENTS.append(made)
     return made
 
 
-def consumer(what, received, expression="*", instance="", **options):
+def consumer(what: str, received: Received, expression: str = "*", instance: str = "", **options: Any) -> Any:
     made = PushConsumer(f"GID-{what}-{NAME}", **options)
     made.set_namesrv_addr(NAME_SERVER)
     made.set_instance_name(f"{what}{instance}")
     made.subscribe(f"{what}-{NAME}", received, expression)
     made.start()
+    CLIENTS.append(made)
     return made
 
 
-def send(source, what, prefix):
+def send(source: Any, what: str, prefix: str) -> list[str]:
     bodies = []
     for i in range(COUNT):
         made = message(f"{what}-{NAME}", f"Tag{i % 3}", f"{prefix}{i}")
@@ -105,12 +121,12 @@ def send(source, what, prefix):
     return bodies
 
 
-def round_trip():
+def round_trip() -> None:
     received = Received()
     consumer("Round", received)
     bodies = send(producer(), "Round", "round ü 消息 ")
     received.exactly(bodies)
-    queues = {}
+    queues: dict[int, list[int]] = {}
     for each in received.messages:
         number = int(each["body"].split()[-1])
         equal(each["topic"], f"Round-{NAME}", "topic")
@@ -123,12 +139,12 @@ def round_trip():
         equal(sorted(offsets), list(range(len(offsets))), f"offsets of queue {queue_id}")
 
 
-def send_async():
+def send_async() -> None:
     received = Received()
     consumer("Async", received)
     source = producer()
-    outcomes = []
-    kept = []  # the client reads the message after the call has returned
+    outcomes: list[Any] = []
+    kept: list[Any] = []  # the client reads the message after the call has returned
     for i in range(COUNT):
         kept.append(message(f"Async-{NAME}", "A", f"async-{i}"))
         source.send_async(kept[-1], lambda result: outcomes.append(result.status), outcomes.append)
@@ -137,7 +153,7 @@ def send_async():
     received.exactly([f"async-{i}" for i in range(COUNT)])
 
 
-def send_oneway():
+def send_oneway() -> None:
     received = Received()
     consumer("Oneway", received)
     source = producer()
@@ -146,7 +162,7 @@ def send_oneway():
     received.exactly([f"oneway-{i}" for i in range(COUNT)])
 
 
-def orderly():
+def orderly() -> None:
     received = Received()
     consumer("Orderly", received, orderly=True)
     source = producer()
@@ -162,14 +178,14 @@ def orderly():
         equal(len({each["queue_id"] for each in own}), 1, f"queues of key {key}")
 
 
-def tag_filter():
+def tag_filter() -> None:
     received = Received()
     consumer("Tags", received, "Tag0 || Tag2")
     bodies = send(producer(), "Tags", "tag-")
     received.exactly([body for body in bodies if int(body[4:]) % 3 != 1])
 
 
-def retry():
+def retry() -> None:
     received = Received(lambda each: each["body"] == "again" and each["reconsume_times"] < 2)
     consumer("Retry", received)
     source = producer()
@@ -181,7 +197,7 @@ def retry():
     equal(received.bodies().count("once"), 1, "deliveries of the other")
 
 
-def delay_level():
+def delay_level() -> None:
     received = Received()
     consumer("Delay", received)
     source = producer()
@@ -197,7 +213,7 @@ def delay_level():
         check(-0.001 <= late < 3, f"{each['body']} came {late:.3f} s after its time")
 
 
-def broadcasting():
+def broadcasting() -> None:
     both = [Received(), Received()]
     for number, received in enumerate(both):
         consumer("Broadcast", received, instance=str(number), message_model=MessageModel.BROADCASTING)
@@ -207,7 +223,7 @@ def broadcasting():
         received.exactly(bodies)
 
 
-def resume():
+def resume() -> None:
     source = producer()
     for prefix in ("first-", "second-"):
         bodies = send(source, "Resume", prefix)
@@ -217,13 +233,13 @@ def resume():
         reader.shutdown()
 
 
-def batch():
+def batch() -> None:
     """The field that marks a batch is "1", which a broker of RocketMQ does not take for true: one message."""
     received = Received()
     consumer("Batch", received)
     parts = [message(f"Batch-{NAME}", "A", f"batch-{i}") for i in range(5)]
     equal(producer().send_batch(parts).status, SendStatus.OK, "status")
-    until(lambda: "the batch", lambda: received.messages)
+    until(lambda: "the batch", lambda: bool(received.messages))
 
 
 SCENARIOS = (
@@ -231,14 +247,15 @@ SCENARIOS = (
 )  # fmt: skip
 
 
-def run(scenario):
+def run(scenario: Callable[[], None]) -> None:
     try:
         scenario()
-        RESULTS[scenario] = "ok"
-    except Exception as error:
+        outcome = "ok"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the scenario's result
         traceback.print_exc()
-        RESULTS[scenario] = "failed: " + str(error).replace("\n", " ")
-    print(f"RESULT {scenario.__name__} {RESULTS[scenario]}", flush=True)
+        outcome = "failed: " + str(error).replace("\n", " ")
+    RESULTS[scenario.__name__] = outcome
+    say(f"RESULT {scenario.__name__} {outcome}")
 
 
 threads = [threading.Thread(target=run, args=(scenario,), daemon=True) for scenario in SCENARIOS]
@@ -247,6 +264,6 @@ for thread in threads:
 for thread in threads:
     thread.join(2 * WAIT_S)
 passed = list(RESULTS.values()) == ["ok"] * len(SCENARIOS)
-print("PASS" if passed else "FAIL", flush=True)
+say("PASS" if passed else "FAIL")
 # The client's own threads would keep the process alive.
 os._exit(0 if passed else 1)

@@ -1,105 +1,170 @@
-"""Counters: what they grew by in the last minute, hour and day, and what a day began with."""
+"""Counters and what they say of the last minute, hour and day."""
 
-from datetime import datetime
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.broker.stats import STEP_S, BrokerStats, Counter, Growth
+from skylark.broker.stats import STEP_S, STEP_SLICE, BrokerStats, Counter
+from skylark.model.record import BatchElement
+from skylark.store.placed import Placed, PutResult, PutStatus, Refused
+from tests.support.store import message, opened
 
-MIDNIGHT_MS = int(datetime(2026, 11, 15).timestamp() * 1000)
-NOON_MS = MIDNIGHT_MS - 12 * 3_600_000
+DAY_MS = 86_400_000
+NOON_MS = 1_700_049_600_000
 
 
-def stepped(counter: Counter, steps: int, *, start: float = 0.0, count: int = 1) -> float:
-    """Count and step, every 10 s; returns the time of the last step."""
+def stepped(counter: Counter, steps: int, per_step: int, start: float = 0.0) -> float:
+    """Count evenly, and return the time after the last step."""
     now = start
     for _ in range(steps):
-        counter.add(count, count * 100)
+        counter.add(per_step, per_step * 10)
         now += STEP_S
         counter.step(now)
     return now
 
 
-def test_before_the_first_step_all_that_was_counted_is_of_the_last_minute() -> None:
+def test_a_steady_rate_is_seen_in_all_periods() -> None:
     counter = Counter()
-    counter.add(3, 300)
-    assert counter.last_minute(5.0) == Growth(3, 0.0, 3.0)
-    assert counter.rate_within(5.0, 10.0) is None
+    now = stepped(counter, 7 * 360, 50)
+    minute, hour, day = (grow(now) for grow in (counter.last_minute, counter.last_hour, counter.last_day))
+    assert minute.per_second == hour.per_second == day.per_second == pytest.approx(5.0)
+    assert minute.sum == 50 * 6
+    assert minute.per_call == 50
+    assert counter.last_minute(now, bytes_wanted=True).sum == 500 * 6
+    assert counter.rate(now) == pytest.approx(5.0)
 
 
-def test_the_last_minute_is_what_came_since_six_steps() -> None:
+def test_what_was_counted_before_the_first_step_counts() -> None:
     counter = Counter()
-    now = stepped(counter, 100, count=2)
-    assert counter.last_minute(now) == Growth(12, 0.2, 2.0)
-    assert counter.last_minute(now, bytes_wanted=True) == Growth(1200, 20.0, 200.0)
-    assert counter.rate(now) == 0.2
+    counter.add(7, 70)
+    counter.step(100.0)
+    assert counter.last_minute(100.0).sum == 7
+    assert counter.last_minute(100.0).per_second == pytest.approx(7 / STEP_S)
 
 
-def test_nothing_new_is_no_growth() -> None:
+def test_a_minute_forgets_what_was_before_it() -> None:
     counter = Counter()
-    now = stepped(counter, 10)
-    for _ in range(7):
-        now += STEP_S
-        counter.step(now)
-    assert counter.last_minute(now) == Growth(0, 0.0, 0.0)
-    assert counter.last_hour(now).sum == 10
+    now = stepped(counter, 3, 1000)
+    now = stepped(counter, 7, 0, now)
+    assert counter.last_minute(now).sum == 0
+    assert counter.last_day(now).sum == 3000
 
 
-def test_an_hour_and_a_day_reach_further_back() -> None:
+def test_nothing_counted_is_no_growth() -> None:
+    assert Counter().last_minute(5.0) == (0, 0.0, 0.0)
+    assert Counter().rate_within(5.0, 10) is None
+
+
+def test_the_rate_of_a_window_needs_a_sample_that_is_old_enough() -> None:
     counter = Counter()
-    now = stepped(counter, 25 * 360)
-    hour, day = counter.last_hour(now), counter.last_day(now)
-    assert 360 <= hour.sum <= 360 + 60
-    assert 24 * 360 <= day.sum <= 25 * 360
-    assert hour.per_second == pytest.approx(0.1, rel=0.01)
-    assert day.per_second == pytest.approx(0.1, rel=0.01)
+    now = stepped(counter, 6, 20)
+    assert counter.rate_within(now, 10) == pytest.approx(2.0)
+    assert counter.rate_within(now, 10, of_calls=True) == pytest.approx(0.1)
+    assert counter.rate_within(now, 10_000) is None
 
 
-@given(st.lists(st.integers(0, 5), max_size=60), st.sampled_from([10.0, 60.0, 600.0]))
-def test_a_rate_is_of_a_window_that_is_long_enough(counts: list[int], window_s: float) -> None:
-    counter, now, log = Counter(), 0.0, [(-STEP_S, 0)]
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=200))
+def test_growth_is_never_more_than_the_total(counts: list[int]) -> None:
+    counter = Counter()
+    now = 0.0
     for count in counts:
-        counter.add(count, 0)
-        counter.step(now)
-        log.append((now, counter.count))
+        counter.add(count, count)
         now += STEP_S
-    rate = counter.rate_within(now, window_s)
-    candidates = [(counter.count - before) / (now - at) for at, before in log if now - at >= window_s]
-    assert rate is None or any(rate == pytest.approx(candidate) for candidate in candidates)
-    assert counts == [] or window_s > 60 or (rate is None) == (not candidates)
+        counter.step(now)
+    for growth in (counter.last_minute(now), counter.last_hour(now), counter.last_day(now)):
+        assert 0 <= growth.sum <= sum(counts)
+    assert counter.last_day(now).sum == sum(counts)  # the list is shorter than a day
 
 
-def test_calls_have_a_rate_of_their_own() -> None:
-    counter = Counter()
-    now = stepped(counter, 10, count=32)
-    assert counter.rate_within(now, 10.0) == 3.2
-    assert counter.rate_within(now, 10.0, of_calls=True) == 0.1
+# --- Of a broker ---
 
 
-def test_a_new_day_begins_with_the_totals_of_then() -> None:
+def placed(*topics: str) -> Sequence[PutResult]:
+    with opened() as store:
+        return store.append([message(topic) for topic in topics])
+
+
+def test_puts_are_counted_by_topic_and_in_all() -> None:
     stats = BrokerStats()
-    stats.puts.add(5, 0)
-    stats.step(0.0, NOON_MS)
-    assert (stats.this_morning.puts, stats.yesterday_morning.puts) == (0, 0)
-    stats.gets.add(2, 0)
-    stats.step(10.0, MIDNIGHT_MS)
-    assert (stats.this_morning, stats.yesterday_morning.puts) == ((5, 2), 0)
-    stats.puts.add(1, 0)
-    stats.step(20.0, MIDNIGHT_MS + 10_000)
-    assert stats.this_morning == (5, 2)
-    stats.step(30.0, MIDNIGHT_MS + 86_400_000)
-    assert (stats.this_morning, stats.yesterday_morning) == ((6, 2), (5, 2))
+    results = placed("A", "B", "A")
+    stats.count_puts(results)
+    stats.count_puts([Refused(PutStatus.MESSAGE_ILLEGAL, "why")])
+    assert (stats.puts.count, stats.refused) == (3, 1)
+    assert {topic: counter.count for topic, counter in stats.topic_puts.items()} == {"A": 2, "B": 1}
+    assert stats.puts.size == sum(result.size for result in results if isinstance(result, Placed))
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_a_batch_counts_its_messages_and_one_call() -> None:
     stats = BrokerStats()
-    for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
-        stats.count_gets(topic, group, 1, 1)
-        stats.count_send_back(topic, group)
+    with opened() as store:
+        elements = [BatchElement(0, b"x", b"") for _ in range(5)]
+        results = store.append_batch(message("A"), elements)
+        stats.count_puts(results)
+        assert (stats.puts.count, stats.puts.calls) == (5, 1)
+        assert stats.topic_puts["A"].size == store.appended_offset
+
+
+def test_gets_and_send_backs_are_counted_by_topic_and_group() -> None:
+    stats = BrokerStats()
+    stats.count_gets("T", "G", 3, 30)
+    stats.count_gets("T", "H", 2, 20)
+    stats.count_send_back("T", "G")
+    assert (stats.gets.count, stats.gets.size) == (5, 50)
+    assert stats.group_gets["T", "G"].count == 3
+    assert stats.send_backs["T", "G"].count == 1
+
+
+def test_what_is_deleted_is_forgotten() -> None:
+    stats = BrokerStats()
+    for topic in ("T", "U"):
+        for group in ("G", "H"):
+            stats.count_gets(topic, group, 1, 1)
+            stats.count_send_back(topic, group)
+    stats.count_puts(placed("T", "U"))
     stats.forget_topic("T")
-    assert stats.group_gets.keys() == stats.send_backs.keys() == {("U", "G")}
+    assert set(stats.topic_puts) == {"U"}
+    assert set(stats.group_gets) == set(stats.send_backs) == {("U", "G"), ("U", "H")}
     stats.forget_group("G")
-    assert stats.group_gets == stats.send_backs == {}
-    assert stats.gets.count == 3, "totals stay"
+    assert set(stats.group_gets) == set(stats.send_backs) == {("U", "H")}
+    assert stats.puts.count == 2
+
+
+def test_mornings() -> None:
+    stats = BrokerStats()
+    stats.count_gets("T", "G", 1, 1)
+    stats.step(0.0, NOON_MS)
+    assert (stats.this_morning, stats.yesterday_morning) == ((0, 0), (0, 0))
+    stats.count_puts(placed("T", "T"))
+    stats.step(10.0, NOON_MS + DAY_MS)
+    assert (stats.this_morning, stats.yesterday_morning) == ((2, 1), (0, 0))
+    stats.count_gets("T", "G", 4, 4)
+    stats.step(20.0, NOON_MS + DAY_MS + 5)
+    assert stats.this_morning == (2, 1)
+    stats.step(30.0, NOON_MS + 2 * DAY_MS)
+    assert (stats.this_morning, stats.yesterday_morning) == ((2, 5), (2, 1))
+
+
+def test_all_counters_step() -> None:
+    stats = BrokerStats()
+    stats.count_puts(placed("T"))
+    stats.count_gets("T", "G", 1, 1)
+    stats.count_send_back("T", "G")
+    stats.step(10.0, NOON_MS)
+    counters = [
+        stats.puts,
+        stats.gets,
+        stats.topic_puts["T"],
+        stats.group_gets["T", "G"],
+        stats.send_backs["T", "G"],
+    ]
+    assert [counter.last_minute(10.0).sum for counter in counters] == [1] * 5
+
+
+def test_many_counters_step_in_slices() -> None:
+    stats = BrokerStats()
+    for number in range(2 * STEP_SLICE):
+        stats.count_gets(f"T{number}", "G", 1, 1)
+    assert sum(1 for _ in stats.slices(10.0, NOON_MS)) == 3
+    assert {counter.last_minute(10.0).sum for counter in stats.group_gets.values()} == {1}

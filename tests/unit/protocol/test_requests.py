@@ -164,6 +164,23 @@ def test_heartbeats_of_cpp_leave_consumers_out() -> None:
     assert (data.heartbeat_fingerprint, data.without_sub) == (0, False)
 
 
+def test_heartbeats_of_cpp_have_numbers_for_constants_and_text_for_numbers() -> None:
+    body = (
+        b'{"clientID":"9212-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,'
+        b'"groupName":"GID-x","messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":'
+        b'"1794734865968","topic":"%RETRY%GID-x"},{"codeSet":[0,0],"subString":"TagA || TagB","subVersion":'
+        b'"1794734865968","tagsSet":["TagA","TagB"],"topic":"T-x"}]}]}\n'
+    )
+    data = heartbeat(body)
+    assert data.client_id == "9212-127.0.0.1@DEFAULT"
+    [group] = data.consumer_data_set
+    assert (group.consume_type, group.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+    retry, own = group.subscription_data_set
+    assert (retry.topic, retry.sub_version) == ("%RETRY%GID-x", 1_794_734_865_968)
+    assert (own.sub_string, own.tags_set) == ("TagA || TagB", ["TagA", "TagB"])
+
+
 def test_heartbeats_of_go_have_their_own_capitals() -> None:
     body = b'{"clientID":"c","consumerDataSet":[{"groupName":"G","messageModel":"BroadCasting"}]}'
     [consumer] = heartbeat(body).consumer_data_set

@@ -10,9 +10,9 @@ from skylark.model.message import PutMessage, SystemFlag
 from skylark.model.record import BatchElement, ScannedRecord
 from skylark.settings import FlushMode
 from skylark.store.dispatch import Dispatcher, is_indexed
+from skylark.store.log_walk import LogWalk
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Placed
-from skylark.store.recovery import LogWalk
 from tests.support.store import bodies, message, opened, placed, put_all, small_settings
 
 PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC

@@ -16,11 +16,11 @@ from skylark.model.message import PutMessage, StoredMessage, SystemFlag, encode_
 from skylark.model.record import RECORD_BYTES_MIN, offset_message_id
 from skylark.settings import StoreSettings
 from skylark.store.disk import RealDisk
+from skylark.store.log_walk import Damage
 from skylark.store.message_store import LOOPBACK_HOST, MessageStore
 from skylark.store.placed import Placed
 from skylark.store.reader import StoreReader, likely_file_bytes
 from skylark.store.reading import GetStatus
-from skylark.store.recovery import Damage
 from skylark.store.unit import BLANK_UNIT, UNIT, UNIT_BYTES
 from tests.support.clock import ManualClock
 from tests.support.directory import cut, fingerprint, flip, overwrite

@@ -11,11 +11,12 @@ from skylark.errors import BadStoreFile
 from skylark.model.message import SystemFlag
 from skylark.model.record import BLANK, MAGIC_BLANK, RECORD_BYTES_MIN, Scan, decode
 from skylark.settings import FlushMode, StoreSettings
-from skylark.store import recovery
+from skylark.store import log_walk, recovery
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.log_walk import LogWalk
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
-from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC, LogWalk, filler_for
+from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC, filler_for
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import (
@@ -154,7 +155,7 @@ def test_store_times_go_on_where_they_were(disk: SimulatedDisk) -> None:
 # The log's tail
 
 
-@pytest.mark.parametrize("keep", [0, 3, 4, 8, 91, 500, 999])
+@pytest.mark.parametrize("keep", [0, 3, 4, 8, 91, 500, 990])
 def test_a_torn_record_at_the_end_is_cut_off(disk: SimulatedDisk, keep: int) -> None:
     image = killed(disk)
     last = 2 * FILE_BYTES + 3000
@@ -350,19 +351,39 @@ def test_a_short_file_is_scanned_as_far_as_it_goes(disk: SimulatedDisk) -> None:
     check_usable(image)
 
 
-@pytest.mark.parametrize("setting", [8192, 65536])
+@pytest.mark.parametrize("setting", [5000, 8192, 65536])
 def test_files_of_another_size_are_not_touched(disk: SimulatedDisk, setting: int) -> None:
     fill(disk)
     before = {path: disk.content(path) for path in disk.paths(LOG)}
     store = MessageStore(small_settings(commit_log_file_bytes=setting), disk=disk)
-    with pytest.raises(
-        BadStoreFile, match=f"has 4096 bytes, the settings say commit_log_file_bytes={setting}"
-    ):
+    with pytest.raises(BadStoreFile, match=f"the settings say commit_log_file_bytes={setting}"):
         store.open()
     assert {path: disk.content(path) for path in disk.paths(LOG)} == before
     # The lock is free again.
     with opened(disk=disk) as right:
         assert numbers(right) == list(range(12))
+
+
+def test_files_that_all_have_another_size_are_not_touched(disk: SimulatedDisk) -> None:
+    """Their names would fit, but where a file's end is looked for there is none."""
+    for start in (0, 8192, 16384):
+        disk.create(log_file(start), 8192)
+    store = MessageStore(small_settings(), disk=disk)
+    with pytest.raises(BadStoreFile, match="has 8192 bytes, the settings say commit_log_file_bytes=4096"):
+        store.open()
+    for start in (0, 8192, 16384):
+        disk.cut(log_file(start), 2048)
+    with pytest.raises(BadStoreFile, match="has 2048 bytes, the settings say commit_log_file_bytes=4096"):
+        store.open()
+
+
+def test_files_without_a_byte_are_what_a_crash_left(disk: SimulatedDisk) -> None:
+    disk.create(log_file(0), 0)
+    disk.create(log_file(FILE_BYTES), 0)
+    disk.create(ROOT / "abort", 1)
+    with opened(disk=disk) as store:
+        assert store.appended_offset == 0
+    check_usable(disk)
 
 
 def test_a_longer_file_is_not_touched(disk: SimulatedDisk) -> None:
@@ -458,6 +479,7 @@ def test_topics_that_cannot_be_stored_are_told_and_left(disk: SimulatedDisk) -> 
     data = disk.content(log_file(0))
     disk.overwrite(log_file(0), data.index(b"aaaa"), b"../x")
     disk.lose(ROOT / "consumequeue")
+    disk.lose(ROOT / "skylark-queues")
     with opened(disk=disk) as store:
         assert numbers(store) == [1]
         assert any("impossible queue" in problem for problem in store.report.problems)
@@ -496,7 +518,7 @@ def test_a_long_replay_writes_as_it_goes(disk: SimulatedDisk, monkeypatch: pytes
 
 
 def test_a_walk_goes_over_blanks_and_files(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "SCAN_BYTES", 300)  # smaller than a record
+    monkeypatch.setattr(log_walk, "SCAN_BYTES", 300)  # smaller than a record
     with opened(disk=disk) as store:
         results = put_all(store, [sized(1000) for _ in range(10)])
         walk = LogWalk(store.log, 0)

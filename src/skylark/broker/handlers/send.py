@@ -33,7 +33,7 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.requests.send import SendMessage, SendMessageV2
 from skylark.remoting.server import Peer
-from skylark.store.placed import Placed, PutResult, PutStatus, Refused
+from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 
 Send = SendMessage | SendMessageV2
 
@@ -355,7 +355,8 @@ class SendPath:
             code, remark = refusal_reply(first.status, first.reason, broker.store.log.message_bytes_max)
             peer.write(self._refused(command.opaque, code, remark))
             return
-        ids = b",".join([self._message_id % placed.physical_offset for placed in results])  # type: ignore[union-attr]
+        assert isinstance(results, Run)
+        ids = b",".join([self._message_id % offset for offset in results.physical_offsets()])
 
         def answer(status: PutStatus) -> None:
             self._waiting -= 1
@@ -372,7 +373,7 @@ class SendPath:
 
         self._waiting += 1
         if broker.syncs and envelope.wait:
-            broker.when_flushed(results[-1].end, answer)  # type: ignore[union-attr]
+            broker.when_flushed(results.end, answer)
         else:
             answer(PutStatus.PUT_OK)
 

@@ -70,16 +70,21 @@ async def _delete(broker: BrokerState, topic: str) -> None:
     broker.topics.delete(topic, now_ms=broker.clock.now_ms())
     broker.offsets.delete_topic(topic)
     broker.stats.forget_topic(topic)
-    await broker.read_cold(partial(broker.store.housekeeper.delete_topic, topic))
+    await _delete_queues(broker, topic)
     # They wait for a queue that is gone.
     broker.long_polling.wake_topic(topic)
+
+
+async def _delete_queues(broker: BrokerState, topic: str) -> None:
+    async with broker.deleting:
+        await broker.read_cold(partial(broker.store.housekeeper.delete_topic, topic))
 
 
 async def clean_unused_topics(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
     """Delete the queues of topics that there are no more."""
     for topic in broker.store.topics():
         if broker.topics.get(topic) is None and not broker.topics.is_system(topic):
-            await broker.read_cold(partial(broker.store.housekeeper.delete_topic, topic))
+            await _delete_queues(broker, topic)
     return command.reply()
 
 

@@ -23,6 +23,20 @@ from skylark.protocol.command import BODY_MEMBER, Int32, RawBody, RemotingComman
 from skylark.protocol.request import Header, Request
 from skylark.protocol.stats_bodies import ConsumeResult, ConsumerRunningInfo
 
+ENUMERATIONS = {
+    "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
+    "messageModel": ("BROADCASTING", "CLUSTERING"),
+    "consumeFromWhere": (
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+}
+"""Constants in Java's order: RocketMQ takes a number for the constant at that place."""
+
 
 class HeartbeatReply(Header, frozen=True):
     """`version` of the answer is the broker's; that is on the command."""
@@ -38,12 +52,14 @@ class Heartbeat(Request[HeartbeatReply], frozen=True):
 
     @classmethod
     def from_command(cls, command: RemotingCommand) -> Self:
-        """Read a heartbeat, those of .NET too, whose member names begin with capitals."""
+        """Read a heartbeat; those too whose member names begin with capitals (.NET) or whose constants are
+        numbers (C++).
+        """
         try:
             return super().from_command(command)
         except RemoteProtocolError:
             try:
-                members = _first_letter_small(java.loads(bytes(command.body)))
+                members = _as_java_writes(java.loads(bytes(command.body)))
             except (BadJson, RecursionError):
                 members = None
             if not isinstance(members, dict) or "clientID" not in members:
@@ -51,16 +67,20 @@ class Heartbeat(Request[HeartbeatReply], frozen=True):
         return cls(decode_body(java.dumps(members), HeartbeatData))
 
 
-def _first_letter_small(value: Any) -> Any:
+def _as_java_writes(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            name[:1].lower() + name[1:]: _first_letter_small(item)
-            for name, item in value.items()
-            if isinstance(name, str)
-        }
+        small = {name[:1].lower() + name[1:]: item for name, item in value.items() if isinstance(name, str)}
+        return {name: _constant(name, _as_java_writes(item)) for name, item in small.items()}
     if isinstance(value, list):
-        return [_first_letter_small(item) for item in value]
+        return [_as_java_writes(item) for item in value]
     return value
+
+
+def _constant(name: str, value: Any) -> Any:
+    names = ENUMERATIONS.get(name)
+    if names is None or not isinstance(value, int) or not 0 <= value < len(names):
+        return value
+    return names[value]
 
 
 class UnregisterClient(Request[None], frozen=True):

@@ -1,6 +1,7 @@
 """Topics made, changed, listed and deleted by administrators."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from skylark.protocol.requests.topic import (
     UpdateAndCreateTopic,
     UpdateAndCreateTopicList,
 )
-from tests.support.broker import consumer
+from tests.support.broker import consumer, until
 from tests.unit.broker.handlers.rig import Rig, rigged
 
 DONE = (0, "not set any response code")
@@ -214,3 +215,22 @@ async def test_who_consumes_a_topic_or_has(rig: Rig) -> None:
     assert decode_body(answer.body, GroupList).group_list == ["both", "offline", "online"]
     answer = await rig.ask(ROUTES, QueryTopicConsumeByWho("U"))
     assert decode_body(answer.body, GroupList).group_list == []
+
+
+async def test_many_deletions_leave_threads_for_readers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_work: list[str] = []
+    disk = threading.Event()
+
+    def slow(topic: str) -> None:
+        at_work.append(topic)
+        assert disk.wait(10)
+
+    monkeypatch.setattr(rig.broker.store.housekeeper, "delete_topic", slow)
+    deleting = [asyncio.ensure_future(delete(rig, f"T{number}")) for number in range(10)]
+    await until(lambda: bool(at_work))
+    async with asyncio.timeout(5):
+        assert await rig.broker.read_cold(lambda: "read") == "read"
+    assert len(at_work) == 1
+    disk.set()
+    await asyncio.gather(*deleting)
+    assert len(at_work) == 10

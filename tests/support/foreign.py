@@ -1,0 +1,71 @@
+"""Clients from other registries than Maven's, installed once below the cache of `tests/support/java.py`.
+
+Missing programs, or a registry out of reach, skip the test; where `CI` is set they fail it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.support.java import JavaFailed, build_once, cache_dir, digest, missing, run
+
+INSTALL_TIMEOUT_S = 180
+BUILD_TIMEOUT_S = 1800
+
+
+def node_modules(package: Path) -> Path:
+    """The `node_modules` of a `package.json` with exact versions."""
+    directory = cache_dir() / f"node-{digest(package)}"
+
+    def install(target: Path) -> None:
+        shutil.copy(package, target)
+        options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
+        _run(["npm", "install", "--prefix", str(target), *options], INSTALL_TIMEOUT_S)
+
+    _build(directory, install, f"the packages of {package}")
+    return directory / "node_modules"
+
+
+def virtualenv(requirements: Path) -> Path:
+    """The interpreter of a virtual environment with these requirements and nothing else."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    directory = cache_dir() / f"python{version}-{digest(requirements)}"
+
+    def install(target: Path) -> None:
+        _run([sys.executable, "-m", "venv", str(target)], INSTALL_TIMEOUT_S)
+        pip = [str(target / "bin/python"), "-m", "pip", "install", "-q", "--only-binary", ":all:"]
+        _run([*pip, "-r", str(requirements)], INSTALL_TIMEOUT_S)
+
+    _build(directory, install, f"the packages of {requirements}")
+    return directory / "bin/python"
+
+
+def cargo_binary(crate: Path) -> Path:
+    """The program of a crate, built without optimisation: minutes and a gigabyte on the first call."""
+    directory = cache_dir() / f"rust-{digest(*crate.rglob('*.rs'), crate / 'Cargo.toml')}"
+
+    def build(target: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix="cargo-") as scratch:
+            shutil.copytree(crate, Path(scratch) / "crate")
+            cargo = ["cargo", "build", "-q", "--manifest-path", f"{scratch}/crate/Cargo.toml"]
+            _run([*cargo, "--target-dir", f"{scratch}/target"], BUILD_TIMEOUT_S)
+            shutil.copy(Path(scratch) / "target/debug/driver", target)
+
+    _build(directory, build, f"the crate {crate.name}")
+    return directory / "driver"
+
+
+def _build(directory: Path, build: Callable[[Path], None], what: str) -> None:
+    try:
+        build_once(directory, build)
+    except (JavaFailed, OSError) as error:
+        missing(f"{what} cannot be had: {error}")
+
+
+def _run(command: Sequence[str], timeout_s: float) -> None:
+    with tempfile.TemporaryDirectory(prefix="skylark-foreign-") as scratch:
+        run(command, log=Path(scratch) / "output.log", timeout_s=timeout_s)

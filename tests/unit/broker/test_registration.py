@@ -1,0 +1,159 @@
+"""The broker makes itself known to name servers, which are there, away, late or deaf."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from skylark.broker.broker import Broker
+from skylark.broker.registration import name_servers
+from skylark.errors import BrokerError
+from skylark.namesrv.server import NameServer
+from skylark.protocol.bodies import TopicConfig, TopicRouteData
+from skylark.protocol.requests.route import GetRouteInfoByTopic, PutKvConfig
+from tests.support.broker import BrokerClient, running_broker, running_cluster, running_name_server, until
+
+
+def test_lists_of_name_servers() -> None:
+    assert name_servers("") == []
+    assert name_servers("a:1") == ["a:1"]
+    assert name_servers(" a:1 ;; b:2;") == ["a:1", "b:2"]
+
+
+async def route(name_server: NameServer, topic: str) -> TopicRouteData | None:
+    async with BrokerClient(name_server.address) as client:
+        try:
+            return await client.ask(GetRouteInfoByTopic(topic))
+        except BrokerError:
+            return None
+
+
+def addresses(found: TopicRouteData | None) -> list[str]:
+    return [] if found is None else [data.broker_addrs[0] for data in found.broker_datas]
+
+
+async def knows(name_server: NameServer, topic: str) -> bool:
+    return await route(name_server, topic) is not None
+
+
+async def test_built_in_and_new_topics_become_known(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, register_interval_ms=30_000) as (name_server, broker):
+        await until(lambda: knows(name_server, "TBW102"))
+        assert broker.registration.registered == {name_server.address}
+        async with BrokerClient(broker.address) as client:
+            await client.send("New", b"x")
+        await until(lambda: knows(name_server, "New"))
+        found = await route(name_server, "New")
+        assert addresses(found) == [broker.address]
+        assert found is not None
+        [data] = found.queue_datas
+        assert (data.broker_name, data.read_queue_nums, data.write_queue_nums, data.perm) == (
+            "broker-a",
+            4,
+            4,
+            6,
+        )
+
+
+async def test_settle_waits_until_a_new_topic_is_known(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, register_interval_ms=30_000) as (name_server, broker):
+        await until(lambda: bool(broker.registration.registered))
+        broker.topics.update(TopicConfig(topic_name="New"), now_ms=broker.clock.now_ms())
+        await broker.wait_registered()
+        assert await knows(name_server, "New")
+
+
+async def test_a_broker_that_stops_says_goodbye(tmp_path: Path) -> None:
+    async with running_name_server(tmp_path) as name_server:
+        async with running_broker(tmp_path / "store", name_servers=name_server.address):
+            await until(lambda: knows(name_server, "TBW102"))
+        assert not await knows(name_server, "TBW102")
+
+
+async def test_several_name_servers_all_hear_of_everything(tmp_path: Path) -> None:
+    async with running_name_server(tmp_path) as first, running_name_server(tmp_path) as second:
+        servers = f"{first.address};{second.address}"
+        async with running_broker(tmp_path / "store", name_servers=servers) as broker:
+            async with BrokerClient(broker.address) as client:
+                await client.send("New", b"x")
+            for server in (first, second):
+                for topic in ("New", "TBW102"):
+                    await until(partial(knows, server, topic))
+
+
+async def test_a_name_server_that_is_away_does_not_hold_up_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skylark.broker.registration.RETRY_S", 0.02)
+    async with running_name_server(tmp_path) as name_server, deaf_server() as deaf:
+        servers = f"{deaf};{name_server.address}"
+        async with running_broker(tmp_path / "store", name_servers=servers) as broker:
+            await until(lambda: knows(name_server, "TBW102"))
+            assert broker.registration.registered == {name_server.address}
+
+
+@contextlib.asynccontextmanager
+async def deaf_server() -> AsyncIterator[str]:
+    """A server that takes everything and answers nothing."""
+    connections: list[asyncio.StreamWriter] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.close()
+        for writer in connections:
+            writer.close()
+        await server.wait_closed()
+
+
+async def test_a_name_server_that_comes_late_or_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("skylark.broker.registration.RETRY_S", 0.02)
+    async with running_name_server(tmp_path) as gone:
+        address = gone.address
+    port = int(address.rpartition(":")[2])
+    async with running_broker(tmp_path / "store", name_servers=address, register_interval_ms=50) as broker:
+        assert await served(broker)
+        await until(lambda: "not registered with the name server" in caplog.text)
+        for _ in range(2):
+            async with running_name_server(tmp_path, port=port) as name_server:
+                await until(partial(knows, name_server, "TBW102"))
+        assert await served(broker)
+
+
+async def served(broker: Broker) -> bool:
+    async with BrokerClient(broker.address) as client:
+        return (await client.send("T", b"x")).queue_offset >= 0
+
+
+async def test_topics_that_the_name_server_holds_ordered_become_so(tmp_path: Path) -> None:
+    async with running_name_server(tmp_path) as name_server:
+        async with BrokerClient(name_server.address) as client:
+            await client.ask(PutKvConfig("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:4"))
+        async with running_broker(
+            tmp_path / "store", name_servers=name_server.address, register_interval_ms=20
+        ) as broker:
+            broker.topics.update(TopicConfig(topic_name="Ordered"), now_ms=broker.clock.now_ms())
+            await until(lambda: broker.topics.is_ordered("Ordered"))
+
+
+async def test_the_brokers_permission_is_what_name_servers_hear(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, permission=4) as (name_server, _):
+        await until(lambda: knows(name_server, "BenchmarkTest"))
+        found = await route(name_server, "BenchmarkTest")
+        assert found is not None
+        assert [data.perm for data in found.queue_datas] == [4]
