@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 ROUNDS = 7
 
 
-def side_by_side(cells: dict[str, Callable[[], int]], rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+def side_by_side(cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
     """Run the cells in turn, several rounds; each returns how many operations it did.
 
     Gives microseconds per operation: the best round (least disturbed) and the median.

@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from skylark.store.unit import UNIT
 
 BATCH = 64
 CLIENT_BATCH = 32
+BODY_BYTES = (128, 1024)
+PUTS = 200
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 TOPIC = "TopicBench"
 TOPIC_PART = bytes((len(TOPIC),)) + TOPIC.encode()
@@ -91,27 +94,29 @@ class Bare:
         os.close(self._descriptor)
 
 
+def against_bare(
+    ours: Callable[[], object], alone: Callable[[], object], messages_each: int, expected_at_most: float
+) -> dict[str, Any]:
+    def repeated(put: Callable[[], object]) -> Callable[[], int]:
+        def run() -> int:
+            for _ in range(PUTS):
+                put()
+            return PUTS * messages_each
+
+        return run
+
+    result: dict[str, Any] = dict(side_by_side({"store": repeated(ours), "bare": repeated(alone)}, 15))
+    return result | {"ratio": ratio(result, "store", "bare"), "expected_at_most": expected_at_most}
+
+
 def put_cell(_: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    rounds = 200
-    for body_bytes in (128, 1024):
+    for body_bytes in BODY_BYTES:
         with scratch() as path:
             store, bare = open_store(path / "store"), Bare(path / "bare")
             batch = messages(BATCH, body_bytes)
-
-            def ours(store: MessageStore = store, batch: list[PutMessage] = batch) -> int:
-                for _ in range(rounds):
-                    store.append(batch)
-                return rounds * BATCH
-
-            def alone(bare: Bare = bare, batch: list[PutMessage] = batch) -> int:
-                for _ in range(rounds):
-                    bare.put(batch)
-                return rounds * BATCH
-
-            result: dict[str, Any] = dict(side_by_side({"store": ours, "bare": alone}, 15))
-            result |= {"ratio": ratio(result, "store", "bare"), "expected_at_most": 2.0}
-            results[f"{body_bytes}B"] = result
+            put, put_bare = partial(store.append, batch), partial(bare.put, batch)
+            results[f"{body_bytes}B"] = against_bare(put, put_bare, BATCH, 2.0)
             store.close()
             bare.close()
     return results
@@ -119,37 +124,21 @@ def put_cell(_: argparse.Namespace) -> dict[str, Any]:
 
 def put_batch_cell(_: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    rounds = 200
-    for body_bytes in (128, 1024):
+    for body_bytes in BODY_BYTES:
         with scratch() as path:
             store, bare = open_store(path / "store"), Bare(path / "bare")
             envelope = PutMessage(TOPIC, 0, b"", BATCH_PROPERTIES, born_timestamp=1, born_host=HOST)
             elements = [BatchElement(0, os.urandom(body_bytes), PROPERTIES) for _ in range(CLIENT_BATCH)]
             batch = [PutMessage(TOPIC, 0, element.body, PROPERTIES) for element in elements]
-
-            def ours(
-                store: MessageStore = store,
-                envelope: PutMessage = envelope,
-                elements: list[BatchElement] = elements,
-            ) -> int:
-                for _ in range(rounds):
-                    store.append_batch(envelope, elements)
-                return rounds * CLIENT_BATCH
-
-            def alone(bare: Bare = bare, batch: list[PutMessage] = batch) -> int:
-                for _ in range(rounds):
-                    bare.put(batch, BATCH_PROPERTIES)
-                return rounds * CLIENT_BATCH
-
-            result: dict[str, Any] = dict(side_by_side({"store": ours, "bare": alone}, 15))
-            result |= {"ratio": ratio(result, "store", "bare"), "expected_at_most": 1.3}
-            results[f"{body_bytes}B"] = result
+            put = partial(store.append_batch, envelope, elements)
+            put_bare = partial(bare.put, batch, BATCH_PROPERTIES)
+            results[f"{body_bytes}B"] = against_bare(put, put_bare, CLIENT_BATCH, 1.3)
             store.close()
             bare.close()
     return results
 
 
-def get_cell(_: argparse.Namespace) -> dict[str, Any]:
+def get_cell(_arguments: argparse.Namespace) -> dict[str, Any]:
     count, rounds = 32, 2000
     with scratch() as path:
         store = open_store(path / "store")
@@ -287,9 +276,15 @@ def sync_rate(path: Path, waiters: int, disk: Disk | None, seconds: float = 2.0)
     }
 
 
+def put_spread(store: MessageStore, spread: list[PutMessage]) -> int:
+    for number in range(PUTS):
+        start = number * BATCH % (len(spread) - BATCH)
+        store.append(spread[start : start + BATCH])
+    return PUTS * BATCH
+
+
 def flat_cell(arguments: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    rounds = 100
     with scratch() as path:
         stores = {queues: open_store(path / str(queues)) for queues in (1, 100, 10_000)}
         cells = {}
@@ -297,14 +292,7 @@ def flat_cell(arguments: argparse.Namespace) -> dict[str, Any]:
             spread = messages(10_000, 128, queues)
             store.append(spread)
             store.start()
-
-            def put(store: MessageStore = store, spread: list[PutMessage] = spread) -> int:
-                for number in range(rounds):
-                    start = number * BATCH % (len(spread) - BATCH)
-                    store.append(spread[start : start + BATCH])
-                return rounds * BATCH
-
-            cells[f"queues_{queues}"] = put
+            cells[f"queues_{queues}"] = partial(put_spread, store, spread)
         measured = side_by_side(cells, 21)
         results |= measured
         results["growth_1_to_10000_queues"] = ratio(measured, "queues_10000", "queues_1")
@@ -320,17 +308,9 @@ def long_log(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     empty, full = open_store(path / "empty"), open_store(path / "full")
     fill(full, gib << 30)
     full.flush_log()
-    batch = messages(BATCH, 1024)
-
-    def put(store: MessageStore) -> Callable[[], int]:
-        def run() -> int:
-            for _ in range(100):
-                store.append(batch)
-            return 100 * BATCH
-
-        return run
-
-    measured = side_by_side({"log_empty": put(empty), "log_full": put(full)}, 21)
+    batch = messages(2 * BATCH, 1024)
+    cells = {"log_empty": partial(put_spread, empty, batch), "log_full": partial(put_spread, full, batch)}
+    measured = side_by_side(cells, 21)
     empty.close()
     full.close()
     return measured | {

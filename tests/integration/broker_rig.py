@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from skylark.broker.broker import Broker
@@ -87,3 +88,11 @@ async def wire(address: str) -> AsyncIterator[Wire]:
 def fast_address(broker: Broker) -> str:
     host, port = split_address(broker.address)
     return f"{host}:{port - FAST_PORT_DISTANCE}"
+
+
+def anonymous_bytes(pid: int | str = "self") -> int:
+    """The memory of a process that no file backs."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon here")

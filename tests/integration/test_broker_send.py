@@ -26,6 +26,7 @@ from tests.support.broker import (
 from tests.unit.protocol.golden_frames import FRAMES
 
 SENDS = (10, 310, 320)
+UPDATE_TOPIC = 17
 SCENARIOS = [
     "probe-send",
     "probe-pull",
@@ -70,7 +71,8 @@ async def test_captured_sends_are_answered_as_apaches_broker_answered_them(
         for _ in range(20 if scenario == "probe-send" else 0):
             await client.send("TopicTest", b"as the recording went")  # before the probes
         for exchange in exchanges(scenario):
-            compared += await replay(fast if exchange.is_fast else main, exchange)
+            if exchange.code in (*SENDS, UPDATE_TOPIC):
+                compared += await replay(fast if exchange.is_fast else main, exchange)
     assert compared or scenario == "producer-oneway"
 
 
@@ -242,13 +244,9 @@ async def test_a_store_of_many_files(tmp_path: Path) -> None:
 async def test_two_brokers_under_one_name_server(tmp_path: Path) -> None:
     async with (
         running_name_server(tmp_path) as name_server,
-        running_broker(tmp_path / "a", name="broker-a", name_servers=name_server.address) as first,
-        running_broker(tmp_path / "b", name="broker-b", name_servers=name_server.address) as second,
         BrokerClient(name_server.address) as names,
+        running_broker(tmp_path / "a", name="broker-a", name_servers=name_server.address) as first,
     ):
-        for broker in (first, second):
-            async with BrokerClient(broker.address) as client:
-                await client.send("T", broker.live.current.name.encode())
 
         async def brokers() -> dict[str, str]:
             try:
@@ -257,16 +255,21 @@ async def test_two_brokers_under_one_name_server(tmp_path: Path) -> None:
                 return {}
             return {data.broker_name: data.broker_addrs[0] for data in route.broker_datas}
 
-        expected = {"broker-a": first.address, "broker-b": second.address}
+        async with running_broker(
+            tmp_path / "b", name="broker-b", name_servers=name_server.address
+        ) as second:
+            expected = {"broker-a": first.address, "broker-b": second.address}
 
-        async def both_known() -> bool:
-            return await brokers() == expected
+            async def both_known() -> bool:
+                return await brokers() == expected
 
-        await until(both_known)
-        for name, address in expected.items():
-            async with BrokerClient(address) as client:
-                assert [message.body for message in await client.pull("T")] == [name.encode()]
-        await second.stop()
+            for name, address in expected.items():
+                async with BrokerClient(address) as client:
+                    await client.send("T", name.encode())
+            await until(both_known)
+            for name, address in expected.items():
+                async with BrokerClient(address) as client:
+                    assert [message.body for message in await client.pull("T")] == [name.encode()]
         assert await brokers() == {"broker-a": first.address}
         async with BrokerClient(first.address) as client:
             assert (await client.send("T", b"still here")).queue_offset == 1

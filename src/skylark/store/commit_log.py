@@ -46,6 +46,7 @@ ALLOCATION_BYTES = 64 << 20
 JOINED_PART_BYTES_MAX = 1024
 RECORD_BYTES_EXTRA = 64 * 1024
 ZEROS_BYTES = 1 << 20
+no_codes: dict[bytes, int] = {}
 _LENGTHS = [LENGTH.pack(length) for length in range(PROPERTIES_BYTES_MAX + 1)]
 
 
@@ -344,9 +345,11 @@ class CommitLog:
         run = Run(queue, queue.next_offset, timestamp, sys_flag)
         parts: list[Part] = []
         units, texts, pack_unit = run.units, run.properties, UNIT.pack
-        codes: dict[bytes, int] = {} if queue.is_schedule else known_codes
+        # Later duplicates win: only where all share no tags are each message's own the ones that count.
+        own_tags = not queue.is_schedule and b"TAGS\x01" not in shared
+        code_of = known_codes.get if own_tags else no_codes.get
         due = partial(self.schedule_tags_code, timestamp=timestamp)
-        code_of, make_code = codes.get, due if queue.is_schedule else tags_code
+        make_code = due if queue.is_schedule else tags_code
         position, queue_offset = self.appended, queue.next_offset
         for flag, body, own in elements:
             properties = (own if not own or own[-1] == 2 else own + b"\x02") + shared
@@ -359,8 +362,10 @@ class CommitLog:
                 ),
                 body, topic, _LENGTHS[properties_bytes], properties,
             )  # fmt: skip
-            code = code_of(properties[properties.rfind(TAGS_MARKER) :])
-            units += pack_unit(position, size, make_code(properties) if code is None else code)
+            code = code_of(own[own.rfind(TAGS_MARKER) :])
+            if code is None:
+                code = make_code(own if own_tags else properties)
+            units += pack_unit(position, size, code)
             texts.append(properties)
             position += size
             queue_offset += 1

@@ -81,9 +81,7 @@ class LogFlusher:
                 try:
                     self._log.sync(self.flushed, target)
                 except OSError as error:
-                    self.failure = StoreFailed(
-                        self.settings.path, f"flush of the commit log failed: {error}"
-                    )
+                    self.failure = StoreFailed(self.settings.path, f"flush of the commit log failed: {error}")
                     log.critical("flush failed flushed=%d appended=%d error=%s", self.flushed, target, error)
                     raise self.failure from error
                 self.count += 1

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from skylark.clock import Clock, SystemClock
@@ -91,6 +92,9 @@ class MessageStore:
             checkpoint = self._checkpoint_file.load()
             trusted = checkpoint is not None and checkpoint.durable_offset is not None
             manifest = load_manifest(disk, settings.path) if trusted else None
+            if checkpoint is not None and manifest is None:
+                # Nobody vouches for the queues: recovery goes by what they say themselves.
+                checkpoint = replace(checkpoint, durable_offset=None)
             self.index = self._open_index(clean_exit)
             self._dispatcher = Dispatcher(self.log, self.queues, self.index)
             recovery = Recovery(disk, settings, self.log, self.queues, self.index, self._dispatcher)
@@ -249,7 +253,7 @@ class MessageStore:
 
     def append(self, messages: Sequence[PutMessage]) -> Sequence[PutResult]:
         """Append a batch with one write; results in order. Does not wait for the disk: see `when_flushed`."""
-        return self._append(lambda now_ms: self.log.append(messages, self.queues, now_ms), len(messages))
+        return self._append(partial(self.log.append, messages, self.queues), len(messages))
 
     def append_batch(self, message: PutMessage, elements: Sequence[BatchElement]) -> Sequence[PutResult]:
         """Append a client's batch, all or nothing; a refusal comes as the only result."""
@@ -258,7 +262,7 @@ class MessageStore:
         if message.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or delay_level(message.properties) > 0:
             reason = "a batch can be no transaction, no inner batch and not delayed"
             return [Refused(PutStatus.MESSAGE_ILLEGAL, reason)]
-        return self._append(lambda now_ms: self.log.append_batch(message, elements, self.queues, now_ms), 1)
+        return self._append(partial(self.log.append_batch, message, elements, self.queues), 1)
 
     def _append(self, write: Callable[[int], Sequence[PutResult]], refusals: int) -> Sequence[PutResult]:
         refused = self.refusal()
