@@ -13,6 +13,7 @@ from skylark.broker.broker import Broker
 from skylark.protocol.command import RemotingCommand
 from skylark.remoting.address import split_address
 from skylark.settings.broker import FAST_PORT_DISTANCE
+from tests.support.broker import BrokerClient, until
 from tests.unit.protocol.golden_frames import lines
 from tests.unit.remoting.rig import RawClient
 
@@ -96,3 +97,47 @@ def anonymous_bytes(pid: int | str = "self") -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no RssAnon here")
+
+
+class Healthy:
+    """A client that sends, pulls and shows that it lives, again and again; whatever others do."""
+
+    def __init__(self, address: str, topic: str = "Healthy") -> None:
+        self.rounds = 0
+        self.slowest_s = 0.0
+        self._address = address
+        self._topic = topic
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with BrokerClient(self._address, "healthy@1") as client:
+            while True:
+                started = loop.time()
+                body = b"healthy %d" % self.rounds
+                queue_offset = (await client.send(self._topic, body)).queue_offset
+                [message] = await client.pull(self._topic, 0, queue_offset, group="HealthyGroup")
+                assert (message.body, message.queue_offset) == (body, queue_offset)
+                await client.heartbeat(producers=["HealthyProducers"])
+                self.slowest_s = max(self.slowest_s, loop.time() - started)
+                self.rounds += 1
+                await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def healthy_client(address: str) -> AsyncIterator[Healthy]:
+    """Have a healthy client beside whatever is done; in the end it must have gone on all the time."""
+    healthy = Healthy(address)
+    running = asyncio.create_task(healthy.run())
+    try:
+        yield healthy
+        await goes_on(healthy)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def goes_on(healthy: Healthy) -> None:
+    """Wait until the healthy client has come round twice more."""
+    rounds = healthy.rounds + 2
+    await until(lambda: healthy.rounds >= rounds)

@@ -128,7 +128,7 @@ class Housekeeper:
         self._checkpoint_file.save(self.checkpoint)
 
     def _save_manifest(self) -> None:
-        index_end = self._index.end_physical_offset if self._index is not None else -1
+        index_end = self._index.last_physical_offset if self._index is not None else -1
         save_manifest(self._disk, self.settings.path, manifest_of(list(self._queues.values()), index_end))
         interval_s = self.settings.queue_flush_thorough_interval_ms / 1000
         self._thorough_at = self._clock.monotonic() + interval_s

@@ -149,6 +149,11 @@ class Index:
         return self._newest_header.end_physical_offset
 
     @property
+    def last_physical_offset(self) -> int:
+        """As `end_physical_offset`, but -1 if there is none."""
+        return -1 if all(file.is_empty for file in self._files) else self.end_physical_offset
+
+    @property
     def pending_count(self) -> int:
         return len(self._pending)
 

@@ -196,7 +196,7 @@ class Recovery:
             return 1 << 63
         for problem in self._index.problems:
             self.report.add_problem(problem)
-        end = self._index.end_physical_offset
+        end = self._index.last_physical_offset
         if self._index.rebuild_from is not None:
             end = self._index.rebuild_from
         elif manifest is not None and end >= manifest.index_end:
@@ -204,8 +204,8 @@ class Recovery:
         last = LogWalk(self._log, 0).record_at(end)
         if last is None:
             return self._log.min_offset
-        # After a crash the last record again: perhaps not all of its keys are there. 0 may mean no record.
-        return end + last.size if end and self.report.clean_exit else end
+        # After a crash the last record again: perhaps not all of its keys are there.
+        return end + last.size if self.report.clean_exit and self._index.rebuild_from is None else end
 
     # The walk
 

@@ -1,0 +1,203 @@
+"""`skylark namesrv`, `broker` and `serve` as a person starts them: as processes, by their flags."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from skylark.errors import TopicNotExist
+from skylark.model.record import decode_all
+from skylark.protocol.bodies import TopicRouteData
+from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
+from skylark.protocol.requests.route import GetRouteInfoByTopic
+from skylark.protocol.requests.send import SendMessageV2
+from skylark.remoting.blocking import BlockingConnection
+
+SKYLARK = [sys.executable, "-m", "skylark.cli.main"]
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SKYLARK, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+class Running:
+    """A server process and what it printed when it was ready."""
+
+    def __init__(self, process: subprocess.Popen[str], last_words: str) -> None:
+        self.process = process
+        assert process.stdout is not None
+        self.said = ""
+        while last_words not in self.said:
+            line = process.stdout.readline()
+            assert line, f"the server ended: {self.said}"
+            self.said += line
+
+    def address(self, what: str) -> str:
+        found = re.search(rf"{what} on (\S+?)[, ]", self.said)
+        assert found, self.said
+        return found[1]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def started(*arguments: str, last_words: str) -> Iterator[Running]:
+    process = subprocess.Popen(
+        [*SKYLARK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield Running(process, last_words)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def started_serve(data: Path, *more: str) -> Iterator[Running]:
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--set", "metricsPromExporterPort=0")
+    with started("serve", "--data", str(data), *ports, *more, last_words="/health") as running:
+        yield running
+
+
+def send(address: str, topic: str, body: bytes) -> int:
+    request = SendMessageV2(
+        producer_group="cli", topic=topic, default_topic="TBW102", default_topic_queue_nums=1, queue_id=0,
+        sys_flag=0, born_timestamp=1, flag=0, properties="TAGS\x01a\x02", body=body,
+    )  # fmt: skip
+    connection = BlockingConnection(address)
+    try:
+        return connection.call(request).reply.queue_offset
+    finally:
+        connection.close()
+
+
+def pull(address: str, topic: str) -> list[bytes]:
+    request = PullMessage(
+        consumer_group="cli", topic=topic, queue_id=0, queue_offset=0, max_msg_nums=32,
+        sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_ms=0, sub_version=0, subscription="*",
+        expression_type="TAG",
+    )  # fmt: skip
+    connection = BlockingConnection(address)
+    try:
+        return [message.body for message in decode_all(connection.call(request).records)]
+    finally:
+        connection.close()
+
+
+def route_of(name_server: str, topic: str) -> TopicRouteData:
+    """The route, once the broker's registration has arrived."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    connection = BlockingConnection(name_server)
+    try:
+        while True:
+            try:
+                return connection.call(GetRouteInfoByTopic(topic))
+            except TopicNotExist:
+                assert time.monotonic() < deadline
+    finally:
+        connection.close()
+
+
+def test_serve_takes_messages_and_keeps_them_over_a_restart(tmp_path: Path) -> None:
+    with started_serve(tmp_path) as first:
+        broker = first.address("broker broker-a")
+        assert [send(broker, "orders", body) for body in (b"one", b"two")] == [0, 1]
+        route = route_of(first.address("name server"), "orders")
+        assert [data.broker_addrs for data in route.broker_datas] == [{0: broker}]
+        assert first.stop() == 0
+    with started_serve(tmp_path) as second:
+        assert pull(second.address("broker broker-a"), "orders") == [b"one", b"two"]
+
+
+def test_metrics_and_health_are_served(tmp_path: Path) -> None:
+    with started_serve(tmp_path) as running:
+        broker = running.address("broker broker-a")
+        send(broker, "orders", b"counted")
+        found = re.search(r"metrics (\S+)/metrics", running.said)
+        assert found
+        metrics = urllib.request.urlopen(f"{found[1]}/metrics", timeout=10).read().decode()  # noqa: S310
+        assert 'rocketmq_messages_in_total{topic="orders"} 1.0' in metrics
+        health = urllib.request.urlopen(f"{found[1]}/health", timeout=10)  # noqa: S310
+        assert (health.status, health.read()) == (200, b"ok\n")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{found[1]}/nothing", timeout=10)  # noqa: S310
+
+
+def test_a_broker_registers_with_a_name_server_of_its_own_process(tmp_path: Path) -> None:
+    settings = ("--set", f"kvConfigPath={tmp_path / 'kv.json'}")
+    with started("namesrv", "--port", "0", *settings, last_words="ready") as name_server:
+        address = name_server.address("name server")
+        flags = ("--namesrv", address, "--data", str(tmp_path / "store"), "--port", "0", "--name", "broker-x")
+        more = ("--flush", "sync", "--set", "metricsPromExporterPort=0")
+        with started("broker", *flags, *more, last_words="/health") as running:
+            broker = running.address("broker broker-x")
+            assert "SYNC_FLUSH" in running.said
+            assert send(broker, "orders", b"flushed") == 0
+            assert [data.broker_name for data in route_of(address, "orders").broker_datas] == ["broker-x"]
+            assert running.stop() == 0
+        assert name_server.stop() == 0
+
+
+def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with started_serve(tmp_path):
+        second = run("serve", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0")
+    assert second.returncode == 2
+    assert "in use by another process" in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--data", str(tmp_path), "--namesrv-port", str(port), "--broker-port", "0")
+    assert done.returncode == 2
+    assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["broker", "--flush", "maybe"], "--flush maybe: async or sync"),
+        (["broker", "--set", "nonsense"], "KEY=VALUE"),
+        (["broker", "--set", "brokerNam=x"], "brokerName"),
+        (["broker", "--set", "listenPort=99999"], "listenPort"),
+        (["broker", "-c", "missing.conf"], "missing.conf"),
+        (["namesrv", "--set", "listenPort=x"], "listenPort"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_printed_config_can_be_loaded_again(tmp_path: Path) -> None:
+    printed = run("broker", "--name", "broker-z", "--set", "fileReservedTime=7", "--print-config")
+    assert printed.returncode == 0
+    assert "brokerName=broker-z" in printed.stdout
+    (tmp_path / "broker.conf").write_text(printed.stdout)
+    again = run("broker", "-c", str(tmp_path / "broker.conf"), "--print-config")
+    assert again.stdout == printed.stdout
+
+
+def test_binding_everywhere_without_an_address_for_clients_is_warned_of(tmp_path: Path) -> None:
+    done = run("broker", "--bind", "0.0.0.0", "--data", "/proc/nothing", "--port", "0")  # noqa: S104
+    assert "--advertise HOST" in done.stderr
+    assert done.returncode == 2
