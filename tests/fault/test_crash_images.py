@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -143,8 +144,10 @@ def images_of_recovery(image: Image, settings: StoreSettings, rng: random.Random
         seconds.append(Image(operation, second, image.promises, durable_only))
 
     disk.observer = take
-    MessageStore(settings, disk=disk, clock=disk.clock).open()
-    return rng.sample(seconds, min(len(seconds), 4))
+    report = MessageStore(settings, disk=disk, clock=disk.clock).open()
+    # Holes that the first recovery found and plugged are no news for the second.
+    promises = replace(image.promises, damaged=image.promises.damaged or bool(report.damages))
+    return [second._replace(promises=promises) for second in rng.sample(seconds, min(len(seconds), 4))]
 
 
 def test_power_loss_in_a_second_life(image_seed: int) -> None:

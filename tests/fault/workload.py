@@ -199,6 +199,7 @@ class Workload:
         """The process ends without a word; the machine runs on."""
         image = self.disk.kill_image()
         image.observer = self.disk.observer
+        image.crash_at = self.disk.crash_at
         self.disk = image
         self._reopen()
 

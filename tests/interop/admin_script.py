@@ -59,8 +59,10 @@ def prepare(broker: str) -> list[SendReply]:
                 body=f"body {number}".encode(),
             )
             replies.append(connection.call(request, timeout_s=10).reply)
-        group = SubscriptionGroupConfig(group_name=GROUP)
-        connection.call(UpdateAndCreateSubscriptionGroup(group), timeout_s=10)
+        for group in (GROUP, "Cloned"):
+            create_topic(broker, f"%RETRY%{group}", 1)  # the tool finds a group's brokers by it
+            config = SubscriptionGroupConfig(group_name=group)
+            connection.call(UpdateAndCreateSubscriptionGroup(config), timeout_s=10)
         for queue_id in range(QUEUES):
             commit = UpdateConsumerOffset(
                 consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, commit_offset=1
@@ -122,8 +124,8 @@ def _messages(broker: str, live: tuple[str, str], sent: list[SendReply]) -> Scri
         ("queryMsgById", ["queryMsgById", "-t", TOPIC, "-i", sent[5].msg_id]),
         ("queryMsgByKey", ["queryMsgByKey", "-t", TOPIC, "-k", "all"]),
         ("queryMsgByUniqueKey", ["queryMsgByUniqueKey", "-t", TOPIC, "-i", unique_key(6)]),
-        ("queryMsgByUniqueKey direct",
-         ["queryMsgByUniqueKey", "-t", TOPIC, "-i", unique_key(6), "-g", LIVE_CONSUMERS, "-d", live[0]]),
+        ("queryMsgById direct",
+         ["queryMsgById", "-t", TOPIC, "-i", sent[4].msg_id, "-g", LIVE_CONSUMERS, "-d", live[0]]),
         ("queryMsgByOffset", ["queryMsgByOffset", *at, "-o", "1"]),
         ("printMsg", ["printMsg", "-t", TOPIC, "-d", "true", "-s", "TagA || TagC"]),
         ("printMsgByQueue", ["printMsgByQueue", "-t", TOPIC, "-a", "broker-a", "-i", "3", "-d", "true", "-p", "true", "-f", "true"]),

@@ -21,7 +21,7 @@ def admin_classpath() -> Classpath:
 
 
 class MqAdmin:
-    """The tool, set to one name server. Its logs lie in `directory`."""
+    """The tool, set to one name server. Its logs, and files that it leaves, lie in `directory`."""
 
     def __init__(self, classpath: Classpath, name_server: str, directory: Path) -> None:
         self._classpath = classpath
@@ -44,5 +44,7 @@ class MqAdmin:
             heap_mb=HEAP_MB,
             options=[f"-Djava.io.tmpdir={self._directory}"],
         )
-        run(command, log=base.with_suffix(".log"), timeout_s=COMMANDS_TIMEOUT_S)
+        run(
+            command, log=base.with_suffix(".log"), timeout_s=COMMANDS_TIMEOUT_S, directory=self._directory
+        )
         return msgspec.json.decode(result.read_bytes(), type=list[str])

@@ -210,9 +210,9 @@ def jvm_command(
     return [java, *heap, *JVM_OPTIONS, *options, "-cp", str(classpath), main_class, *arguments]
 
 
-def run(command: Sequence[str], *, log: Path, timeout_s: float) -> None:
+def run(command: Sequence[str], *, log: Path, timeout_s: float, directory: Path | None = None) -> None:
     """Run a command to its end, output in `log`. Raises JavaFailed on a bad code or after `timeout_s`."""
-    with GroupProcess(command, log=log) as process:
+    with GroupProcess(command, log=log, directory=directory) as process:
         code = process.wait(timeout_s)
         if code != 0:
             raise JavaFailed(f"{_name(command)} ended with code {code}\n{process.log_tail()}")
@@ -225,7 +225,14 @@ def _name(command: Sequence[str]) -> str:
 class GroupProcess:
     """A process in a group of its own, its output in a log file. Leaving the context kills the group."""
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> None:
         self.log = log
         self._command = command
         with log.open("ab") as output:
@@ -235,6 +242,7 @@ class GroupProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
+                cwd=directory,
                 start_new_session=True,
             )
 

@@ -157,7 +157,7 @@ class SimulatedDisk:
         self._rng = random.Random(seed)
         self._root = Directory()
         self._faults: list[Fault] = []
-        self._crash_at = END
+        self.crash_at = END
         self._crashed: Crash | None = None
         self._locked: set[Path] = set()
         self._mutex = threading.RLock()
@@ -174,7 +174,7 @@ class SimulatedDisk:
 
     def crash_after(self, number: int) -> None:
         """Raise Crash when operation `number` is done, and at every operation tried after it."""
-        self._crash_at = number
+        self.crash_at = number
 
     def crash_image(self, rng: random.Random) -> SimulatedDisk:
         """The disk as a power loss at this moment may leave it; `rng` chooses among the possibilities."""
@@ -393,7 +393,7 @@ class SimulatedDisk:
     def _finish(self, operation: Operation) -> None:
         if self.observer is not None:
             self.observer(operation)
-        if operation.number >= self._crash_at:
+        if operation.number >= self.crash_at:
             self._crashed = Crash(operation)
             raise self._crashed
 

@@ -6,7 +6,6 @@ import logging
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,7 +45,8 @@ ALLOCATION_BYTES = 64 << 20
 JOINED_PART_BYTES_MAX = 1024
 RECORD_BYTES_EXTRA = 64 * 1024
 ZEROS_BYTES = 1 << 20
-no_codes: dict[bytes, int] = {}
+NO_SEGMENT = bytes(PROPERTIES_BYTES_MAX + 1)
+"""Longer than any property text, so no text ends with it."""
 _LENGTHS = [LENGTH.pack(length) for length in range(PROPERTIES_BYTES_MAX + 1)]
 
 
@@ -345,14 +345,14 @@ class CommitLog:
         run = Run(queue, queue.next_offset, timestamp, sys_flag)
         parts: list[Part] = []
         units, texts, pack_unit = run.units, run.properties, UNIT.pack
-        # Later duplicates win: only where all share no tags are each message's own the ones that count.
-        own_tags = not queue.is_schedule and b"TAGS\x01" not in shared
-        code_of = known_codes.get if own_tags else no_codes.get
-        due = partial(self.schedule_tags_code, timestamp=timestamp)
-        make_code = due if queue.is_schedule else tags_code
+        segment, code = NO_SEGMENT, 0
         position, queue_offset = self.appended, queue.next_offset
         for flag, body, own in elements:
-            properties = (own if not own or own[-1] == 2 else own + b"\x02") + shared
+            if own.endswith(segment):
+                properties = own + shared
+            else:
+                properties = terminated(own) + shared
+                segment, code = self._tags_of(queue, own, shared, properties, timestamp)
             body_bytes, properties_bytes = len(body), len(properties)
             size = fixed + body_bytes + properties_bytes
             parts += (
@@ -362,9 +362,6 @@ class CommitLog:
                 ),
                 body, topic, _LENGTHS[properties_bytes], properties,
             )  # fmt: skip
-            code = code_of(own[own.rfind(TAGS_MARKER) :])
-            if code is None:
-                code = make_code(own if own_tags else properties)
             units += pack_unit(position, size, code)
             texts.append(properties)
             position += size
@@ -380,6 +377,18 @@ class CommitLog:
         run.end = position
         self._write(parts, position, run)
         return run
+
+    def _tags_of(
+        self, queue: ConsumeQueue, own: bytes, shared: bytes, properties: bytes, timestamp: int
+    ) -> tuple[bytes, int]:
+        """The tags code of a batch's message, and the end of terminated texts that always mean this code."""
+        if queue.is_schedule:
+            return NO_SEGMENT, self.schedule_tags_code(properties, timestamp)
+        at = own.rfind(TAGS_MARKER) if own.endswith(b"\x02") else -1
+        # Later duplicates win: tags that all messages share hide their own, and empty ones do not count.
+        if at < 0 or b"TAGS\x01" in shared or own[at + len(TAGS_MARKER) :][:1] in (b"", b"\x02"):
+            return NO_SEGMENT, tags_code(properties)
+        return own[at:], tags_code(own)
 
     def schedule_tags_code(self, properties: bytes, timestamp: int) -> int:
         return schedule_tags_code(properties, timestamp, self._delays_ms)

@@ -116,6 +116,16 @@ class ConsumeQueue:
             length = min(length, -within)
         return self._read(start, length)
 
+    def is_resident(self, first: int, count: int) -> bool:
+        """Whether `units` would be answered from memory."""
+        start = first * UNIT_BYTES
+        if start >= self._tail_start:
+            return True
+        file_start = self._files.start_of(start)
+        file = self._open_files.peek(self._files.directory, file_start)
+        length = min(count * UNIT_BYTES, self._tail_start - start, file_start + self._files.file_bytes - start)
+        return file is not None and file.is_resident(start - file_start, length)
+
     def _read(self, start: int, length: int) -> bytes:
         file_start = self._files.start_of(start)
         try:

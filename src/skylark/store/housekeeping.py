@@ -198,6 +198,8 @@ class Housekeeper:
             return DiskState.CLEAN
 
     def _delete_log_file(self, start: int) -> None:
+        # Not under the lock: whoever appends would wait for the disk.
+        self._disk.delete(self._log.files.path(start))
         with self._lock:
             self._log.delete_file(start)
         self._disk.sync_directory(self._log.files.directory)

@@ -48,6 +48,10 @@ class OpenFiles:
                 self._files.popitem(last=False)
             return file
 
+    def peek(self, directory: Path, start: int) -> DiskFile | None:
+        """Return a file that is open; None where `get` would have to open it."""
+        return self._files.get((directory, start))
+
     def forget(self, directory: Path, start: int) -> None:
         with self._lock:
             self._files.pop((directory, start), None)

@@ -140,7 +140,10 @@ class LogReader:
         scan_units = max(self.settings.filter_scan_bytes, max_messages * UNIT_BYTES) // UNIT_BYTES
         if tags_filter is None and record_filter is None:
             scan_units = min(scan_units, max_messages)
-        units = queue.units(queue_offset, min(scan_units, high - queue_offset))
+        scan_units = min(scan_units, high - queue_offset)
+        if not may_block and not queue.is_resident(queue_offset, scan_units):
+            return GetResult(GetStatus.COLD, queue_offset, low, high)
+        units = queue.units(queue_offset, scan_units)
         if not units:
             next_offset = self._corrected(queue_offset, queue.next_file_offset(queue_offset))
             return GetResult(GetStatus.OFFSET_FOUND_NULL, next_offset, low, high)

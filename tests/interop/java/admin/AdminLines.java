@@ -22,7 +22,9 @@ public class AdminLines {
             String text = new String(Files.readAllBytes(Path.of(args[0])), StandardCharsets.UTF_8);
             List<String> printed = new ArrayList<>();
             for (Object line : JSON.parseArray(text)) {
+                long began = System.currentTimeMillis();
                 printed.add(run(JSON.parseArray(line.toString(), String.class).toArray(new String[0])));
+                System.out.println(System.currentTimeMillis() - began + " ms " + line);
             }
             Files.write(Path.of(args[1]), JSON.toJSONString(printed).getBytes(StandardCharsets.UTF_8));
             code = 0;
@@ -40,11 +42,19 @@ public class AdminLines {
         System.setOut(both);
         System.setErr(both);
         try {
-            MQAdminStartup.main0(command, null);
+            NewCommands.run(command);
         } finally {
             System.setOut(out);
             System.setErr(err);
         }
         return printed.toString("UTF-8");
+    }
+
+    /** Some commands keep a client that they have shut down, and would fail when they are run again. */
+    private static final class NewCommands extends MQAdminStartup {
+        static void run(String[] command) {
+            SUB_COMMANDS.clear();
+            main0(command, null);
+        }
     }
 }
