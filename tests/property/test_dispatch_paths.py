@@ -103,7 +103,7 @@ def log_files(disk: SimulatedDisk) -> dict[Path, bytes]:
 @settings(max_examples=60)
 @given(STEPS, CHANGES, st.sets(st.sampled_from(["consumequeue", "index", "checkpoint", "skylark-queues"])))
 def test_what_was_lost_is_built_again_byte_for_byte(
-    steps: list[Any], changes: dict[str, bool], lost: set[str]
+    steps: list[Any], changes: dict[str, Any], lost: set[str]
 ) -> None:
     clock, store_settings = ManualClock(), small_settings(**changes)
     disk = simulated_disk(clock)
@@ -120,7 +120,7 @@ def test_what_was_lost_is_built_again_byte_for_byte(
 
 @settings(max_examples=60)
 @given(STEPS, CHANGES)
-def test_a_killed_store_recovers_the_same_bytes(steps: list[Any], changes: dict[str, bool]) -> None:
+def test_a_killed_store_recovers_the_same_bytes(steps: list[Any], changes: dict[str, Any]) -> None:
     clock, store_settings = ManualClock(), small_settings(**changes)
     disk = simulated_disk(clock)
     store = new_store(disk, store_settings, clock)
@@ -135,7 +135,7 @@ def test_a_killed_store_recovers_the_same_bytes(steps: list[Any], changes: dict[
 @settings(max_examples=80)
 @given(STEPS, CHANGES, st.lists(st.integers(1, 700), min_size=1, max_size=20), st.booleans())
 def test_a_replica_fed_in_pieces_has_the_same_bytes(
-    steps: list[Any], changes: dict[str, bool], pieces: list[int], flushing: bool
+    steps: list[Any], changes: dict[str, Any], pieces: list[int], flushing: bool
 ) -> None:
     clock, store_settings = ManualClock(), small_settings(**changes)
     master_disk, replica_disk = simulated_disk(clock), simulated_disk(clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,12 +75,15 @@ def test_each_setting_has_a_key_of_its_own() -> None:
     ],
 )
 def test_ranges_include_both_ends(name: str, low: int, high: int | None) -> None:
+    def with_value(value: Any) -> StoreSettings:
+        return StoreSettings(**{name: value})
+
     for value in (low, high):
         if value is not None:
-            assert getattr(StoreSettings(**{name: value}), name) == value
+            assert getattr(with_value(value), name) == value
     for value in (low - 1, high + 1 if high is not None else -1):
         with pytest.raises(SettingsError, match=rf"setting {name}: {value} is out of range") as caught:
-            StoreSettings(**{name: value})
+            with_value(value)
         assert caught.value.name == name
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 from skylark.broker.documents import Encode, decode_document, next_version
 from skylark.clock import Clock
-from skylark.errors import CorruptRecord
+from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model import names
 from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
@@ -22,11 +23,14 @@ from skylark.model.message import (
 from skylark.model.record import split
 from skylark.protocol.bodies import DataVersion, encode_body
 from skylark.protocol.stats_bodies import DelayOffsetTable
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import PutStatus, Refused
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 """What sets the time of a message exactly; a delay level goes before."""
@@ -41,20 +45,23 @@ UNDELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _find_real_topic = property_finder(PROPERTY_REAL_TOPIC)
 _find_real_queue_id = property_finder(PROPERTY_REAL_QUEUE_ID)
 
-ReadRecords = Callable[[list[tuple[int, int]]], Awaitable[list[bytes | None]]]
-"""The records at these places and of these sizes; None for what cannot be read. May wait for the disk."""
+Place = tuple[int, int]  # the physical offset of a record, and its size
+
+
+class ReadCold(Protocol):
+    """Does in a thread what may wait for the disk."""
+
+    def __call__(self, read: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class Schedule:
     """Delivery of delayed messages. Loop thread; at least once: progress is saved now and then."""
 
-    def __init__(
-        self, store: MessageStore, clock: Clock, delays_ms: list[int], read_records: ReadRecords
-    ) -> None:
+    def __init__(self, store: MessageStore, clock: Clock, delays_ms: list[int], read_cold: ReadCold) -> None:
         self._store = store
         self._clock = clock
         self._delays_ms = delays_ms
-        self._read_records = read_records
+        self._read_cold = read_cold
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to look at."""
         self.changes = 0
@@ -119,11 +126,10 @@ class Schedule:
 
     async def _deliver_some(self, level: int) -> int:
         """Deliver up to DELIVERED_MAX due messages of a level; returns how many."""
-        due = self._due(level)
+        due = await self._due(level)
         if not due:
             return 0
-        records = await self._read_records([(physical_offset, size) for physical_offset, size in due])
-        messages = [None if record is None else real_message(record) for record in records]
+        messages = [None if record is None else real_message(record) for record in await self._read(due)]
         results = iter(self._store.append([message for message in messages if message is not None]))
         delivered = 0
         for message in messages:
@@ -138,14 +144,14 @@ class Schedule:
         self.changes += delivered
         return delivered
 
-    def _due(self, level: int) -> list[tuple[int, int]]:
+    async def _due(self, level: int) -> list[Place]:
         """Places and sizes of the records of a level that are due, in order."""
         queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
         offset = max(self.offsets.get(level, 0), queue.min_offset)
         if offset >= queue.max_offset:
             return []
         self.offsets[level] = offset
-        units = queue.units(offset, min(DELIVERED_MAX, queue.max_offset - offset))
+        units = await self._units(queue, offset, min(DELIVERED_MAX, queue.max_offset - offset))
         if not units:
             self.offsets[level] = queue.next_file_offset(offset)
             return []
@@ -157,6 +163,28 @@ class Schedule:
                 break
             due.append((physical_offset, size))
         return due
+
+    async def _units(self, queue: ConsumeQueue, first: int, count: int) -> bytes:
+        if queue.is_resident(first, count):
+            return queue.units(first, count)
+        return await self._read_cold(lambda: queue.units(first, count))
+
+    async def _read(self, places: list[Place]) -> list[bytes | None]:
+        """The records at these places; None for what cannot be read."""
+        hot = self._store.reader.hot
+        if all(hot.holds(physical_offset, size) for physical_offset, size in places):
+            return self._records(places)
+        return await self._read_cold(lambda: self._records(places))
+
+    def _records(self, places: list[Place]) -> list[bytes | None]:
+        records: list[bytes | None] = []
+        for physical_offset, _ in places:
+            try:
+                records.append(self._store.reader.record_at(physical_offset))
+            except (OffsetOutOfRange, CorruptRecord) as error:
+                log.warning("delayed message cannot be read: %s", error)
+                records.append(None)
+        return records
 
 
 def real_message(record: bytes) -> PutMessage | None:

@@ -24,7 +24,7 @@ from skylark.broker.subscriptions import PullSubscriptions
 from skylark.broker.tasks import Tasks
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock, SystemClock
-from skylark.errors import BrokerError, CorruptRecord, OffsetOutOfRange
+from skylark.errors import BrokerError
 from skylark.model.message import pack_host
 from skylark.model.unique_id import UniqueIds
 from skylark.protocol.command import RemotingCommand
@@ -88,7 +88,7 @@ class BrokerState(ABC):
         """Held for each topic that is deleted: of the reading threads only one shall wait for that."""
         self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
         delays_ms = parse_delay_levels(settings.store.delay_levels)
-        self.schedule = Schedule(self.store, self.clock, delays_ms, self._read_records)
+        self.schedule = Schedule(self.store, self.clock, delays_ms, self.read_cold)
         self.long_polling = LongPolling(
             self.resume_pull, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
         )
@@ -130,22 +130,6 @@ class BrokerState(ABC):
         for channel in notice.channels:
             if isinstance(channel, Peer) and not channel.is_closed:
                 channel.notify(NotifyConsumerIdsChanged(notice.group))
-
-    async def _read_records(self, places: list[tuple[int, int]]) -> list[bytes | None]:
-        hot = self.store.reader.hot
-        if all(hot.holds(physical_offset, size) for physical_offset, size in places):
-            return self._records(places)
-        return await self.read_cold(lambda: self._records(places))
-
-    def _records(self, places: list[tuple[int, int]]) -> list[bytes | None]:
-        records: list[bytes | None] = []
-        for physical_offset, _ in places:
-            try:
-                records.append(self.store.reader.record_at(physical_offset))
-            except (OffsetOutOfRange, CorruptRecord) as error:
-                log.warning("record cannot be read: %s", error)
-                records.append(None)
-        return records
 
 
 BrokerHandler = Callable[[BrokerState, Peer, RemotingCommand], Reply | Awaitable[Reply]]

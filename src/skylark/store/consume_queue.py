@@ -123,7 +123,8 @@ class ConsumeQueue:
             return True
         file_start = self._files.start_of(start)
         file = self._open_files.peek(self._files.directory, file_start)
-        length = min(count * UNIT_BYTES, self._tail_start - start, file_start + self._files.file_bytes - start)
+        file_end = file_start + self._files.file_bytes
+        length = min(count * UNIT_BYTES, self._tail_start - start, file_end - start)
         return file is not None and file.is_resident(start - file_start, length)
 
     def _read(self, start: int, length: int) -> bytes:

@@ -29,6 +29,7 @@ class OpenFiles:
         self._open_files_max = open_files_max
         self._files: OrderedDict[tuple[Path, int], DiskFile] = OrderedDict()
         self._lock = threading.Lock()
+        self._forgotten = 0
 
     def get(self, directory: Path, start: int, create_bytes: int | None = None) -> DiskFile:
         """The open file; with `create_bytes` it is made if missing. Raises FileNotFoundError, DiskFull."""
@@ -38,15 +39,19 @@ class OpenFiles:
             if file is not None:
                 self._files.move_to_end(key)
                 return file
-            path = directory / file_name(start)
-            if create_bytes is not None:
-                file = self._disk.create(path, create_bytes)
-            else:
-                file = self._disk.open(path, writable=self._writable)
-            self._files[key] = file
-            if len(self._files) > self._open_files_max:
-                self._files.popitem(last=False)
-            return file
+            forgotten = self._forgotten
+        # Not under the lock: who wants another file would wait for the disk, too.
+        path = directory / file_name(start)
+        if create_bytes is not None:
+            file = self._disk.create(path, create_bytes)
+        else:
+            file = self._disk.open(path, writable=self._writable)
+        with self._lock:
+            if forgotten == self._forgotten:  # else it may be gone already, and another be made in its place
+                file = self._files.setdefault(key, file)
+                if len(self._files) > self._open_files_max:
+                    self._files.popitem(last=False)
+        return file
 
     def peek(self, directory: Path, start: int) -> DiskFile | None:
         """Return a file that is open; None where `get` would have to open it."""
@@ -54,6 +59,7 @@ class OpenFiles:
 
     def forget(self, directory: Path, start: int) -> None:
         with self._lock:
+            self._forgotten += 1
             self._files.pop((directory, start), None)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
-from skylark.broker.schedule import DELIVERED_MAX, Schedule, real_message
-from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.broker.schedule import Schedule, real_message
 from skylark.model.message import SCHEDULE_TOPIC, PutMessage, decode_properties, encode_properties
 from skylark.protocol.bodies import DataVersion
 from skylark.settings import parse_delay_levels
@@ -20,6 +19,7 @@ from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import bodies, placed, read_queue, simulated_disk, small_settings
 from tests.unit.broker.tables import golden_config
 
+T = TypeVar("T")
 LEVELS = "1s 5s 10s"
 
 
@@ -39,18 +39,12 @@ class Rig:
             small_settings(delay_levels=levels, **settings), disk=self.disk, clock=self.clock
         )
         self.store.open()
-        self.reads = 0
+        self.cold_reads = 0
         self.schedule = Schedule(self.store, self.clock, self.delays_ms, self.read)
 
-    async def read(self, places: list[tuple[int, int]]) -> list[bytes | None]:
-        self.reads += 1
-        records: list[bytes | None] = []
-        for physical_offset, _ in places:
-            try:
-                records.append(self.store.reader.record_at(physical_offset))
-            except (CorruptRecord, OffsetOutOfRange):
-                records.append(None)
-        return records
+    async def read(self, work: Callable[[], T]) -> T:
+        self.cold_reads += 1
+        return work()
 
     def delay(self, body: bytes, level: int, topic: str = "T", queue_id: int = 0, **named: str) -> None:
         message = PutMessage(topic, queue_id, body)
@@ -139,9 +133,23 @@ async def test_ten_thousand_become_due_together() -> None:
     rig.clock.advance(1_000)
     await rig.deliver()
     assert bodies(rig.store) == [b"%d" % number for number in range(10_000)]
-    assert rig.reads == -(-10_000 // DELIVERED_MAX)
     assert rig.schedule.offsets[1] == rig.schedule.changes == 10_000
     rig.close()
+
+
+async def test_cold_messages_are_read_elsewhere(rig: Rig) -> None:
+    rig.delay(b"hot", 1)
+    rig.clock.advance(1_000)
+    await rig.deliver()
+    assert rig.cold_reads == 0
+    rig.delay(b"cold", 1)
+    rig.store.housekeeper.flush()
+    rig.disk.resident = False
+    rig.store.reader.hot._chunks.clear()
+    rig.clock.advance(1_000)
+    await rig.deliver()
+    assert rig.cold_reads == 2  # its unit, and its record
+    assert bodies(rig.store) == [b"hot", b"cold"]
 
 
 async def test_order_within_a_level_is_kept_and_later_ones_wait(rig: Rig) -> None:
@@ -245,16 +253,18 @@ def test_a_damaged_record_stands_for_no_message() -> None:
 async def test_each_level_runs_by_itself(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skylark.broker.schedule.CHECK_INTERVAL_S", 0.001)
     gate = asyncio.Event()
-    read = rig.read
 
-    async def stuck(places: list[tuple[int, int]]) -> list[bytes | None]:
-        if places[0][0] == 0:  # the first record of the log
-            await gate.wait()
-        return await read(places)
+    async def stuck(work: Callable[[], T]) -> T:
+        await gate.wait()
+        return work()
 
-    rig.schedule._read_records = stuck
+    rig.schedule._read_cold = stuck
     rig.delay(b"stuck", 1)
+    rig.store.housekeeper.flush()
+    rig.disk.resident = False
     rig.delay(b"free", 2)
+    holds = rig.store.reader.hot.holds
+    monkeypatch.setattr(rig.store.reader.hot, "holds", lambda at, size: at > 0 or holds(at, size))
     rig.clock.advance(5_000)
     running = asyncio.ensure_future(rig.schedule.run())
     try:
@@ -271,15 +281,17 @@ async def test_a_failure_is_logged_and_tried_again(
 ) -> None:
     monkeypatch.setattr("skylark.broker.schedule.CHECK_INTERVAL_S", 0.001)
     monkeypatch.setattr("skylark.broker.schedule.FAILURE_PAUSE_S", 0.001)
-    read, failures = rig.read, iter([OSError("disk"), ValueError("bug")])
+    failures = iter([OSError("disk"), ValueError("bug")])
 
-    async def fail(places: list[tuple[int, int]]) -> list[bytes | None]:
+    async def fail(work: Callable[[], T]) -> T:
         for error in failures:
             raise error
-        return await read(places)
+        return work()
 
-    rig.schedule._read_records = fail
+    rig.schedule._read_cold = fail
     rig.delay(b"1", 1)
+    rig.store.housekeeper.flush()
+    rig.disk.resident = False
     rig.clock.advance(1_000)
     running = asyncio.ensure_future(rig.schedule.run())
     try:

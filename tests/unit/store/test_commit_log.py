@@ -14,7 +14,7 @@ from skylark.model.record import BatchElement, decode, has_valid_crc_property
 from skylark.store import commit_log
 from skylark.store.commit_log import CommitLog
 from skylark.store.mapped_file import file_name
-from skylark.store.placed import Placed, PutResult, PutStatus, Refused
+from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.queue_table import QueueTable
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
@@ -212,6 +212,8 @@ def test_a_run_of_a_batch_reads_like_a_list(bench: Bench) -> None:
     assert placed(run[-1]).queue_offset == 2
     assert [placed(each).queue_offset for each in run[1:]] == [1, 2]
     assert placed(run[0]).tags_code == 2598919
+    assert isinstance(run, Run)
+    assert run.physical_offsets() == [placed(each).physical_offset for each in run]
     with pytest.raises(IndexError):
         run[3]
 
@@ -434,6 +436,7 @@ def test_a_file_that_vanished_is_as_good_as_deleted(bench: Bench) -> None:
     assert again.load() == []
     bench.disk.lose(DIRECTORY / file_name(0))
     assert again.view(0) is None
+    assert not again.is_resident(0, 10)
     with pytest.raises(OffsetOutOfRange):
         again.read(0, 10)
 

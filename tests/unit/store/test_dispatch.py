@@ -172,6 +172,13 @@ def test_a_deleted_topic_is_dropped_from_what_waits() -> None:
         assert [queue.topic for queue in store._dispatcher.dirty] == ["b"]
 
 
+def test_a_deleted_topic_is_not_written_any_more() -> None:
+    with opened() as store:
+        put_all(store, [message("a"), message("b"), message("a", 1)])
+        store.housekeeper.delete_topic("a")
+        assert [queue.topic for queue in store._dispatcher.dirty] == ["b"]
+
+
 def put(store: MessageStore, *messages: PutMessage) -> None:
     put_all(store, messages)
 

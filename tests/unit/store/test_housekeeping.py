@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from tests.support.store import (
 HOUR_MS = 3_600_000
 FOUR = int(datetime(2026, 11, 15, 4, 0).timestamp() * 1000)
 NOON = FOUR + 8 * HOUR_MS
+ALL_HOURS = ";".join(map(str, range(24)))
 
 
 def durable_offset(disk: SimulatedDisk) -> int | None:
@@ -198,6 +201,44 @@ def test_the_first_round_comes_after_a_minute_then_every_ten_seconds() -> None:
         clock.advance(1)
         step()
         assert len(log_names(disk)) == 3
+
+
+def test_a_round_can_be_had_at_once() -> None:
+    clock = ManualClock(FOUR)
+    disk = simulated_disk(clock)
+    store = MessageStore(small_settings(reserved_hours=0), disk=disk, clock=clock)
+    store.open()
+    put_all(store, [sized(1000) for _ in range(12)])
+    store.clean_soon()
+    assert store.housekeeper.clean_step() == pytest.approx(10)
+    assert log_names(disk) == [8192]
+    store.close()
+
+
+def test_the_cleaning_thread_is_woken() -> None:
+    disk = simulated_disk(ManualClock(FOUR))
+    store = MessageStore(small_settings(reserved_hours=0, delete_hours=ALL_HOURS), disk=disk)
+    store.open()
+    store.start()
+    put_all(store, [sized(1000) for _ in range(12)])
+    store.clean_soon()
+    deadline = time.monotonic() + 20
+    while log_names(disk)[0] != 8192:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    store.close()
+
+
+def test_settings_that_change_while_it_runs() -> None:
+    clock = ManualClock(NOON)
+    disk = simulated_disk(clock)
+    with opened(disk=disk, clock=clock) as store:
+        put_all(store, [sized(1000) for _ in range(12)])
+        assert store.housekeeper.clean() == []
+        store.apply(replace(store.settings, reserved_hours=0, delete_hours=ALL_HOURS))
+        assert store.housekeeper.clean() == [0, 4096]
+        store.apply(replace(store.settings, transfer_count_in_memory=2))
+        assert len(store.get("T", 0, 8, 32).records) == 2
 
 
 def test_a_round_that_fails_is_told_and_the_next_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -93,6 +93,14 @@ def test_an_open_file_is_kept(disk: SimulatedDisk) -> None:
     assert open_files.get(DIRECTORY, 0) is not file
 
 
+def test_a_peek_opens_nothing(disk: SimulatedDisk) -> None:
+    open_files = OpenFiles(disk, 2, writable=True)
+    disk.create(DIRECTORY / file_name(0), 10)
+    assert open_files.peek(DIRECTORY, 0) is None
+    file = open_files.get(DIRECTORY, 0)
+    assert open_files.peek(DIRECTORY, 0) is file
+
+
 def test_a_missing_file_is_made_only_on_demand(disk: SimulatedDisk) -> None:
     open_files = OpenFiles(disk, 2, writable=True)
     with pytest.raises(FileNotFoundError):
@@ -128,7 +136,7 @@ def test_files_opened_for_reading_are_not_written(disk: SimulatedDisk) -> None:
         OpenFiles(disk, 1, writable=False).get(DIRECTORY, 0).write([b"x"], 0)
 
 
-def test_many_threads_share_one_file(tmp_path: Path) -> None:
+def test_many_threads_ask_for_the_same_files(tmp_path: Path) -> None:
     open_files = OpenFiles(RealDisk(), 4, writable=True)
     found: list[DiskFile] = []
 
@@ -140,5 +148,39 @@ def test_many_threads_share_one_file(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert len(found) == 24
-    assert len({id(file) for file in found}) == 3
+    found[0].write([b"shared"], 0)
+    assert [file.read(6, 0) for file in found if file.path.name == file_name(0)] == [b"shared"] * 8
+    assert open_files.get(tmp_path, 0) is open_files.get(tmp_path, 0)
+
+
+def test_a_file_deleted_while_it_is_opened_is_not_kept(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else whoever makes it anew would write into the deleted one."""
+    open_files = OpenFiles(disk, 4, writable=True)
+    disk.create(DIRECTORY / file_name(0), 10)
+    real = disk.open
+
+    def open_late(path: Path, *, writable: bool = False) -> DiskFile:
+        file = real(path, writable=writable)
+        disk.delete(path)
+        open_files.forget(DIRECTORY, 0)
+        return file
+
+    with monkeypatch.context() as racing:
+        racing.setattr(disk, "open", open_late)
+        gone = open_files.get(DIRECTORY, 0)
+    assert open_files.get(DIRECTORY, 0, 10) is not gone
+
+
+def test_a_file_deleted_while_the_directory_is_listed(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in (0, 100):
+        disk.create(DIRECTORY / file_name(start), 100)
+    names = disk.files(DIRECTORY)
+    disk.lose(DIRECTORY / file_name(0))
+    monkeypatch.setattr(disk, "files", lambda directory: names)
+    files = MappedFileQueue(disk, DIRECTORY, 100)
+    assert files.load() == []
+    assert files.starts == [100]

@@ -13,6 +13,7 @@ from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import PutMessage
 from skylark.model.record import decode, offset_message_id
 from skylark.store import reading
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import LOOPBACK_HOST, MessageStore
 from skylark.store.reading import GetStatus
@@ -471,12 +472,29 @@ def test_data_that_is_not_in_memory_is_cold() -> None:
         assert offsets(store.get("T", 0, 0, 32, may_block=False)) == [0, 1, 2, 3, 4]
 
 
-def test_what_was_filtered_before_the_cold_part_is_not_looked_at_again() -> None:
+def test_units_that_are_not_in_memory_are_cold_too() -> None:
+    disk = simulated_disk()
+    with opened(disk=disk) as store:
+        put_all(store, numbered(5))
+    with opened(disk=disk) as store:
+        disk.resident = False
+        before = disk.counts[Kind.READ]
+        assert store.get("T", 0, 2, 32, may_block=False).status is GetStatus.COLD
+        assert disk.counts[Kind.READ] == before
+        assert len(store.get("T", 0, 2, 32).records) == 3
+        put_all(store, numbered(1))
+        assert store.get("T", 0, 5, 32, may_block=False).status is GetStatus.FOUND
+
+
+def test_what_was_filtered_before_the_cold_part_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk = simulated_disk()
     with opened(disk=disk) as store:
         put_all(store, [message(tags="TagA"), message(tags="TagA"), message(tags="TagB")])
     with opened(disk=disk) as store:
         disk.resident = False
+        monkeypatch.setattr(ConsumeQueue, "is_resident", lambda *_: True)
         result = store.get("T", 0, 0, 32, may_block=False, tags_filter=lambda code: code == 2598920)
         assert (result.status, result.next_offset) == (GetStatus.COLD, 2)
 

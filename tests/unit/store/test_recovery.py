@@ -470,6 +470,44 @@ def test_without_our_mark_the_checkpoints_times_decide(disk: SimulatedDisk) -> N
             assert numbers(store) == list(range(12))
 
 
+def test_a_queue_that_misses_units_is_built_again_from_the_beginning(disk: SimulatedDisk) -> None:
+    """Without our list of queues, a lost one shows only when one of its records is met."""
+    clock = ManualClock()
+    settings = small_settings(index_enabled=False)
+    with opened(settings, disk, clock) as store:
+        for number in range(12):
+            put_all(store, [sized(900, fill=b"%04d" % number), message("other")])
+            clock.advance(10_000)
+        timestamp = store.log.last_timestamp
+    CheckpointFile(disk, ROOT / "checkpoint").save(Checkpoint(timestamp, timestamp, 0, 0, 0))
+    disk.create(ROOT / "abort", 1)
+    disk.lose(QUEUE)
+    with opened(settings, disk, clock) as store:
+        assert store.report.scanned_from > 0
+        assert store.report.rebuilt_queues == ["T/0"]
+        assert numbers(store) == list(range(12))
+        assert len(bodies(store, "other")) == 12
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_a_damaged_index_file_is_told_and_built_again(disk: SimulatedDisk, number: int, clean: bool) -> None:
+    with opened(disk=disk) as store:
+        put_all(store, [message(body=b"%04d" % each, keys=f"k{each}") for each in range(60)])
+        store.build_index()
+    paths = disk.paths(ROOT / "index")
+    assert len(paths) == 3
+    disk.overwrite(paths[number], 16, b"\x7f" * 16)
+    if not clean:
+        disk.create(ROOT / "abort", 1)
+    with opened(disk=disk) as store:
+        assert any("index" in problem for problem in store.report.problems)
+        store.build_index()
+        for each in range(60):
+            assert [found.body for found in store.messages_by_key("T", f"k{each}")] == [b"%04d" % each]
+    check_usable(disk)
+
+
 # What the log says
 
 

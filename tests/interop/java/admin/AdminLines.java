@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -18,6 +19,9 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 public class AdminLines {
     public static void main(String[] args) throws Exception {
         int code = 1;
+        Thread nudging = new Thread(new Nudging(Thread.currentThread()));
+        nudging.setDaemon(true);
+        nudging.start();
         try {
             String text = new String(Files.readAllBytes(Path.of(args[0])), StandardCharsets.UTF_8);
             List<String> printed = new ArrayList<>();
@@ -55,6 +59,35 @@ public class AdminLines {
         static void run(String[] command) {
             SUB_COMMANDS.clear();
             main0(command, null);
+        }
+    }
+
+    /**
+     * A client's event thread looks every three seconds whether it is to end, and a command waits for it. Woken, it
+     * looks at once.
+     */
+    private static final class Nudging implements Runnable {
+        private final Thread waiting;
+
+        Nudging(Thread waiting) {
+            this.waiting = waiting;
+        }
+
+        public void run() {
+            while (true) {
+                try {
+                    Thread.sleep(20);
+                } catch (InterruptedException end) {
+                    return;
+                }
+                boolean joins = Arrays.stream(waiting.getStackTrace())
+                    .anyMatch(frame -> frame.getClassName().endsWith(".ServiceThread"));
+                if (joins) {
+                    Thread.getAllStackTraces().keySet().stream()
+                        .filter(thread -> thread.getName().startsWith("NettyEventExecutor"))
+                        .forEach(Thread::interrupt);
+                }
+            }
         }
     }
 }
