@@ -20,6 +20,7 @@ from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, Pull
 from skylark.settings.store import FlushMode
 from tests.integration.broker_rig import Exchange, Wire, anonymous_bytes, exchanges, fast_address, wire
 from tests.support.broker import BrokerClient, consumer, running_broker, subscription, until
+from tests.unit.remoting.rig import LOOPS, run_on
 
 PULLS = (11, 361)
 SCENARIOS = ["probe-pull", "pull", "lite-pull", "binary-lite-pull", "producer-trace"]
@@ -254,98 +255,120 @@ async def test_a_connection_that_ends_frees_what_it_held(tmp_path: Path) -> None
         assert not broker.long_polling._by_peer
 
 
-async def test_a_thousand_connections_hold_a_pull_each(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
-        await client.send("T", b"x")
-        readers = [BrokerClient(broker.address, f"reader@{number}") for number in range(1000)]
-        asked = []
-        for start in range(0, 1000, 100):
-            for number, reader in enumerate(readers[start : start + 100], start):
-                request = pull(1, group=f"CG{number % 10}", suspend_ms=30_000)
-                asked.append(asyncio.create_task(reader.ask(request, timeout_s=60)))
-            await until(lambda: broker.long_polling.count == len(asked))
-        assert len(broker._server.peers) == 1001
-        started = time.monotonic()
-        await client.send("T", b"for all")
-        assert time.monotonic() - started < 2
-        results: list[PullResult] = await asyncio.gather(*asked)
-        assert {(result.code, result.reply.next_begin_offset) for result in results} == {(0, 2)}
-        assert broker.long_polling.count == 0
-        for reader in readers:
-            reader.hang_up()
-        await until(lambda: len(broker._server.peers) == 1)
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_thousand_connections_hold_a_pull_each(tmp_path: Path, loop: str) -> None:
+
+    async def scenario() -> None:
+        async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
+            await client.send("T", b"x")
+            readers = [BrokerClient(broker.address, f"reader@{number}") for number in range(1000)]
+            asked = []
+            for start in range(0, 1000, 100):
+                for number, reader in enumerate(readers[start : start + 100], start):
+                    request = pull(1, group=f"CG{number % 10}", suspend_ms=30_000)
+                    asked.append(asyncio.create_task(reader.ask(request, timeout_s=60)))
+                await until(lambda: broker.long_polling.count == len(asked))
+            assert len(broker._server.peers) == 1001
+            started = time.monotonic()
+            await client.send("T", b"for all")
+            assert time.monotonic() - started < 2
+            results: list[PullResult] = await asyncio.gather(*asked)
+            assert {(result.code, result.reply.next_begin_offset) for result in results} == {(0, 2)}
+            assert broker.long_polling.count == 0
+            for reader in readers:
+                reader.hang_up()
+            await until(lambda: len(broker._server.peers) == 1)
+
+    run_on(loop, scenario())
 
 
 # --- Difficult clients ---
 
 
-async def test_a_slow_consumer_takes_little_memory_and_harms_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_slow_consumer_takes_little_memory_and_harms_nobody(tmp_path: Path, loop: str) -> None:
     """It asks for 100 MiB and reads nothing for a while; others do not notice."""
-    count = 400
-    async with (
-        running_broker(tmp_path) as broker,
-        BrokerClient(broker.address) as client,
-        wire(broker.address) as slow,
-    ):
-        for _ in range(32):
-            await client.send("T", b"x" * 8000)
-        before = anonymous_bytes()
-        sending = asyncio.create_task(slow.send(b"".join(frame(pull(0), number) for number in range(count))))
-        await until(lambda: any(not peer.is_writable for peer in broker._server.peers))
-        [peer] = [peer for peer in broker._server.peers if not peer.is_writable]
-        elapsed = []
-        for _ in range(50):
-            started = time.monotonic()
-            await client.send("U", b"fine")
-            assert len(await client.pull("T", queue_offset=31)) == 1
-            elapsed.append(time.monotonic() - started)
-        assert statistics.median(elapsed) < 0.1
-        assert peer._transport is not None
-        assert peer._transport.get_write_buffer_size() < 8 << 20
-        assert anonymous_bytes() - before < 48 << 20
-        for opaque in range(count):  # it reads at last: nothing was lost
-            answer = await slow.answer()
-            assert (answer.opaque, answer.code) == (opaque, 0)
-            assert len(answer.body) > 250_000
-        await sending
+
+    async def scenario() -> None:
+        count = 400
+        async with (
+            running_broker(tmp_path) as broker,
+            BrokerClient(broker.address) as client,
+            wire(broker.address) as slow,
+        ):
+            for _ in range(32):
+                await client.send("T", b"x" * 8000)
+            before = anonymous_bytes()
+            sending = asyncio.create_task(
+                slow.send(b"".join(frame(pull(0), number) for number in range(count)))
+            )
+            await until(lambda: any(not peer.is_writable for peer in broker._server.peers))
+            [peer] = [peer for peer in broker._server.peers if not peer.is_writable]
+            elapsed = []
+            for _ in range(50):
+                started = time.monotonic()
+                await client.send("U", b"fine")
+                assert len(await client.pull("T", queue_offset=31)) == 1
+                elapsed.append(time.monotonic() - started)
+            assert statistics.median(elapsed) < 0.1
+            assert peer._transport is not None
+            assert peer._transport.get_write_buffer_size() < 8 << 20
+            assert anonymous_bytes() - before < 48 << 20
+            for opaque in range(count):  # it reads at last: nothing was lost
+                answer = await slow.answer()
+                assert (answer.opaque, answer.code) == (opaque, 0)
+                assert len(answer.body) > 250_000
+            await sending
+
+    run_on(loop, scenario())
 
 
-async def test_a_consumer_that_never_reads_is_cut_off_when_messages_arrive(tmp_path: Path) -> None:
-    async with (
-        running_broker(tmp_path, write_bytes_max=4 << 20) as broker,
-        BrokerClient(broker.address) as client,
-        wire(broker.address) as deaf,
-    ):
-        await client.send("T", b"x")
-        request = pull(1, suspend_ms=30_000)
-        await deaf.send(b"".join(frame(request, number) for number in range(200)))
-        await until(lambda: broker.long_polling.count == 200)
-        await client.send("T", b"x" * 200_000)  # 40 MiB for a client that reads none of it
-        await until(lambda: len(broker._server.peers) == 1)
-        assert (await client.send("T", b"x")).queue_offset == 2
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_consumer_that_never_reads_is_cut_off_when_messages_arrive(tmp_path: Path, loop: str) -> None:
+
+    async def scenario() -> None:
+        async with (
+            running_broker(tmp_path, write_bytes_max=4 << 20) as broker,
+            BrokerClient(broker.address) as client,
+            wire(broker.address) as deaf,
+        ):
+            await client.send("T", b"x")
+            request = pull(1, suspend_ms=30_000)
+            await deaf.send(b"".join(frame(request, number) for number in range(200)))
+            await until(lambda: broker.long_polling.count == 200)
+            await client.send("T", b"x" * 200_000)  # 40 MiB for a client that reads none of it
+            await until(lambda: len(broker._server.peers) == 1)
+            assert (await client.send("T", b"x")).queue_offset == 2
+
+    run_on(loop, scenario())
 
 
-async def test_a_client_that_comes_and_goes_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as broker, BrokerClient(broker.address, "steady@1") as steady:
-        await steady.send("T", b"x")
-        await steady.heartbeat(consumer())
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_client_that_comes_and_goes_leaves_nothing_behind(tmp_path: Path, loop: str) -> None:
 
-        async def flap(number: int) -> None:
-            async with BrokerClient(broker.address, f"flapping@{number % 3}") as client:
-                await client.heartbeat(consumer(), producers=["PG"])
-                await client.tell(pull(1, suspend_ms=15_000))
-                if number % 2:
-                    await client.send("T", b"x", 1)
+    async def scenario() -> None:
+        async with running_broker(tmp_path) as broker, BrokerClient(broker.address, "steady@1") as steady:
+            await steady.send("T", b"x")
+            await steady.heartbeat(consumer())
 
-        for start in range(0, 200, 10):
-            await asyncio.gather(*(flap(number) for number in range(start, start + 10)))
-        await until(lambda: len(broker._server.peers) == 1)
-        assert broker.long_polling.count == 0
-        assert broker.consumers.client_ids("CG") == ["steady@1"]
-        assert not broker._server.tasks
-        assert broker._server.bytes_in_flight == 0
-        assert (await steady.send("T", b"y")).queue_offset == 1
-        assert len(await steady.pull_all("T", 1)) == 100
+            async def flap(number: int) -> None:
+                async with BrokerClient(broker.address, f"flapping@{number % 3}") as client:
+                    await client.heartbeat(consumer(), producers=["PG"])
+                    await client.tell(pull(1, suspend_ms=15_000))
+                    if number % 2:
+                        await client.send("T", b"x", 1)
+
+            for start in range(0, 200, 10):
+                await asyncio.gather(*(flap(number) for number in range(start, start + 10)))
+            await until(lambda: len(broker._server.peers) == 1)
+            assert broker.long_polling.count == 0
+            assert broker.consumers.client_ids("CG") == ["steady@1"]
+            assert not broker._server.tasks
+            assert broker._server.bytes_in_flight == 0
+            assert (await steady.send("T", b"y")).queue_offset == 1
+            assert len(await steady.pull_all("T", 1)) == 100
+
+    run_on(loop, scenario())
 
 
 # --- From the store ---

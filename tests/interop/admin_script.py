@@ -102,7 +102,10 @@ def _topics(broker: str, directory: Path) -> Script:
         ("sendMessage refused", ["sendMessage", "-t", "Made", "-p", "not allowed"]),
         ("topicRoute read only", ["topicRoute", "-t", "Made", "-l"]),
         ("updateTopicList", ["updateTopicList", "-b", broker, "-f", str(listed)]),
-        ("updateTopic order", ["updateTopic", "-b", broker, "-t", "Ordered", "-r", "2", "-w", "2", "-o", "true"]),
+        (
+            "updateTopic order",
+            ["updateTopic", "-b", broker, "-t", "Ordered", "-r", "2", "-w", "2", "-o", "true"],
+        ),
         ("updateOrderConf get", ["updateOrderConf", "-m", "get", "-t", "Ordered"]),
         ("updateOrderConf put", ["updateOrderConf", "-m", "put", "-t", "Ordered", "-v", "broker-a:1"]),
         ("updateOrderConf got", ["updateOrderConf", "-m", "get", "-t", "Ordered"]),
@@ -119,8 +122,8 @@ def _topics(broker: str, directory: Path) -> Script:
 def _messages(broker: str, live: tuple[str, str], sent: list[SendReply]) -> Script:
     at = ["-t", TOPIC, "-b", "broker-a", "-i", "3"]
     return [
-        ("sendMessage", ["sendMessage", "-t", LIVE_TOPIC, "-p", "from the tool", "-c", "TagA", "-k", "tool-key"]),
-        ("sendMessage to queue", ["sendMessage", *at, "-p", "to the third", "-c", "TagC", "-k", "tool-key"]),
+        ("sendMessage", ["sendMessage", "-t", LIVE_TOPIC, "-p", "from the tool", "-c", "TagA", "-k", "tool"]),
+        ("sendMessage to queue", ["sendMessage", *at, "-p", "to the third", "-c", "TagC", "-k", "tool"]),
         ("queryMsgById", ["queryMsgById", "-t", TOPIC, "-i", sent[5].msg_id]),
         ("queryMsgByKey", ["queryMsgByKey", "-t", TOPIC, "-k", "all"]),
         ("queryMsgByUniqueKey", ["queryMsgByUniqueKey", "-t", TOPIC, "-i", unique_key(6)]),
@@ -128,8 +131,10 @@ def _messages(broker: str, live: tuple[str, str], sent: list[SendReply]) -> Scri
          ["queryMsgById", "-t", TOPIC, "-i", sent[4].msg_id, "-g", LIVE_CONSUMERS, "-d", live[0]]),
         ("queryMsgByOffset", ["queryMsgByOffset", *at, "-o", "1"]),
         ("printMsg", ["printMsg", "-t", TOPIC, "-d", "true", "-s", "TagA || TagC"]),
-        ("printMsgByQueue", ["printMsgByQueue", "-t", TOPIC, "-a", "broker-a", "-i", "3", "-d", "true", "-p", "true", "-f", "true"]),
-        ("consumeMessage", ["consumeMessage", "-t", TOPIC, "-b", "broker-a", "-i", "2", "-o", "1", "-c", "1", "-g", "ToolGroup"]),
+        ("printMsgByQueue",
+         ["printMsgByQueue", "-t", TOPIC, "-a", "broker-a", "-i", "3", *"-d true -p true -f true".split()]),
+        ("consumeMessage",
+         ["consumeMessage", "-t", TOPIC, "-b", "broker-a", *"-i 2 -o 1 -c 1 -g ToolGroup".split()]),
         ("queryCq", ["queryCq", "-b", broker, "-t", TOPIC, "-q", "3", "-i", "0", "-c", "3"]),
         ("checkMsgSendRT", ["checkMsgSendRT", "-t", "ListedA", "-a", "3", "-s", "16"]),
         ("sendMsgStatus", ["sendMsgStatus", "-b", "broker-a", "-c", "2"]),
@@ -141,7 +146,7 @@ def _groups(broker: str, live: tuple[str, str], directory: Path) -> Script:
     listed.write_bytes(msgspec.json.encode([{"groupName": "ListedGroupA"}, {"groupName": "ListedGroupB"}]))
     behind = ["-g", GROUP, "-t", TOPIC]
     return [
-        ("updateSubGroup", ["updateSubGroup", "-b", broker, "-g", "Made", "-r", "7", "-q", "2", "-d", "false"]),
+        ("updateSubGroup", ["updateSubGroup", "-b", broker, *"-g Made -r 7 -q 2 -d false".split()]),
         ("updateSubGroupList", ["updateSubGroupList", "-b", broker, "-f", str(listed)]),
         ("getConsumerConfig", ["getConsumerConfig", "-g", "Made"]),
         ("consumerProgress of all", ["consumerProgress"]),
@@ -159,9 +164,11 @@ def _groups(broker: str, live: tuple[str, str], directory: Path) -> Script:
         ("consumerProgress skipped", ["consumerProgress", "-g", GROUP]),
         ("resetOffsetByTime", ["resetOffsetByTime", *behind, "-s", "0"]),
         ("consumerProgress reset", ["consumerProgress", "-g", GROUP]),
-        ("resetOffsetByTime to an offset", ["resetOffsetByTime", *behind, "-s", "-1", "-b", broker, "-q", "2", "-o", "1"]),
+        ("resetOffsetByTime to an offset",
+         ["resetOffsetByTime", *behind, "-s", "-1", "-b", broker, "-q", "2", "-o", "1"]),
         ("consumerProgress at an offset", ["consumerProgress", "-g", GROUP]),
-        ("resetOffsetByTime of live clients", ["resetOffsetByTime", "-g", LIVE_CONSUMERS, "-t", LIVE_TOPIC, "-s", "0"]),
+        ("resetOffsetByTime of live clients",
+         ["resetOffsetByTime", "-g", LIVE_CONSUMERS, "-t", LIVE_TOPIC, "-s", "0"]),
         ("setConsumeMode", ["setConsumeMode", "-b", broker, "-t", TOPIC, "-g", GROUP, "-m", "PULL"]),
     ]  # fmt: skip
 

@@ -115,7 +115,7 @@ def packed(maker: Maker) -> Iterator[PutMessage]:
 
 def odd_ones(maker: Maker) -> Iterator[PutMessage]:
     """Flags, hosts, bodies and topics that an ordinary client does not produce."""
-    for flag in (SystemFlag.MULTI_TAGS, SystemFlag.NEED_UNWRAP, SystemFlag.INNER_BATCH):
+    for flag in (SystemFlag.MULTI_TAGS, SystemFlag.NEED_UNWRAP):
         yield maker.message(KINDS_TOPIC, 0, b"flag", tags="TagA", sys_flag=int(flag))
     yield maker.message(KINDS_TOPIC, 0, b"", keys="empty-body")
     yield maker.message(KINDS_TOPIC, 0, maker.random.randbytes(200_000), keys="large-body")

@@ -16,7 +16,7 @@ from tests.support.apache import ApacheBroker, ApacheNameServer
 from tests.support.skylark_servers import SkylarkServers
 
 # Retries use the third level and those after it; the drivers know the first two.
-SETTINGS = {"messageDelayLevel": "1s 2s" + " 1s" * 16}
+SETTINGS: dict[str, str | int] = {"messageDelayLevel": "1s 2s" + " 1s" * 16}
 KINDS = ["skylark", pytest.param("apache", marks=pytest.mark.slow)]
 """Parameters of a fixture: a failure on both is the driver's, so Apache's are part of the slow run only."""
 

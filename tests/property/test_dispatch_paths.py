@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from skylark.model.message import PutMessage, encode_properties, pack_host
 from skylark.model.record import BatchElement
 from skylark.settings import StoreSettings
+from skylark.store.manifest import FILE_NAMES
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Placed
 from tests.support.clock import ManualClock
@@ -101,7 +102,7 @@ def log_files(disk: SimulatedDisk) -> dict[Path, bytes]:
 
 
 @settings(max_examples=60)
-@given(STEPS, CHANGES, st.sets(st.sampled_from(["consumequeue", "index", "checkpoint", "skylark-queues"])))
+@given(STEPS, CHANGES, st.sets(st.sampled_from(["consumequeue", "index", "checkpoint", "manifest"])))
 def test_what_was_lost_is_built_again_byte_for_byte(
     steps: list[Any], changes: dict[str, Any], lost: set[str]
 ) -> None:
@@ -112,7 +113,8 @@ def test_what_was_lost_is_built_again_byte_for_byte(
     store.close()
     expected, log = derived(disk), log_files(disk)
     for name in lost:
-        disk.lose(ROOT / name)
+        for each in FILE_NAMES if name == "manifest" else (name,):
+            disk.lose(ROOT / each)
     new_store(disk, store_settings, clock).close()
     assert derived(disk) == expected
     assert log_files(disk) == log

@@ -101,8 +101,7 @@ class Broker(BrokerState):
         queues: dict[str, int] = {}
         for topic, queue_id in self.store.queues:
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
-        for topic in self.topics.adopt(queues.items(), now_ms=self.clock.now_ms()):
-            log.warning("topic taken from the store, no file names it topic=%s", topic)
+        self.adopt_topics(queues)
 
     def _start_services(self, settings: BrokerSettings) -> None:
         self.store.on_arrival = self._arrived

@@ -57,11 +57,20 @@ class ReadCold(Protocol):
 class Schedule:
     """Delivery of delayed messages. Loop thread; at least once: progress is saved now and then."""
 
-    def __init__(self, store: MessageStore, clock: Clock, delays_ms: list[int], read_cold: ReadCold) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        delays_ms: list[int],
+        read_cold: ReadCold,
+        adopt: Callable[[dict[str, int]], None],
+    ) -> None:
+        """`adopt` is told of the topics that messages go to, each with the number of queues that it needs."""
         self._store = store
         self._clock = clock
         self._delays_ms = delays_ms
         self._read_cold = read_cold
+        self._adopt = adopt
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to look at."""
         self.changes = 0
@@ -130,7 +139,10 @@ class Schedule:
         if not due:
             return 0
         messages = [None if record is None else real_message(record) for record in await self._read(due)]
-        results = iter(self._store.append([message for message in messages if message is not None]))
+        deliverable = [message for message in messages if message is not None]
+        # Their topics may be lost: a broker killed just after it made one has them in no file and no queue.
+        self._adopt({message.topic: message.queue_id + 1 for message in deliverable})
+        results = iter(self._store.append(deliverable))
         delivered = 0
         for message in messages:
             result = None if message is None else next(results)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -88,7 +88,7 @@ class BrokerState(ABC):
         """Held for each topic that is deleted: of the reading threads only one shall wait for that."""
         self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
         delays_ms = parse_delay_levels(settings.store.delay_levels)
-        self.schedule = Schedule(self.store, self.clock, delays_ms, self.read_cold)
+        self.schedule = Schedule(self.store, self.clock, delays_ms, self.read_cold, self._adopt_undeleted)
         self.long_polling = LongPolling(
             self.resume_pull, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
         )
@@ -122,6 +122,23 @@ class BrokerState(ABC):
             self.offsets.commit(topic, group, queue_id, queue_offset, now_ms=self.clock.now_ms())
         except BrokerError as error:
             log.warning("offset not committed topic=%s group=%s reason=%s", topic, group, error.remark)
+
+    def adopt_topics(self, queues_by_topic: Mapping[str, int]) -> None:
+        """Take topics that hold messages although no file names them, with as many queues as they need."""
+        try:
+            adopted = self.topics.adopt(queues_by_topic.items(), now_ms=self.clock.now_ms())
+        except BrokerError as error:
+            log.warning("topics not taken from the store reason=%s", error.remark)
+            return
+        for topic in adopted:
+            log.warning("topic taken from the store, no file names it topic=%s", topic)
+
+    def _adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None:
+        """Take topics to which messages are delivered late, but none that was deleted meanwhile."""
+        deleted = self.store.housekeeper.deleted
+        self.adopt_topics(
+            {topic: queues for topic, queues in queues_by_topic.items() if topic not in deleted}
+        )
 
     def tell(self, notice: Notice | None) -> None:
         """Tell the members of a group that it changed."""

@@ -263,7 +263,10 @@ class Scan:
         *,
         check_crc: bool = True,
         require_crc_property: bool = False,
+        refuse_zeros: bool = False,
     ) -> None:
+        """`refuse_zeros`: zeros in a property text are what a power cut leaves, and no CRC covers it."""
+        self._refuse_zeros = refuse_zeros
         self._data = data
         self._base = physical_offset
         self._file_end = file_end
@@ -322,6 +325,8 @@ class Scan:
                 return self._end(position, ScanStop.INVALID, f"record says it lies at {physical_offset}")
             if check_crc and crc(view[body:at]) & CRC_MASK != body_crc and body_bytes:
                 return self._end(position, ScanStop.INVALID, "body CRC")
+            if self._refuse_zeros and data.find(b"\0", properties_start, end) >= 0:
+                return self._end(position, ScanStop.INVALID, "zeros in the properties")
             if self._require_crc_property and not has_valid_crc_property(view[position:end]):
                 return self._end(position, ScanStop.INVALID, "CRC property")
             self.position = position

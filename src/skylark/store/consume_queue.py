@@ -20,6 +20,8 @@ from skylark.store.mapped_file import MappedFileQueue, OpenFiles
 from skylark.store.unit import BLANK_UNIT, BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
 
 ALLOCATION_BYTES = 64 * 1024
+DIRECTORIES_ABOVE = 3
+"""The topic's, that of all queues, and the store's: each holds the name of the next."""
 SEARCH_UNITS = 1024
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
@@ -114,7 +116,8 @@ class ConsumeQueue:
             if within >= 0:
                 return bytes(self.tail[within : within + length])
             length = min(length, -within)
-        return self._read(start, length)
+        data = self._read(start, length)
+        return data[: len(data) - len(data) % UNIT_BYTES]
 
     def is_resident(self, first: int, count: int) -> bool:
         """Whether `units` would be answered from memory."""
@@ -191,13 +194,24 @@ class ConsumeQueue:
     def add(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Publish one unit; False for one that is there already. The append's fast path inlines this."""
         if queue_offset < self.max_offset:
-            if self.tail or (self._files.starts and self._tail_start > self._files.first):
+            if self._is_covered(physical_offset):
                 return False
-            self.reset()  # of its files a crash left the names alone, and perhaps not all of them
+            self.reset()
         if queue_offset > self.max_offset:
             self.fill_to(queue_offset)
         self.tail += UNIT.pack(physical_offset, size, tags_code)
         return True
+
+    def _is_covered(self, physical_offset: int) -> bool:
+        """Whether the units go beyond this place in the log. Those that do not are of an earlier life.
+
+        Either the topic was deleted and made again, or a crash left nothing of the files but names.
+        """
+        if not self.tail and (not self._files.starts or self._tail_start == self._files.first):
+            return False
+        last = self.tail[-UNIT_BYTES:] or self._read(self._tail_start - UNIT_BYTES, UNIT_BYTES)
+        last_offset, last_size, _ = UNIT.unpack(last) if len(last) == UNIT_BYTES else (0, BLANK_UNIT_SIZE, 0)
+        return bool(last_size == BLANK_UNIT_SIZE or physical_offset < last_offset + last_size)
 
     # Writing: the flush thread alone
 
@@ -239,7 +253,7 @@ class ConsumeQueue:
                 continue  # cleaned since
         self.unsynced.clear()
         if self._new_names:
-            for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
+            for directory in (self.directory, *list(self.directory.parents)[:DIRECTORIES_ABOVE]):
                 with suppress(FileNotFoundError):  # reset, and nothing written since
                     self._files.disk.sync_directory(directory)
             self._new_names = False
@@ -253,6 +267,8 @@ class ConsumeQueue:
         short = [Path(str(problem.path)).name for problem in problems]
         self._drop_from_first_unusable(short)
         self._tail_start = self._end_of_units()
+        # A file without units may be so new that its name is not durable.
+        self._new_names = bool(self._files.starts) and self._files.starts[-1] >= self._tail_start
         self._after_load()
         return problems
 
@@ -309,6 +325,11 @@ class ConsumeQueue:
         first = self._files.first // UNIT_BYTES
         return self.search(first, self.max_offset, lambda at, size: size <= 0 or at >= physical_offset)
 
+    def cut_to(self, queue_offset: int) -> None:
+        """Forget every unit from there on. Before the store serves."""
+        if queue_offset < self.max_offset:
+            self._cut(queue_offset * UNIT_BYTES)
+
     def reset(self) -> None:
         """Forget every unit, to be built again from the log."""
         self.tail.clear()
@@ -324,7 +345,8 @@ class ConsumeQueue:
             disk.delete(files.path(start))
             files.starts.remove(start)
             self.unsynced.discard(start)
-            self._new_names = True
+        # What is cut off was not durable yet, and so perhaps the names of the files it lay in.
+        self._new_names = True
         self._zero_behind(end)
         self._tail_start = end
         self._after_load()

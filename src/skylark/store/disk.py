@@ -265,7 +265,7 @@ def _names(directory: Path, *, files: bool) -> list[str]:
 
 
 def disk_error(error: OSError, path: Path) -> OSError | DiskFull:
-    """A full disk, quota or file-size limit is its own error; the rest stays an OSError."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    """A full disk, quota or file-size limit is its own error, as is a lack of descriptors: it may pass."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE):
         return DiskFull(path, error.strerror or "no space left")
     return error

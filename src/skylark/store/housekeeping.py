@@ -6,6 +6,8 @@ import logging
 import threading
 from dataclasses import replace
 
+import msgspec
+
 from skylark.clock import Clock
 from skylark.errors import DiskFull
 from skylark.settings import StoreSettings
@@ -66,6 +68,10 @@ class Housekeeper:
         self._thorough_at = clock.monotonic() + settings.queue_flush_thorough_interval_ms / 1000
         self._clean_at = clock.monotonic() + settings.clean_first_delay_ms / 1000
         self._cleaned_to = commit_log.min_offset
+        self.deleted: dict[str, int] = {}
+        """By topic: where the log stood when it was deleted."""
+        self.generation = 0
+        """Of the manifest that was saved last."""
         self.disk_full = DiskFullFlag()
         self.manual = ManualRequest()
 
@@ -128,8 +134,16 @@ class Housekeeper:
         self._checkpoint_file.save(self.checkpoint)
 
     def _save_manifest(self) -> None:
-        index_end = self._index.last_physical_offset if self._index is not None else -1
-        save_manifest(self._disk, self.settings.path, manifest_of(list(self._queues.values()), index_end))
+        index_end, index_files = -1, list[str]()
+        if self._index is not None:
+            index_end, index_files = self._index.last_physical_offset, self._index.file_names
+        minimum = self._log.min_offset
+        self.deleted = {topic: end for topic, end in self.deleted.items() if end > minimum}
+        manifest = manifest_of(list(self._queues.values()), index_end, index_files, self.deleted)
+        self.generation += 1
+        save_manifest(
+            self._disk, self.settings.path, msgspec.structs.replace(manifest, generation=self.generation)
+        )
         interval_s = self.settings.queue_flush_thorough_interval_ms / 1000
         self._thorough_at = self._clock.monotonic() + interval_s
 
@@ -146,6 +160,8 @@ class Housekeeper:
             with self._lock:
                 self._dispatcher.forget_topic(topic)
                 self._queues.delete_topic(topic)
+                # Its records are still in the log: recovery must not bring them back.
+                self.deleted[topic] = self._log.appended
             self._unsynced = {queue: None for queue in self._unsynced if queue.topic != topic}
             self._save_manifest()
 

@@ -98,7 +98,17 @@ class Index:
             index._newest_name = name
             index._open_file(directory / name)
         index._open_newest(clean=clean)
+        if not clean:
+            index._make_durable()
         return index
+
+    def _make_durable(self) -> None:
+        """A killed process leaves what is in memory alone. It is relied on from now on, so it has to stay."""
+        for file in self._files:
+            file.sync()
+        if self._files:
+            self._disk.sync_directory(self._directory)
+            self._disk.sync_directory(self._directory.parent)
 
     def _open_file(self, path: Path) -> None:
         if self.rebuild_from is not None:
@@ -152,6 +162,11 @@ class Index:
     def last_physical_offset(self) -> int:
         """As `end_physical_offset`, but -1 if there is none."""
         return -1 if all(file.is_empty for file in self._files) else self.end_physical_offset
+
+    @property
+    def file_names(self) -> list[str]:
+        """The files that are on disk, oldest first."""
+        return [file.path.name for file in self._files if file.is_on_disk]
 
     @property
     def pending_count(self) -> int:

@@ -340,6 +340,15 @@ class IndexFile:
             if self.is_sealed:
                 self._slots = None
 
+    @property
+    def is_on_disk(self) -> bool:
+        return self._file is not None
+
+    def sync(self) -> None:
+        """Return when all that was written is on the medium. Raises OSError."""
+        if self._file is not None:
+            self._file.sync()
+
     def _slot_runs(self) -> list[tuple[int, array[int]]]:
         """Copies of the slots to be written: the number of the first slot, and all of a run of pages."""
         slots = self._slots

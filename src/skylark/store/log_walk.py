@@ -43,7 +43,9 @@ class LogWalk:
         *,
         require_crc_property: bool = False,
         step_over_damage: bool = True,
+        refuse_zeros: bool = False,
     ) -> None:
+        self._refuse_zeros = refuse_zeros
         self._log = commit_log
         self._require_crc_property = require_crc_property
         self._step_over_damage = step_over_damage
@@ -61,7 +63,13 @@ class LogWalk:
         while position is not None and position < end and files.start_of(position) in files.starts:
             file_end = files.start_of(position) + file_bytes
             data = self._log.read(position, min(chunk_bytes, end - position))
-            scan = Scan(data, position, file_end, require_crc_property=self._require_crc_property)
+            scan = Scan(
+                data,
+                position,
+                file_end,
+                require_crc_property=self._require_crc_property,
+                refuse_zeros=self._refuse_zeros,
+            )
             for record in scan:
                 yield record
                 self.end = record.physical_offset + record.size
@@ -146,6 +154,7 @@ class LogWalk:
             position,
             start + self._log.file_bytes,
             require_crc_property=self._require_crc_property,
+            refuse_zeros=self._refuse_zeros,
         )
         return next(iter(scan), None)
 

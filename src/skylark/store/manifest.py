@@ -17,7 +17,7 @@ from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk
 
 FRAME = struct.Struct(">II")  # bytes of JSON, CRC
-FILE_NAME = "skylark-queues"
+FILE_NAMES = ("skylark-queues", "skylark-queues-2")
 
 
 class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
@@ -32,9 +32,15 @@ class Manifest(msgspec.Struct, frozen=True):
     queues: list[QueueExtent] = []
     index_end: int = -1
     """Physical offset of the last indexed record, -1 without one."""
+    index_files: list[str] = []
+    deleted: dict[str, int] = {}
+    """By topic: records below this physical offset belong to one that was deleted."""
+    generation: int = 0
 
 
-def manifest_of(queues: Iterable[ConsumeQueue], index_end: int) -> Manifest:
+def manifest_of(
+    queues: Iterable[ConsumeQueue], index_end: int, index_files: list[str], deleted: dict[str, int]
+) -> Manifest:
     """What is durable now. The flush thread, right after it synced."""
     return Manifest(
         [
@@ -43,14 +49,16 @@ def manifest_of(queues: Iterable[ConsumeQueue], index_end: int) -> Manifest:
             if queue.file_starts
         ],
         index_end,
+        index_files,
+        deleted,
     )
 
 
 def save_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:
-    """Replace the file. Raises OSError, DiskFull."""
+    """Replace the older of two files: a crash in the middle leaves the other. Raises OSError, DiskFull."""
     data = msgspec.json.encode(manifest)
     framed = FRAME.pack(len(data), crc32(data)) + data
-    file = disk.create(root / FILE_NAME, len(framed))
+    file = disk.create(root / FILE_NAMES[manifest.generation % len(FILE_NAMES)], len(framed))
     file.write([framed], 0)
     file.sync()
     disk.sync_directory(root)
@@ -58,9 +66,14 @@ def save_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:
 
 
 def load_manifest(disk: Disk, root: Path) -> Manifest | None:
-    """None where there is none, or where a crash tore it: recovery then goes by the log alone."""
+    """The newest whole one; None where there is none: recovery then goes by the log alone."""
+    found = [manifest for name in FILE_NAMES if (manifest := _load(disk, root / name)) is not None]
+    return max(found, key=lambda manifest: manifest.generation, default=None)
+
+
+def _load(disk: Disk, path: Path) -> Manifest | None:
     try:
-        file = disk.open(root / FILE_NAME)
+        file = disk.open(path)
     except FileNotFoundError:
         return None
     data = file.read(file.length, 0)
@@ -69,6 +82,6 @@ def load_manifest(disk: Disk, root: Path) -> Manifest | None:
         return None
     length, crc = FRAME.unpack_from(data)
     text = data[FRAME.size : FRAME.size + length]
-    if len(text) != length or crc32(text) != crc:
+    if not text or len(text) != length or crc32(text) != crc:
         return None
     return msgspec.json.decode(text, type=Manifest)

@@ -23,7 +23,7 @@ from skylark.store.dispatch import Arrival, Dispatcher
 from skylark.store.flush import Answer, FlushWaiters, LogFlusher, Service
 from skylark.store.housekeeping import Housekeeper
 from skylark.store.index import Index
-from skylark.store.manifest import load_manifest
+from skylark.store.manifest import Manifest, load_manifest
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.queue_table import QueueTable
 from skylark.store.reading import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
@@ -99,7 +99,7 @@ class MessageStore:
             self._dispatcher = Dispatcher(self.log, self.queues, self.index)
             recovery = Recovery(disk, settings, self.log, self.queues, self.index, self._dispatcher)
             self.report = recovery.run(clean_exit=clean_exit, checkpoint=checkpoint, manifest=manifest)
-            self._begin_serving(checkpoint or Checkpoint())
+            self._begin_serving(checkpoint or Checkpoint(), manifest or Manifest())
         except BaseException:
             self._file_lock.release()
             raise
@@ -128,12 +128,12 @@ class MessageStore:
             clean=clean_exit,
         )
 
-    def _begin_serving(self, checkpoint: Checkpoint) -> None:
+    def _begin_serving(self, checkpoint: Checkpoint, manifest: Manifest) -> None:
         report = self.report
         self.log.last_timestamp = max(report.last_timestamp, checkpoint.logics_timestamp)
         self.log.unsynced_names = bool(self.log.files.starts)
         # What recovery left in the page cache becomes durable before anything is acknowledged on top of it.
-        self.log.sync(self.log.files.start_of(max(self.log.appended - 1, 0)), self.log.appended)
+        self.log.sync(min(report.scanned_from, max(self.log.appended - 1, 0)), self.log.appended)
         self.flusher.flushed = self.log.appended
         self.reader.hot.written_from = self.log.appended
         if report.last_record >= 0:
@@ -142,6 +142,8 @@ class MessageStore:
             self._disk, self._clock, self.settings, self.log, self.queues, self.index, self._dispatcher,
             self.flusher, self._checkpoint_file, checkpoint, self._lock,
         )  # fmt: skip
+        self.housekeeper.deleted = dict(manifest.deleted)
+        self.housekeeper.generation = manifest.generation
         self.housekeeper.flush()
 
     def start(self) -> None:

@@ -222,6 +222,10 @@ class LogReader:
             start = physical_offset - physical_offset % file_bytes
             position = physical_offset - start
             view = views.get(start) or log.view(start)
+            if view is None and not 0 <= physical_offset < log.appended:
+                result.damaged += 1
+                next_offset += 1
+                continue
             if view is None or size == BLANK_UNIT_SIZE:
                 no_data_before = start + file_bytes if view is None else no_data_before
                 result.status = GetStatus.MESSAGE_WAS_REMOVING

@@ -18,7 +18,9 @@ from skylark.model.record import (
     BLANK,
     BLANK_BYTES,
     MAGIC_BLANK,
+    RECORD_BYTES_MIN,
     Scan,
+    ScannedRecord,
     encode,
 )
 from skylark.settings import StoreSettings
@@ -32,6 +34,7 @@ from skylark.store.log_walk import SCAN_BYTES, Damage, LogWalk
 from skylark.store.manifest import Manifest
 from skylark.store.mapped_file import NAME_DIGITS
 from skylark.store.queue_table import QueueTable
+from skylark.store.unit import NO_UNIT_MASK
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,8 @@ class Recovery:
         self._queues = queues
         self._index = index
         self._dispatcher = dispatcher
+        self._deleted: dict[bytes, int] = {}
+        self._implausible = 0
         self.report = RecoveryReport()
 
     def run(
@@ -88,10 +93,15 @@ class Recovery:
         report.clean_exit = clean_exit
         self._load_log()
         report.problems += [str(problem) for problem in self._queues.load()]
+        if clean_exit and manifest is not None:
+            # The exit wrote down how long each queue is: what lies behind is not ours.
+            for extent in manifest.queues:
+                self._queues[extent.topic, extent.queue_id].cut_to(extent.units)
         claimed = self._claimed(clean_exit, checkpoint)
         start = self._trusted_up_to(clean_exit, checkpoint)
         for queue in self._queues.values():
             queue.truncate(start)
+        start = min(start, self._forget_deleted(manifest))
         self._reset_short_queues(manifest)
         start = self._log.min_offset if report.rebuilt_queues else min(start, self._index_behind(manifest))
         report.scanned_from = start
@@ -148,6 +158,8 @@ class Recovery:
         """The physical offset below which log and consume queues are known to be whole and to agree."""
         files = self._log.files
         if not files.starts:
+            if any(queue.max_offset for queue in self._queues.values()):
+                self.report.add_problem("no commit log file is left, though consume queues know records")
             return 0
         dispatched = max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
         if checkpoint is not None and checkpoint.durable_offset is not None:
@@ -176,6 +188,20 @@ class Recovery:
                 return start
         return self._log.min_offset
 
+    def _forget_deleted(self, manifest: Manifest | None) -> int:
+        """Drop units of deleted topics that a crash left; returns from where their successors are read."""
+        start = 1 << 63
+        if manifest is None:
+            return start
+        self._deleted = {topic.encode(): end for topic, end in manifest.deleted.items()}
+        for topic, end in manifest.deleted.items():
+            for queue in list(self._queues.of_topic(topic)):
+                first = queue.unit(queue.min_offset) if queue.max_offset > queue.min_offset else None
+                if first is not None and first[0] < end:
+                    queue.reset()
+                    start = min(start, end)
+        return max(start, self._log.min_offset)
+
     def _reset_short_queues(self, manifest: Manifest | None) -> None:
         for extent in manifest.queues if manifest else []:
             queue = self._queues[extent.topic, extent.queue_id]
@@ -196,6 +222,11 @@ class Recovery:
             return 1 << 63
         for problem in self._index.problems:
             self.report.add_problem(problem)
+        lost = set(manifest.index_files) - set(self._index.file_names) if manifest is not None else set()
+        if lost and self._index.rebuild_from is None:
+            self.report.add_problem(f"index files {', '.join(sorted(lost))} are lost, all are built again")
+            self._index.destroy()
+            return self._log.min_offset
         end = self._index.last_physical_offset
         if self._index.rebuild_from is not None:
             end = self._index.rebuild_from
@@ -212,9 +243,16 @@ class Recovery:
     def _replay(self, start: int) -> set[ConsumeQueue]:
         """Dispatch every record from `start`; returns the queues that miss units before a record."""
         gaps: set[ConsumeQueue] = set()
-        walk = LogWalk(self._log, start, require_crc_property=self._settings.verify_crc_property)
+        walk = LogWalk(
+            self._log,
+            start,
+            require_crc_property=self._settings.verify_crc_property,
+            refuse_zeros=not self.report.clean_exit,
+        )
         self._log.appended = self._log.files.end
         self._dispatch_all(walk, gaps)
+        if self._log.files.starts and walk.end == self._log.files.end:
+            self.report.add_problem(f"the commit log file from {walk.end} on is missing")
         self._log.appended = walk.end
         self.report.end = walk.end
         for damage in walk.damages:
@@ -229,8 +267,7 @@ class Recovery:
         since_write = 0
         for record in walk:
             try:
-                if not self._dispatcher.dispatch(record):
-                    gaps.add(self._queues[record.topic.decode(errors="replace"), record.queue_id])
+                self._dispatch(record, walk, gaps)
             except ValueError as error:
                 report.add_problem(f"record at {record.physical_offset} has an impossible queue: {error}")
                 continue
@@ -243,6 +280,35 @@ class Recovery:
                 since_write = 0
             elif self._index is not None and self._index.pending_count > INDEX_PENDING_MAX:
                 self._build_index()
+
+    def _dispatch(self, record: ScannedRecord, walk: LogWalk, gaps: set[ConsumeQueue] | None) -> None:
+        """Dispatch a record whose queue offset can be right; `gaps` takes queues that must be built anew."""
+        if record.physical_offset < self._deleted.get(record.topic, 0):
+            return
+        queue = self._queues[record.topic.decode(errors="replace"), record.queue_id]
+        if not record.sys_flag & NO_UNIT_MASK and not self._is_plausible(record, queue, walk):
+            if gaps is not None and self.report.scanned_from > self._log.min_offset:
+                gaps.add(queue)
+                return
+            self._implausible += 1
+            self.report.add_problem(
+                f"record at {record.physical_offset} says queue offset {record.queue_offset}, "
+                f"{queue.max_offset} comes next in {queue.topic}/{queue.queue_id}: it is left out"
+            )
+            return
+        self._dispatcher.dispatch(record)
+
+    def _is_plausible(self, record: ScannedRecord, queue: ConsumeQueue, walk: LogWalk) -> bool:
+        """Whether a record's queue offset fits: a bit of it may have flipped, no CRC covers it."""
+        gap = record.queue_offset - queue.max_offset
+        if gap < 0:
+            unit = queue.unit(record.queue_offset) if record.queue_offset >= queue.min_offset else None
+            return unit is not None and unit[0] == record.physical_offset
+        lost_bytes = sum(damage.physical_to - damage.physical_from for damage in walk.damages)
+        if gap <= lost_bytes // RECORD_BYTES_MIN + self._implausible:
+            return True
+        begins_late = queue.max_offset == 0 and not queue.file_starts and self._log.min_offset > 0
+        return begins_late and self.report.scanned_from == self._log.min_offset
 
     def _build_index(self) -> None:
         while self._index is not None and self._index.build():
@@ -267,21 +333,26 @@ class Recovery:
             return
         for queue in again:
             self._reset(queue)
-        for record in LogWalk(self._log, self._log.min_offset):
+        walk = LogWalk(self._log, self._log.min_offset)
+        self._implausible = 0
+        for record in walk:
             if self._queues.get((record.topic.decode(errors="replace"), record.queue_id)) in again:
-                self._dispatcher.dispatch(record)
+                self._dispatch(record, walk, None)
 
     # Repair
 
     def _plug(self, damage: Damage) -> None:
         """Copy the damaged bytes aside and put something that readers step over in their place."""
+        behind = LogWalk(self._log, 0).record_at(damage.physical_to)
+        # Of the same time as what follows: store times do not go back along the log.
+        timestamp = behind.store_timestamp if behind is not None else self.report.last_timestamp
         for start in self._log.files.starts:
             low = max(damage.physical_from, start)
             high = min(damage.physical_to, start + self._log.file_bytes)
             if low < high:
                 data = self._log.read(low, high - low)
                 self._set_aside(low, data)
-                filler = filler_for(low, high, start + self._log.file_bytes, self.report.last_timestamp)
+                filler = filler_for(low, high, start + self._log.file_bytes, timestamp)
                 if filler is not None:
                     self._log.file(start).write([filler], low - start)
                     self._log.file(start).sync()
@@ -313,9 +384,12 @@ class Recovery:
         for damage in self.report.damages:
             if damage.lost is not None:
                 topic, queue_id, queue_offset = damage.lost
+                lost_records = (damage.physical_to - damage.physical_from) // RECORD_BYTES_MIN
                 with suppress(ValueError):
                     queue = self._queues[topic, queue_id]
-                    claimed[queue] = max(claimed.get(queue, 0), queue_offset + 1)
+                    # A damaged head may say anything: no more is believed than what can be lost there.
+                    if queue_offset < queue.max_offset + lost_records:
+                        claimed[queue] = max(claimed.get(queue, 0), queue_offset + 1)
 
     def _finish(self, claimed: dict[ConsumeQueue, int]) -> None:
         for queue in self._queues.values():

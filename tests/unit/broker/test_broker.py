@@ -17,12 +17,12 @@ from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.admin import UpdateBrokerConfig
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
+from skylark.protocol.requests.topic import DeleteTopicInBroker
 from skylark.remoting.rate import RequestRate
 from skylark.settings import BrokerSettings
 from skylark.settings.store import FlushMode
 from tests.support.broker import BrokerClient, broker_settings, consumer, running_broker, until
 from tests.support.simulated_disk import SimulatedDisk
-from tests.support.store import ROOT
 
 SYNC = {"flush_mode": FlushMode.SYNC}
 
@@ -35,9 +35,10 @@ def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def disk_in_memory() -> SimulatedDisk:
+def disk_in_memory(root: Path) -> SimulatedDisk:
+    """For the store alone; metadata lies on the real one."""
     disk = SimulatedDisk()
-    disk.make_directory(ROOT)
+    disk.make_directory(root)
     return disk
 
 
@@ -113,6 +114,23 @@ async def test_topics_that_only_the_store_knows_are_adopted(
         assert [message.body for message in await client.pull("T", 3)] == [b"kept"]
 
 
+async def test_late_messages_bring_back_a_topic_that_was_lost_and_none_that_was_deleted(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running_broker(tmp_path, store={"delay_levels": "1s"}) as broker,
+        BrokerClient(broker.address) as client,
+    ):
+        for topic in ("Lost", "Deleted"):
+            await client.send(topic, b"late", 2, properties={"DELAY": "1"})
+        # As if the broker had been killed before it wrote the topic down.
+        broker.topics._remove(broker.topics._topics["Lost"])
+        await client.ask(DeleteTopicInBroker("Deleted"))
+        await until(lambda: broker.store.max_offset("Deleted", 2) == 1)
+        assert [message.body for message in await client.pull("Lost", 2)] == [b"late"]
+        assert broker.topics.get("Deleted") is None
+
+
 # --- Stopping, and starting again ---
 
 
@@ -167,9 +185,9 @@ async def test_stopping_answers_who_waits_for_messages(tmp_path: Path) -> None:
         assert (await waiting).code == 19
 
 
-async def test_stopping_answers_who_waits_for_the_disk() -> None:
-    disk = disk_in_memory()
-    broker = Broker(broker_settings(ROOT, store=SYNC), disk=disk)
+async def test_stopping_answers_who_waits_for_the_disk(tmp_path: Path) -> None:
+    disk = disk_in_memory(tmp_path)
+    broker = Broker(broker_settings(tmp_path, store=SYNC), disk=disk)
     await broker.start()
     async with BrokerClient(broker.address) as client:
         await client.send("T", b"first")
@@ -183,10 +201,12 @@ async def test_stopping_answers_who_waits_for_the_disk() -> None:
         await stopping
 
 
-async def test_stopping_does_not_wait_for_ever_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopping_does_not_wait_for_ever_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("skylark.store.message_store.STOP_TIMEOUT_S", 0.1)
-    disk = disk_in_memory()
-    broker = Broker(broker_settings(ROOT, store=SYNC, shutdown_timeout_ms=200), disk=disk)
+    disk = disk_in_memory(tmp_path)
+    broker = Broker(broker_settings(tmp_path, store=SYNC, shutdown_timeout_ms=200), disk=disk)
     await broker.start()
     async with BrokerClient(broker.address) as client:
         await client.send("T", b"first")
@@ -197,7 +217,7 @@ async def test_stopping_does_not_wait_for_ever_for_the_disk(monkeypatch: pytest.
             await broker.stop()
         assert (await waiting).queue_offset == 1  # FLUSH_DISK_TIMEOUT says where, too
         disk.hold_sync.set()
-    assert disk.exists(ROOT / "abort")  # this was no clean exit
+    assert disk.exists(abort_marker(tmp_path))  # this was no clean exit
 
 
 async def test_a_stopped_broker_takes_nothing(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ class Rig:
         )
         self.store.open()
         self.cold_reads = 0
-        self.schedule = Schedule(self.store, self.clock, self.delays_ms, self.read)
+        self.adopted: list[dict[str, int]] = []
+        self.schedule = Schedule(self.store, self.clock, self.delays_ms, self.read, self.adopted.append)
 
     async def read(self, work: Callable[[], T]) -> T:
         self.cold_reads += 1
@@ -124,6 +125,15 @@ async def test_what_is_delivered_is_what_was_sent(rig: Rig) -> None:
     expected = {"TAGS": "t", "UNIQ_KEY": "u", "WAIT": "true", "DELAY": "1"}
     assert delivered.properties == {**expected, "REAL_TOPIC": "U", "REAL_QID": "3"}
     assert delivered.store_timestamp == rig.clock.now_ms()
+
+
+async def test_the_topics_of_what_is_delivered_are_named(rig: Rig) -> None:
+    """A broker that was killed just after it had made a topic may not know it any more."""
+    rig.delay(b"1", 1, "U", 3)
+    rig.delay(b"2", 1, "V")
+    rig.clock.advance(1_000)
+    await rig.deliver()
+    assert rig.adopted == [{"U": 4, "V": 1}]
 
 
 async def test_ten_thousand_become_due_together() -> None:

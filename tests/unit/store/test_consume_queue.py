@@ -14,7 +14,7 @@ from skylark.store.consume_queue import ConsumeQueue, check_topic
 from skylark.store.disk import RealDisk
 from skylark.store.mapped_file import OpenFiles, file_name
 from skylark.store.unit import BLANK_UNIT, BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
-from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
+from tests.support.simulated_disk import Fault, Kind, Operation, SimulatedDisk
 
 ROOT = Path("/consumequeue")
 DIRECTORY = ROOT / "TopicTest" / "1"
@@ -142,8 +142,8 @@ def test_published_units_are_readable_before_they_are_written(
 
 def test_a_unit_that_is_there_is_left_alone(queue: ConsumeQueue) -> None:
     add(queue, 0, 1)
-    assert not queue.add(0, 9999, 1, 1)
-    assert not queue.add(1, 9999, 1, 1)
+    assert not queue.add(0, 50, 1, 1)
+    assert not queue.add(1, 1050, 1, 1)
     assert offsets(queue) == [0, 1000]
 
 
@@ -203,17 +203,23 @@ def test_units_are_in_memory_or_not(disk: SimulatedDisk, queue: ConsumeQueue) ->
 
 
 def test_only_what_changed_is_synced(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
+    synced: list[Path] = []
+
+    def watch(operation: Operation) -> None:
+        if operation.kind in (Kind.SYNC, Kind.SYNC_DIRECTORY):
+            synced.append(operation.path)
+
+    disk.observer = watch
     add(queue, *range(25))
     write(queue)
-    assert disk.counts[Kind.SYNC] == 3
-    directories = disk.counts[Kind.SYNC_DIRECTORY]
-    assert directories == 3  # the queue's, the topic's and the one of all topics
+    files = {DIRECTORY / file_name(start) for start in (0, 200, 400)}
+    assert files | {DIRECTORY, DIRECTORY.parent, ROOT} <= set(synced)
+    synced.clear()
     add(queue, 25)
     write(queue)
-    assert disk.counts[Kind.SYNC] == 4
-    assert disk.counts[Kind.SYNC_DIRECTORY] == directories
+    assert synced == [DIRECTORY / file_name(400)]
     write(queue)
-    assert disk.counts[Kind.SYNC] == 4
+    assert len(synced) == 1
 
 
 def test_a_file_cleaned_before_it_was_synced_is_no_error(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
@@ -290,6 +296,28 @@ def test_a_queue_of_which_only_a_name_is_left_begins_anew(disk: SimulatedDisk) -
     queue = loaded(disk)
     add(queue, 20, 21)
     assert offsets(queue) == [20000, 21000]
+
+
+def test_a_queue_begins_anew_with_its_topic(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
+    """Deleted and made again, a queue counts from 0, further on in the log: the old units are not its own."""
+    for written in (True, False):
+        queue.reset()
+        add(queue, *range(15))
+        if written:
+            write(queue)
+        assert not queue.add(3, 3000, RECORD_BYTES, 0)  # a record that is read again
+        assert queue.add(0, 20_000, RECORD_BYTES, 0)
+        assert offsets(queue) == [20_000]
+        assert queue.add(1, 20_100, RECORD_BYTES, 0)
+        write(queue)
+        assert offsets(loaded(disk)) == [20_000, 20_100]
+
+
+def test_a_queue_whose_end_is_lost_does_not_begin_anew(queue: ConsumeQueue) -> None:
+    add(queue, *range(5))
+    queue.fill_to(8)
+    assert not queue.add(3, 3000, RECORD_BYTES, 0)
+    assert queue.max_offset == 8
 
 
 def test_a_queue_cut_down_to_nothing_can_begin_earlier(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
@@ -421,6 +449,22 @@ def test_a_reset_forgets_everything(disk: SimulatedDisk, queue: ConsumeQueue) ->
     add(queue, 3)
     write(queue)
     assert disk.files(DIRECTORY) == [file_name(0)]
+
+
+def test_names_that_a_killed_process_left_become_durable(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
+    add(queue, *range(5))
+    write(queue)
+    add(queue, *range(5, 12))
+    queue.write()
+    image = disk.kill_image()
+    disk.create(DIRECTORY / file_name(400), FILE_BYTES)
+    for killed, end in ((image, 12), (disk.kill_image(), 22)):
+        again = loaded(killed)
+        again.truncate(5000)
+        add(again, *range(5, end))
+        write(again)
+        for seed in range(20):
+            assert loaded(killed.crash_image(random.Random(seed))).max_offset == end
 
 
 @pytest.mark.parametrize("wound", ["cut", "reset", "unusable"])

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from skylark.store.manifest import FILE_NAME, Manifest, QueueExtent, load_manifest, manifest_of, save_manifest
+from skylark.store.manifest import (
+    FILE_NAMES,
+    Manifest,
+    QueueExtent,
+    load_manifest,
+    manifest_of,
+    save_manifest,
+)
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, message, opened, put_all, simulated_disk
 
-PATH = ROOT / FILE_NAME
-MANIFEST = Manifest([QueueExtent("alpha", 0, 0, 7), QueueExtent("%RETRY%订单", 3, 200, 15)], 4711)
+PATH = ROOT / FILE_NAMES[0]
+MANIFEST = Manifest(
+    [QueueExtent("alpha", 0, 0, 7), QueueExtent("%RETRY%订单", 3, 200, 15)],
+    4711,
+    ["20231114221320000"],
+    {"gone": 1234},
+)
 
 
 @pytest.fixture
@@ -40,6 +52,9 @@ def test_a_torn_one_is_none(disk: SimulatedDisk) -> None:
         assert load_manifest(disk, ROOT) is None, length
         disk.cut(PATH, len(whole))
         disk.overwrite(PATH, 0, whole)
+    disk.overwrite(PATH, 0, bytes(len(whole)))
+    assert load_manifest(disk, ROOT) is None
+    disk.overwrite(PATH, 0, whole)
     for position in range(len(whole)):
         disk.flip_bit(PATH, position)
         assert load_manifest(disk, ROOT) is None, position
@@ -51,9 +66,22 @@ def test_it_counts_what_is_on_disk() -> None:
     with opened() as store:
         put_all(store, [message("alpha", 0), message("alpha", 0), message("beta", 1)])
         store.get("never-written", 0, 0, 1)
-        assert manifest_of(store.queues.values(), 5) == Manifest([], 5)
+        assert manifest_of(store.queues.values(), 5, ["f"], {"old": 7}) == Manifest([], 5, ["f"], {"old": 7})
         store.housekeeper.flush()
         put_all(store, [message("alpha", 0)])
-        assert manifest_of(store.queues.values(), 5) == Manifest(
+        assert manifest_of(store.queues.values(), 5, [], {}) == Manifest(
             [QueueExtent("alpha", 0, 0, 2), QueueExtent("beta", 1, 0, 1)], 5
         )
+
+
+def test_a_crash_in_the_middle_leaves_the_one_before(disk: SimulatedDisk) -> None:
+    for generation in range(1, 6):
+        save_manifest(disk, ROOT, Manifest(index_end=generation, generation=generation))
+        newest = load_manifest(disk, ROOT)
+        assert newest is not None
+        assert newest.index_end == generation
+        path = ROOT / FILE_NAMES[generation % 2]
+        disk.flip_bit(path, 10)
+        older = load_manifest(disk, ROOT)
+        assert (older.index_end if older else 0) == generation - 1
+        disk.flip_bit(path, 10)

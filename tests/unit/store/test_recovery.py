@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skylark.clock import Clock
 from skylark.errors import BadStoreFile
 from skylark.model.message import SystemFlag
 from skylark.model.record import BLANK, MAGIC_BLANK, RECORD_BYTES_MIN, Scan, decode
@@ -14,6 +15,7 @@ from skylark.settings import FlushMode, StoreSettings
 from skylark.store import log_walk, recovery
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.log_walk import LogWalk
+from skylark.store.manifest import FILE_NAMES
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
 from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC, filler_for
@@ -46,17 +48,24 @@ def log_file(start: int) -> Any:
     return LOG / file_name(start)
 
 
+def put_numbered(store: MessageStore, clock: Clock, count: int, size: int) -> None:
+    assert isinstance(clock, ManualClock)
+    for number in range(count):
+        put_all(store, [sized(size, fill=b"%04d" % number)])
+        clock.advance(7)
+
+
 def fill(disk: SimulatedDisk, count: int = 12, size: int = 1000, **changes: Any) -> None:
     """A store with so many numbered messages, closed in order."""
     with opened(small_settings(**changes), disk, disk.clock) as store:
-        put_all(store, [sized(size, fill=b"%04d" % number) for number in range(count)])
+        put_numbered(store, disk.clock, count, size)
 
 
 def killed(disk: SimulatedDisk, count: int = 12, size: int = 1000, **changes: Any) -> SimulatedDisk:
     """The same, but its process ended without a word."""
     store = MessageStore(small_settings(**changes), disk=disk, clock=disk.clock)
     store.open()
-    put_all(store, [sized(size, fill=b"%04d" % number) for number in range(count)])
+    put_numbered(store, disk.clock, count, size)
     image = disk.kill_image()
     store.close()
     return image
@@ -145,11 +154,38 @@ def test_after_a_power_loss_everything_flushed_is_there(disk: SimulatedDisk, see
     check_usable(image)
 
 
+@pytest.mark.parametrize("mode", list(FlushMode))
+def test_what_was_found_after_a_kill_outlives_a_power_loss(disk: SimulatedDisk, mode: FlushMode) -> None:
+    """Whatever recovery shows again is durable then, even if the killed process had only written it."""
+    settings = small_settings(flush_mode=mode)
+    store = MessageStore(settings, disk=disk, clock=disk.clock)
+    store.open()
+    for number in range(60):
+        store.append([message(body=b"%04d" % number + bytes(100), keys=f"k{number}")])
+        if number == 50:
+            store.flusher.flushed = store.appended_offset  # as if, so that queues and index are written
+            store.advance()
+            store.build_index()
+            store.housekeeper._write_queues()
+            assert store.index is not None
+            store.index.flush()
+    image = disk.kill_image()
+    store.close()
+    again = MessageStore(settings, disk=image, clock=disk.clock)
+    again.open()
+    for seed in range(8):
+        with opened(settings, image.crash_image(random.Random(seed))) as last:
+            assert numbers(last) == list(range(60))
+            for number in range(60):
+                assert len(last.messages_by_key("T", f"k{number}")) == 1, number
+    again.close()
+
+
 def test_store_times_go_on_where_they_were(disk: SimulatedDisk) -> None:
     fill(disk)
     clock = ManualClock(1000)
     with opened(disk=disk, clock=clock) as store:
-        assert placed(store.append([message()])[0]).store_timestamp == disk.clock.now_ms()
+        assert placed(store.append([message()])[0]).store_timestamp == disk.clock.now_ms() - 7
 
 
 # The log's tail
@@ -250,6 +286,8 @@ def test_a_record_that_fails_its_crc_is_told_and_its_neighbours_stay(
         # In its place there is now a record that readers, ours and others', step over.
         filler = decode(image.content(log_file(FILE_BYTES)), 1000)
         assert (filler.topic, filler.size) == (FILLER_TOPIC, 1000)
+        times = [record.store_timestamp for record in LogWalk(store.log, 0)]
+        assert times == sorted(times)
     check_usable(image)
 
 
@@ -409,7 +447,7 @@ def test_what_does_not_belong_into_the_log_is_told(disk: SimulatedDisk) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "lost", [QUEUE, QUEUE / file_name(0), QUEUE / file_name(200), ROOT / "consumequeue", ROOT / "index",
-             ROOT / "checkpoint", ROOT / "skylark-queues"],
+             ROOT / "checkpoint", *(ROOT / name for name in FILE_NAMES)],
     ids=lambda path: "-".join(path.parts[2:]),
 )  # fmt: skip
 def test_what_is_derived_is_built_again(disk: SimulatedDisk, lost: Any, clean: bool) -> None:
@@ -508,6 +546,31 @@ def test_a_damaged_index_file_is_told_and_built_again(disk: SimulatedDisk, numbe
     check_usable(disk)
 
 
+@pytest.mark.parametrize("leftover", ["nothing", "old units", "no units"])
+def test_a_deleted_topic_stays_deleted_and_its_successor_stays(disk: SimulatedDisk, leftover: str) -> None:
+    store = MessageStore(small_settings(), disk=disk, clock=disk.clock)
+    store.open()
+    put_all(store, [message("a", body=b"old") for _ in range(5)] + [message("b", body=b"kept")])
+    store.flush_log()
+    store.build_index()
+    store.housekeeper.flush()
+    path = ROOT / "consumequeue" / "a" / "0" / file_name(0)
+    old_units = disk.content(path)
+    store.housekeeper.delete_topic("a")
+    put_all(store, [message("a", body=b"new"), message("a", body=b"newer")])
+    image = disk.kill_image()
+    store.close()
+    if leftover == "old units":  # as if the deletion had not reached the medium
+        image.create(path, len(old_units)).write([old_units], 0)
+    elif leftover == "no units":
+        image.lose(ROOT / "consumequeue")
+    with opened(disk=image) as again:
+        assert bodies(again, "a") == [b"new", b"newer"]
+        assert [each.queue_offset for each in read_queue(again, "a")] == [0, 1]
+        assert bodies(again, "b") == [b"kept"]
+    check_usable(image)
+
+
 # What the log says
 
 
@@ -516,8 +579,8 @@ def test_topics_that_cannot_be_stored_are_told_and_left(disk: SimulatedDisk) -> 
         put_all(store, [message("aaaa", body=b"bad"), message(body=b"0001")])
     data = disk.content(log_file(0))
     disk.overwrite(log_file(0), data.index(b"aaaa"), b"../x")
-    disk.lose(ROOT / "consumequeue")
-    disk.lose(ROOT / "skylark-queues")
+    for name in ("consumequeue", *FILE_NAMES):
+        disk.lose(ROOT / name)
     with opened(disk=disk) as store:
         assert numbers(store) == [1]
         assert any("impossible queue" in problem for problem in store.report.problems)

@@ -40,6 +40,8 @@ Send = SendMessage | SendMessageV2
 RETRY_BY_HEADER_VERSION = 121
 """Clients from 3.4.9 on say themselves how often a message may be tried again."""
 
+ZERO_REMARK = "properties: a zero character is not allowed"
+"""Recovery takes zeros in a property text for what a power cut left."""
 LATEST_TIME_MS = 253_402_214_400_000
 """The last time that can be written down."""
 
@@ -146,6 +148,8 @@ class SendPath:
             unit_mode=request.unit_mode,
             now_ms=now_ms,
         )
+        if "\0" in text:
+            raise illegal(ZERO_REMARK)
         if config.order or config.attributes:
             self._check_topic(config, text)
         queue_id = request.queue_id
@@ -322,6 +326,8 @@ class SendPath:
         try:
             envelope = self._envelope(peer, command, now_ms)
             elements = split_batch(memoryview(command.body))
+            if any(b"\0" in element.properties for element in elements):
+                raise illegal(ZERO_REMARK)
         except BrokerError as error:
             self._refuse(peer, command, error)
             return

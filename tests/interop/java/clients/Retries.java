@@ -44,11 +44,11 @@ final class Retries {
             boolean done = body.equals("good") || body.equals("late") && message.getReconsumeTimes() == RETRIES;
             return done ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER;
         };
-        DefaultMQPushConsumer consumer = session.push("Retry");
-        consumer.setMaxReconsumeTimes(RETRIES);
-        consumer.subscribe(topic, "*");
-        consumer.registerMessageListener(listener);
-        consumer.start();
+        // The broker makes the group's retry topic at the first heartbeat; a consumer that has looked for it before
+        // looks again after 20 s, so one that does not matter goes ahead.
+        reading(topic, listener).shutdown();
+        Session.await("the retry topic", () -> session.hasRoute(MixAll.getRetryTopic(group)));
+        DefaultMQPushConsumer consumer = reading(topic, listener);
         DefaultMQProducer producer = session.producer("Retry");
         Map<String, String> ids = new TreeMap<>();
         for (String body : new String[] {"good", "late", "bad"}) {
@@ -75,6 +75,15 @@ final class Retries {
         consumer.shutdown();
         Session.equal(session.lag(group, topic), 0L, "messages not committed");
         Session.equal(session.lag(group, MixAll.getRetryTopic(group)), 0L, "retries not committed");
+    }
+
+    private DefaultMQPushConsumer reading(String topic, MessageListenerConcurrently listener) throws Exception {
+        DefaultMQPushConsumer consumer = session.push("Retry");
+        consumer.setMaxReconsumeTimes(RETRIES);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(listener);
+        consumer.start();
+        return consumer;
     }
 
     /** A reader of the dead letters of a group, started when there are some. */

@@ -18,6 +18,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 final class Session {
     static final long WAIT_MS = 30_000;
     static final int SEND_TIMEOUT_MS = 10_000;
+    static final int HEARTBEAT_MS = 1000;
     static final int QUEUES = 4;
 
     final String nameServer;
@@ -76,6 +77,9 @@ final class Session {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(named(what));
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("push" + instances.incrementAndGet());
+        // A client leaves out a heartbeat while it sends another, and the broker waits for what that would have told:
+        // a subscription's new version, or the group itself after a restart. The next one must not be 30 s away.
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(4);

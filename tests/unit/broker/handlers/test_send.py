@@ -147,9 +147,21 @@ async def test_property_text_without_its_last_separator(rig: Rig) -> None:
 
 async def test_separators_and_control_characters_in_properties(rig: Rig) -> None:
     # \x01 in a value stays; pieces without a name, a value or a separator count for nothing.
-    message = await stored(rig, properties="a\x01x\x01y\x02\x02\x01z\x02b\x02c\x01\x02d\x01\x00\x1f\n\x02")
+    message = await stored(rig, properties="a\x01x\x01y\x02\x02\x01z\x02b\x02c\x01\x02d\x01\x03\x1f\n\x02")
     own = {name: message.properties[name] for name in message.properties.keys() & {"a", "b", "c", "d", ""}}
-    assert own == {"a": "x\x01y", "d": "\x00\x1f\n"}
+    assert own == {"a": "x\x01y", "d": "\x03\x1f\n"}
+
+
+async def test_zeros_in_properties_would_look_like_a_torn_record(rig: Rig) -> None:
+    remark = "properties: a zero character is not allowed"
+    assert refusal(await answer(rig, properties="k\x01a\x00b\x02")) == (13, remark)
+    assert refusal(await answer(rig, body=batch(b"1"), batch=True, properties="k\x01\x00\x02")) == (
+        13,
+        remark,
+    )
+    inside = batch(b"1") + batch(b"2", named={"k": "\x00"})
+    assert refusal(await answer(rig, body=inside, batch=True)) == (13, remark)
+    assert rig.broker.store.appended_offset == 0
 
 
 async def test_a_duplicate_unique_key_the_last_one_counts(rig: Rig) -> None:
