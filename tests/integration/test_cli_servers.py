@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -122,6 +123,13 @@ def test_serve_takes_messages_and_keeps_them_over_a_restart(tmp_path: Path) -> N
         assert first.stop() == 0
     with started_serve(tmp_path) as second:
         assert pull(second.address("broker broker-a"), "orders") == [b"one", b"two"]
+
+
+def test_a_server_takes_all_descriptors_that_it_may_have(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with started_serve(tmp_path) as server:
+        soft, _ = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard
 
 
 def test_metrics_and_health_are_served(tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ class _SimulatedFile:
         self._check(writes=True)
         self._disk.allocate(self.path, self._inode, position, min(length, self.length - position))
 
-    def is_resident(self, position: int, length: int) -> bool:
-        return self._disk.resident
+    def read_resident(self, length: int, position: int) -> bytes | None:
+        return self.read(length, position) if self._disk.resident else None
 
     def close(self) -> None:
         self._is_open = False

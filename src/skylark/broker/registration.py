@@ -13,7 +13,7 @@ from skylark.errors import RocketMQError
 from skylark.model.record import crc32
 from skylark.protocol.bodies import RegisterBrokerBody, TopicConfig
 from skylark.protocol.requests.route import RegisterBroker, UnregisterBroker
-from skylark.remoting.aio import ConnectionPool
+from skylark.remoting.aio import ClientConnection, ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class Registration:
         self._due = {server: asyncio.Event() for server in self._servers}
         self._started = False
         self._registered: set[str] = set()
+        self._connections: dict[str, ClientConnection] = {}
         self._told: dict[str, int] = {}
         """By server: the version of the topics that it has heard of."""
         self._heard = asyncio.Condition()
@@ -105,6 +106,9 @@ class Registration:
     async def _register(self, server: str, changed: Iterable[TopicConfig] | None) -> None:
         broker, settings = self._broker, self._broker.live.current
         version = broker.topics.data_version.counter
+        connection = await self._pool.connection(server)
+        if connection is not self._connections.get(server):
+            changed = None  # it may have been started anew, and know nothing
         table = broker.topics.registered_table(changed)
         # Written in C: 10,000 topics must not hold up the loop.
         body = encode_document(RegisterBrokerBody(topic_config_serialize_wrapper=table))
@@ -120,6 +124,7 @@ class Registration:
         )
         result = await self._pool.call(server, request, timeout_s=settings.register_timeout_ms / 1000)
         self._told[server] = version
+        self._connections[server] = connection
         async with self._heard:
             self._heard.notify_all()
         if server not in self._registered:

@@ -101,6 +101,13 @@ class Schedule:
                 queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
                 self.offsets[level] = min(max(offset, queue.min_offset), queue.max_offset)
 
+    def follow(self, master: DelayOffsetTable) -> None:
+        """Take the master's progress, which may be ahead of what has arrived here."""
+        if master.offset_table != self.offsets:
+            self.offsets = dict(master.offset_table)
+            self.changes += 1
+        self.data_version = master.data_version or self.data_version
+
     def snapshot(self) -> Encode:
         """Return what writes the progress as it is now."""
         table = DelayOffsetTable(offset_table=dict(self.offsets), data_version=self.data_version)
@@ -176,10 +183,9 @@ class Schedule:
             due.append((physical_offset, size))
         return due
 
-    async def _units(self, queue: ConsumeQueue, first: int, count: int) -> bytes:
-        if queue.is_resident(first, count):
-            return queue.units(first, count)
-        return await self._read_cold(lambda: queue.units(first, count))
+    async def _units(self, queue: ConsumeQueue, first: int, count: int) -> bytes | bytearray:
+        units = queue.resident_units(first, count)
+        return await self._read_cold(lambda: queue.units(first, count)) if units is None else units
 
     async def _read(self, places: list[Place]) -> list[bytes | None]:
         """The records at these places; None for what cannot be read."""

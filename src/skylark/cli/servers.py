@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from skylark import __version__
+from skylark.cli.descriptors import raise_descriptor_limit
 from skylark.cli.mistake import Mistake
 from skylark.settings import BrokerSettings, FlushMode, NameServerSettings
 from skylark.settings.loading import Loaded, load_settings, to_properties
@@ -199,5 +200,6 @@ def _say_broker(started: float, server: Any) -> None:
 def _run(main: Coroutine[Any, Any, None]) -> None:
     import uvloop  # noqa: PLC0415 - the servers' loop alone
 
+    raise_descriptor_limit()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     uvloop.run(main)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import resource
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from skylark.cli.descriptors import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from skylark.store.reader import StoreReader
@@ -72,9 +72,7 @@ def open_reader(
     from skylark.settings import DELAY_LEVELS  # noqa: PLC0415  --help must not wait for it
     from skylark.store.reader import StoreReader  # noqa: PLC0415
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # a large log has more files than the usual limit allows
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_descriptor_limit()
     return StoreReader(
         directory,
         commit_log_path=commit_log,

@@ -1,5 +1,7 @@
 """Answers of the hot path as byte templates: no objects, no dictionaries, one formatting per answer."""
 
+from functools import lru_cache
+
 import msgspec
 
 from skylark.protocol.codes import ResponseCode
@@ -100,5 +102,6 @@ def _frame(header: bytes) -> bytes:
     return (_PREFIXES[length] if length < len(_PREFIXES) else prefix(length, 0)) + header
 
 
+@lru_cache(256)  # the status names of pulls, nearly always
 def _remark(remark: str | None) -> bytes:
     return b"" if remark is None else b',"remark":' + _encode_json(remark)

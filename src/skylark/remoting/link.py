@@ -5,8 +5,8 @@ Everything written while one read is handled, or in one turn of the loop, leaves
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from skylark.errors import BrokerError, ConnectionLost, LocalProtocolError, RequestTimeout, RocketMQError
 from skylark.protocol.codes import ResponseCode
@@ -25,6 +25,16 @@ Handler = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
 
 _JOIN_BYTES_MAX = 64 << 10  # up to here, copying small answers together is cheaper than a vectored write
 _REMARK_CHARS_MAX = 1_000
+
+
+class Waiter(Protocol):
+    """Who waits for an answer: a future, or whatever takes an answer or an error at once."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, reply: RemotingCommand, /) -> None: ...
+
+    def set_exception(self, error: BaseException, /) -> None: ...
 
 
 class Link(asyncio.Protocol):
@@ -46,7 +56,7 @@ class Link(asyncio.Protocol):
     ) -> None:
         self.address = ""
         self._loop = asyncio.get_running_loop()
-        self._codec: Connection[asyncio.Future[RemotingCommand]] = Connection(limits, typed=typed)
+        self._codec: Connection[Waiter] = Connection(limits, typed=typed)
         self._transport: asyncio.Transport | None = None
         self._tasks = tasks
         self._requests_in_flight_max = requests_in_flight_max
@@ -73,8 +83,12 @@ class Link(asyncio.Protocol):
 
     def write(self, *parts: Buffer) -> None:
         """Send frames, or the parts of one. On a connection that is closed nothing happens."""
+        self.write_parts(parts, sum(map(len, parts)))
+
+    def write_parts(self, parts: Iterable[Buffer], parts_bytes: int) -> None:
+        """Send parts whose length all together is known."""
         self._out += parts
-        self._out_bytes += sum(map(len, parts))
+        self._out_bytes += parts_bytes
         if self._out_bytes >= self._write_high_water_bytes:
             self._flush()
         elif not self._gathering and not self._flush_scheduled:

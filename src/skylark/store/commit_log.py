@@ -130,7 +130,9 @@ class CommitLog:
     def is_resident(self, physical_offset: int, size: int) -> bool:
         start = self.files.start_of(physical_offset)
         try:
-            return start in self.files.starts and self.file(start).is_resident(physical_offset - start, size)
+            if start not in self.files.starts:
+                return False
+            return self.file(start).read_resident(size, physical_offset - start) is not None
         except FileNotFoundError:  # cleaned in between
             return False
 

@@ -104,31 +104,35 @@ class ConsumeQueue:
 
     # Reading
 
-    def units(self, first: int, count: int) -> bytes:
+    def units(self, first: int, count: int) -> bytes | bytearray:
         """Up to `count` units from `first` on, never across a file's end; empty if the file is gone.
 
         The caller keeps within `min_offset` and `max_offset`.
         """
-        start, length = first * UNIT_BYTES, count * UNIT_BYTES
-        length = min(length, self._files.file_bytes - start % self._files.file_bytes)
+        start = first * UNIT_BYTES
+        length, tail = self._from_tail(start, count * UNIT_BYTES)
+        units = self._read(start, length) if tail is None else tail
+        return units[: len(units) - len(units) % UNIT_BYTES]
+
+    def resident_units(self, first: int, count: int) -> bytes | bytearray | None:
+        """What `units` gives, if it is in memory; None if it would wait for the disk."""
+        start = first * UNIT_BYTES
+        length, tail = self._from_tail(start, count * UNIT_BYTES)
+        if tail is not None:
+            return tail
+        file_start = self._files.start_of(start)
+        file = self._open_files.peek(self._files.directory, file_start)
+        return file.read_resident(length, start - file_start) if file is not None else None
+
+    def _from_tail(self, start: int, length: int) -> tuple[int, bytearray | None]:
+        """What is not in a file yet; else None, and how much of the length one read can bring."""
+        file_bytes = self._files.file_bytes
+        length = min(length, file_bytes - start % file_bytes)
         with self._lock:
             within = start - self._tail_start
             if within >= 0:
-                return bytes(self.tail[within : within + length])
-            length = min(length, -within)
-        data = self._read(start, length)
-        return data[: len(data) - len(data) % UNIT_BYTES]
-
-    def is_resident(self, first: int, count: int) -> bool:
-        """Whether `units` would be answered from memory."""
-        start = first * UNIT_BYTES
-        if start >= self._tail_start:
-            return True
-        file_start = self._files.start_of(start)
-        file = self._open_files.peek(self._files.directory, file_start)
-        file_end = file_start + self._files.file_bytes
-        length = min(count * UNIT_BYTES, self._tail_start - start, file_end - start)
-        return file is not None and file.is_resident(start - file_start, length)
+                return length, self.tail[within : within + length]
+            return min(length, -within), None
 
     def _read(self, start: int, length: int) -> bytes:
         file_start = self._files.start_of(start)
@@ -324,6 +328,19 @@ class ConsumeQueue:
         """The queue offset behind the last unit whose record starts before `physical_offset`."""
         first = self._files.first // UNIT_BYTES
         return self.search(first, self.max_offset, lambda at, size: size <= 0 or at >= physical_offset)
+
+    @property
+    def has_unusable_files(self) -> bool:
+        """Whether files of a wrong length, or behind a missing one, were found."""
+        return bool(self._unusable)
+
+    def clear_behind(self) -> None:
+        """Cut off what somebody wrote behind the last unit, or a crash left there. Before the store serves."""
+        start = self._files.start_of(self._tail_start)
+        if not self.tail and start in self._files.starts:
+            file = self._open_files.get(self._files.directory, start)
+            if not file.is_zero_from(self._tail_start - start):
+                self._cut(self._tail_start)
 
     def cut_to(self, queue_offset: int) -> None:
         """Forget every unit from there on. Before the store serves."""

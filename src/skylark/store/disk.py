@@ -20,6 +20,7 @@ Part = bytes | bytearray | memoryview
 
 # The kernel takes no more parts in one pwritev (IOV_MAX).
 WRITE_PARTS_MAX = 1024
+ZERO_CHECK_BYTES = 64 << 10
 
 # Record locks belong to the process: a second store on the same path must be refused here.
 _locked_here: set[Path] = set()
@@ -46,8 +47,11 @@ class DiskFile(Protocol):
     def allocate(self, position: int, length: int) -> None:
         """Give the range its blocks. Raises DiskFull or OSError; does nothing where there is no such call."""
 
-    def is_resident(self, position: int, length: int) -> bool:
-        """Whether a read would be answered from memory."""
+    def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
+        """What `read` would give, if it is in memory; None if it would wait for the disk."""
+
+    def is_zero_from(self, position: int) -> bool:
+        """Whether nothing but zeros lies from there to the end; holes are not read. Raises OSError."""
 
     def close(self) -> None:
         """Give the descriptor back. Views stay valid."""
@@ -150,18 +154,35 @@ class _RealFile:
                 return  # the file system cannot: ENOSPC at the write is the guard
             raise disk_error(error, self.path) from error
 
-    def is_resident(self, position: int, length: int) -> bool:
+    def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
         no_wait = getattr(os, "RWF_NOWAIT", None)
         if no_wait is None:
-            return True
+            return self.read(length, position)
+        data = bytearray(length)
         try:
-            return os.preadv(self._descriptor, [bytearray(length)], position, no_wait) == length
+            return data if os.preadv(self._descriptor, [data], position, no_wait) == length else None
         except BlockingIOError:
-            return False
+            return None
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
-                return True
+                return self.read(length, position)
             raise
+
+    def is_zero_from(self, position: int) -> bool:
+        seek_data = getattr(os, "SEEK_DATA", None)
+        while position < self.length:
+            if seek_data is not None:
+                try:
+                    position = os.lseek(self._descriptor, position, seek_data)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:
+                        return True
+                    seek_data = None  # the file system cannot tell: all is read
+            data = os.pread(self._descriptor, ZERO_CHECK_BYTES, position)
+            if not data or data.strip(b"\0"):
+                return not data
+            position += len(data)
+        return True
 
     def close(self) -> None:
         if self._descriptor >= 0:

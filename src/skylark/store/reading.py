@@ -62,12 +62,10 @@ class GetResult:
     max_offset: int
     records: list[memoryview] = field(default_factory=list)
     suggest_slave: bool = False
+    bytes: int = 0
+    """Of all records together."""
     damaged: int = 0
     """Units that point to no record: skipped."""
-
-    @property
-    def bytes(self) -> int:
-        return sum(map(len, self.records))
 
     def messages(self) -> list[StoredMessage]:
         return [decode(record) for record in self.records]
@@ -134,43 +132,47 @@ class LogReader:
         """Messages from an offset on. Without `may_block` data that is not in memory gives COLD at once."""
         max_messages = max(max_messages, 1)
         low, high = queue.min_offset, queue.max_offset
-        status, corrected = _check_offset(queue_offset, low, high)
-        if status is not None:
+        if not low <= queue_offset < high:
+            status, corrected = _misplaced(queue_offset, low, high)
             return GetResult(status, self._corrected(queue_offset, corrected), low, high)
-        scan_units = max(self.settings.filter_scan_bytes, max_messages * UNIT_BYTES) // UNIT_BYTES
-        if tags_filter is None and record_filter is None:
-            scan_units = min(scan_units, max_messages)
-        scan_units = min(scan_units, high - queue_offset)
-        if not may_block and not queue.is_resident(queue_offset, scan_units):
+        filtered = tags_filter is not None or record_filter is not None
+        scan_units = max_messages
+        if filtered:
+            scan_units = max(scan_units, self.settings.filter_scan_bytes // UNIT_BYTES)
+        read = queue.units if may_block else queue.resident_units
+        units = read(queue_offset, min(scan_units, high - queue_offset))
+        if units is None:
             return GetResult(GetStatus.COLD, queue_offset, low, high)
-        units = queue.units(queue_offset, scan_units)
         if not units:
             next_offset = self._corrected(queue_offset, queue.next_file_offset(queue_offset))
             return GetResult(GetStatus.OFFSET_FOUND_NULL, next_offset, low, high)
-        if tags_filter is None and record_filter is None:
+        if not filtered:
             records = self._slices(units, min(max_bytes, self.settings.transfer_bytes_in_memory))
             if records is not None:
-                return GetResult(GetStatus.FOUND, queue_offset + len(records), low, high, records)
+                taken = sum(map(len, records))
+                return GetResult(
+                    GetStatus.FOUND, queue_offset + len(records), low, high, records, False, taken
+                )
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
         limit = min(max(max_bytes, RESPONSE_BYTES_MIN), RESPONSE_BYTES_MAX)
         self._collect(result, units, max_messages, limit, tags_filter, record_filter, may_block)
         return result
 
-    def _slices(self, units: bytes, max_bytes: int) -> list[memoryview] | None:
+    def _slices(self, units: bytes | bytearray, max_bytes: int) -> list[memoryview] | None:
         """The fast path of a consumer that keeps up: all units in one file, in memory, within the limits."""
         log = self._log
-        (first, _, _), (last, last_size, _) = (
-            UNIT.unpack_from(units),
-            UNIT.unpack_from(units, len(units) - 20),
-        )
+        first, _, _ = UNIT.unpack_from(units)
+        last, last_size, _ = UNIT.unpack_from(units, -UNIT_BYTES)
+        end = last + last_size
         start = first - first % log.file_bytes
         view = log.views.get(start)
         if (
             view is None
-            or not 0 < last + last_size - first <= max_bytes
-            or len(units) // UNIT_BYTES > self.settings.transfer_count_in_memory
-            or first < max(self.hot.written_from, log.appended - self._memory_bytes)
-            or last + last_size > start + log.file_bytes
+            or not 0 < end - first <= max_bytes
+            or len(units) > self.settings.transfer_count_in_memory * UNIT_BYTES
+            or first < self.hot.written_from
+            or first < log.appended - self._memory_bytes
+            or end > start + log.file_bytes
         ):
             return None
         size_at = _SIZE.unpack_from
@@ -190,7 +192,7 @@ class LogReader:
     def _collect(
         self,
         result: GetResult,
-        units: bytes,
+        units: bytes | bytearray,
         max_messages: int,
         max_bytes: int,
         tags_filter: TagsFilter | None,
@@ -246,7 +248,7 @@ class LogReader:
                 continue
             records.append(record)
             taken += size
-        result.next_offset = next_offset
+        result.next_offset, result.bytes = next_offset, taken
         result.suggest_slave = log.appended - physical_offset > self._memory_bytes
         if records:
             result.status = GetStatus.FOUND
@@ -318,13 +320,12 @@ class LogReader:
         return max(found - 1, queue.min_offset) if upper else found
 
 
-def _check_offset(queue_offset: int, low: int, high: int) -> tuple[GetStatus | None, int]:
+def _misplaced(queue_offset: int, low: int, high: int) -> tuple[GetStatus, int]:
+    """What is wrong with an offset that has no message, and where to go on."""
     if high == 0:
         return GetStatus.NO_MESSAGE_IN_QUEUE, 0
     if queue_offset < low:
         return GetStatus.OFFSET_TOO_SMALL, low
     if queue_offset == high:
         return GetStatus.OFFSET_OVERFLOW_ONE, queue_offset
-    if queue_offset > high:
-        return GetStatus.OFFSET_OVERFLOW_BADLY, high
-    return None, queue_offset
+    return GetStatus.OFFSET_OVERFLOW_BADLY, high

@@ -36,7 +36,7 @@ class QueueCheck:
         self._dispatcher = Dispatcher(reader.log, reader.queue_table, None)
         self._batch_topics = reader.batch_topics()
         self._claimed: Counter[ConsumeQueue] = Counter()
-        self._windows: OrderedDict[ConsumeQueue, tuple[int, bytes]] = OrderedDict()
+        self._windows: OrderedDict[ConsumeQueue, tuple[int, bytes | bytearray]] = OrderedDict()
         self._first_records: dict[ConsumeQueue, int] = {}
         self._topic_firsts: dict[str, int] = {}
         self._missing: set[tuple[str, int]] = set()

@@ -16,7 +16,14 @@ from skylark.errors import BrokerError
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import TopicConfig, TopicRouteData
 from skylark.protocol.requests.route import GetRouteInfoByTopic, PutKvConfig
-from tests.support.broker import BrokerClient, running_broker, running_cluster, running_name_server, until
+from tests.support.broker import (
+    BrokerClient,
+    broker_settings,
+    running_broker,
+    running_cluster,
+    running_name_server,
+    until,
+)
 
 
 def test_lists_of_name_servers() -> None:
@@ -133,6 +140,25 @@ async def test_a_name_server_that_comes_late_or_back_is_told(
             async with running_name_server(tmp_path, port=port) as name_server:
                 await until(partial(knows, name_server, "TBW102"))
         assert await served(broker)
+
+
+async def test_a_name_server_that_was_started_anew_hears_of_old_topics_with_the_first_new_one(
+    tmp_path: Path,
+) -> None:
+    async with running_name_server(tmp_path) as first:
+        port = int(first.address.rpartition(":")[2])
+        broker = Broker(
+            broker_settings(tmp_path / "store", name_servers=first.address, register_interval_ms=30_000)
+        )
+        await broker.start()
+        await until(lambda: knows(first, "TBW102"))
+    try:
+        async with running_name_server(tmp_path, port=port) as second:
+            assert await served(broker)
+            await until(lambda: knows(second, "T"))
+            assert await knows(second, "TBW102")
+    finally:
+        await broker.stop()
 
 
 async def served(broker: Broker) -> bool:

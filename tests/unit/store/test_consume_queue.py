@@ -190,16 +190,16 @@ def test_a_file_that_is_gone_reads_as_nothing(disk: SimulatedDisk, queue: Consum
 def test_units_are_in_memory_or_not(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
     add(queue, *range(12))
     disk.resident = False
-    assert queue.is_resident(0, 12)  # not written yet
+    assert queue.resident_units(0, 12) == queue.units(0, 12)  # not written yet
     write(queue)
     add(queue, 12)
-    assert not queue.is_resident(3, 5)
-    assert queue.is_resident(12, 1)
+    assert queue.resident_units(3, 5) is None
+    assert queue.resident_units(12, 1) == queue.units(12, 1)
     disk.resident = True
-    assert queue.is_resident(3, 100)
+    assert queue.resident_units(3, 100) == queue.units(3, 100)
     # A file that is not open would have to be opened first, which may wait for the disk.
     queue._open_files.forget(DIRECTORY, 0)
-    assert not queue.is_resident(3, 5)
+    assert queue.resident_units(3, 5) is None
 
 
 def test_only_what_changed_is_synced(disk: SimulatedDisk, queue: ConsumeQueue) -> None:

@@ -150,13 +150,14 @@ def test_allocated_blocks_are_there(file: DiskFile) -> None:
 
 
 def test_what_was_written_is_resident_and_what_was_dropped_is_not(file: DiskFile) -> None:
-    file.write([os.urandom(MEGABYTE)], 0)
-    assert file.is_resident(0, MEGABYTE)
+    data = os.urandom(MEGABYTE)
+    file.write([data], 0)
+    assert file.read_resident(MEGABYTE, 0) == data
     file.sync()
     drop_cache(file.path)
-    assert not file.is_resident(0, MEGABYTE)
+    assert file.read_resident(MEGABYTE, 0) is None
     file.read(MEGABYTE, 0)
-    assert file.is_resident(0, MEGABYTE)
+    assert file.read_resident(MEGABYTE, 0) == data
 
 
 def drop_cache(path: Path) -> None:
@@ -202,21 +203,22 @@ def test_with_fdatasync_it_is_taken(file: DiskFile, monkeypatch: pytest.MonkeyPa
 def test_without_a_way_to_ask_everything_counts_as_resident(
     file: DiskFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.write([os.urandom(MEGABYTE)], 0)
+    data = os.urandom(MEGABYTE)
+    file.write([data], 0)
     file.sync()
     drop_cache(file.path)
     with monkeypatch.context() as masked:
         masked.setattr(os, "preadv", failing(errno.EOPNOTSUPP))
-        assert file.is_resident(0, MEGABYTE)
+        assert file.read_resident(MEGABYTE, 0) == data
     with monkeypatch.context() as masked:
         masked.delattr(os, "RWF_NOWAIT")
-        assert file.is_resident(0, MEGABYTE)
+        assert file.read_resident(MEGABYTE, 0) == data
 
 
 def test_an_error_while_asking_is_raised(file: DiskFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "preadv", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
-        file.is_resident(0, 10)
+        file.read_resident(10, 0)
 
 
 # Errors

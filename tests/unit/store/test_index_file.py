@@ -544,8 +544,8 @@ class WatchedFile:
     def view(self) -> memoryview:
         return self._file.view()
 
-    def is_resident(self, position: int, length: int) -> bool:
-        return self._file.is_resident(position, length)
+    def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
+        return self._file.read_resident(length, position)
 
     def close(self) -> None:
         self._file.close()

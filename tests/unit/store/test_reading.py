@@ -494,7 +494,7 @@ def test_what_was_filtered_before_the_cold_part_is_not_looked_at_again(
         put_all(store, [message(tags="TagA"), message(tags="TagA"), message(tags="TagB")])
     with opened(disk=disk) as store:
         disk.resident = False
-        monkeypatch.setattr(ConsumeQueue, "is_resident", lambda *_: True)
+        monkeypatch.setattr(ConsumeQueue, "resident_units", ConsumeQueue.units)
         result = store.get("T", 0, 0, 32, may_block=False, tags_filter=lambda code: code == 2598920)
         assert (result.status, result.next_offset) == (GetStatus.COLD, 2)
 
