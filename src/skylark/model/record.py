@@ -375,10 +375,11 @@ class BatchElement(NamedTuple):
     properties: bytes
 
 
-def split_batch(body: memoryview) -> list[BatchElement]:
+def split_batch(data: bytes | memoryview) -> list[BatchElement]:
     """The messages inside a batch request's body. Raises ValueError when its inner lengths lie."""
+    body = bytes(data)  # one copy, then cheap slices: those of views cost more than the bytes of messages
     elements: list[BatchElement] = []
-    make = BatchElement._make
+    make = tuple.__new__
     position, end = 0, len(body)
     try:
         while position < end:
@@ -390,7 +391,7 @@ def split_batch(body: memoryview) -> list[BatchElement]:
             position += total
             if body_bytes < 0 or properties_start + properties_bytes != position or position > end:
                 raise ValueError(f"batch element of {total} bytes does not match its parts")
-            elements.append(make((flag, body[start:stop], bytes(body[properties_start:position]))))
+            elements.append(make(BatchElement, (flag, body[start:stop], body[properties_start:position])))
     except struct.error as error:
         raise ValueError(f"batch body is cut short at byte {position}") from error
     return elements

@@ -56,16 +56,17 @@ class Dispatcher:
 
     def publish(self, batch: Sequence[Placed]) -> None:
         """Make a batch visible. Its queue offsets continue what is published: appends give them out so."""
-        ordinary = True
         if type(batch) is Run:
             self._add_run(batch)
             last: Run | Placed = batch
         else:
             ordinary = self._add_each(batch)
             last = batch[-1]
+            if self._index is not None:
+                self._index.enqueue(
+                    batch if ordinary else [each for each in batch if is_indexed(each.sys_flag)]
+                )
         self.dispatched, self.dispatched_timestamp = last.end, last.store_timestamp
-        if self._index is not None:
-            self._index.enqueue(batch if ordinary else [each for each in batch if is_indexed(each.sys_flag)])
 
     def _add_run(self, run: Run) -> None:
         queue = run.queue
@@ -73,6 +74,8 @@ class Dispatcher:
         if not queue.dirty:
             queue.dirty = True
             self.dirty.append(queue)
+        if self._index is not None:
+            self._index.enqueue_run(run)
 
     def _add_each(self, batch: Sequence[Placed]) -> bool:
         """Returns whether all of them got units: transactions under way do not."""
@@ -89,39 +92,47 @@ class Dispatcher:
                 dirty.append(queue)
         return ordinary
 
-    def dispatch(self, record: ScannedRecord) -> bool:
+    def dispatch(self, record: ScannedRecord) -> Placed:
         """Publish a record read from the log; what is published already is left alone.
 
-        Returns False where queue offsets are missing before it: the gap is filled with blank units.
+        Where queue offsets are missing before it, the gap is filled with blank units.
         """
         placed = self.place(record)
-        gapless = True
-        queue = placed.queue
-        if not record.sys_flag & NO_UNIT_MASK and queue.topic not in self._queues.batch_topics:
-            gapless = record.queue_offset <= queue.max_offset
-            if queue.add(record.queue_offset, record.physical_offset, record.size, placed.tags_code):
-                queue.next_offset = record.queue_offset + 1
-                if not queue.dirty:
-                    queue.dirty = True
-                    self.dirty.append(queue)
-        self.dispatched = max(self.dispatched, placed.end)
-        self.dispatched_timestamp = max(self.dispatched_timestamp, record.store_timestamp)
-        if self._index is not None and is_indexed(record.sys_flag):
-            self._index.enqueue([placed])
-        return gapless
+        self.note(placed)
+        if self.has_unit(placed):
+            self.add_unit(placed)
+        return placed
 
-    def follow_log(self) -> list[Placed]:
-        """Dispatch from the log what is whole; a record that is still arriving waits for its rest."""
-        walk = LogWalk(self._log, max(self.dispatched, self._log.min_offset), step_over_damage=False)
+    def note(self, placed: Placed) -> None:
+        """Index a record read from the log, in the log's order."""
+        self.dispatched = max(self.dispatched, placed.end)
+        self.dispatched_timestamp = max(self.dispatched_timestamp, placed.store_timestamp)
+        if self._index is not None and is_indexed(placed.sys_flag):
+            self._index.enqueue([placed])
+
+    def has_unit(self, placed: Placed) -> bool:
+        return not placed.sys_flag & NO_UNIT_MASK and placed.queue.topic not in self._queues.batch_topics
+
+    def add_unit(self, placed: Placed) -> None:
+        """Give a record read from the log its unit, after those of its queue that lie before it."""
+        queue = placed.queue
+        if queue.add(placed.queue_offset, placed.physical_offset, placed.size, placed.tags_code):
+            queue.next_offset = placed.queue_offset + 1
+            if not queue.dirty:
+                queue.dirty = True
+                self.dirty.append(queue)
+
+    def follow_log(self, confirmed: int) -> list[Placed]:
+        """Dispatch from the log what is whole and confirmed; a record that is still arriving waits."""
+        start = max(self.dispatched, self._log.min_offset)
+        walk = LogWalk(self._log, start, end=confirmed, step_over_damage=False)
         placed = []
         for record in walk:
             self._log.last_timestamp = max(self._log.last_timestamp, record.store_timestamp)
             try:
-                self.dispatch(record)
+                placed.append(self.dispatch(record))
             except ValueError as error:
                 log.warning("record at %d has an impossible queue: %s", record.physical_offset, error)
-            else:
-                placed.append(self.place(record))
         self.dispatched = walk.end
         return placed
 

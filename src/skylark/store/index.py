@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
+from itertools import repeat, takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -23,11 +23,16 @@ from skylark.model.java import index_key_hash, java_hash, java_hashes_from
 from skylark.model.message import KEY_SEPARATOR, find_keys, find_unique_key
 from skylark.store.disk import Disk
 from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Row
+from skylark.store.placed import Run
 
 NAME = re.compile("[0-9]{17}")
 OFFSET_MAX = (1 << 63) - 1
 _SEPARATOR = KEY_SEPARATOR.encode()
 _HASH_MASK = 0x7FFFFFFF  # turns the absolute value that does not fit, 2^31, into the 0 that the format wants
+
+
+# Physical offset, store timestamp, hash of the topic, properties: of a message that is not indexed yet.
+_Pending = tuple[int, int, int, bytes]
 
 
 class IndexQueue(Protocol):
@@ -73,7 +78,7 @@ class Index:
         self._disk_lock = threading.RLock()  # always taken before the store's
         # Oldest first. Replaced, never changed: queries hold the old list.
         self._files: list[IndexFile] = []
-        self._pending: deque[IndexEntry] = deque()
+        self._pending: deque[_Pending] = deque()
         self._set_aside: list[Path] = []
         self._newest_name = ""
         self.full_timestamp = 0
@@ -168,6 +173,15 @@ class Index:
         """The files that are on disk, oldest first."""
         return [file.path.name for file in self._files if file.is_on_disk]
 
+    def names_from(self, physical_offset: int) -> list[str]:
+        """Those of them that `delete_before` would leave."""
+        return [file.path.name for file in self._from(physical_offset) if file.is_on_disk]
+
+    def _from(self, physical_offset: int) -> list[IndexFile]:
+        """The newest file, and those before it that end there or later."""
+        expired = takewhile(lambda file: file.header.end_physical_offset < physical_offset, self._files[:-1])
+        return self._files[len(list(expired)) :]
+
     @property
     def pending_count(self) -> int:
         return len(self._pending)
@@ -176,7 +190,17 @@ class Index:
 
     def enqueue(self, entries: Iterable[IndexEntry]) -> None:
         """Note messages, in the log's order, for `build`."""
-        self._pending.extend(entries)
+        self._pending.extend(
+            [
+                (entry.physical_offset, entry.store_timestamp, entry.queue.topic_hash, entry.properties)
+                for entry in entries
+            ]
+        )
+
+    def enqueue_run(self, run: Run) -> None:
+        """Note a run of messages as `enqueue` does, without taking it apart."""
+        timestamps, hashes = repeat(run.store_timestamp), repeat(run.queue.topic_hash)
+        self._pending.extend(zip(run.physical_offsets(), timestamps, hashes, run.properties, strict=False))
 
     def build(self, limit: int = 64) -> bool:
         """Index up to `limit` messages in memory; return whether more are waiting.
@@ -189,18 +213,21 @@ class Index:
         prefixes: list[int] = []
         places: list[tuple[int, int]] = []
         for _ in range(min(limit, len(pending))):
-            entry = pending.popleft()
-            physical_offset, properties = entry.physical_offset, entry.properties
+            physical_offset, store_timestamp, topic_hash, properties = pending.popleft()
             if physical_offset < end or physical_offset <= last:
                 continue
             last = physical_offset
             unique_key, keys = find_unique_key(properties), find_keys(properties)
-            found = [] if unique_key is None else [unique_key]
+            place = (physical_offset, store_timestamp)
+            if unique_key is not None:
+                texts.append(unique_key)
+                prefixes.append(topic_hash)
+                places.append(place)
             if keys is not None:
-                found += [key for key in keys.split(_SEPARATOR) if key] if _SEPARATOR in keys else [keys]
-            texts += found
-            prefixes += [entry.queue.topic_hash] * len(found)
-            places += [(physical_offset, entry.store_timestamp)] * len(found)
+                found = [key for key in keys.split(_SEPARATOR) if key] if _SEPARATOR in keys else [keys]
+                texts += found
+                prefixes += [topic_hash] * len(found)
+                places += [place] * len(found)
         if texts:
             self._put(self._new_rows(java_hashes_from(prefixes, texts), places, end))
         return bool(pending)
@@ -256,7 +283,7 @@ class Index:
         with self._lock:
             volatile = [file.first_volatile_offset for file in self._files]
             if self._pending:
-                volatile.append(self._pending[0].physical_offset)
+                volatile.append(self._pending[0][0])
             volatile.append(self.rebuild_from)
             return min((offset for offset in volatile if offset is not None), default=OFFSET_MAX)
 
@@ -264,11 +291,9 @@ class Index:
         """Delete the files, never the newest, whose records the log no longer has. Raises OSError."""
         with self._disk_lock:
             with self._lock:
-                older = self._files[:-1]
-                deleted = list(
-                    takewhile(lambda file: file.header.end_physical_offset < physical_offset, older)
-                )
-                self._files = self._files[len(deleted) :]
+                kept = self._from(physical_offset)
+                deleted = self._files[: len(self._files) - len(kept)]
+                self._files = kept
             self._delete([file.path for file in deleted])
 
     def truncate(self, physical_offset: int) -> None:
@@ -278,7 +303,7 @@ class Index:
         """
         with self._disk_lock:
             with self._lock:
-                pending = (entry for entry in self._pending if entry.physical_offset < physical_offset)
+                pending = (entry for entry in self._pending if entry[0] < physical_offset)
                 self._pending = deque(pending)
                 kept = [file for file in self._files if file.header.begin_physical_offset < physical_offset]
                 deleted, self._files = self._files[len(kept) :], kept
