@@ -14,7 +14,12 @@
     ├─ StoreError
     │  ├─ CorruptRecord, OffsetOutOfRange, MissingFile, BadStoreFile
     │  └─ DiskFull, StoreClosed, StoreFailed, StoreLocked
-    └─ ClientError                   NoRoute, MessageTooLarge, ClientClosed
+    ├─ ReplicationError              CannotFollow, LogsDiverged, MasterExists
+    └─ ClientError
+       ├─ NoRoute, BrokerUnknown                  where to send or read is not known
+       ├─ BadMessage, MessageTooLarge, BadName    refused before the network
+       ├─ ClientClosed, AlreadyStarted, GroupInUse, ForkedClient
+       └─ SendFailed, SendUnknown, SomeServersFailed
 
 Retry policy is data: `retriable` says that another attempt (on another broker) may succeed,
 `refresh_route` that the route known to the client is out of date.
@@ -34,6 +39,10 @@ class RocketMQError(Exception):
 
     retriable: ClassVar[bool] = False
     refresh_route: ClassVar[bool] = False
+    text: ClassVar[str] = ""  # the sentence, with the facts' names in braces
+
+    def __str__(self) -> str:
+        return self.text.format_map(vars(self)) if self.text else super().__str__()
 
     def __post_init__(self) -> None:
         # Called by the dataclasses below, when the instance holds its fields and nothing else:
@@ -45,33 +54,27 @@ class RocketMQError(Exception):
 class SettingsError(RocketMQError):
     """A setting with a value that cannot be used, or a name nobody knows."""
 
+    text = "setting {name}: {reason}"
     name: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"setting {self.name}: {self.reason}"
 
 
 @dataclass(eq=False)
 class BadJson(RocketMQError, ValueError):
     """Text that not even Java's tolerant JSON reader would take. `position` counts characters from 0."""
 
+    text = "bad JSON at character {position}: {reason}"
     position: int
     reason: str
-
-    def __str__(self) -> str:
-        return f"bad JSON at character {self.position}: {self.reason}"
 
 
 @dataclass(eq=False)
 class BadBody(RocketMQError, ValueError):
     """A message body that cannot be decompressed: damaged, too large, or by a codec that is not installed."""
 
+    text = "body compressed with {compression} cannot be read: {reason}"
     compression: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"body compressed with {self.compression} cannot be read: {self.reason}"
 
 
 class ProtocolError(RocketMQError):
@@ -90,21 +93,17 @@ class RemoteProtocolError(ProtocolError):
 class MalformedFrame(RemoteProtocolError):
     """A frame whose lengths, header or fields do not make sense."""
 
+    text = "malformed frame: {reason}"
     reason: str
-
-    def __str__(self) -> str:
-        return f"malformed frame: {self.reason}"
 
 
 @dataclass(eq=False)
 class FrameTooLarge(RemoteProtocolError):
     """A frame that announces more bytes than we accept."""
 
+    text = "frame of {frame_bytes} bytes is larger than the limit of {frame_bytes_max}"
     frame_bytes: int
     frame_bytes_max: int
-
-    def __str__(self) -> str:
-        return f"frame of {self.frame_bytes} bytes is larger than the limit of {self.frame_bytes_max}"
 
 
 class RemotingError(RocketMQError):
@@ -117,34 +116,28 @@ class RemotingError(RocketMQError):
 class ConnectFailed(RemotingError):
     """No connection could be made."""
 
+    text = "cannot connect to {address}: {reason}"
     address: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"cannot connect to {self.address}: {self.reason}"
 
 
 @dataclass(eq=False)
 class ConnectionLost(RemotingError):
     """The connection ended before the answer came."""
 
+    text = "connection to {address} lost: {reason}"
     address: str
     reason: str = "closed by the peer"
-
-    def __str__(self) -> str:
-        return f"connection to {self.address} lost: {self.reason}"
 
 
 @dataclass(eq=False)
 class RequestTimeout(RemotingError):
     """No answer within the time given."""
 
+    text = "no answer from {address} to {request} within {timeout_ms} ms"
     address: str
     request: str
     timeout_ms: int
-
-    def __str__(self) -> str:
-        return f"no answer from {self.address} to {self.request} within {self.timeout_ms} ms"
 
 
 @dataclass(eq=False)
@@ -280,64 +273,87 @@ class OffsetOutOfRange(StoreError):
 class MissingFile(StoreError):
     """A file that the store's other files say must be there."""
 
+    text = "file {path} is missing: {reason}"
     path: AnyPath
     reason: str = "expected by its neighbours"
-
-    def __str__(self) -> str:
-        return f"file {self.path} is missing: {self.reason}"
 
 
 @dataclass(eq=False)
 class BadStoreFile(StoreError):
     """A file of the store that cannot be used: wrong size, name, header or text."""
 
+    text = "bad file {path}: {reason}"
     path: AnyPath
     reason: str
-
-    def __str__(self) -> str:
-        return f"bad file {self.path}: {self.reason}"
 
 
 @dataclass(eq=False)
 class DiskFull(StoreError):
     """The disk is full, or so full that the store refuses to write; reads go on."""
 
+    text = "disk full at {path}: {reason}"
     path: AnyPath
     reason: str
-
-    def __str__(self) -> str:
-        return f"disk full at {self.path}: {self.reason}"
 
 
 @dataclass(eq=False)
 class StoreClosed(StoreError):
     """The store was closed and answers nothing any more."""
 
+    text = "store {path} is closed"
     path: AnyPath
-
-    def __str__(self) -> str:
-        return f"store {self.path} is closed"
 
 
 @dataclass(eq=False)
 class StoreFailed(StoreError):
     """A write or an fsync failed. What the disk holds is unknown, so writes stop until a restart recovers."""
 
+    text = "store {path} stopped writing: {reason}; restart it to recover"
     path: AnyPath
     reason: str
-
-    def __str__(self) -> str:
-        return f"store {self.path} stopped writing: {self.reason}; restart it to recover"
 
 
 @dataclass(eq=False)
 class StoreLocked(StoreError):
     """Another process has the store open for writing."""
 
+    text = "store {path} is in use by another process"
     path: AnyPath
 
+
+class ReplicationError(RocketMQError):
+    """A broker that cannot have the part in a group of replicas that it was given."""
+
+
+@dataclass(eq=False)
+class CannotFollow(ReplicationError):
+    """A slave that cannot follow its master, now or ever; the reason says what to do."""
+
+    text = "cannot follow the master: {reason}"
+    reason: str
+
+
+@dataclass(eq=False)
+class LogsDiverged(ReplicationError):
+    """The logs of a slave and its master differ from the first record on that was compared."""
+
+    text = "the log differs from the master's at {physical_offset}, and perhaps before"
+    physical_offset: int
+
+
+@dataclass(eq=False)
+class MasterExists(ReplicationError):
+    """A broker that would be the second master of its name."""
+
+    name: str
+    master: str
+    name_server: str
+
     def __str__(self) -> str:
-        return f"store {self.path} is in use by another process"
+        return (
+            f"broker {self.name} has a master already, {self.master}, says the name server {self.name_server}: "
+            f"stop that one, follow it (--slave-of {self.master}), or, if it is gone for good, --force-master"
+        )
 
 
 class ClientError(RocketMQError):
@@ -348,30 +364,133 @@ class ClientError(RocketMQError):
 class NoRoute(ClientError):
     """No name server knows a broker for the topic."""
 
+    text = "No route info of this topic: {topic} ({reason})"
     refresh_route = True
 
     topic: str
+    reason: str = "no name server knows it; create it, or let a broker create topics by itself"
+
+
+@dataclass(eq=False)
+class BrokerUnknown(ClientError):
+    """No route names an address of this broker (any more)."""
+
+    text = "The broker[{broker}] not exist: no route names its master's address"
+    retriable = True
+    refresh_route = True
+
+    broker: str
+
+
+@dataclass(eq=False)
+class BadName(ClientError, ValueError):
+    """A name of a topic or a group that cannot be one. `what` is topic or group."""
+
+    what: str
+    name: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"no route for topic {self.topic}"
+        return f"{self.what} {self.name!r}: {self.reason}"
+
+
+@dataclass(eq=False)
+class BadMessage(ClientError, ValueError):
+    """A message that no broker would take, or not as it is meant."""
+
+    topic: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"message for topic {self.topic!r}: {self.reason}"
 
 
 @dataclass(eq=False)
 class MessageTooLarge(ClientError):
     """A body above the client's limit, checked before compression."""
 
+    text = "message body of {body_bytes} bytes is larger than the limit of {body_bytes_max}"
     body_bytes: int
     body_bytes_max: int
-
-    def __str__(self) -> str:
-        return f"message body of {self.body_bytes} bytes is larger than the limit of {self.body_bytes_max}"
 
 
 @dataclass(eq=False)
 class ClientClosed(ClientError):
     """The client was closed, or never started."""
 
+    text = "{client} is not running: start it first; once stopped it cannot be used again"
     client: str
 
+
+@dataclass(eq=False)
+class AlreadyStarted(ClientError):
+    """A client object is started once only."""
+
+    text = "The {client} service state not OK, maybe started once, {state}"
+    client: str
+    state: str
+
+
+@dataclass(eq=False)
+class GroupInUse(ClientError):
+    """A second producer (consumer, admin) of one group under one client id."""
+
+    text = "The {kind} group[{group}] has been created before, specify another name please."
+    kind: str
+    group: str
+
+
+@dataclass(eq=False)
+class ForkedClient(ClientError):
+    """A client that was started in another process: connections and loop do not survive a fork."""
+
+    client: str
+    started_in: int
+    used_in: int
+
     def __str__(self) -> str:
-        return f"{self.client} is not running"
+        where = f"was started in process {self.started_in} and is used in its fork {self.used_in}"
+        return f"{self.client} {where}: make and start clients after the fork, in each process its own"
+
+
+@dataclass(eq=False)
+class SendFailed(ClientError):
+    """All attempts to send failed; the cause is the last one's error.
+
+    `maybe_stored` says that at least one attempt may have reached the broker: sending again may then store
+    the message twice, under the same unique key. `code` and `remark` are the broker's, if it answered.
+    """
+
+    topic: str
+    brokers: tuple[str, ...]
+    elapsed_ms: int
+    reason: str
+    maybe_stored: bool = False
+    code: int | None = None
+    remark: str = ""
+
+    def __str__(self) -> str:
+        sent = f"Send [{len(self.brokers)}] times, still failed, cost [{self.elapsed_ms}]ms"
+        return f"{sent}, Topic: {self.topic}, BrokersSent: [{', '.join(self.brokers)}]: {self.reason}"
+
+
+@dataclass(eq=False)
+class SendUnknown(ClientError):
+    """A send that ended before its answer came: the message may be stored, or not."""
+
+    text = "send to topic {topic}: {reason}; whether the message is stored is unknown"
+    topic: str
+    reason: str
+
+
+@dataclass(eq=False)
+class SomeServersFailed(ClientError):
+    """An operation on several servers that some did and some did not; `failures` is by address."""
+
+    operation: str
+    done: tuple[str, ...]
+    failures: dict[str, RocketMQError]
+
+    def __str__(self) -> str:
+        failed = ", ".join(f"{address} ({error})" for address, error in self.failures.items())
+        return f"{self.operation} failed at {failed}; done by {', '.join(self.done) or 'none'}"

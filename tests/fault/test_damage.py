@@ -21,7 +21,7 @@ from tests.fault.workload import ROOT, Promises, Sent, Workload, small_settings
 from tests.support.simulated_disk import SimulatedDisk
 
 CHECKPOINT = ROOT / "checkpoint"
-MANIFEST = ROOT / "skylark-queues"
+MANIFESTS = ("skylark-queues", "skylark-queues-2")
 ABORT = ROOT / "abort"
 MEMORY_BYTES = 2 << 30
 PUTS_BEFORE, PUTS_AFTER = 24, 12
@@ -223,12 +223,30 @@ def test_a_flipped_bit_in_the_checkpoint(ending: str, seed: int) -> None:
             raise
 
 
-def test_a_flipped_bit_in_the_manifest() -> None:
-    length = scene("closed").disk.length(MANIFEST)
+@pytest.mark.parametrize("name", MANIFESTS)
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_flipped_bit_in_the_manifest(ending: str, name: str) -> None:
+    """The one before it is older, and still true as far as it goes."""
+    length = scene(ending).disk.length(ROOT / name)
     for position, bit in bits(length, 0):
-        damaged = scene("closed")
-        damaged.disk.flip_bit(MANIFEST, position, bit)
+        damaged = scene(ending)
+        damaged.disk.flip_bit(ROOT / name, position, bit)
         damaged.judge([])
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_lost_manifest_after_a_clean_exit_loses_nothing(name: str) -> None:
+    """An older one must not be taken for what the exit wrote."""
+    settings = small_settings(FlushMode.SYNC)
+    workload = Workload(5, settings)
+    workload.open()
+    for _ in range(3):
+        workload.put_some()
+        workload.restart()
+    workload.put_some()
+    workload.store.close()
+    workload.disk.lose(ROOT / name)
+    check(workload.disk, settings, workload.clock, workload.promises, durable_only=False)
 
 
 def test_a_flipped_bit_in_the_abort_marker() -> None:
@@ -254,7 +272,7 @@ FILES = [
     *(("consumequeue/alpha/0", number) for number in (0, 1, -1)),
     *(("consumequeue/beta/1", number) for number in (0, 1, -1)),
     *(("index", number) for number in (0, 1, -1)),
-    *((name, 0) for name in ("checkpoint", "abort", "skylark-queues")),
+    *((name, 0) for name in ("checkpoint", "abort", *MANIFESTS)),
 ]
 
 

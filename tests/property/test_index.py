@@ -194,7 +194,7 @@ def test_a_window_and_a_maximum_cut_the_answer(
     end_ms = begin_ms + window[1]
     with tempfile.TemporaryDirectory() as root:
         index = open_index(CrashingDisk(), Path(root) / "index", geometry, clean=True)
-        # The first item of a file counts its seconds, as RocketMQ does, from the last item of the file before:
+        # The first item of a file counts its seconds, as RocketMQ does, from the end of the file before it:
         # a pause of whole seconds between two keys would be counted twice. Here there is none.
         build(index, [log.append(keys, pause_ms if keys else 0) for keys, pause_ms in messages])
         for key in KEYS:
@@ -248,8 +248,11 @@ class CrashingFile:
     def allocate(self, position: int, length: int) -> None:
         self._disk.step()
 
-    def is_resident(self, position: int, length: int) -> bool:
-        return True
+    def read_resident(self, length: int, position: int) -> bytes:
+        return self._file.read(length, position)
+
+    def is_zero_from(self, position: int) -> bool:
+        return self._file.is_zero_from(position)
 
     def close(self) -> None:
         self._file.close()

@@ -36,7 +36,7 @@ from skylark.model.record import (
     split_batch,
 )
 from skylark.store.commit_log import CommitLog
-from skylark.store.placed import Placed
+from skylark.store.placed import Placed, PutStatus
 from skylark.store.queue_table import QueueTable
 from skylark.store.tags import tags_code
 from tests.support.simulated_disk import SimulatedDisk
@@ -253,8 +253,10 @@ def test_the_append_writes_encoded_records(
     for put, result in zip(puts, results, strict=True):
         if not isinstance(result, Placed):
             is_inner_batch = put.sys_flag & SystemFlag.INNER_BATCH
-            assert is_inner_batch or put.topic in (".", "..") or len(put.topic.encode()) > 127, result
+            is_bad_topic = put.topic in (".", "..") or len(put.topic.encode()) > 127
+            assert is_inner_batch or is_bad_topic or has_forbidden_nul(put.properties, with_crc), result
             continue
+        assert not has_forbidden_nul(put.properties, with_crc)
         key = put.topic, put.queue_id
         queue_offset = 0
         if not put.sys_flag & 0x4:
@@ -268,6 +270,11 @@ def test_the_append_writes_encoded_records(
             store_host=store_host,
             with_crc_property=with_crc,
         )
+
+
+def has_forbidden_nul(properties: bytes, with_crc: bool) -> bool:
+    """Zeros in properties that no CRC covers are what a torn write leaves."""
+    return b"\0" in properties and not with_crc
 
 
 ELEMENTS = st.tuples(I32, st.binary(max_size=30), PROPERTIES.map(encode_properties) | TEXTS)
@@ -287,6 +294,10 @@ def test_a_batch_writes_encoded_records(
         for flag, body, text in elements
     )
     results = log.append_batch(head, split_batch(memoryview(body)), queues, 1)
+    texts = [head.properties, *(text for _, _, text in elements)]
+    if any(has_forbidden_nul(text, with_crc) for text in texts):
+        assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL]
+        return
     assert len(results) == len(elements)
     for number, ((flag, element_body, text), result) in enumerate(zip(elements, results, strict=True)):
         assert isinstance(result, Placed), result

@@ -1,4 +1,4 @@
-"""Pure. Message bodies as the application knows them: decompressed as the system flag says."""
+"""Pure. Message bodies as the application knows them: compressed, and decompressed as the flag says."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def decompress(body: bytes, sys_flag: int, *, bytes_max: int = BODY_BYTES_MAX) -
     if read is None:
         raise BadBody(compression, "no such codec is known")
     return read(body, bytes_max)
+
+
+def compress(body: bytes, compression: str, level: int) -> tuple[bytes, int]:
+    """Return the body compressed with ZLIB, LZ4 or ZSTD, and the system flag that says so. Raises BadBody."""
+    if compression == "ZLIB":
+        return zlib_ng.compress(body, level), SystemFlag.COMPRESSED | SystemFlag.ZLIB
+    if compression == "LZ4":
+        data: bytes = _extra("LZ4", "lz4.frame").compress(body, compression_level=level)
+        return data, SystemFlag.COMPRESSED | SystemFlag.LZ4
+    data = _extra("Zstandard", "zstandard").ZstdCompressor(level=level).compress(body)
+    return data, SystemFlag.COMPRESSED | SystemFlag.ZSTD
 
 
 def plain_body(message: StoredMessage, *, bytes_max: int = BODY_BYTES_MAX) -> bytes:

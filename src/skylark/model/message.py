@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import IntFlag
+from typing import Any
 
 import msgspec
 
@@ -22,6 +24,12 @@ PROPERTY_REAL_TOPIC = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID = "REAL_QID"
 PROPERTY_WAIT = "WAIT"
 PROPERTY_CRC32 = "__CRC32#"
+PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
+PROPERTY_DELIVER_AT_MS = "TIMER_DELIVER_MS"
+PROPERTY_DELIVER_AFTER_MS = "TIMER_DELAY_MS"
+PROPERTY_TRANSACTION = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_INSTANCE = "INSTANCE_ID"
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_TOPIC_PREFIX = "%RETRY%"
@@ -50,6 +58,38 @@ class SystemFlag(IntFlag):
 TRANSACTION_MASK = 0xC
 HOST_V6_MASK = 0x30
 COMPRESSION_MASK = 0x700
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A message to be sent: what its sender says of it. A value, so it may be sent again or by many.
+
+    >>> Message("orders", b"hello", tags="created", keys=["42"])
+
+    `keys` find it later, `tags` (one word) filter it, `properties` are the application's own. Messages with
+    the same `sharding_key` go to the same queue and keep their order. At most one of `delay_level` (1 to 18),
+    `deliver_at` and `deliver_after` says that it is to wait. Without `wait_for_store` the broker answers
+    before it is on disk or on a slave. What is wrong with a message is said when it is sent (BadMessage).
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: Iterable[str] = ()
+    properties: Mapping[str, str] = {}
+    sharding_key: str | None = None
+    delay_level: int = 0
+    deliver_at: datetime | None = None
+    deliver_after: timedelta | None = None
+    wait_for_store: bool = True
+    flag: int = 0
+
+    @classmethod
+    def json(cls, topic: str, value: Any, **rest: Any) -> Message:
+        """Return a message whose body is the value as JSON; a consumer reads it with `message.json()`.
+
+        >>> Message.json("orders", {"id": 42}, tags="created")
+        """
+        return cls(topic, msgspec.json.encode(value), **rest)
 
 
 class PutMessage(msgspec.Struct, gc=False, kw_only=False):
@@ -101,8 +141,25 @@ class StoredMessage:
     def unique_key(self) -> str | None:
         return self.properties.get(PROPERTY_UNIQUE_KEY)
 
+    @property
+    def offset_message_id(self) -> str:
+        """The id by which its broker finds it: where it is stored."""
+        host, _, port = self.store_host.rpartition(":")
+        packed = pack_host(host.removeprefix("[").removesuffix("]"), int(port))
+        return (packed + _OFFSET.pack(self.physical_offset)).hex().upper()
+
+    @property
+    def message_id(self) -> str:
+        """The id that its sender was told: the unique key, or of a message without one, where it is stored."""
+        return self.unique_key or self.offset_message_id
+
+    def json(self) -> Any:
+        """Return the value of a body that is JSON. Raises msgspec.DecodeError (a ValueError)."""
+        return msgspec.json.decode(self.body)
+
 
 _PORT = struct.Struct(">i")
+_OFFSET = struct.Struct(">q")
 HOST_V4_BYTES = 8
 HOST_V6_BYTES = 20
 

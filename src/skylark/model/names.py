@@ -9,6 +9,10 @@ GROUP_CHARS_MAX = 120  # with the prefix of the retry topic before it, it is sti
 DERIVED_TOPIC_CHARS_MAX = 255
 """Of retry and dead-letter topics that a broker makes: they name a group, and those of pop a topic too."""
 
+CLIENT_ID_CHARS_MAX = 1024
+EXPRESSION_CHARS_MAX = 64 << 10  # of a subscription
+WRITTEN_NAME_CHARS_MAX = 255  # of names that are only remembered, for as long as a client is there
+
 AUTO_CREATE_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"

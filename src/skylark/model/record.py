@@ -63,6 +63,8 @@ assert HEAD.size == 88
 RECORD_BYTES_MIN = HEAD.size + 1 + LENGTH.size
 
 CRC_PROPERTY_BYTES = len(PROPERTY_CRC32) + 1 + 10 + 1
+# The least that a disk writes as a whole.
+SECTOR_BYTES = 512
 
 
 def crc32(data: bytes | memoryview) -> int:
@@ -265,7 +267,7 @@ class Scan:
         require_crc_property: bool = False,
         refuse_zeros: bool = False,
     ) -> None:
-        """`refuse_zeros`: zeros in a property text are what a power cut leaves, and no CRC covers it."""
+        """`refuse_zeros`: where no CRC covers the properties, a torn write is known by its zeros."""
         self._refuse_zeros = refuse_zeros
         self._data = data
         self._base = physical_offset
@@ -326,7 +328,9 @@ class Scan:
             if check_crc and crc(view[body:at]) & CRC_MASK != body_crc and body_bytes:
                 return self._end(position, ScanStop.INVALID, "body CRC")
             if self._refuse_zeros and data.find(b"\0", properties_start, end) >= 0:
-                return self._end(position, ScanStop.INVALID, "zeros in the properties")
+                torn = has_torn_text(data, base, properties_start, end)
+                if torn and not has_valid_crc_property(view[position:end]):
+                    return self._end(position, ScanStop.INVALID, "zeros in the properties")
             if self._require_crc_property and not has_valid_crc_property(view[position:end]):
                 return self._end(position, ScanStop.INVALID, "CRC property")
             self.position = position
@@ -346,6 +350,21 @@ class Scan:
         if magic in (MAGIC_V1, MAGIC_V2) and position + size <= file_bytes:
             return self._end(position, ScanStop.NEED_MORE)
         return self._end(position, ScanStop.INVALID, f"magic {magic:#010x}" if magic else "no record")
+
+
+def has_torn_text(data: bytes, base: int, start: int, end: int) -> bool:
+    """Whether data[start:end] ends with a zero, or a disk sector's share of it is all zeros.
+
+    The data lies at `base`. A file cut short reads as zeros from any byte on, a lost page by whole sectors.
+    """
+    if start < end and not data[end - 1]:
+        return True
+    while start < end:
+        edge = min(end, start + SECTOR_BYTES - (base + start) % SECTOR_BYTES)
+        if not data[start:edge].strip(b"\0"):
+            return True
+        start = edge
+    return False
 
 
 def has_valid_crc_property(record: memoryview) -> bool:

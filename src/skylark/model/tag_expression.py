@@ -4,7 +4,7 @@ TAG = "TAG"
 MATCH_ALL = "*"
 OR = "||"
 # What Java's `trim` takes off.
-_TRIMMED = "".join(map(chr, range(33)))
+JAVA_BLANKS = "".join(map(chr, range(33)))
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -22,5 +22,5 @@ def split_tags(expression: str | None) -> tuple[str, ...] | None:
     pieces = expression.split(OR)
     if not any(pieces):
         raise ValueError(f"nothing but separators: {expression[:40]!r}")
-    tags = (piece.strip(_TRIMMED) for piece in pieces)
+    tags = (piece.strip(JAVA_BLANKS) for piece in pieces)
     return tuple(dict.fromkeys(tag for tag in tags if tag))

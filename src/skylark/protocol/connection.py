@@ -212,17 +212,31 @@ class Connection(Generic[W]):
 
     def expect_reply(self, command: RemotingCommand, waiter: W) -> None:
         """Give our request its opaque and remember who waits. Raises LocalProtocolError at the limit."""
+        command.opaque = self.reserve_opaque(waiter)
+
+    def reserve_opaque(self, waiter: W) -> int:
+        """Return the opaque of a request to come and remember who waits. Raises LocalProtocolError."""
         if len(self._pending) >= self.limits.pending_requests_max:
             raise LocalProtocolError(f"{len(self._pending)} requests wait for an answer")
-        while self._next_opaque in self._pending:
+        opaque = self._next_opaque
+        while opaque in self._pending:
             self._advance_opaque()
-        command.opaque = self._next_opaque
-        self._pending[command.opaque] = waiter
-        self._advance_opaque()
+            opaque = self._next_opaque
+        self._pending[opaque] = waiter
+        self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else 0
+        return opaque
+
+    def waits_for(self, opaque: int) -> bool:
+        """Say whether an answer with this opaque is still awaited."""
+        return opaque in self._pending
 
     def take_waiter(self, opaque: int) -> W | None:
         """Return who waits for this answer, once; None if nobody does (any more)."""
         return self._pending.pop(opaque, None)
+
+    def waiters(self) -> list[W]:
+        """Return all who wait."""
+        return list(self._pending.values())
 
     def take_all_waiters(self) -> list[W]:
         """Return all who wait, when no answer will come any more."""

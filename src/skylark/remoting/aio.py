@@ -1,20 +1,22 @@
 """Asyncio clients: a connection, and a pool of one per address that opens lost ones again."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout
-from skylark.protocol.command import RemotingCommand
+from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Limits
 from skylark.protocol.request import Request
 from skylark.remoting.address import split_address
-from skylark.remoting.link import Handler, Link
+from skylark.remoting.link import Handler, Link, Waiter
 
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 3.0
 WRITE_HIGH_WATER_BYTES = 1 << 20
+WRITE_EARLY_BYTES = 32 << 10
 REQUESTS_IN_FLIGHT_MAX = 1_024
 # The answer to a batch names all its messages in the header: as long as the frame may be.
 CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
@@ -35,6 +37,26 @@ class ClientConnection(Link):
         self.address = address
         self._on_request = on_request
 
+    def write_parts(self, parts: Iterable[Buffer], parts_bytes: int) -> None:
+        """Send parts whose length all together is known.
+
+        A client that has much to send does not gather all of it first: the server may begin meanwhile.
+        """
+        super().write_parts(parts, parts_bytes)
+        if self._out_bytes >= WRITE_EARLY_BYTES:
+            self._flush()
+
+    def reserve(self, waiter: Waiter) -> int:
+        """Return the opaque for a frame that `write_parts` is to send; the waiter gets the answer.
+
+        Raises LocalProtocolError at the limit of open requests.
+        """
+        return self._codec.reserve_opaque(waiter)
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._codec.take_waiter(opaque)
+
     def data_received(self, data: bytes) -> None:
         self._gathering = True
         for command in self._codec.receive(data):
@@ -51,17 +73,20 @@ class ClientConnection(Link):
 class ConnectionPool:
     """One connection per address, opened when it is needed and again when it was lost.
 
-    `on_request(connection, command)` is given what servers ask of their own: 39, 40, 220, 221, 307, 309, 326.
+    `on_request(connection, command)` is given what servers ask of their own: 39, 40, 220, 221, 307, 309, 326;
+    `on_open(address)` is called for each connection that was opened.
     """
 
     def __init__(
         self,
         *,
         on_request: Handler | None = None,
+        on_open: Callable[[str], None] | None = None,
         limits: Limits = CLIENT_LIMITS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self._on_request = on_request
+        self._on_open = on_open
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._connections: dict[str, ClientConnection] = {}
@@ -102,7 +127,14 @@ class ConnectionPool:
             if connection is None or connection.is_closed:
                 connection = await self._open(address)
                 self._connections[address] = connection
+                if self._on_open is not None:
+                    self._on_open(address)
             return connection
+
+    def open_connection(self, address: str) -> ClientConnection | None:
+        """Return the connection to this address if there is one."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.is_closed else connection
 
     def drop(self, address: str) -> None:
         """Close the connection to an address that is no longer needed."""

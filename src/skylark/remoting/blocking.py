@@ -3,8 +3,9 @@
 import os
 import socket
 import time
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from skylark.protocol.codes import ResponseCode
@@ -19,6 +20,17 @@ CALL_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 3.0
 CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
 _READ_BYTES = 256 << 10
+
+
+@dataclass(eq=False, slots=True)
+class Asked(Generic[T]):
+    """A request that is on its way, and its answer once it has come; hand it to `answer`."""
+
+    request: Request[T]
+    sent_on: Connection[Any]
+    deadline: float
+    timeout_s: float
+    reply: RemotingCommand | None = None
 
 
 class BlockingConnection:
@@ -38,7 +50,7 @@ class BlockingConnection:
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._socket: socket.socket | None = None
-        self._codec: Connection[None] = Connection(limits)
+        self._codec: Connection[Asked[Any]] = Connection(limits)
         self._pid = 0
 
     def call(self, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
@@ -46,18 +58,38 @@ class BlockingConnection:
 
         Raises BrokerError, ConnectFailed, RequestTimeout, ConnectionLost, ProtocolError.
         """
+        return self.answer(self.ask(request, timeout_s=timeout_s))
+
+    def ask(self, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> Asked[T]:
+        """Send a request whose answer is taken later, so that several are on their way at once.
+
+        Raises ConnectFailed, RequestTimeout, ConnectionLost, LocalProtocolError if too many are open.
+        """
         deadline = time.monotonic() + timeout_s
         connected = self._connected()
         command = request.to_command()
-        self._codec.expect_reply(command, None)
+        asked = Asked(request, self._codec, deadline, timeout_s)
+        self._codec.expect_reply(command, asked)
         try:
             self._send(connected, command, deadline)
-            reply = self._reply_to(connected, command.opaque, deadline)
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
-        finally:
-            self._codec.take_waiter(command.opaque)
-        return request.result(reply)
+        return asked
+
+    def answer(self, asked: Asked[T]) -> T:
+        """Return what the answer means, in any order of asking. One that comes too late is dropped.
+
+        Raises BrokerError, RequestTimeout, ConnectionLost (also if the connection was opened anew since).
+        """
+        try:
+            while asked.reply is None:
+                if self._socket is None or asked.sent_on is not self._codec:
+                    raise ConnectionLost(self.address, "before the answer came")
+                self._take_replies(self._socket, asked.deadline)
+        except TimeoutError:
+            name = asked.request.code.name
+            raise RequestTimeout(self.address, name, round(asked.timeout_s * 1000)) from None
+        return asked.request.result(asked.reply)
 
     def notify(self, request: Request[Any], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Send a request that wants no answer. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
@@ -82,7 +114,7 @@ class BlockingConnection:
         self.close()
 
     def _connected(self) -> socket.socket:
-        if self._socket is not None and self._pid == os.getpid() and not _is_lost(self._socket):
+        if self._socket is not None and self._pid == os.getpid() and not is_lost(self._socket):
             return self._socket
         self.close()
         try:
@@ -104,15 +136,12 @@ class BlockingConnection:
                 raise
             raise ConnectionLost(self.address, str(error)) from error
 
-    def _reply_to(self, connected: socket.socket, opaque: int, deadline: float) -> RemotingCommand:
-        reply: RemotingCommand | None = None
-        while reply is None:
-            for command in self._received(connected, deadline):
-                if not command.is_response:
-                    self._decline(connected, command, deadline)
-                elif command.opaque == opaque:
-                    reply = command
-        return reply
+    def _take_replies(self, connected: socket.socket, deadline: float) -> None:
+        for command in self._received(connected, deadline):
+            if not command.is_response:
+                self._decline(connected, command, deadline)
+            elif (asked := self._codec.take_waiter(command.opaque)) is not None:
+                asked.reply = command
 
     def _received(self, connected: socket.socket, deadline: float) -> list[RemotingCommand]:
         try:
@@ -147,7 +176,7 @@ def _time_left(deadline: float) -> float:
     return left
 
 
-def _is_lost(connected: socket.socket) -> bool:
+def is_lost(connected: socket.socket) -> bool:
     """Has the server closed an idle connection? It may also have asked something: that is no loss."""
     connected.setblocking(False)
     try:

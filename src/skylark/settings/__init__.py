@@ -7,6 +7,7 @@ files, environment and flags; `settings.live` holds those that change while a se
 from skylark.settings.broker import BrokerSettings
 from skylark.settings.fields import setting
 from skylark.settings.name_server import NameServerSettings
+from skylark.settings.replication import BrokerRole, ReplicationSettings
 from skylark.settings.store import (
     DELAY_LEVELS,
     FlushMode,
@@ -17,9 +18,11 @@ from skylark.settings.store import (
 
 __all__ = [
     "DELAY_LEVELS",
+    "BrokerRole",
     "BrokerSettings",
     "FlushMode",
     "NameServerSettings",
+    "ReplicationSettings",
     "StoreSettings",
     "parse_delay_levels",
     "parse_hours",

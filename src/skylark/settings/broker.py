@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from skylark.errors import SettingsError
+from skylark.settings.delivery import TransactionSettings
 from skylark.settings.fields import check_ranges, setting
+from skylark.settings.replication import BrokerRole, ReplicationSettings
 from skylark.settings.store import StoreSettings
 
 CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"
@@ -21,9 +23,13 @@ class BrokerSettings:
     """Who a broker is, where it listens, what it does by itself, and how much it takes."""
 
     store: StoreSettings = field(default_factory=StoreSettings)
+    replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
 
     cluster: str = setting("DefaultCluster", "brokerClusterName")
     name: str = setting("broker-a", "brokerName")
+    broker_id: int = setting(0, "brokerId", 0)
+    role: BrokerRole = setting(BrokerRole.ASYNC_MASTER, "brokerRole")
     region: str = setting("DefaultRegion", "regionId")
     host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(10_911, "listenPort", 0, 65_534)
@@ -37,7 +43,6 @@ class BrokerSettings:
 
     register_interval_ms: int = setting(30_000, "registerNameServerPeriod", 1, 60_000, live=True)
     register_timeout_ms: int = setting(24_000, "registerBrokerTimeoutMills", 1, live=True)
-    force_register: bool = setting(True, "forceRegister", live=True)
 
     permission: int = setting(6, "brokerPermission", 0, 7, live=True)
     default_topic_queues: int = setting(8, "defaultTopicQueueNums", 1)
@@ -55,21 +60,20 @@ class BrokerSettings:
     clear_retry_topics: bool = setting(True, "clearRetryTopicWhenDeleteTopic", live=True)
 
     accept_sends_from_ms: int = setting(0, "startAcceptSendRequestTimeStamp", 0, live=True)
-    fast_failure: bool = setting(True, "brokerFastFailureEnable", live=True)
     send_queue_max: int = setting(10_000, "sendThreadPoolQueueCapacity", 1)
-    send_wait_ms: int = setting(200, "waitTimeMillsInSendQueue", 1, live=True)
     pull_queue_max: int = setting(100_000, "pullThreadPoolQueueCapacity", 1)
     pull_wait_ms: int = setting(5000, "waitTimeMillsInPullQueue", 1, live=True)
     query_queue_max: int = setting(20_000, "queryThreadPoolQueueCapacity", 1)
     query_messages: int = setting(32, "defaultQueryMaxNum", 1)
-    admin_queue_max: int = setting(10_000, "adminBrokerThreadPoolQueueCapacity", 1)
-    admin_wait_ms: int = setting(5000, "waitTimeMillsInAdminBrokerQueue", 1, live=True)
+
+    store_replies: bool = setting(True, "storeReplyMessageEnable", live=True)
 
     long_polling: bool = setting(True, "longPollingEnable", live=True)
     short_polling_ms: int = setting(1000, "shortPollingTimeMills", 1, live=True)
     hold_check_interval_ms: int = setting(5000, "holdCheckInterval", 1)
     lite_pull: bool = setting(True, "litePullMessageEnable", live=True)
     reject_pull_consumers: bool = setting(False, "rejectPullConsumerEnable", live=True)
+    sql_filters: bool = setting(True, "enablePropertyFilter", live=True)
     slave_read: bool = setting(False, "slaveReadEnable", live=True)
 
     client_expiry_ms: int = setting(120_000, "channelExpiredTimeout", 1)
@@ -118,6 +122,23 @@ class BrokerSettings:
             raise SettingsError(
                 "port", f"{self.port} leaves no room for the fast port {FAST_PORT_DISTANCE} below"
             )
+
+        self._settle_role()
+
+    def _settle_role(self) -> None:
+        """A number above 0 makes a slave, and so does the name of a master; the role then says the same."""
+        if self.broker_id == 0 and self.replication.slave_of:
+            object.__setattr__(self, "broker_id", 1)
+        if self.broker_id == 0 and self.role is BrokerRole.SLAVE:
+            raise SettingsError("broker_id", "a slave needs a number above 0, its master has 0")
+        if self.broker_id > 0 and self.role is BrokerRole.SYNC_MASTER:
+            raise SettingsError("role", f"SYNC_MASTER is for number 0, and this broker has {self.broker_id}")
+        if self.broker_id > 0:
+            object.__setattr__(self, "role", BrokerRole.SLAVE)
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role is BrokerRole.SLAVE
 
     @property
     def config_directory(self) -> Path:

@@ -15,12 +15,16 @@ _UNUSED_BY_REASON = {
         pullMessageThreadPoolNums putMessageFutureThreadPoolNums queryMessageThreadPoolNums
         recoverConcurrently recoverThreadPoolNums sendMessageThreadPoolNums""",
     "these requests are answered at once and never queue": """
-        ackThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
+        ackThreadPoolQueueCapacity adminBrokerThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
         clientRequestThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity
         defaultThreadPoolQueueCapacity endTransactionPoolQueueCapacity heartbeatThreadPoolQueueCapacity
         loadBalanceThreadPoolQueueCapacity putThreadPoolQueueCapacity replyThreadPoolQueueCapacity
-        unRegisterBrokerQueueCapacity waitTimeMillsInAckQueue waitTimeMillsInHeartbeatQueue
+        unRegisterBrokerQueueCapacity waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
+        waitTimeMillsInHeartbeatQueue
         waitTimeMillsInTransactionQueue""",
+    "sends are stored when they are read and never queue: what is too much is refused at once": """
+        brokerFastFailureEnable waitTimeMillsInSendQueue""",
+    "a broker registers at every interval and whenever topics change": "forceRegister",
     "lite pulls share the queue of pulls": "litePullThreadPoolQueueCapacity waitTimeMillsInLitePullQueue",
     "the network layer is not Netty": """
         clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
@@ -79,14 +83,14 @@ _UNUSED_BY_REASON = {
     "delayed messages are delivered in order, one level after the other": """
         enableScheduleAsyncDeliver enableScheduleMessageStats scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked""",
-    "half messages are refused until transactions are served": """
-        enableRegisterProducer rejectTransactionMessage transactionCheckInterval transactionCheckMax
-        transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
-        transactionTimeOut""",
-    "SQL92 filters are refused until they are served": """
-        bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt enablePropertyFilter
-        expectConsumerNumUseFilter filterDataCleanTimeSpan filterSupportRetry
+    "what ends a transaction is written at once, one message for each": """
+        transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize""",
+    "producers are always known": "enableRegisterProducer",
+    "SQL92 filters are evaluated when messages are pulled, not when they are stored": """
+        bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt expectConsumerNumUseFilter
         mappedFileSizeConsumeQueueExt maxErrorRateOfBloomFilter""",
+    "what a group failed to consume is tried again without a filter": "filterSupportRetry",
+    "filters of groups that are gone are forgotten after a day": "filterDataCleanTimeSpan",
     "pop consumption is not served yet": """
         appendAckAsync appendCkAsync defaultMessageRequestMode defaultPopShareQueueNum enableBatchPush
         enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
@@ -99,19 +103,20 @@ _UNUSED_BY_REASON = {
         popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveMaxAttemptTimes
         popReviveMaxReturnSizePerRead retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
         reviveMaxSlow reviveScanTime serverLoadBalancerEnable skipWhenCKRePutReachMaxTimes""",
-    "requests with replies are not served yet": "storeReplyMessageEnable",
-    "replication is not served yet": """
+    "brokers do not change their role by themselves yet": """
         allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
         brokerNotActiveTimeoutMillis checkSyncStateSetPeriod cleanOfflineBrokerInterval controllerAddr
-        controllerHeartBeatTimeoutMills dLegerGroup dLegerPeers dLegerSelfId enableAutoInSyncReplicas
-        enableRemoteEscape enableSplitMetadata fetchControllerAddrByDnsLookup haFlowControlEnable
-        haHousekeepingInterval haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
-        haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize inSyncReplicas lockInStrictMode
-        maxHaTransferByteInSecond maxSlaveResendLength minInSyncReplicas offsetCheckInSlave
-        preferredLeaderId replicasPerDiskPartition sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
-        splitMetadataSize storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile
-        syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod syncFromLastFile
-        syncMasterFlushOffsetWhenStartup totalReplicas""",
+        controllerHeartBeatTimeoutMills dLegerGroup dLegerPeers dLegerSelfId enableRemoteEscape
+        fetchControllerAddrByDnsLookup haMaxTimeSlaveNotCatchup lockInStrictMode preferredLeaderId
+        sendHeartbeatTimeoutMillis skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
+        storePathEpochFile syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+        syncControllerMetadataPeriod totalReplicas""",
+    "a slave takes all of its master's metadata at once, every slaveMetadataSyncPeriod": """
+        enableSplitMetadata splitMetadataSize""",
+    "since RocketMQ 5 it is haMaxGapNotInSync": "haSlaveFallbehindMax",
+    "an empty slave always gets the whole log": "syncFromLastFile syncMasterFlushOffsetWhenStartup",
+    "a log lies on one disk": "replicasPerDiskPartition",
+    "it was for messages in RocketMQ's first releases": "maxSlaveResendLength",
     "the broker always registers all topics with all name servers, and new ones by themselves": """
         compatibleWithOldNameSrv compressedRegister enableSingleTopicRegister enableSplitRegistration
         isScanAvailableNameSrv splitRegistrationSize updateNameServerAddrPeriod""",
@@ -164,14 +169,12 @@ REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "aclEnable": (_OFF, "access control is not served yet, and clients would not be checked"),
     "authenticationEnabled": (_OFF, "access control is not served yet, and clients would not be checked"),
     "authorizationEnabled": (_OFF, "access control is not served yet, and clients would not be checked"),
-    "brokerId": (("0",), "a broker is a master, number 0, until replication is served"),
-    "brokerRole": (("async_master",), "a broker is a master without slaves until replication is served"),
-    "duplicationEnable": (_OFF, "replication is not served yet"),
-    "enableControllerMode": (_OFF, "replication is not served yet"),
-    "enableDLegerCommitLog": (_OFF, "replication is not served yet"),
+    "duplicationEnable": (_OFF, "brokers do not change their role by themselves yet"),
+    "enableControllerMode": (_OFF, "brokers do not change their role by themselves yet"),
+    "enableDLegerCommitLog": (_OFF, "brokers do not change their role by themselves yet"),
     "enableLmq": (_OFF, "there are no light queues, and messages for them would be lost"),
     "enableMultiDispatch": (_OFF, "there are no light queues, and messages for them would be lost"),
-    "enableSlaveActingMaster": (_OFF, "replication is not served yet"),
+    "enableSlaveActingMaster": (_OFF, "brokers do not change their role by themselves yet"),
     "messageStorePlugIn": (("",), "the store takes no plug-ins"),
     "readOnlyCommitLogStorePaths": (("",), "a commit log lies in one directory"),
     "storeType": (("default",), "queues are files, never RocksDB"),

@@ -17,17 +17,15 @@ from skylark.model.record import (
     BLANK,
     BLANK_BYTES,
     CRC_MASK,
-    CRC_PROPERTY_BYTES,
     HEADS,
     LENGTH,
     MAGIC_BLANK,
     BatchElement,
-    crc_property,
     host_flags,
     terminated,
-    without_crc_property,
 )
 from skylark.settings import StoreSettings, parse_delay_levels
+from skylark.store.crc_property import fill_in_crc, with_crc_room
 from skylark.store.disk import Disk, DiskFile, Part
 from skylark.store.mapped_file import MappedFileQueue
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
@@ -47,6 +45,9 @@ RECORD_BYTES_EXTRA = 64 * 1024
 ZEROS_BYTES = 1 << 20
 NO_SEGMENT = bytes(PROPERTIES_BYTES_MAX + 1)
 """Longer than any property text, so no text ends with it."""
+NUL_REFUSED = Refused(
+    PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
+)
 _LENGTHS = [LENGTH.pack(length) for length in range(PROPERTIES_BYTES_MAX + 1)]
 
 
@@ -68,6 +69,8 @@ class CommitLog:
         self._open: dict[int, DiskFile] = {}
         self.views: dict[int, memoryview] = {}
         self._delays_ms = parse_delay_levels(settings.delay_levels)
+        # Zeros in a text that no CRC covers are how recovery knows a torn write.
+        self._forbidden = NO_SEGMENT if settings.append_crc_property else b"\0"
         self.last_timestamp = 0
         """Store time of the last record; store times never go back along the log."""
         if len(store_host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
@@ -161,6 +164,9 @@ class CommitLog:
         ready, self._ready = self._ready, None
         if ready is None or ready.path != self.files.path(start):
             ready = self._disk.create(self.files.path(start), self.file_bytes)
+            # Where there is no room for that much, the write tells.
+            with suppress(DiskFull, OSError):
+                ready.allocate(0, min(ALLOCATION_BYTES, self.file_bytes))
         self._open[start] = ready
         self.files.starts.append(start)
         self.unsynced_names = True
@@ -250,7 +256,12 @@ class CommitLog:
         placed: list[PutResult] = []
         position = self.appended
         limit = self._limit()
-        heads, store_host, code_of = self._heads, self._store_host, known_codes.get
+        heads, store_host, code_of, forbidden = (
+            self._heads,
+            self._store_host,
+            known_codes.get,
+            self._forbidden,
+        )
         body_bytes_max = self.message_bytes_max
         record_bytes_max = body_bytes_max + RECORD_BYTES_EXTRA
         for message in messages[len(results) :] if results else messages:
@@ -267,8 +278,9 @@ class CommitLog:
                 position + size > limit
                 or properties_bytes > PROPERTIES_BYTES_MAX
                 or body_bytes > body_bytes_max
+                or forbidden in properties
             ):
-                refused = self._refuse(body_bytes, size, properties_bytes, record_bytes_max)
+                refused = self._refuse(body_bytes, size, properties, record_bytes_max)
                 if refused is not None:
                     placed.append(refused)
                     continue
@@ -371,6 +383,8 @@ class CommitLog:
         total = position - self.appended
         if total > min(self.file_bytes - BLANK_BYTES, self.message_bytes_max + RECORD_BYTES_EXTRA):
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"the batch makes {total} bytes of records")]
+        if self._forbidden in b"".join(texts):
+            return [NUL_REFUSED]
         if position > self._limit():
             # Once per file: the records say where they lie, so they are made again for the next file.
             self.roll()
@@ -399,13 +413,13 @@ class CommitLog:
         """Up to where a record may reach in the current file: the last 8 bytes are kept for the blank."""
         return self.files.end - BLANK_BYTES if self.files.starts else self.appended
 
-    def _refuse(
-        self, body_bytes: int, size: int, properties_bytes: int, record_bytes_max: int
-    ) -> Refused | None:
+    def _refuse(self, body_bytes: int, size: int, properties: bytes, record_bytes_max: int) -> Refused | None:
         """The refusal of a record that does not fit, or None if the next file has room."""
-        if properties_bytes > PROPERTIES_BYTES_MAX:
-            reason = f"properties have {properties_bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            reason = f"properties have {len(properties)} bytes, {PROPERTIES_BYTES_MAX} are allowed"
             return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+        if self._forbidden in properties:
+            return NUL_REFUSED
         if body_bytes > self.message_bytes_max:
             reason = f"body has {body_bytes} bytes, {self.message_bytes_max} are allowed"
             return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
@@ -470,20 +484,3 @@ class CommitLog:
             self.file(start).write([part], self.appended - start)
             self.appended += len(part)
             rest = rest[len(part) :]
-
-
-_CRC_ROOM = b"\0" * (CRC_PROPERTY_BYTES - 1) + b"\x02"
-_PARTS_PER_RECORD = 5
-
-
-def with_crc_room(properties: bytes) -> bytes:
-    """The property text with room for the CRC property, which covers all that comes before it."""
-    return terminated(without_crc_property(properties)) + _CRC_ROOM
-
-
-def fill_in_crc(parts: list[Part]) -> None:
-    """Put the CRC property into the room left for it, record by record."""
-    for last in range(_PARTS_PER_RECORD - 1, len(parts), _PARTS_PER_RECORD):
-        properties = bytes(parts[last][:-CRC_PROPERTY_BYTES])
-        covered = b"".join([*parts[last - _PARTS_PER_RECORD + 1 : last], properties])
-        parts[last] = properties + crc_property(covered)

@@ -107,12 +107,11 @@ class ConsumeQueue:
     def units(self, first: int, count: int) -> bytes | bytearray:
         """Up to `count` units from `first` on, never across a file's end; empty if the file is gone.
 
-        The caller keeps within `min_offset` and `max_offset`.
+        The caller keeps within `min_offset` and `max_offset`. Raises OSError, BadStoreFile.
         """
         start = first * UNIT_BYTES
         length, tail = self._from_tail(start, count * UNIT_BYTES)
-        units = self._read(start, length) if tail is None else tail
-        return units[: len(units) - len(units) % UNIT_BYTES]
+        return self._read(start, length) if tail is None else tail
 
     def resident_units(self, first: int, count: int) -> bytes | bytearray | None:
         """What `units` gives, if it is in memory; None if it would wait for the disk."""
@@ -140,7 +139,12 @@ class ConsumeQueue:
             file = self._open_files.get(self._files.directory, file_start)
         except FileNotFoundError:
             return b""
-        return file.read(length, start - file_start)
+        data = file.read(length, start - file_start)
+        if len(data) < length:
+            # Not as if there were no units: consumers would pass over their messages.
+            expected = f"{length} bytes from byte {start - file_start} on"
+            raise BadStoreFile(file.path, f"has {len(data)} instead of {expected}")
+        return data
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
         """One unit, or None where it cannot be read."""
@@ -171,6 +175,11 @@ class ConsumeQueue:
             else:
                 low = at + 1
         return found
+
+    @property
+    def first_with_record(self) -> int:
+        """The first offset whose unit is not blank; `max_offset` without one."""
+        return self._first_with_record(self.min_offset, self.max_offset)
 
     def _first_with_record(self, low: int, high: int) -> int:
         """The first offset in [low, high) whose unit is not blank, or `high`."""
@@ -335,12 +344,13 @@ class ConsumeQueue:
         return bool(self._unusable)
 
     def clear_behind(self) -> None:
-        """Cut off what somebody wrote behind the last unit, or a crash left there. Before the store serves."""
-        start = self._files.start_of(self._tail_start)
-        if not self.tail and start in self._files.starts:
+        """Cut off what a crash left, or somebody wrote, behind the last unit. Before the store serves."""
+        end = self._tail_start
+        for start in [start for start in self._files.starts if start + self._files.file_bytes > end]:
             file = self._open_files.get(self._files.directory, start)
-            if not file.is_zero_from(self._tail_start - start):
-                self._cut(self._tail_start)
+            if not file.is_zero_from(max(end - start, 0)):
+                self._cut(end)
+                return
 
     def cut_to(self, queue_offset: int) -> None:
         """Forget every unit from there on. Before the store serves."""
@@ -387,15 +397,22 @@ class ConsumeQueue:
         first = max(self.min_offset, self._files.first // UNIT_BYTES)
         return self.search(first, self.max_offset, lambda at, size: at >= log_min_offset)
 
-    def expired_files(self, log_min_offset: int) -> list[int]:
-        """Starts of the files (never the last) none of whose records is still in the log."""
-        keep = self._first_in_log(log_min_offset) * UNIT_BYTES
-        return [start for start in self._files.starts[:-1] if start + self._files.file_bytes <= keep]
+    def forget_expired(self, log_min_offset: int) -> list[int]:
+        """Let the queue begin where the log does; returns the starts of files that may be deleted then.
 
-    def delete_file(self, start: int) -> None:
-        self._files.disk.delete(self._files.path(start))
-        self._open_files.forget(self._files.directory, start)
-        self._files.starts.remove(start)
+        They are those (never the last) none of whose records is still in the log.
+        """
+        self.correct_min_offset(log_min_offset)
+        keep, file_bytes = self.min_offset * UNIT_BYTES, self._files.file_bytes
+        expired = [start for start in self._files.starts[:-1] if start + file_bytes <= keep]
+        self._files.starts = self._files.starts[len(expired) :]
+        return expired
+
+    def delete_files(self, starts: list[int]) -> None:
+        """Delete forgotten files. Raises OSError."""
+        for start in starts:
+            self._files.disk.delete(self._files.path(start))
+            self._open_files.forget(self._files.directory, start)
 
     @property
     def file_starts(self) -> list[int]:

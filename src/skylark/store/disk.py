@@ -20,7 +20,7 @@ Part = bytes | bytearray | memoryview
 
 # The kernel takes no more parts in one pwritev (IOV_MAX).
 WRITE_PARTS_MAX = 1024
-ZERO_CHECK_BYTES = 64 << 10
+PAGE_BYTES = 4096
 
 # Record locks belong to the process: a second store on the same path must be refused here.
 _locked_here: set[Path] = set()
@@ -178,7 +178,7 @@ class _RealFile:
                     if error.errno == errno.ENXIO:
                         return True
                     seek_data = None  # the file system cannot tell: all is read
-            data = os.pread(self._descriptor, ZERO_CHECK_BYTES, position)
+            data = os.pread(self._descriptor, PAGE_BYTES - position % PAGE_BYTES, position)
             if not data or data.strip(b"\0"):
                 return not data
             position += len(data)

@@ -59,7 +59,8 @@ class LogFlusher:
         self.settings = settings
         self._clock = clock
         self._last_thorough = clock.monotonic()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held while the log is flushed, and while it is cut."""
         self.flushed = 0
         self.flushed_timestamp = 0
         """Store time up to which everything is flushed."""
@@ -73,7 +74,7 @@ class LogFlusher:
 
         A failed fsync may have dropped the pages it was to write, so a later success would prove nothing.
         """
-        with self._lock:
+        with self.lock:
             if self.failure is not None:
                 raise self.failure
             timestamp, target = self._log.last_timestamp, self._log.appended
@@ -107,9 +108,11 @@ class Waiter(NamedTuple):
 
 
 class FlushWaiters:
-    """Who waits for the flushed position. Ends and deadlines both grow, so the first is always the next."""
+    """Who waits for a position, the flushed one or the replicas'. Ends and deadlines both grow, so the first is always the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT) -> None:
+        """`late` is the answer to who waited too long."""
+        self._late = late
         self._waiters: deque[Waiter] = deque()
         self._lock = threading.Lock()
 
@@ -121,15 +124,15 @@ class FlushWaiters:
             self._waiters.append(Waiter(end, deadline, answer))
 
     def flushed(self, position: int) -> None:
-        """Answer everyone whose bytes are on disk."""
+        """Answer everyone whose bytes are there."""
         self._answer(lambda waiter: waiter.end <= position, PutStatus.PUT_OK)
 
     def expired(self, now: float) -> None:
         """Answer everyone who waited too long: the message is stored, its flush is not known."""
-        self._answer(lambda waiter: waiter.deadline <= now, PutStatus.FLUSH_DISK_TIMEOUT)
+        self._answer(lambda waiter: waiter.deadline <= now, self._late)
 
     def failed(self) -> None:
-        self._answer(lambda waiter: True, PutStatus.FLUSH_DISK_TIMEOUT)
+        self._answer(lambda waiter: True, self._late)
 
     def _answer(self, is_due: Callable[[Waiter], bool], status: PutStatus) -> None:
         due: list[Waiter] = []

@@ -6,10 +6,8 @@ import logging
 import threading
 from dataclasses import replace
 
-import msgspec
-
 from skylark.clock import Clock
-from skylark.errors import DiskFull
+from skylark.errors import DiskFull, StoreFailed
 from skylark.settings import StoreSettings
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
@@ -18,7 +16,7 @@ from skylark.store.disk import Disk
 from skylark.store.dispatch import Dispatcher
 from skylark.store.flush import LogFlusher
 from skylark.store.index import Index
-from skylark.store.manifest import manifest_of, save_manifest
+from skylark.store.manifest import Manifest, extents_of, save_manifest
 from skylark.store.queue_table import QueueTable
 from skylark.store.retention import (
     DiskFullFlag,
@@ -81,31 +79,38 @@ class Housekeeper:
         """Write consume queues and index, make them durable and say so in the checkpoint.
 
         Not thorough, it makes nothing durable while very many queues are dirty: an fsync for each, every
-        second, would take longer than the second. Raises OSError, DiskFull.
+        second, would take longer than the second. Raises OSError, DiskFull, StoreFailed. Does nothing once
+        the log has failed: what comes after that is not vouched for.
         """
+        if self._flusher.failure is not None:
+            return
         with self._flush_lock:
             # Positions first: what is published while this runs is not covered by it.
             with self._lock:
                 dispatched = self._dispatcher.dispatched
                 timestamp = self._dispatcher.dispatched_timestamp
-            flushed = self._flusher.flushed
             self._write_queues()
             if self._index is not None:
                 self._index.flush()
                 dispatched = min(dispatched, self._index.durable_offset)
             due = thorough or self._clock.monotonic() >= self._thorough_at
             if due or len(self._unsynced) <= SYNCED_QUEUES_MAX:
+                # Recovery relies on the order: a durable unit has a durable record, and below the durable
+                # offset nothing is missing anywhere.
+                if self._dispatcher.dispatched > self._flusher.flushed:
+                    self._flusher.flush()
                 self._sync_queues()
-                # Recovery relies on the order: below the durable offset nothing is missing anywhere.
-                self._save_checkpoint(min(dispatched, flushed), timestamp)
+                self._save_checkpoint(min(dispatched, self._flusher.flushed), timestamp)
             if due:
                 self._save_manifest()
+                interval_s = self.settings.queue_flush_thorough_interval_ms / 1000
+                self._thorough_at = self._clock.monotonic() + interval_s
 
     def flush_quietly(self) -> None:
         """For the background: a full disk or a read-only one is reported, the next round tries again."""
         try:
             self.flush(thorough=False)
-        except (DiskFull, OSError) as error:
+        except (DiskFull, OSError, StoreFailed) as error:
             log.warning("consume queues or index could not be written: %s", error)
 
     def _write_queues(self) -> None:
@@ -133,37 +138,69 @@ class Housekeeper:
         )
         self._checkpoint_file.save(self.checkpoint)
 
-    def _save_manifest(self) -> None:
-        index_end, index_files = -1, list[str]()
-        if self._index is not None:
-            index_end, index_files = self._index.last_physical_offset, self._index.file_names
-        minimum = self._log.min_offset
-        self.deleted = {topic: end for topic, end in self.deleted.items() if end > minimum}
-        manifest = manifest_of(list(self._queues.values()), index_end, index_files, self.deleted)
-        self.generation += 1
-        save_manifest(
-            self._disk, self.settings.path, msgspec.structs.replace(manifest, generation=self.generation)
-        )
-        interval_s = self.settings.queue_flush_thorough_interval_ms / 1000
-        self._thorough_at = self._clock.monotonic() + interval_s
+    def _save_manifest(self, upto: int | None = None) -> None:
+        """Tell what is durable; before files are deleted or cut, only what then remains of it.
 
-    def distrust(self, physical_offset: int) -> None:
-        """Vouch for nothing from there on: before it is cut, so that a crash never trusts what is gone."""
+        `upto` is where the log is about to be cut.
+        """
+        minimum = self._log.min_offset
+        deleted = {topic: end for topic, end in self.deleted.items() if end > minimum}
+        index_end, index_files = -1, list[str]()
+        if self._index is not None and upto is None:
+            index_end, index_files = self._index.last_physical_offset, self._index.names_from(minimum)
+        extents = extents_of(list(self._queues.values()), upto)
+        if upto is not None:
+            deleted = {topic: min(end, upto) for topic, end in deleted.items()}
+        self.generation += 1
+        self.deleted = deleted
+        durable_offset = self.checkpoint.durable_offset
+        manifest = Manifest(
+            extents,
+            index_end,
+            index_files,
+            deleted,
+            self.generation,
+            -1 if durable_offset is None else durable_offset,
+        )
+        save_manifest(self._disk, self.settings.path, manifest)
+
+    def cut(self, physical_offset: int) -> None:
+        """Cut log, queues and index at a record's start, durably. Raises OSError, DiskFull."""
         with self._flush_lock:
+            # Vouch for nothing from there on before it is cut: a crash must never trust what is gone.
             durable_offset = min(self.checkpoint.durable_offset or 0, physical_offset)
             self.checkpoint = replace(self.checkpoint, durable_offset=durable_offset)
             self._checkpoint_file.save(self.checkpoint)
+            self._save_manifest(physical_offset)
+            with self._flusher.lock, self._lock:
+                self._log.truncate(physical_offset)
+                self._flusher.flushed = min(self._flusher.flushed, physical_offset)
+                self._dispatcher.dispatched = min(self._dispatcher.dispatched, physical_offset)
+            for queue in list(self._queues.values()):
+                queue.truncate(physical_offset)
+                queue.next_offset = queue.max_offset
+                queue.correct_min_offset(self._log.min_offset)
+                queue.sync()
+            if self._index is not None:
+                self._index.truncate(physical_offset)
+        self.flush()
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues; its records stay in the log until they expire. Waits for the disk."""
+        """Remove a topic's queues; its records stay in the log until they expire. Waits for the disk.
+
+        Raises ValueError for what can be no topic, DiskFull, OSError.
+        """
+        # Files of queues are made under the flush lock, too: nobody makes new ones before the old are gone.
         with self._flush_lock:
             with self._lock:
+                self._queues.forget_topic(topic)
                 self._dispatcher.forget_topic(topic)
-                self._queues.delete_topic(topic)
                 # Its records are still in the log: recovery must not bring them back.
                 self.deleted[topic] = self._log.appended
             self._unsynced = {queue: None for queue in self._unsynced if queue.topic != topic}
+            # First the word that it is gone: what a crash leaves of its files is then known for what it is.
             self._save_manifest()
+            self._queues.delete_files(topic)
 
     # Cleaning
 
@@ -227,11 +264,13 @@ class Housekeeper:
         if minimum <= self._cleaned_to:
             return
         self._cleaned_to = minimum
-        for queue in list(self._queues.values()):
-            starts = queue.expired_files(minimum)
-            delete_slowly(starts, queue.delete_file, 0)
-            queue.correct_min_offset(minimum)
+        with self._flush_lock:
+            expired = {queue: queue.forget_expired(minimum) for queue in list(self._queues.values())}
+            # First the word that they are not needed, or a crash in the middle would miss them.
+            self._save_manifest()
+        for queue, starts in expired.items():
+            with self._flush_lock:
+                if starts and self._queues.get((queue.topic, queue.queue_id)) is queue:
+                    queue.delete_files(starts)
         if self._index is not None:
             self._index.delete_before(minimum)
-        with self._flush_lock:
-            self._save_manifest()

@@ -42,9 +42,11 @@ class LogWalk:
         start: int,
         *,
         require_crc_property: bool = False,
+        end: int | None = None,
         step_over_damage: bool = True,
         refuse_zeros: bool = False,
     ) -> None:
+        self._limit = end
         self._refuse_zeros = refuse_zeros
         self._log = commit_log
         self._require_crc_property = require_crc_property
@@ -59,7 +61,7 @@ class LogWalk:
         position: int | None = self.end
         chunk_bytes = SCAN_BYTES
         # Never behind the log's end: a record that is still arriving may look whole with zeros for its rest.
-        end = self._log.appended
+        end = self._log.appended if self._limit is None else min(self._log.appended, self._limit)
         while position is not None and position < end and files.start_of(position) in files.starts:
             file_end = files.start_of(position) + file_bytes
             data = self._log.read(position, min(chunk_bytes, end - position))

@@ -1,7 +1,7 @@
 """How long each consume queue is, so that recovery notices a queue whose files were lost.
 
 The file is ours alone (the reference ignores it) and only ever a lower bound: units are added after it was
-written, never removed without writing it again.
+written, never removed before it was written again without them.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class Manifest(msgspec.Struct, frozen=True):
     deleted: dict[str, int] = {}
     """By topic: records below this physical offset belong to one that was deleted."""
     generation: int = 0
+    durable_offset: int = -1
+    """The checkpoint's at that time: all units of records below it are counted."""
 
 
-def manifest_of(
-    queues: Iterable[ConsumeQueue], index_end: int, index_files: list[str], deleted: dict[str, int]
-) -> Manifest:
-    """What is durable now. The flush thread, right after it synced."""
-    return Manifest(
-        [
-            QueueExtent(queue.topic, queue.queue_id, queue.file_starts[0], queue.synced_offset)
-            for queue in queues
-            if queue.file_starts
-        ],
-        index_end,
-        index_files,
-        deleted,
-    )
+def extents_of(queues: Iterable[ConsumeQueue], upto: int | None) -> list[QueueExtent]:
+    """What is durable of the queues now, or will be when the log is cut at `upto`. The flush thread."""
+
+    def units(queue: ConsumeQueue) -> int:
+        synced = queue.synced_offset
+        return synced if upto is None else min(synced, queue.end_below(upto))
+
+    return [
+        QueueExtent(queue.topic, queue.queue_id, queue.file_starts[0], units(queue))
+        for queue in queues
+        if queue.file_starts
+    ]
 
 
 def save_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:

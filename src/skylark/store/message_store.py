@@ -23,10 +23,10 @@ from skylark.store.dispatch import Arrival, Dispatcher
 from skylark.store.flush import Answer, FlushWaiters, LogFlusher, Service
 from skylark.store.housekeeping import Housekeeper
 from skylark.store.index import Index
-from skylark.store.manifest import Manifest, load_manifest
+from skylark.store.manifest import Manifest
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.queue_table import QueueTable
-from skylark.store.reading import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
+from skylark.store.reading import GetResult, GetStatus, HotChunks, LogReader, RecordFilter, TagsFilter
 from skylark.store.recovery import Recovery, RecoveryReport
 from skylark.store.tags import delay_level
 from skylark.store.unit import INNER_BATCH
@@ -65,11 +65,17 @@ class MessageStore:
         self.queues = QueueTable(
             self._disk, settings.path / "consumequeue", settings.consume_queue_file_bytes, self._lock
         )
-        self.reader = LogReader(self.log, settings)
+        self.reader = LogReader(self.log, settings, HotChunks(self.log, self._clock))
         self.flusher = LogFlusher(self.log, settings, self._clock)
         self.waiters = FlushWaiters()
         self.on_flushed: Callable[[], None] = self.advance
         """Called by the flush thread after each flush; a broker replaces it with a hop to its loop."""
+        self.on_appended: Callable[[], None] | None = None
+        """Called after each append, for whoever follows the log."""
+        self.replica_bound: int | None = None
+        """Up to where replicas have what was appended, where readers must wait for them."""
+        self.is_replica = False
+        """Follows another log by `append_raw`, and takes no messages."""
         self._abort_path = settings.path / "abort"
         self._checkpoint_file = CheckpointFile(self._disk, settings.path / "checkpoint")
         self._services: list[Service] = []
@@ -77,6 +83,8 @@ class MessageStore:
         self._clean_service: Service | None = None
         self._file_lock: DiskLock | None = None
         self._sync_flush = settings.syncs_every_put
+        self._raw_end = 0
+        """End of what `append_raw` brought: published from the log, not as it was appended."""
         self._closed = True
         self.report = RecoveryReport()
 
@@ -89,17 +97,13 @@ class MessageStore:
         try:
             clean_exit = not disk.exists(self._abort_path)
             self._mark_running()
-            checkpoint = self._checkpoint_file.load()
-            trusted = checkpoint is not None and checkpoint.durable_offset is not None
-            manifest = load_manifest(disk, settings.path) if trusted else None
-            if checkpoint is not None and manifest is None:
-                # Nobody vouches for the queues: recovery goes by what they say themselves.
-                checkpoint = replace(checkpoint, durable_offset=None)
             self.index = self._open_index(clean_exit)
             self._dispatcher = Dispatcher(self.log, self.queues, self.index)
-            recovery = Recovery(disk, settings, self.log, self.queues, self.index, self._dispatcher)
-            self.report = recovery.run(clean_exit=clean_exit, checkpoint=checkpoint, manifest=manifest)
-            self._begin_serving(checkpoint or Checkpoint(), manifest or Manifest())
+            recovery = Recovery(
+                disk, settings, self.log, self.queues, self.index, self._dispatcher, self._checkpoint_file
+            )
+            self.report = recovery.run(clean_exit=clean_exit)
+            self._begin_serving(recovery.checkpoint, recovery.manifest)
         except BaseException:
             self._file_lock.release()
             raise
@@ -142,7 +146,9 @@ class MessageStore:
             self._disk, self._clock, self.settings, self.log, self.queues, self.index, self._dispatcher,
             self.flusher, self._checkpoint_file, checkpoint, self._lock,
         )  # fmt: skip
-        self.housekeeper.deleted = dict(manifest.deleted)
+        # Where a power loss took the log's end away, new records come to lie below the old one.
+        ends = {topic: min(end, self.log.appended) for topic, end in manifest.deleted.items()}
+        self.housekeeper.deleted = ends
         self.housekeeper.generation = manifest.generation
         self.housekeeper.flush()
 
@@ -236,7 +242,8 @@ class MessageStore:
     @property
     def confirmed_offset(self) -> int:
         """Readers, long polls and maximum offsets go by this."""
-        return self.flusher.flushed if self.settings.syncs_every_put else self.log.appended
+        stored = self.flusher.flushed if self.settings.syncs_every_put else self.log.appended
+        return stored if self.replica_bound is None else min(stored, self.replica_bound)
 
     # Writing
 
@@ -268,6 +275,8 @@ class MessageStore:
 
     def _append(self, write: Callable[[int], Sequence[PutResult]], refusals: int) -> Sequence[PutResult]:
         refused = self.refusal()
+        if self.is_replica:
+            refused = Refused(PutStatus.SERVICE_NOT_AVAILABLE, "a slave takes no messages")
         if refused is not None:
             return [refused] * refusals
         started = self._clock.monotonic()
@@ -284,6 +293,8 @@ class MessageStore:
             visible = bool(placed) and self._accept(placed)
         if visible and self.on_arrival is not None:
             self.on_arrival(placed)
+        if placed and self.on_appended is not None:
+            self.on_appended()
         elapsed_ms = (self._clock.monotonic() - started) * 1000
         if elapsed_ms > self.settings.append_slow_ms:
             log.warning("append took %d ms bytes=%d", elapsed_ms, self.log.appended - self.flusher.flushed)
@@ -291,10 +302,10 @@ class MessageStore:
         return results
 
     def _accept(self, placed: Sequence[Placed]) -> bool:
-        """Publish an appended batch, or keep it until it is flushed. Returns whether it is visible now."""
-        if self._sync_flush:
+        """Publish an appended batch, or keep it until it is confirmed. Returns whether it is visible now."""
+        if self._sync_flush or self.replica_bound is not None:
             self._dispatcher.stage(placed)
-            if self._flush_service is not None:
+            if self._sync_flush and self._flush_service is not None:
                 self._flush_service.wake()
             return False
         self._dispatcher.publish(placed)
@@ -306,7 +317,10 @@ class MessageStore:
     def advance(self) -> None:
         """Publish what became confirmed and answer who waited for it. Any thread, after a flush, or none."""
         with self._lock:
-            published = self._dispatcher.publish_confirmed(self.confirmed_offset)
+            published, confirmed = list[Placed](), self.confirmed_offset
+            if self._dispatcher.dispatched < self._raw_end:
+                published = self._dispatcher.follow_log(min(confirmed, self._raw_end))
+            published += self._dispatcher.publish_confirmed(confirmed)
         if published and self.on_arrival is not None:
             self.on_arrival(published)
         self.waiters.flushed(self.flusher.flushed)
@@ -458,7 +472,7 @@ class MessageStore:
         return self.log.read(physical_offset, length) if length > 0 else b""
 
     def append_raw(self, physical_offset: int, data: bytes | memoryview) -> None:
-        """Append bytes of the master's log and dispatch whole records.
+        """Append bytes of the master's log; whole records are published once they are confirmed.
 
         Raises OffsetOutOfRange, DiskFull, OSError; StoreClosed, and StoreFailed once a flush has failed.
         """
@@ -468,30 +482,18 @@ class MessageStore:
             raise self.flusher.failure
         with self._lock:
             self.log.append_raw(physical_offset, data)
-            placed = self._dispatcher.follow_log()
-        if placed and self.on_arrival is not None:
-            self.on_arrival(placed)
+            self._raw_end = self.log.appended
+        if not self._sync_flush:
+            self.advance()
         if self._flush_service is not None:
             self._flush_service.wake()
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut log and queues at a record's start: for a replica that went astray, before it serves.
+        """Cut log and queues at a record's start: for a replica that went astray. Not while others append.
 
         Durable when it returns. Raises OSError, DiskFull.
         """
-        self.housekeeper.distrust(physical_offset)
-        with self._lock:
-            self.log.truncate(physical_offset)
-            self.flusher.flushed = min(self.flusher.flushed, physical_offset)
-            self._dispatcher.dispatched = min(self._dispatcher.dispatched, physical_offset)
-        for queue in self.queues.values():
-            queue.truncate(physical_offset)
-            queue.next_offset = queue.max_offset
-            queue.correct_min_offset(self.log.min_offset)
-            queue.sync()
-        if self.index is not None:
-            self.index.truncate(physical_offset)
-        self.housekeeper.flush()
+        self.housekeeper.cut(physical_offset)
 
     @property
     def path(self) -> Path:

@@ -79,11 +79,20 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
     def topics(self) -> list[str]:
         return sorted({topic for topic, _ in list(self)})
 
-    def delete_topic(self, topic: str) -> None:
-        """Raises ValueError for what can be no topic: its name is a path here."""
+    def forget_topic(self, topic: str) -> None:
+        """Drop a topic's queues from the table; their files stay. Under the store's lock.
+
+        Raises ValueError for what can be no topic: its name is a path here.
+        """
         check_topic(topic)
         for queue in list(self.of_topic(topic)):
-            for start in list(queue.file_starts):
-                queue.delete_file(start)
+            for start in queue.file_starts:
+                self._open_files.forget(queue.directory, start)
             del self[topic, queue.queue_id]
+
+    def delete_files(self, topic: str) -> None:
+        """Delete all files of a topic that was forgotten, durably. Raises ValueError, OSError."""
+        check_topic(topic)
         self._disk.delete_directory(self.directory / topic)
+        if self._disk.exists(self.directory):
+            self._disk.sync_directory(self.directory)

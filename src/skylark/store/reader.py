@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from skylark.clock import SystemClock
 from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, OffsetOutOfRange
 from skylark.model.message import HOST_V4_BYTES, StoredMessage
 from skylark.model.record import (
@@ -69,7 +70,7 @@ class _AlwaysCold(HotChunks):
     """Reads never touch the map: a bad disk, or a file cut by its owner, would be a signal there."""
 
     def __init__(self, log: CommitLog) -> None:
-        super().__init__(log)
+        super().__init__(log, SystemClock())
         self.written_from = 1 << 63
 
     def holds(self, physical_offset: int, size: int) -> bool:
@@ -131,8 +132,7 @@ class StoreReader:
         self._load_log()
         for queue in self.queue_table.values():
             queue.correct_min_offset(self.log.min_offset)
-        self._reader = LogReader(self.log, self.settings)
-        self._reader.hot = _AlwaysCold(self.log)
+        self._reader = LogReader(self.log, self.settings, _AlwaysCold(self.log))
         self.index = self._open_index()
         self.topic_attributes = self._load_topic_attributes()
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
+from skylark.clock import Clock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import StoredMessage
 from skylark.model.record import (
@@ -31,8 +32,12 @@ RecordFilter = Callable[[memoryview], bool]
 
 RESPONSE_BYTES_MAX = 128 << 20
 RESPONSE_BYTES_MIN = 100
+BULK_BYTES_MAX = 1 << 20
+BULK_MESSAGES_MAX = 2048
 RESIDENT_CHUNK_BYTES = 1 << 20
 RESIDENT_CHUNKS_MAX = 256
+# The kernel may need the memory at any time: what was there is believed to be there for so long.
+RESIDENT_FOR_S = 5.0
 STORE_TIMESTAMP_END = 76
 _SIZE = struct.Struct(">i")
 
@@ -74,9 +79,10 @@ class GetResult:
 class HotChunks:
     """Stretches of the log known to be in memory; asking the kernel per record would cost a read each."""
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
-        self._chunks: set[int] = set()
+        self._clock = clock
+        self._chunks: dict[int, float] = {}  # by start: when it was last seen there
         self.written_from = 0
         """Written by this process: in the page cache as long as it is among the newest."""
 
@@ -91,13 +97,14 @@ class HotChunks:
         )
 
     def _is_hot(self, start: int, end: int) -> bool:
-        if start in self._chunks:
+        now, seen = self._clock.monotonic(), self._chunks.get(start)
+        if seen is not None and now - seen < RESIDENT_FOR_S:
             return True
         if not self._log.is_resident(start, max(min(end, self._log.appended) - start, 0)):
             return False
         if len(self._chunks) >= RESIDENT_CHUNKS_MAX:
             self._chunks.clear()
-        self._chunks.add(start)
+        self._chunks[start] = now
         return True
 
 
@@ -109,12 +116,17 @@ class LogReader:
     """Reads through consume queues. Any thread."""
 
     def __init__(
-        self, log: CommitLog, settings: StoreSettings, *, keep_offset_on_correction: bool = False
+        self,
+        log: CommitLog,
+        settings: StoreSettings,
+        hot: HotChunks,
+        *,
+        keep_offset_on_correction: bool = False,
     ) -> None:
         self._log = log
         self.settings = settings
         self._memory_bytes = memory_bytes() * settings.memory_share_percent // 100
-        self.hot = HotChunks(log)
+        self.hot = hot
         self.keep_offset_on_correction = keep_offset_on_correction
         """On a slave a wrong offset is answered unchanged: the master may know better."""
 
@@ -128,9 +140,15 @@ class LogReader:
         tags_filter: TagsFilter | None = None,
         record_filter: RecordFilter | None = None,
         may_block: bool = True,
+        bulk_bytes: int = 0,
     ) -> GetResult:
-        """Messages from an offset on. Without `may_block` data that is not in memory gives COLD at once."""
+        """Messages from an offset on. Without `may_block` data that is not in memory gives COLD at once.
+
+        `bulk_bytes` asks for that much in place of the transfer limits, which are for consumers.
+        """
         max_messages = max(max_messages, 1)
+        if bulk_bytes:
+            max_messages, max_bytes = min(max_messages, BULK_MESSAGES_MAX), min(bulk_bytes, BULK_BYTES_MAX)
         low, high = queue.min_offset, queue.max_offset
         if not low <= queue_offset < high:
             status, corrected = _misplaced(queue_offset, low, high)
@@ -147,7 +165,10 @@ class LogReader:
             next_offset = self._corrected(queue_offset, queue.next_file_offset(queue_offset))
             return GetResult(GetStatus.OFFSET_FOUND_NULL, next_offset, low, high)
         if not filtered:
-            records = self._slices(units, min(max_bytes, self.settings.transfer_bytes_in_memory))
+            if bulk_bytes:
+                records = self._bulk_slices(units, max_bytes)
+            else:
+                records = self._slices(units, min(max_bytes, self.settings.transfer_bytes_in_memory))
             if records is not None:
                 taken = sum(map(len, records))
                 return GetResult(
@@ -155,8 +176,54 @@ class LogReader:
                 )
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
         limit = min(max(max_bytes, RESPONSE_BYTES_MIN), RESPONSE_BYTES_MAX)
-        self._collect(result, units, max_messages, limit, tags_filter, record_filter, may_block)
+        in_memory, on_disk = self._transfer_limits(max_messages, limit, is_bulk=bulk_bytes > 0)
+        self._collect(result, units, in_memory, on_disk, tags_filter, record_filter, may_block)
         return result
+
+    def _transfer_limits(
+        self, max_messages: int, max_bytes: int, *, is_bulk: bool
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """How many messages and bytes an answer holds at most, of what is in memory and of what is not."""
+        settings, asked = self.settings, (max_messages, max_bytes)
+        if is_bulk:
+            return asked, asked
+        return (
+            (
+                min(max_messages, settings.transfer_count_in_memory),
+                min(max_bytes, settings.transfer_bytes_in_memory),
+            ),
+            (
+                min(max_messages, settings.transfer_count_on_disk),
+                min(max_bytes, settings.transfer_bytes_on_disk),
+            ),
+        )
+
+    def _bulk_slices(self, units: bytes | bytearray, max_bytes: int) -> list[memoryview] | None:
+        """The fast path of a bulk read: all units in one file and in memory; cut at `max_bytes`."""
+        log = self._log
+        first, _, _ = UNIT.unpack_from(units)
+        last, last_size, _ = UNIT.unpack_from(units, -UNIT_BYTES)
+        start = first - first % log.file_bytes
+        view = log.views.get(start)
+        if (
+            view is None
+            or not first <= last < last + last_size <= start + log.file_bytes
+            or first < max(self.hot.written_from, log.appended - self._memory_bytes)
+        ):
+            return None
+        records: list[memoryview] = []
+        size_at, taken = _SIZE.unpack_from, 0
+        try:
+            for physical_offset, size, _ in UNIT.iter_unpack(units):
+                position, taken = physical_offset - start, taken + size
+                if taken > max_bytes and records:
+                    break
+                if position < 0 or size_at(view, position)[0] != size:
+                    return None
+                records.append(view[position : position + size])
+        except struct.error:
+            return None  # a blank or damaged unit points out of the file
+        return records
 
     def _slices(self, units: bytes | bytearray, max_bytes: int) -> list[memoryview] | None:
         """The fast path of a consumer that keeps up: all units in one file, in memory, within the limits."""
@@ -193,13 +260,13 @@ class LogReader:
         self,
         result: GetResult,
         units: bytes | bytearray,
-        max_messages: int,
-        max_bytes: int,
+        in_memory_max: tuple[int, int],
+        on_disk_max: tuple[int, int],
         tags_filter: TagsFilter | None,
         record_filter: RecordFilter | None,
         may_block: bool,
     ) -> None:
-        log, settings, records = self._log, self.settings, result.records
+        log, records = self._log, result.records
         in_memory_from = log.appended - self._memory_bytes
         # What this process wrote long ago may have left the page cache again.
         hot_from, holds = max(self.hot.written_from, in_memory_from), self.hot.holds
@@ -208,15 +275,8 @@ class LogReader:
         physical_offset = 0
         for physical_offset, size, code in UNIT.iter_unpack(units):
             if records:
-                if physical_offset >= in_memory_from:
-                    count_max, bytes_max = (
-                        settings.transfer_count_in_memory,
-                        settings.transfer_bytes_in_memory,
-                    )
-                else:
-                    count_max, bytes_max = settings.transfer_count_on_disk, settings.transfer_bytes_on_disk
-                full = len(records) >= count_max or taken + size > bytes_max
-                if full or len(records) >= max_messages or taken + size > max_bytes:
+                count_max, bytes_max = in_memory_max if physical_offset >= in_memory_from else on_disk_max
+                if len(records) >= count_max or taken + size > bytes_max:
                     break
             if physical_offset < no_data_before or (tags_filter is not None and not tags_filter(code)):
                 next_offset += 1

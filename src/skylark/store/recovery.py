@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from skylark.errors import BadStoreFile
@@ -24,23 +24,20 @@ from skylark.model.record import (
     encode,
 )
 from skylark.settings import StoreSettings
-from skylark.store.checkpoint import Checkpoint
+from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk
 from skylark.store.dispatch import Dispatcher
-from skylark.store.index import Index
+from skylark.store.index import OFFSET_MAX, Index
 from skylark.store.log_walk import SCAN_BYTES, Damage, LogWalk
-from skylark.store.manifest import Manifest
+from skylark.store.manifest import Manifest, load_manifest
 from skylark.store.mapped_file import NAME_DIGITS
 from skylark.store.queue_table import QueueTable
-from skylark.store.unit import NO_UNIT_MASK
+from skylark.store.replay import FILLER_TOPIC, Replay, write_derived
 
 log = logging.getLogger(__name__)
 
-WRITE_EVERY_BYTES = 64 << 20
-INDEX_PENDING_MAX = 4096
-FILLER_TOPIC = "SKYLARK_DAMAGED"
 DAMAGED_DIRECTORY = "damaged"
 
 
@@ -74,6 +71,7 @@ class Recovery:
         queues: QueueTable,
         index: Index | None,
         dispatcher: Dispatcher,
+        checkpoint_file: CheckpointFile,
     ) -> None:
         self._disk = disk
         self._settings = settings
@@ -81,35 +79,74 @@ class Recovery:
         self._queues = queues
         self._index = index
         self._dispatcher = dispatcher
+        self._checkpoint_file = checkpoint_file
         self._deleted: dict[bytes, int] = {}
-        self._implausible = 0
+        self._has_manifest = False
+        self._index_is_lost = False
+        self.checkpoint = Checkpoint()
+        self.manifest = Manifest()
         self.report = RecoveryReport()
 
-    def run(
-        self, *, clean_exit: bool, checkpoint: Checkpoint | None, manifest: Manifest | None
-    ) -> RecoveryReport:
+    def run(self, *, clean_exit: bool) -> RecoveryReport:
         """Recover everything. Raises BadStoreFile where going on would do harm."""
         report = self.report
         report.clean_exit = clean_exit
+        self._load_evidence()
         self._load_log()
         report.problems += [str(problem) for problem in self._queues.load()]
-        if clean_exit and manifest is not None:
-            # The exit wrote down how long each queue is: what lies behind is not ours.
-            for extent in manifest.queues:
+        durable = self.checkpoint.durable_offset
+        if clean_exit and durable is not None and self.manifest.durable_offset >= durable:
+            # The exit wrote down how long each queue is: what lies behind is not ours. (An older manifest,
+            # where the newest was lost, would be too short.)
+            for extent in self.manifest.queues:
                 self._queues[extent.topic, extent.queue_id].cut_to(extent.units)
-        claimed = self._claimed(clean_exit, checkpoint)
-        start = self._trusted_up_to(clean_exit, checkpoint)
+        claimed = self._claimed()
+        trusted = self._trusted_up_to()
+        stale, short = self._stale_queues(), self._short_queues()
+        index_start = self._index_behind()
+        start = min(trusted, self._log.min_offset if short else trusted, index_start, *stale.values())
+        start = max(start, self._log.min_offset)
+        if stale or short or index_start < trusted:
+            self._distrust(start)
         for queue in self._queues.values():
-            queue.truncate(start)
-        start = min(start, self._forget_deleted(manifest))
-        self._reset_short_queues(manifest)
-        start = self._log.min_offset if report.rebuilt_queues else min(start, self._index_behind(manifest))
+            queue.truncate(trusted)
+            queue.clear_behind()
+        for queue in stale:
+            queue.reset()
+        for queue in short:
+            self._reset(queue)
+        if self._index is not None and self._index_is_lost:
+            self._index.destroy()
         report.scanned_from = start
-        gaps = self._replay(start)
-        self._rebuild_gaps(gaps)
+        self._replay(start)
         self._claim_lost(claimed)
         self._finish(claimed)
         return report
+
+    # What is known of the directory
+
+    def _load_evidence(self) -> None:
+        checkpoint = self._checkpoint_file.load()
+        if checkpoint is None or checkpoint.durable_offset is not None:
+            manifest = load_manifest(self._disk, self._settings.path)
+        else:
+            # The reference ran here since: it may have deleted what the manifest names.
+            manifest = None
+        if checkpoint is not None:
+            if manifest is None:
+                # Nobody vouches for the queues: recovery goes by what they say themselves.
+                checkpoint = replace(checkpoint, durable_offset=None)
+            self.checkpoint = checkpoint
+        self.manifest = manifest or Manifest()
+        self._has_manifest = manifest is not None
+        self._deleted = {topic.encode(): end for topic, end in self.manifest.deleted.items()}
+
+    def _distrust(self, physical_offset: int) -> None:
+        """Before anything below is taken apart: another crash must not trust what is not built again yet."""
+        durable_offset = self.checkpoint.durable_offset
+        if durable_offset is not None and physical_offset < durable_offset:
+            self.checkpoint = replace(self.checkpoint, durable_offset=physical_offset)
+            self._checkpoint_file.save(self.checkpoint)
 
     # The log's files
 
@@ -145,31 +182,33 @@ class Recovery:
 
     # Where to start
 
-    def _claimed(self, clean_exit: bool, checkpoint: Checkpoint | None) -> dict[ConsumeQueue, int]:
+    def _claimed(self) -> dict[ConsumeQueue, int]:
         """Up to where each queue gave out offsets for sure, though the log may not have their records now."""
-        if clean_exit:
-            return {queue: queue.max_offset for queue in self._queues.values()}
-        durable = checkpoint.durable_offset if checkpoint is not None else None
-        if durable is None or durable <= self._log.files.end:
-            return {}
-        return {queue: queue.end_below(durable) for queue in self._queues.values()}
+        claimed: dict[ConsumeQueue, int] = {}
+        durable = self.checkpoint.durable_offset
+        if self.report.clean_exit:
+            claimed = {queue: queue.max_offset for queue in self._queues.values()}
+        elif durable is not None and durable > self._log.files.end:
+            claimed = {queue: queue.end_below(durable) for queue in self._queues.values()}
+        for extent in self.manifest.queues:
+            queue = self._queues[extent.topic, extent.queue_id]
+            claimed[queue] = max(claimed.get(queue, 0), extent.units)
+        return claimed
 
-    def _trusted_up_to(self, clean_exit: bool, checkpoint: Checkpoint | None) -> int:
+    def _trusted_up_to(self) -> int:
         """The physical offset below which log and consume queues are known to be whole and to agree."""
-        files = self._log.files
+        files, checkpoint = self._log.files, self.checkpoint
         if not files.starts:
             if any(queue.max_offset for queue in self._queues.values()):
                 self.report.add_problem("no commit log file is left, though consume queues know records")
             return 0
         dispatched = max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
-        if checkpoint is not None and checkpoint.durable_offset is not None:
+        if checkpoint.durable_offset is not None:
             trusted = checkpoint.durable_offset
-        elif clean_exit:
+        elif self.report.clean_exit:
             trusted = dispatched
         else:
-            trusted = self._start_by_time(
-                checkpoint.recovery_timestamp(with_index=False) if checkpoint else 0
-            )
+            trusted = self._start_by_time(checkpoint.recovery_timestamp(with_index=False))
             if dispatched < trusted:
                 trusted = files.start_of(max(dispatched, 0))
         if trusted > files.end:
@@ -188,27 +227,28 @@ class Recovery:
                 return start
         return self._log.min_offset
 
-    def _forget_deleted(self, manifest: Manifest | None) -> int:
-        """Drop units of deleted topics that a crash left; returns from where their successors are read."""
-        start = 1 << 63
-        if manifest is None:
-            return start
-        self._deleted = {topic.encode(): end for topic, end in manifest.deleted.items()}
-        for topic, end in manifest.deleted.items():
-            for queue in list(self._queues.of_topic(topic)):
-                first = queue.unit(queue.min_offset) if queue.max_offset > queue.min_offset else None
-                if first is not None and first[0] < end:
-                    queue.reset()
-                    start = min(start, end)
-        return max(start, self._log.min_offset)
+    def _stale_queues(self) -> dict[ConsumeQueue, int]:
+        """Queues of deleted topics that a crash brought back, and from where their successors are read."""
+        stale = {}
+        for topic, end in self.manifest.deleted.items():
+            for queue in self._queues.of_topic(topic):
+                if queue.max_offset == queue.min_offset:
+                    stale[queue] = OFFSET_MAX  # files without a unit: it has to begin at 0
+                elif queue.end_below(end) > queue.first_with_record:
+                    # Not at the end itself: recovery may have plugged the log there since.
+                    stale[queue] = self._log.files.start_of(end)
+        return stale
 
-    def _reset_short_queues(self, manifest: Manifest | None) -> None:
-        for extent in manifest.queues if manifest else []:
+    def _short_queues(self) -> list[ConsumeQueue]:
+        """Queues that have lost files. Looked for before anything is cut."""
+        short = [queue for queue in self._queues.values() if queue.has_unusable_files]
+        for extent in self.manifest.queues:
             queue = self._queues[extent.topic, extent.queue_id]
             first = queue.file_starts[0] if queue.file_starts else None
-            if queue.max_offset < extent.units or first is None or first > extent.first_file:
-                if extent.units:
-                    self._reset(queue)
+            is_short = queue.max_offset < extent.units or first is None or first > extent.first_file
+            if is_short and extent.units and queue not in short:
+                short.append(queue)
+        return short
 
     def _reset(self, queue: ConsumeQueue) -> None:
         name = f"{queue.topic}/{queue.queue_id}"
@@ -216,41 +256,36 @@ class Recovery:
         self.report.rebuilt_queues.append(name)
         queue.reset()
 
-    def _index_behind(self, manifest: Manifest | None) -> int:
+    def _index_behind(self) -> int:
         """From where the log must be read again for the index: what is indexed already is passed over."""
-        if self._index is None or not self._log.files.starts:
-            return 1 << 63
-        for problem in self._index.problems:
+        index = self._index
+        if index is None or not self._log.files.starts:
+            return OFFSET_MAX
+        for problem in index.problems:
             self.report.add_problem(problem)
-        lost = set(manifest.index_files) - set(self._index.file_names) if manifest is not None else set()
-        if lost and self._index.rebuild_from is None:
+        lost = set(self.manifest.index_files) - set(index.file_names)
+        if lost and index.rebuild_from is None:
             self.report.add_problem(f"index files {', '.join(sorted(lost))} are lost, all are built again")
-            self._index.destroy()
+            self._index_is_lost = True
             return self._log.min_offset
-        end = self._index.last_physical_offset
-        if self._index.rebuild_from is not None:
-            end = self._index.rebuild_from
-        elif manifest is not None and end >= manifest.index_end:
-            return 1 << 63
+        end = index.last_physical_offset
+        if index.rebuild_from is not None:
+            end = index.rebuild_from
+        elif self._has_manifest and end >= self.manifest.index_end:
+            return OFFSET_MAX
         last = LogWalk(self._log, 0).record_at(end)
         if last is None:
             return self._log.min_offset
         # After a crash the last record again: perhaps not all of its keys are there.
-        return end + last.size if self.report.clean_exit and self._index.rebuild_from is None else end
+        return end + last.size if self.report.clean_exit and index.rebuild_from is None else end
 
     # The walk
 
-    def _replay(self, start: int) -> set[ConsumeQueue]:
-        """Dispatch every record from `start`; returns the queues that miss units before a record."""
-        gaps: set[ConsumeQueue] = set()
-        walk = LogWalk(
-            self._log,
-            start,
-            require_crc_property=self._settings.verify_crc_property,
-            refuse_zeros=not self.report.clean_exit,
-        )
+    def _replay(self, start: int) -> None:
         self._log.appended = self._log.files.end
-        self._dispatch_all(walk, gaps)
+        walk = self._walk(start)
+        replay = Replay(self._log, self._dispatcher, self._index, self._deleted, self.report, walk)
+        replay.run()
         if self._log.files.starts and walk.end == self._log.files.end:
             self.report.add_problem(f"the commit log file from {walk.end} on is missing")
         self._log.appended = walk.end
@@ -260,84 +295,31 @@ class Recovery:
             self._plug(damage)
         self.report.damages += walk.damages
         self._cut_tail(walk)
-        return gaps
+        self._build_again(replay.incomplete)
 
-    def _dispatch_all(self, walk: LogWalk, gaps: set[ConsumeQueue]) -> None:
-        report = self.report
-        since_write = 0
-        for record in walk:
-            try:
-                self._dispatch(record, walk, gaps)
-            except ValueError as error:
-                report.add_problem(f"record at {record.physical_offset} has an impossible queue: {error}")
-                continue
-            report.records += 1
-            report.last_record = record.physical_offset
-            report.last_timestamp = record.store_timestamp
-            since_write += record.size
-            if since_write > WRITE_EVERY_BYTES:
-                self._write_derived()
-                since_write = 0
-            elif self._index is not None and self._index.pending_count > INDEX_PENDING_MAX:
-                self._build_index()
+    def _walk(self, start: int) -> LogWalk:
+        return LogWalk(
+            self._log,
+            start,
+            require_crc_property=self._settings.verify_crc_property,
+            refuse_zeros=not self.report.clean_exit,
+        )
 
-    def _dispatch(self, record: ScannedRecord, walk: LogWalk, gaps: set[ConsumeQueue] | None) -> None:
-        """Dispatch a record whose queue offset can be right; `gaps` takes queues that must be built anew."""
-        if record.physical_offset < self._deleted.get(record.topic, 0):
+    def _build_again(self, incomplete: set[ConsumeQueue]) -> None:
+        """Queues that turned out to miss units: once more, from the beginning of the log."""
+        if not incomplete:
             return
-        queue = self._queues[record.topic.decode(errors="replace"), record.queue_id]
-        if not record.sys_flag & NO_UNIT_MASK and not self._is_plausible(record, queue, walk):
-            if gaps is not None and self.report.scanned_from > self._log.min_offset:
-                gaps.add(queue)
-                return
-            self._implausible += 1
-            self.report.add_problem(
-                f"record at {record.physical_offset} says queue offset {record.queue_offset}, "
-                f"{queue.max_offset} comes next in {queue.topic}/{queue.queue_id}: it is left out"
-            )
-            return
-        self._dispatcher.dispatch(record)
-
-    def _is_plausible(self, record: ScannedRecord, queue: ConsumeQueue, walk: LogWalk) -> bool:
-        """Whether a record's queue offset fits: a bit of it may have flipped, no CRC covers it."""
-        gap = record.queue_offset - queue.max_offset
-        if gap < 0:
-            unit = queue.unit(record.queue_offset) if record.queue_offset >= queue.min_offset else None
-            return unit is not None and unit[0] == record.physical_offset
-        lost_bytes = sum(damage.physical_to - damage.physical_from for damage in walk.damages)
-        if gap <= lost_bytes // RECORD_BYTES_MIN + self._implausible:
-            return True
-        begins_late = queue.max_offset == 0 and not queue.file_starts and self._log.min_offset > 0
-        return begins_late and self.report.scanned_from == self._log.min_offset
-
-    def _build_index(self) -> None:
-        while self._index is not None and self._index.build():
-            pass
-
-    def _write_derived(self) -> None:
-        """Keep memory flat over a long replay."""
-        self._build_index()
-        while self._dispatcher.dirty:
-            queue = self._dispatcher.dirty.popleft()
-            queue.dirty = False
-            queue.write()
-        if self._index is not None:
-            self._index.flush()
-
-    def _rebuild_gaps(self, gaps: set[ConsumeQueue]) -> None:
-        """Queues that turned out to miss units: once more from the beginning of the log."""
-        again = {
-            queue for queue in gaps if f"{queue.topic}/{queue.queue_id}" not in self.report.rebuilt_queues
-        }
-        if not again or self.report.scanned_from <= self._log.min_offset:
-            return
-        for queue in again:
+        self._distrust(self._log.min_offset)
+        for queue in incomplete:
             self._reset(queue)
-        walk = LogWalk(self._log, self._log.min_offset)
-        self._implausible = 0
-        for record in walk:
-            if self._queues.get((record.topic.decode(errors="replace"), record.queue_id)) in again:
-                self._dispatch(record, walk, None)
+
+        def queue_of(record: ScannedRecord) -> ConsumeQueue | None:
+            return self._queues.get((record.topic.decode(errors="replace"), record.queue_id))
+
+        walk = self._walk(self._log.min_offset)
+        Replay(self._log, self._dispatcher, None, self._deleted, self.report, walk).run_for(
+            incomplete, queue_of
+        )
 
     # Repair
 
@@ -406,7 +388,7 @@ class Recovery:
             if not queue.dirty:
                 queue.dirty = True
                 self._dispatcher.dirty.append(queue)
-        self._write_derived()
+        write_derived(self._dispatcher, self._index)
         for queue in self._queues.values():
             queue.sync()
         if self._index is not None:

@@ -25,7 +25,8 @@ from skylark.store.index_file import (
     read_items,
 )
 from skylark.store.reader import StoreReader
-from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC
+from skylark.store.recovery import DAMAGED_DIRECTORY
+from skylark.store.replay import FILLER_TOPIC
 
 ITEMS_AT_A_TIME = 4096
 SLOTS_AT_A_TIME = 1 << 18

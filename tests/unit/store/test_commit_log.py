@@ -226,6 +226,7 @@ def test_a_run_of_a_batch_reads_like_a_list(bench: Bench) -> None:
     [
         (message(body=bytes(4097)), PutStatus.MESSAGE_ILLEGAL, "body has 4097 bytes, 4096 are allowed"),
         (message(properties=bytes(32768)), PutStatus.PROPERTIES_SIZE_EXCEEDED, "32767 are allowed"),
+        (message(properties=b"a\x01\0\x02"), PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte"),
         (message(topic=""), PutStatus.MESSAGE_ILLEGAL, "topic has 0 bytes"),
         (message(topic="t" * 128), PutStatus.MESSAGE_ILLEGAL, "topic has 128 bytes, 1 to 127 are allowed"),
         (message(topic="%RETRY%" + "g" * 249), PutStatus.MESSAGE_ILLEGAL, "1 to 255 are allowed"),
@@ -307,6 +308,7 @@ def test_the_longest_topics(bench: Bench) -> None:
         (message(), [element(b"x"), element(bytes(4000))], PutStatus.MESSAGE_ILLEGAL),
         (message(), [element(bytes(1000)) for _ in range(4)], PutStatus.MESSAGE_ILLEGAL),
         (message(), [element(b"x"), element(b"x", bytes(32768))], PutStatus.PROPERTIES_SIZE_EXCEEDED),
+        (message(), [element(b"x"), element(b"x", b"a\x01\0\x02")], PutStatus.MESSAGE_ILLEGAL),
         (message(born_timestamp=1 << 63), [element(b"x")], PutStatus.MESSAGE_ILLEGAL),
         (message(), [element(b"x"), BatchElement(1 << 31, b"", b"")], PutStatus.MESSAGE_ILLEGAL),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.errors import DiskFull
+from skylark.errors import BadStoreFile, DiskFull
 from skylark.store.consume_queue import ConsumeQueue, check_topic
 from skylark.store.disk import RealDisk
 from skylark.store.mapped_file import OpenFiles, file_name
@@ -225,7 +225,7 @@ def test_only_what_changed_is_synced(disk: SimulatedDisk, queue: ConsumeQueue) -
 def test_a_file_cleaned_before_it_was_synced_is_no_error(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
     add(queue, *range(25))
     queue.write()
-    queue.delete_file(0)
+    queue.delete_files(queue.forget_expired(9001))
     queue.sync()
     assert queue.synced_offset == 25
     assert queue.file_starts == [200, 400]
@@ -512,14 +512,45 @@ def test_the_minimum_is_a_unit_with_a_record(queue: ConsumeQueue) -> None:
     assert queue.min_offset == 20
 
 
+@pytest.mark.parametrize(("units", "far"), [(7, 0), (7, 1), (7, 2), (10, 0), (10, 9), (13, 0), (13, 5)])
+def test_what_lies_behind_the_last_unit_is_cut_off(
+    disk: SimulatedDisk, queue: ConsumeQueue, units: int, far: int
+) -> None:
+    add(queue, *range(units))
+    write(queue)
+    start = 200 * (units // 10)
+    position = 20 * (units % 10 + far)
+    path = DIRECTORY / file_name(start)
+    if not disk.exists(path):
+        disk.create(path, 200)
+    disk.overwrite(path, position, UNIT.pack(-1, 5, 0) if far == 0 else UNIT.pack(50, 5, 0))
+    again = loaded(disk)
+    again.cut_to(units)
+    again.clear_behind()
+    assert again.max_offset == units
+    behind = disk.content(path)[20 * (units % 10) :] if disk.exists(path) else b""
+    assert not behind.strip(b"\0")
+
+
+def test_a_file_that_was_cut_short_is_an_error_and_no_end(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
+    add(queue, *range(9))
+    write(queue)
+    disk.cut(DIRECTORY / file_name(0), 50)
+    assert len(queue.units(0, 2)) == 40
+    for first, left in ((0, 50), (2, 10), (5, 0)):
+        with pytest.raises(BadStoreFile, match=f"has {left} instead of .* bytes from byte {20 * first} on"):
+            queue.units(first, 4)
+
+
 def test_files_expire_with_their_last_record(queue: ConsumeQueue) -> None:
     add(queue, *range(35))
     write(queue)
-    assert (queue.expired_files(9000)) == []
-    assert (queue.expired_files(9001)) == [0]
-    assert (queue.expired_files(19001)) == [0, 200]
+    assert queue.forget_expired(9000) == []
+    assert queue.forget_expired(9001) == [0]
+    assert (queue.file_starts, queue.min_offset) == ([200, 400, 600], 10)
     # Never the last one.
-    assert (queue.expired_files(99999)) == [0, 200, 400]
+    assert queue.forget_expired(99999) == [200, 400]
+    assert queue.file_starts == [600]
 
 
 def test_a_file_whose_last_unit_is_blank_expires_with_its_records(queue: ConsumeQueue) -> None:
@@ -527,5 +558,5 @@ def test_a_file_whose_last_unit_is_blank_expires_with_its_records(queue: Consume
     queue.fill_to(10)
     add(queue, *range(10, 15))
     write(queue)
-    assert (queue.expired_files(3000)) == []
-    assert (queue.expired_files(4001)) == [0]
+    assert queue.forget_expired(3000) == []
+    assert queue.forget_expired(4001) == [0]

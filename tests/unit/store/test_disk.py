@@ -160,6 +160,22 @@ def test_what_was_written_is_resident_and_what_was_dropped_is_not(file: DiskFile
     assert file.read_resident(MEGABYTE, 0) == data
 
 
+@pytest.mark.parametrize("can_tell_holes", [True, False])
+def test_zeros_to_the_end(file: DiskFile, monkeypatch: pytest.MonkeyPatch, can_tell_holes: bool) -> None:
+    if not can_tell_holes:
+        monkeypatch.setattr(os, "lseek", failing(errno.EINVAL))
+    assert file.is_zero_from(0)
+    file.write([b"x"], 5000)
+    assert not file.is_zero_from(0)
+    assert not file.is_zero_from(5000)
+    assert file.is_zero_from(5001)
+    file.allocate(0, MEGABYTE)
+    assert file.is_zero_from(5001)
+    file.write([b"x"], file.length - 1)
+    assert not file.is_zero_from(5001)
+    assert file.is_zero_from(file.length)
+
+
 def drop_cache(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

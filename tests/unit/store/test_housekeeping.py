@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from skylark.errors import StoreFailed
 from skylark.settings import FlushMode
 from skylark.store.checkpoint import CheckpointFile
 from skylark.store.housekeeping import SYNCED_QUEUES_MAX
@@ -87,15 +88,31 @@ def test_the_checkpoint_comes_after_what_it_vouches_for() -> None:
         assert names.index("checkpoint") > max(names.index("consumequeue"), names.index("index"))
 
 
-def test_only_what_is_flushed_in_the_log_counts_as_durable() -> None:
+def test_units_become_durable_after_their_records() -> None:
     disk = simulated_disk()
     with opened(small_settings(index_enabled=False), disk) as store:
         put_all(store, [message(), message()])
+        synced: list[str] = []
+
+        def watch(operation: Operation) -> None:
+            if operation.kind is Kind.SYNC:
+                synced.append(operation.path.relative_to(store.settings.path).parts[0])
+
+        disk.observer = watch
+        store.housekeeper.flush()
+        assert synced == ["commitlog", "consumequeue", "checkpoint", "skylark-queues"]
+        assert store.flushed_offset == durable_offset(disk) == store.appended_offset
+
+
+def test_after_the_log_failed_nothing_more_is_vouched_for() -> None:
+    disk = simulated_disk()
+    with opened(small_settings(index_enabled=False), disk) as store:
+        put_all(store, [message()])
+        disk.plan(Fault(Kind.SYNC, path_contains="commitlog"))
+        with pytest.raises(StoreFailed):
+            store.housekeeper.flush()
         store.housekeeper.flush()
         assert durable_offset(disk) == 0
-        store.flush_log()
-        store.housekeeper.flush()
-        assert durable_offset(disk) == store.appended_offset
 
 
 def test_what_waits_for_the_index_is_not_durable() -> None:
@@ -165,6 +182,55 @@ def test_a_deleted_topic_stays_deleted() -> None:
     with opened(disk=disk) as store:
         assert store.report.problems == []
         assert bodies(store, "a") == [b"new"]
+
+
+def test_files_are_deleted_while_others_append() -> None:
+    """After the manifest says that they are gone, and not under the lock that every append takes."""
+    disk = simulated_disk()
+    with opened(disk=disk) as store:
+        put_all(store, [message("a"), message("b")])
+        store.housekeeper.flush()
+        seen: list[str] = []
+
+        def watch(operation: Operation) -> None:
+            path = operation.path.relative_to(ROOT)
+            seen.append(f"{operation.kind.value} {path.parts[0] if path.parts else ROOT}")
+            if operation.kind is Kind.DELETE:
+                put_all(store, [message("a", body=b"new")])
+
+        disk.observer = watch
+        store.housekeeper.delete_topic("a")
+        disk.observer = None
+        assert seen.index("sync skylark-queues-2") < seen.index("delete consumequeue")
+        assert seen[-1] == "sync_directory consumequeue"
+        expected = bodies(store, "a")
+        assert set(expected) == {b"new"}
+        assert store.put(message("a", body=b"new"))[0] is PutStatus.PUT_OK
+        store.housekeeper.flush()
+        killed = disk.kill_image()
+    with opened(disk=killed) as store:
+        assert bodies(store, "a") == [*expected, b"new"]
+
+
+def test_a_kill_in_the_middle_of_cleaning_is_no_loss() -> None:
+    """What is about to be deleted is not missed afterwards: nothing is built again."""
+    clock = ManualClock(FOUR)
+    disk = simulated_disk(clock)
+    settings = small_settings(reserved_hours=0, consume_queue_file_bytes=60)
+    images: list[SimulatedDisk] = []
+    with opened(settings, disk, clock) as store:
+        put_all(store, [message(body=bytes(900), keys=f"k{number}") for number in range(40)])
+        store.flush_log()
+        store.build_index()
+        store.housekeeper.flush()
+        disk.observer = lambda operation: images.append(disk.kill_image())
+        store.housekeeper.clean()
+        disk.observer = None
+        assert len(images) > 10
+    for image in images:
+        with opened(settings, image, clock) as store:
+            assert store.report.problems == []
+            assert store.report.rebuilt_queues == []
 
 
 def test_what_is_no_topic_deletes_nothing() -> None:

@@ -8,8 +8,8 @@ from skylark.store.manifest import (
     FILE_NAMES,
     Manifest,
     QueueExtent,
+    extents_of,
     load_manifest,
-    manifest_of,
     save_manifest,
 )
 from tests.support.simulated_disk import SimulatedDisk
@@ -66,12 +66,20 @@ def test_it_counts_what_is_on_disk() -> None:
     with opened() as store:
         put_all(store, [message("alpha", 0), message("alpha", 0), message("beta", 1)])
         store.get("never-written", 0, 0, 1)
-        assert manifest_of(store.queues.values(), 5, ["f"], {"old": 7}) == Manifest([], 5, ["f"], {"old": 7})
+        assert extents_of(store.queues.values(), None) == []
         store.housekeeper.flush()
         put_all(store, [message("alpha", 0)])
-        assert manifest_of(store.queues.values(), 5, [], {}) == Manifest(
-            [QueueExtent("alpha", 0, 0, 2), QueueExtent("beta", 1, 0, 1)], 5
-        )
+        queues = store.queues.values()
+        assert extents_of(queues, None) == [QueueExtent("alpha", 0, 0, 2), QueueExtent("beta", 1, 0, 1)]
+
+
+def test_before_the_log_is_cut_it_counts_what_will_be_left() -> None:
+    with opened() as store:
+        placed = put_all(store, [message("alpha", 0), message("alpha", 0), message("beta", 1)])
+        store.housekeeper.flush()
+        cut_at = placed[1].physical_offset
+        extents = extents_of(store.queues.values(), cut_at)
+        assert extents == [QueueExtent("alpha", 0, 0, 1), QueueExtent("beta", 1, 0, 0)]
 
 
 def test_a_crash_in_the_middle_leaves_the_one_before(disk: SimulatedDisk) -> None:

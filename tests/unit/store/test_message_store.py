@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from skylark.settings import FlushMode, StoreSettings
 from skylark.store import message_store
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import PutStatus, Refused
+from skylark.store.placed import Placed, PutStatus, Refused
 from skylark.store.queue_table import OPEN_QUEUE_FILES_MAX
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
@@ -536,6 +536,27 @@ def test_a_replica_may_begin_late(disk: SimulatedDisk) -> None:
             assert [int(body[:4]) for body in bodies(replica)] == list(range(4, 14))
             replica.housekeeper.flush()
             assert queue.file_starts == [60, 120, 180, 240]
+
+
+def test_a_replica_under_sync_flush_shows_what_is_on_its_own_disk() -> None:
+    arrived: list[int] = []
+    with opened() as master:
+        put_all(master, [sized(1000, fill=b"%04d" % number) for number in range(5)])
+        settings = small_settings(flush_mode=FlushMode.SYNC)
+
+        def arrive(batch: Sequence[Placed]) -> None:
+            arrived.extend(each.queue_offset for each in batch)
+
+        with opened(settings, on_arrival=arrive) as replica:
+            replica.append_raw(0, master.read_log(0, 2500))
+            assert (replica.max_offset("T", 0), arrived) == (0, [])
+            replica.flush_log()
+            assert (replica.max_offset("T", 0), arrived) == (2, [0, 1])
+            copied(master, replica)
+            assert replica.max_offset("T", 0) == 2
+            replica.flush_log()
+            assert bodies(replica) == bodies(master)
+            assert arrived == list(range(5))
 
 
 def test_raw_bytes_that_do_not_fit_are_refused(disk: SimulatedDisk) -> None:

@@ -122,11 +122,13 @@ def test_a_topic_goes_with_its_files(disk: SimulatedDisk, table: QueueTable) -> 
     fill(table, "alpha", 0, 12)
     fill(table, "alpha", 1, 2)
     fill(table, "alphabet", 0, 2)
-    table.delete_topic("alpha")
+    table.forget_topic("alpha")
+    table.delete_files("alpha")
     assert list(table) == [("alphabet", 0)]
     assert disk.directories(DIRECTORY) == ["alphabet"]
     assert table["alpha", 0].max_offset == 0
-    table.delete_topic("never-there")
+    table.forget_topic("never-there")
+    table.delete_files("never-there")
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "../commitlog", "a/b"])
@@ -136,8 +138,9 @@ def test_only_topics_can_be_deleted(disk: SimulatedDisk, table: QueueTable, topi
     disk.create(ROOT / "commitlog" / "file", 10)
     disk.create(DIRECTORY / "a" / "b" / "file", 10)
     before = disk.paths(ROOT)
-    with pytest.raises(ValueError, match="topic"):
-        table.delete_topic(topic)
+    for delete in (table.forget_topic, table.delete_files):
+        with pytest.raises(ValueError, match="topic"):
+            delete(topic)
     assert disk.paths(ROOT) == before
 
 

@@ -499,11 +499,12 @@ def test_what_was_filtered_before_the_cold_part_is_not_looked_at_again(
         assert (result.status, result.next_offset) == (GetStatus.COLD, 2)
 
 
-def test_what_is_known_to_be_hot_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = simulated_disk()
-    with opened(disk=disk) as store:
+def test_what_is_known_to_be_hot_is_not_asked_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    disk = simulated_disk(clock)
+    with opened(disk=disk, clock=clock) as store:
         put_all(store, numbered(5))
-    with opened(disk=disk) as store:
+    with opened(disk=disk, clock=clock) as store:
         asked: list[tuple[int, int]] = []
 
         def is_resident(physical_offset: int, size: int) -> bool:
@@ -514,6 +515,9 @@ def test_what_is_known_to_be_hot_is_not_asked_again(monkeypatch: pytest.MonkeyPa
         for _ in range(3):
             assert len(store.get("T", 0, 0, 32, may_block=False).records) == 5
         assert asked == [(0, store.appended_offset)]
+        clock.advance(int(reading.RESIDENT_FOR_S * 1000))
+        assert len(store.get("T", 0, 0, 32, may_block=False).records) == 5
+        assert len(asked) == 2, "the kernel may have needed the memory since"
 
 
 def test_every_part_of_a_large_record_must_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

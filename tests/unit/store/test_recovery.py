@@ -12,13 +12,15 @@ from skylark.errors import BadStoreFile
 from skylark.model.message import SystemFlag
 from skylark.model.record import BLANK, MAGIC_BLANK, RECORD_BYTES_MIN, Scan, decode
 from skylark.settings import FlushMode, StoreSettings
-from skylark.store import log_walk, recovery
+from skylark.store import log_walk, replay
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.commit_log import NO_SEGMENT
 from skylark.store.log_walk import LogWalk
 from skylark.store.manifest import FILE_NAMES
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
-from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC, filler_for
+from skylark.store.recovery import DAMAGED_DIRECTORY, filler_for
+from skylark.store.replay import FILLER_TOPIC
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import (
@@ -119,6 +121,22 @@ def test_after_a_kill_everything_is_still_there(disk: SimulatedDisk) -> None:
         assert store.report.records == 12
         assert numbers(store) == list(range(12))
     check_usable(image)
+
+
+@pytest.mark.parametrize("keys", ["a\0b", "\0ab", "ab\0", "\0" * 20])
+@pytest.mark.parametrize("before", [0, 380, 390, 400])
+def test_zeros_in_properties_are_no_torn_write_unless_they_look_like_one(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch, keys: str, before: int
+) -> None:
+    """The reference takes them. A sector's edge, at 512 bytes, lies before, in and behind the text."""
+    store = MessageStore(small_settings(), disk=disk, clock=disk.clock)
+    store.open()
+    monkeypatch.setattr(store.log, "_forbidden", NO_SEGMENT)
+    put_all(store, [message(body=bytes(before), keys=keys), message(body=b"next")])
+    with opened(disk=disk.kill_image()) as again:
+        assert again.report.damages == []
+        assert [len(body) for body in bodies(again)] == [before, 4]
+    store.close()
 
 
 def test_only_what_may_not_be_durable_is_scanned_again(disk: SimulatedDisk) -> None:
@@ -604,8 +622,8 @@ def test_the_crc_property_can_be_demanded(disk: SimulatedDisk) -> None:
 
 
 def test_a_long_replay_writes_as_it_goes(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "WRITE_EVERY_BYTES", 2000)
-    monkeypatch.setattr(recovery, "INDEX_PENDING_MAX", 3)
+    monkeypatch.setattr(replay, "WRITE_EVERY_BYTES", 2000)
+    monkeypatch.setattr(replay, "INDEX_PENDING_MAX", 3)
     with opened(disk=disk) as store:
         put_all(store, [message(body=b"%04d" % number, keys=f"k{number}") for number in range(40)])
     disk.lose(ROOT / "consumequeue")

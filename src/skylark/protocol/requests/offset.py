@@ -37,6 +37,7 @@ class QueryConsumerOffset(_OffsetQuery, frozen=True):
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
+    broker_name: str | None = field(default=None, name="bname")
 
 
 class UpdateConsumerOffset(Request[None], frozen=True, gc=False):
@@ -47,6 +48,7 @@ class UpdateConsumerOffset(Request[None], frozen=True, gc=False):
     topic: str
     queue_id: Int32 | None = None
     commit_offset: Int64 | None = None
+    broker_name: str | None = field(default=None, name="bname")
 
 
 class SearchOffsetByTimestamp(_OffsetQuery, frozen=True):
@@ -57,6 +59,7 @@ class SearchOffsetByTimestamp(_OffsetQuery, frozen=True):
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
+    broker_name: str | None = field(default=None, name="bname")
 
 
 class GetMaxOffset(_OffsetQuery, frozen=True):
@@ -66,12 +69,14 @@ class GetMaxOffset(_OffsetQuery, frozen=True):
     topic: str
     queue_id: Int32
     committed: bool | None = None
+    broker_name: str | None = field(default=None, name="bname")
 
 
 class GetMinOffset(_OffsetQuery, frozen=True):
     code: ClassVar[RequestCode] = RequestCode.GET_MIN_OFFSET
     topic: str
     queue_id: Int32
+    broker_name: str | None = field(default=None, name="bname")
 
 
 class GetEarliestMsgStoreTime(Request[int], frozen=True):

@@ -63,6 +63,9 @@ class PullMessage(Request[PullResult], frozen=True, gc=False):
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
     proxy_forward_client_id: str | None = field(default=None, name="proxyFrowardClientId")
+    broker_name: str | None = field(default=None, name="bname")
+    # Ours: up to so many bytes and 2,048 messages. RocketMQ's brokers and clients do not know it.
+    bulk_bytes: Int32 | None = None
 
     def parse(self, reply: RemotingCommand) -> PullResult:
         return PullResult(reply.code, PullReply.from_fields(reply.fields), reply.body)

@@ -135,6 +135,7 @@ class ConsumerSendMsgBack(Request[None], frozen=True):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+    broker_name: str | None = field(default=None, name="bname")
 
 
 class RecallReply(Header, frozen=True):

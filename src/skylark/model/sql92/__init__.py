@@ -1,0 +1,19 @@
+"""Pure. SQL92 selectors: which messages a subscription wants, by their properties, as RocketMQ reads them.
+
+`compile_selector("a > 5 AND b = 'x'").matches({"a": "7", "b": "x"})` is True. There is no LIKE and no
+arithmetic; a text is read up to the first word that cannot go on.
+"""
+
+from skylark.model.sql92.parsing import EXPRESSION_CHARS_MAX, NESTING_MAX, BadSelector
+from skylark.model.sql92.selector import SQL92, Selector, compile_selector
+from skylark.model.sql92.values import EvaluationError
+
+__all__ = [
+    "EXPRESSION_CHARS_MAX",
+    "NESTING_MAX",
+    "SQL92",
+    "BadSelector",
+    "EvaluationError",
+    "Selector",
+    "compile_selector",
+]

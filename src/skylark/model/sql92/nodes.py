@@ -1,0 +1,141 @@
+"""Pure. What a selector consists of. What kind of value a node has is known before any message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from skylark.model.sql92.values import Kind
+
+
+class Comparison(Enum):
+    """How two numbers are compared."""
+
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property's text, or nothing."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text in quotes."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number. With a sign before it, it is no literal any more: fewer mistakes are found in it."""
+
+    value: int | float
+    kind: Kind
+    is_literal: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """What a minus makes of anything but a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """TRUE, FALSE, or NULL as None."""
+
+    value: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """AND, of two or more."""
+
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """OR, of two or more."""
+
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    left: Node
+    comparison: Comparison
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """IN: a property is one of some texts, or with `negated` none of them."""
+
+    operand: Property
+    values: frozenset[str]
+    negated: bool
+
+
+class Search(Enum):
+    """Where a text is looked for."""
+
+    CONTAINS = "CONTAINS"
+    STARTS_WITH = "STARTSWITH"
+    ENDS_WITH = "ENDSWITH"
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    operand: Node
+    search: Search
+    text: str
+    negated: bool
+
+
+Value = Property | Text | Number | Nothing
+Condition = Truth | Not | All | Any | Equal | IsNull | Compare | OneOf | Find
+Node = Value | Condition
+
+
+def depth(node: Node) -> int:
+    """Return how deep conditions lie inside of each other, without recursion, which has its own limit."""
+    deepest = 0
+    waiting: list[tuple[Node, int]] = [(node, 1)]
+    while waiting:
+        each, level = waiting.pop()
+        deepest = max(deepest, level)
+        waiting += [(operand, level + 1) for operand in _operands(each)]
+    return deepest
+
+
+def _operands(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Not(operand) | IsNull(operand) | Find(operand):
+            return (operand,)
+        case All(operands) | Any(operands):
+            return operands
+        case Equal(left, right) | Compare(left, _, right):
+            return (left, right)
+    return ()

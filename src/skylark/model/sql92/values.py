@@ -1,0 +1,114 @@
+"""Pure. Numbers as Java reads and orders them: what a property's text is worth beside a number."""
+
+import math
+import re
+from enum import Enum
+
+from skylark.model.tag_expression import JAVA_BLANKS
+
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
+DIGITS_MAX = 4000
+"""More than any number that fits, zeros before it aside: beyond, reading costs more than linear time."""
+
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?", re.ASCII)
+_HEXADECIMAL = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?", re.ASCII
+)
+_NAMED = {sign + name: float(sign + name) for sign in ("", "+", "-") for name in ("NaN", "Infinity")}
+
+
+class EvaluationError(ValueError):
+    """A property's text is no number although it is compared with one: the message does not match."""
+
+
+class Kind(Enum):
+    """Types of numbers. A property is read as one of the type that it is compared with."""
+
+    INT32 = "int"
+    INT64 = "long"
+    DOUBLE = "double"
+
+
+def kind_of(number: int | float) -> Kind:
+    """The type of a literal: the smallest."""
+    if isinstance(number, float):
+        return Kind.DOUBLE
+    return Kind.INT32 if number <= INT32_MAX else Kind.INT64
+
+
+def read_int32(text: str) -> int:
+    """Raises EvaluationError."""
+    return _read_int(text, INT32_MAX, "int")
+
+
+def read_int64(text: str) -> int:
+    """Raises EvaluationError."""
+    return _read_int(text, INT64_MAX, "long")
+
+
+def _read_int(text: str, maximum: int, kind: str) -> int:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if digits.isdecimal() and (len(digits) <= DIGITS_MAX or len(digits := digits.lstrip("0") or "0") < 20):
+        number = -int(digits) if text[0] == "-" else int(digits)
+        if -maximum - 1 <= number <= maximum:
+            return number
+    raise EvaluationError(f"{text[:40]!r} is no {kind}")
+
+
+def read_double(text: str) -> float:
+    """Raises EvaluationError."""
+    trimmed = text.strip(JAVA_BLANKS)
+    if _DECIMAL.fullmatch(trimmed):
+        return float(trimmed.rstrip("fFdD"))
+    if trimmed in _NAMED:
+        return _NAMED[trimmed]
+    found = _HEXADECIMAL.fullmatch(trimmed)
+    if found is None:
+        raise EvaluationError(f"{text[:40]!r} is no double")
+    try:
+        return float.fromhex(found[1])
+    except OverflowError:
+        return -math.inf if trimmed.startswith("-") else math.inf
+
+
+def int32_of_bytes(text: bytes) -> int:
+    """Raises EvaluationError."""
+    # Short ones fit: this runs for every message of a scan.
+    return int(text) if text.isdigit() and len(text) < 10 else read_int32(_decoded(text))
+
+
+def int64_of_bytes(text: bytes) -> int:
+    """Raises EvaluationError."""
+    return int(text) if text.isdigit() and len(text) < 19 else read_int64(_decoded(text))
+
+
+def double_of_bytes(text: bytes) -> float:
+    """Raises EvaluationError."""
+    return read_double(_decoded(text))
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+READERS = {Kind.INT32: read_int32, Kind.INT64: read_int64, Kind.DOUBLE: read_double}
+READERS_OF_BYTES = {
+    Kind.INT32: int32_of_bytes,
+    Kind.INT64: int64_of_bytes,
+    Kind.DOUBLE: double_of_bytes,
+}
+
+
+def order(left: float, right: float) -> int:
+    """Java's order of numbers, as -1, 0 or 1: NaN is the largest and equals itself, -0.0 is below 0.0."""
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    if left == right != 0:
+        return 0
+    left_key, right_key = (
+        (math.isnan(number), math.copysign(1, number) if number == 0 else 0) for number in (left, right)
+    )
+    return (left_key > right_key) - (left_key < right_key)

@@ -1,0 +1,143 @@
+"""Replication links: plain streams of bytes, at the reader's pace. What they mean is in `protocol.ha`."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from skylark.errors import ConnectFailed
+from skylark.protocol.command import Buffer
+from skylark.remoting.address import join_address, split_address
+
+log = logging.getLogger(__name__)
+
+WRITE_HIGH_WATER_BYTES = 1 << 20
+
+OnBytes = Callable[["HaLink", bytes], None]
+OnLost = Callable[["HaLink"], None]
+
+
+class HaLink(asyncio.Protocol):
+    """One end of a link. `on_bytes` is given what comes; what it raises closes the link, see `failure`."""
+
+    def __init__(
+        self, on_bytes: OnBytes, on_open: OnLost | None = None, on_lost: OnLost | None = None
+    ) -> None:
+        self.address = ""
+        self.read_at = 0.0
+        self.written_at = 0.0
+        self.failure: Exception | None = None
+        self._loop = asyncio.get_running_loop()
+        self._on_bytes = on_bytes
+        self._on_open = on_open
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._lost = asyncio.Event()
+        self._paused = False
+
+    # --- For the owner ---
+
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def write(self, *parts: Buffer) -> None:
+        """Send; on a link that is closed nothing happens. Wait for `wait_writable` before much more."""
+        if self.is_closed:
+            return
+        assert self._transport is not None
+        self.written_at = self._loop.time()
+        self._transport.writelines(parts)
+
+    async def wait_writable(self) -> None:
+        """Wait until the peer has read most of what was written, or is gone."""
+        await self._writable.wait()
+
+    async def wait_lost(self) -> None:
+        await self._lost.wait()
+
+    def pause_reading(self) -> None:
+        if not self._paused and not self.is_closed:
+            assert self._transport is not None
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and not self.is_closed:
+            assert self._transport is not None
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self, failure: Exception | None = None) -> None:
+        """Close at once; what was not sent is dropped."""
+        self.failure = self.failure or failure
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- For the loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.address = join_address(str(peer[0]), peer[1])
+        self.read_at = self.written_at = self._loop.time()
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.read_at = self._loop.time()
+        try:
+            self._on_bytes(self, data)
+        except Exception as error:  # noqa: BLE001 (kept for the owner)
+            self.abort(error)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.failure = self.failure or exc
+        self._writable.set()  # nobody shall wait for a peer that is gone
+        self._lost.set()
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+
+class HaListener:
+    """Takes links of slaves."""
+
+    def __init__(self, make_link: Callable[[], HaLink]) -> None:
+        self._make_link = make_link
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Return the port (0: any that is free). Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._make_link, host, port)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        """Take no more links. Those that are there are their owner's."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+async def connect_ha(address: str, on_bytes: OnBytes, *, timeout_s: float) -> HaLink:
+    """Open a link to a master. Raises ConnectFailed."""
+    loop = asyncio.get_running_loop()
+    try:
+        host, port = split_address(address)
+        async with asyncio.timeout(timeout_s):
+            _, link = await loop.create_connection(lambda: HaLink(on_bytes), host, port)
+    except TimeoutError:
+        raise ConnectFailed(address, f"not within {timeout_s:g} s") from None
+    except (OSError, ValueError) as error:
+        raise ConnectFailed(address, str(error)) from error
+    return link

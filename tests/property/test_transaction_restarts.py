@@ -1,0 +1,229 @@
+"""Transactions against a model: whatever is asked, killed and restarted, no commit is lost or made twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from skylark.broker.clients import Client
+from skylark.broker.half_messages import HalfRecord, prepare
+from skylark.broker.long_polling import HeldPull
+from skylark.broker.state import BrokerState
+from skylark.broker.transaction import GROUP
+from skylark.model import names
+from skylark.model.message import PutMessage
+from skylark.remoting.server import RemotingServer
+from skylark.settings import BrokerSettings
+from skylark.settings.delivery import TransactionSettings
+from skylark.store.placed import Placed
+from tests.support.clock import ManualClock
+from tests.support.simulated_disk import Crash
+from tests.support.store import placed, read_queue, simulated_disk, small_settings
+from tests.unit.broker.handlers.rig import Client as Connection
+
+COMMITTED, ROLLED_BACK, EITHER = "committed", "rolled back", "committed, or still open"
+
+
+class _State(BrokerState):
+    def resume_pull(self, held: HeldPull) -> None:
+        raise AssertionError("nobody pulls here")
+
+    async def wait_registered(self) -> None:
+        pass
+
+
+class World:
+    """A broker whose process may end anywhere, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.disk = simulated_disk(self.clock)
+        self.fate: dict[int, str] = {}
+        self.places: dict[int, list[Placed]] = {}
+        self.saved = {names.HALF_TOPIC: 0, names.HALF_OP_TOPIC: 0}
+        self.open()
+
+    def open(self) -> None:
+        settings = BrokerSettings(
+            port=10911,
+            store=small_settings(),
+            transactions=TransactionSettings(check_max=1000),
+        )
+        self.broker = _State(settings, clock=self.clock, disk=self.disk)
+        self.broker.store.open()
+        for topic, queue_offset in self.saved.items():
+            if queue_offset:
+                self.broker.commit_offset(topic, GROUP, 0, queue_offset)
+        self.broker.transactions.load()
+
+    async def ask(self) -> None:
+        """Have a producer asked, that never answers."""
+        connection = Connection(RemotingServer(), 40_000)
+        self.broker.producers.register(
+            "PG", Client(connection.peer, "p@1", "JAVA", 479), now=self.clock.monotonic()
+        )
+        self.clock.advance(7000)
+        await self.broker.transactions.check()
+        self.broker.producers.channel_closed(connection.peer)
+
+    def close(self) -> None:
+        self.broker.store.close()
+        self.broker.readers.shutdown()
+
+    def kill(self) -> None:
+        self.broker.readers.shutdown()
+        self.disk = self.disk.kill_image()
+        self.open()
+
+    def send(self, number: int) -> None:
+        message = PutMessage("T", 0, b"%d" % number, born_timestamp=self.clock.now_ms())
+        prepare(message, {"UNIQ_KEY": f"K{number}", "PGROUP": "PG", "TRAN_MSG": "true"})
+        self.places.setdefault(number, []).append(placed(self.broker.store.append([message])[0]))
+
+    def record(self, number: int) -> HalfRecord:
+        place = self.places[number][-1]
+        return HalfRecord(self.broker.store.reader.record_at(place.physical_offset))
+
+    def commit(self, number: int) -> None:
+        assert self.broker.transactions.commit(self.record(number)) is None
+
+    def save(self) -> None:
+        self.broker.transactions.save_progress()
+        for topic in self.saved:
+            self.saved[topic] = self.broker.offsets.query(topic, GROUP, 0) or 0
+
+    def dying_after(self, operations: int, work: Callable[[], None]) -> bool:
+        """Do something while the process is killed after so many operations of its disk; was it?"""
+        never = self.disk.crash_at
+        self.disk.crash_after(self.disk.operations + operations)
+        try:
+            work()
+        except Crash:
+            self.kill()
+            return True
+        self.disk.crash_after(never)
+        return False
+
+    def delivered(self) -> list[int]:
+        return [int(message.body) for message in read_queue(self.broker.store)]
+
+    def open_numbers(self) -> set[int]:
+        self.broker.transactions.follow()
+        return {int(half.key[0][1:]) for half in self.broker.transactions.table}
+
+    def check(self) -> None:
+        """The laws."""
+        delivered, is_open = self.delivered(), self.open_numbers()
+        assert len(delivered) == len(set(delivered)), "a commit was made twice"
+        for number in self.places:
+            fate = self.fate.get(number)
+            if fate == COMMITTED:
+                assert number in delivered, "a commit is lost"
+                assert number not in is_open
+            elif fate == ROLLED_BACK:
+                assert number not in delivered
+                assert number not in is_open
+            elif fate == EITHER:
+                assert (number in delivered) != (number in is_open)
+            else:
+                assert number not in delivered
+                assert number in is_open, "an open transaction was forgotten"
+
+
+class TransactionMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+
+    @rule()
+    def send(self) -> None:
+        self.world.send(len(self.world.places))
+
+    @precondition(lambda self: self.world.places)
+    @rule(data=st.data())
+    def send_once_more(self, data: st.DataObject) -> None:
+        number = self._any(data)
+        if number not in self.world.fate:
+            self.world.send(number)
+
+    @precondition(lambda self: self.world.places)
+    @rule(data=st.data(), times=st.integers(1, 2))
+    def commit(self, data: st.DataObject, times: int) -> None:
+        number = self._any(data)
+        for _ in range(times):
+            self.world.commit(number)
+        if self.world.fate.get(number, EITHER) == EITHER:
+            self.world.fate[number] = COMMITTED
+
+    @precondition(lambda self: self.world.places)
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        number = self._any(data)
+        if number not in self.world.fate:
+            self.world.fate[number] = ROLLED_BACK
+        if self.world.fate[number] != EITHER:
+            self.world.broker.transactions.roll_back(self.world.record(number))
+
+    @precondition(lambda self: self.world.places)
+    @rule(data=st.data(), operations=st.integers(0, 4))
+    def commit_and_die(self, data: st.DataObject, operations: int) -> None:
+        number = self._any(data)
+        died = self.world.dying_after(operations, lambda: self.world.commit(number))
+        if self.world.fate.get(number, EITHER) == EITHER:
+            self.world.fate[number] = EITHER if died else COMMITTED
+
+    @rule()
+    def ask(self) -> None:
+        asyncio.run(self.world.ask())
+
+    @rule(operations=st.integers(0, 12))
+    def ask_and_die(self, operations: int) -> None:
+        self.world.dying_after(operations, lambda: asyncio.run(self.world.ask()))
+
+    @rule()
+    def save(self) -> None:
+        self.world.save()
+
+    @rule()
+    def restart(self) -> None:
+        self.world.save()
+        self.world.close()
+        self.world.open()
+
+    @rule()
+    def kill(self) -> None:
+        self.world.kill()
+
+    @invariant()
+    def laws(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        self.world.close()
+
+    def _any(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.world.places)))
+
+
+TestTransactions = TransactionMachine.TestCase
+TestTransactions.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("operations", range(8))
+def test_a_commit_survives_a_kill_after_any_write(operations: int) -> None:
+    world = World()
+    for number in range(5):
+        world.send(number)
+    world.commit(0)
+    world.fate[0] = COMMITTED
+    world.fate[1] = EITHER if world.dying_after(operations, lambda: world.commit(1)) else COMMITTED
+    world.check()
+    world.commit(1)
+    world.fate[1] = COMMITTED
+    world.check()
+    world.close()

@@ -1,0 +1,82 @@
+"""A standalone Spark cluster from the installed pyspark: a master and two workers, the second on 127.0.0.2.
+
+Spark never runs a second copy of a task on the host of the first, so two workers need two addresses.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+from tests.support.apache import PortReservation
+from tests.support.java import GroupProcess
+
+START_TIMEOUT_S = 90
+SPARK_HOME = Path(pyspark.__file__).parent
+WORKER_HOSTS = ("127.0.0.1", "127.0.0.2")
+
+
+class SparkCluster:
+    """Starts on entering, is killed on leaving."""
+
+    def __init__(self, directory: Path, python: str = sys.executable) -> None:
+        self._directory = directory
+        self._port = PortReservation(0, 1)
+        self._python = python
+        self._processes: list[GroupProcess] = []
+
+    @property
+    def master(self) -> str:
+        return f"spark://127.0.0.1:{self._port.base}"
+
+    def __enter__(self) -> Self:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._port.release()
+        port = self._port.base
+        where = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(port + 1)]
+        try:
+            self._start("master", "org.apache.spark.deploy.master.Master", where)
+            self._processes[0].wait_until(self._listens, "the master", START_TIMEOUT_S)
+            for host in WORKER_HOSTS:
+                where = ["-c", "1", "-m", "1g", "--host", host, "--webui-port", "0", self.master]
+                self._start(f"worker-{host}", "org.apache.spark.deploy.worker.Worker", where)
+            for number, process in enumerate(self._processes[1:]):
+                process.wait_until(lambda at=number: self._registered(at), "a worker", START_TIMEOUT_S)  # type: ignore[misc]
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self, name: str, main_class: str, arguments: list[str]) -> None:
+        environment = {
+            "SPARK_HOME": str(SPARK_HOME),
+            "PYSPARK_PYTHON": self._python,
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_WORKER_DIR": str(self._directory / name),
+        }
+        command = [str(SPARK_HOME / "bin" / "spark-class"), main_class, *arguments]
+        process = GroupProcess(command, log=self._directory / f"{name}.log", env=environment)
+        self._processes.append(process)
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port.base), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def _registered(self, number: int) -> bool:
+        log = self._directory / f"worker-{WORKER_HOSTS[number]}.log"
+        return "Successfully registered with master" in log.read_text(errors="replace")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+        self._processes.clear()

@@ -1,0 +1,140 @@
+"""A log that follows another, whatever it held before and however the bytes arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylark.errors import LogsDiverged, OffsetOutOfRange
+from skylark.store.message_store import MessageStore
+from skylark.store.replica import Intake, overlap_start
+from tests.support.store import bodies, message, opened, put_all
+
+Texts = Sequence[bytes]
+texts = st.lists(st.binary(min_size=1, max_size=300), max_size=30)
+
+
+def fill(store: MessageStore, run: Texts, prefix: bytes = b"") -> None:
+    put_all(store, [message(body=prefix + body) for body in run])
+
+
+def copy(master: MessageStore, slave: MessageStore) -> None:
+    while slave.appended_offset < master.appended_offset:
+        at = slave.appended_offset
+        slave.append_raw(at, master.read_log(at, 1 << 20))
+
+
+def feed(intake: Intake, master: MessageStore, sizes: Sequence[int] = (1 << 20,)) -> None:
+    """Give it the master's log from its position on, in pieces of these sizes in turn."""
+    number = 0
+    while intake.position < master.appended_offset:
+        data = master.read_log(intake.position, sizes[number % len(sizes)])
+        intake.take(intake.position, memoryview(data))
+        number += 1
+
+
+def assert_equal(master: MessageStore, slave: MessageStore) -> None:
+    assert slave.appended_offset == master.appended_offset
+    at = 0
+    while at < master.appended_offset:
+        data = master.read_log(at, 1 << 20)
+        assert slave.read_log(at, len(data)) == data
+        at += len(data)
+    assert bodies(slave) == bodies(master)
+
+
+@given(texts, texts, texts, st.lists(st.integers(1, 700), min_size=1, max_size=4), st.integers(1, 5000))
+def test_whatever_it_had_a_slave_becomes_as_its_master(
+    common: Texts, lost: Texts, new: Texts, sizes: list[int], overlap_bytes: int
+) -> None:
+    with opened() as master, opened() as slave:
+        fill(master, [b"anchor", *common])
+        copy(master, slave)
+        fill(slave, lost, b"slave ")
+        fill(master, new, b"master ")
+        end = min(slave.appended_offset, master.appended_offset)
+        while True:
+            start = overlap_start(slave, end, overlap_bytes)
+            assert end - max(overlap_bytes, 1 << 13) <= start <= end
+            try:
+                feed(Intake(slave, start), master, sizes)
+            except LogsDiverged:
+                overlap_bytes *= 4
+                continue
+            break
+        if master.appended_offset >= slave.appended_offset:
+            assert_equal(master, slave)
+        else:  # the master has said nothing about the rest yet
+            kept = len(bodies(master))
+            assert bodies(slave)[:kept] == bodies(master)
+
+
+def test_the_cut_is_told_and_at_a_record(caplog: pytest.LogCaptureFixture) -> None:
+    with opened() as master, opened() as slave:
+        fill(master, [b"1", b"2"])
+        copy(master, slave)
+        cut = slave.appended_offset
+        fill(slave, [b"slave", b"slave too"])
+        lost = slave.appended_offset - cut
+        fill(master, [b"master"])
+        intake = Intake(slave, 0)
+        feed(intake, master)
+        assert intake.divergence is not None
+        assert (intake.divergence.physical_offset, intake.divergence.lost_bytes) == (cut, lost)
+        assert "2 records" in caplog.text
+        assert caplog.records[-1].levelname == "CRITICAL"
+        assert_equal(master, slave)
+    caplog.clear()
+
+
+def test_nothing_is_cut_where_nothing_is_common() -> None:
+    with opened() as master, opened() as slave:
+        fill(master, [b"mine"])
+        fill(slave, [b"yours"])
+        with pytest.raises(LogsDiverged):
+            feed(Intake(slave, 0), master)
+        assert bodies(slave) == [b"yours"]
+        feed(Intake(slave, 0, is_common=True), master)  # unless somebody knows better
+        assert bodies(slave) == [b"mine"]
+
+
+def test_bytes_out_of_turn_are_refused() -> None:
+    with opened() as master, opened() as slave:
+        fill(master, [b"1", b"2"])
+        intake = Intake(slave, 0)
+        for wrong in (1, 1 << 62):
+            with pytest.raises(OffsetOutOfRange):
+                intake.take(wrong, memoryview(master.read_log(0, 10)))
+        assert slave.appended_offset == 0
+        with pytest.raises(OffsetOutOfRange):  # a heartbeat, too, says where the master is
+            intake.take(5, memoryview(b""))
+
+
+def test_the_overlap_begins_with_a_record() -> None:
+    with opened() as store:
+        fill(store, [b"x" * 500] * 6)
+        starts = [placed for placed in record_starts(store)]
+        end = store.appended_offset
+        assert overlap_start(store, end, 1) == starts[-1]  # none begins so late: a little earlier
+        for overlap_bytes in (700, 1300, 2000, 1 << 20):
+            assert overlap_start(store, end, overlap_bytes) == min(
+                start for start in starts if start >= end - overlap_bytes
+            )
+        assert overlap_start(store, starts[2], 1 << 20) == 0
+    with opened() as empty:
+        assert overlap_start(empty, 0, 1 << 20) == 0
+
+
+def record_starts(store: MessageStore) -> list[int]:
+    return [each.physical_offset for each in store.get("T", 0, 0, 32).messages()]
+
+
+def test_a_replica_takes_no_messages() -> None:
+    with opened() as store:
+        store.is_replica = True
+        [result] = store.append([message()])
+        assert "slave" in getattr(result, "reason", "")
+        assert store.appended_offset == 0
