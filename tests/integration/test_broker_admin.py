@@ -207,7 +207,7 @@ def compare_configurations(text: str, captured: str) -> None:
     of_the_test = {
         "brokerIP1", "brokerIP2", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
         "flushIntervalCommitLog", "metricsPromExporterPort", "registerBrokerTimeoutMills",
-        "registerNameServerPeriod", "traceTopicEnable",
+        "registerNameServerPeriod", "traceTopicEnable", "transactionCheckInterval", "transactionCheckMax",
     }  # fmt: skip
     assert different <= of_the_machine | of_the_test
 

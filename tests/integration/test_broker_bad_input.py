@@ -112,7 +112,7 @@ SENDS: dict[str, tuple[bytes, int]] = {
     "DELAY=-1": (send(i=named(DELAY="-1")), 0),
     "DELAY=x": (send(i=named(DELAY="x")), 0),
     "DELAY of 10000 digits": (send(i=named(DELAY="9" * 10_000)), 0),
-    "a forged half message": (send(i=named(TRAN_MSG="true", PGROUP="PG")), 16),
+    "a forged half message": (send(i=named(TRAN_MSG="true", PGROUP="PG")), 0),
     "a timer": (send(i=named(TIMER_DELAY_MS="10")), 1),
     "two unique keys": (send(i="UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02"), 0),
     "forged inner number": (send(i=named(INNER_NUM="1000000")), 0),
@@ -170,8 +170,9 @@ PULLS: dict[str, tuple[bytes, int]] = {
     "expression ||": (pull(subscription="||"), 23),
     "expression of 200000": (pull(subscription="a||" * 66_000), 20),
     "expression type unknown": (pull(subscription="x", expressionType="XPATH"), 1),
-    "SQL": (pull(subscription="a > 5", expressionType="SQL92"), 1),
-    "SQL, very deep": (pull(subscription="(" * 50_000, expressionType="SQL92"), 1),
+    "SQL": (pull(subscription="a > ", expressionType="SQL92"), 23),
+    "SQL, very deep": (pull(subscription="(" * 8000, expressionType="SQL92"), 23),
+    "SQL, very long": (pull(subscription="(" * 50_000, expressionType="SQL92"), 23),
     **{
         f"missing {name}": (framed(11, without(PULL, name)), 1)
         for name in PULL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import signal
@@ -130,6 +131,40 @@ def test_a_server_takes_all_descriptors_that_it_may_have(tmp_path: Path) -> None
     with started_serve(tmp_path) as server:
         soft, _ = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
     assert soft == hard
+
+
+def test_several_brokers_share_a_name_server_and_a_dead_one_comes_back(tmp_path: Path) -> None:
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--set", "metricsPromExporterPort=0")
+    arguments = ("serve", "--data", str(tmp_path), "--brokers", "2", *ports)
+    with started(*arguments, last_words="2 brokers, ready") as running:
+        name_server = running.address("name server")
+        brokers = {name: running.address(f"broker {name}") for name in ("broker-a", "broker-b")}
+        assert send(brokers["broker-b"], "orders", b"kept") == 0
+        [pid] = children_named(running.process.pid, "broker-b")
+        os.kill(pid, signal.SIGKILL)
+        assert running.process.stdout is not None
+        while "broker-b on" not in (line := running.process.stdout.readline()):
+            assert line, "the server ended"
+        again = re.search(r"broker broker-b on (\S+)", line)
+        assert again is not None
+        assert pull(again[1], "orders") == [b"kept"]
+        names = {data.broker_name for data in route_of(name_server, "TBW102").broker_datas}
+        assert "broker-a" in names
+        assert running.stop() == 0
+    assert (tmp_path / "broker-b" / "commitlog").is_dir()
+    assert children_named(running.process.pid, "broker-") == []
+
+
+def children_named(parent: int, words: str) -> list[int]:
+    """The processes that a process has started, as far as their command lines have these words."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True)
+    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()[1:]]
+    return [int(pid) for pid, ppid, args in rows if int(ppid) == parent and words in args]
+
+
+def test_as_many_brokers_as_there_are_letters(tmp_path: Path) -> None:
+    done = run("serve", "--data", str(tmp_path), "--brokers", "27", "--namesrv-port", "0")
+    assert (done.returncode, done.stderr) == (2, "skylark: --brokers 27: 1 to 26 are possible\n")
 
 
 def test_metrics_and_health_are_served(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def _brokers(broker: str, directory: Path) -> Script:
         ("clusterList", ["clusterList"]),
         ("clusterList with more", ["clusterList", "-m"]),
         ("brokerStatus", ["brokerStatus", *at]),
-        ("updateBrokerConfig", [*update, "waitTimeMillsInSendQueue", "-v", "444"]),
+        ("updateBrokerConfig", [*update, "waitTimeMillsInPullQueue", "-v", "4444"]),
         ("updateBrokerConfig refused", [*update, "brokerConfigPath", "-v", "elsewhere"]),
         ("getBrokerConfig", ["getBrokerConfig", *at]),
         ("statsAll", ["statsAll", "-t", TOPIC]),

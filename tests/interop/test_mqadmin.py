@@ -304,7 +304,7 @@ def test_the_cluster_and_the_state_of_its_broker(run: Run) -> None:
 def test_settings_of_a_broker(run: Run) -> None:
     assert f"update broker config success, {run.servers.broker}" in run["updateBrokerConfig"]
     config = run.members("getBrokerConfig", "  =  ")
-    assert config["waitTimeMillsInSendQueue"] == "444"
+    assert config["waitTimeMillsInPullQueue"] == "4444"
     assert (config["brokerName"], config["brokerClusterName"]) == ("broker-a", "DefaultCluster")
     assert config["messageDelayLevel"].startswith("1s 2s 1s")
     exported = run.exported("configs.json")

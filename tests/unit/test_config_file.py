@@ -239,7 +239,8 @@ def test_the_defaults_are_rocketmqs_where_it_has_them() -> None:
     differs = (
         "bindAddress brokerIP1 brokerIP2 haListenPort listenPort namesrvAddr storePathRootDir "
         "storePathCommitLog mappedFileSizeCommitLog mappedFileSizeConsumeQueue maxHashSlotNum maxIndexNum "
-        "traceTopicEnable"
+        "traceTopicEnable haTransferBatchSize inSyncReplicas transactionCheckInterval "
+        "transactionCheckMax transactionTimeOut"
     ).split()
     apache = {item.key: item.value for item in read_properties(golden_properties("probe-admin", 26))}
     for item in all_settings(BrokerSettings):
@@ -248,11 +249,9 @@ def test_the_defaults_are_rocketmqs_where_it_has_them() -> None:
 
 
 def test_a_key_without_effect_is_one_warning_with_the_reason() -> None:
-    loaded = load(flags={"enablePropertyFilter": "true"})
+    loaded = load(flags={"filterServerNums": "1"})
     assert loaded.settings == BrokerSettings()
-    assert loaded.warnings == (
-        "enablePropertyFilter has no effect: SQL92 filters are refused until they are served (command line)",
-    )
+    assert loaded.warnings == ("filterServerNums has no effect: there are no filter servers (command line)",)
 
 
 @pytest.mark.parametrize("key", sorted(REFUSED_KEYS))
@@ -322,10 +321,10 @@ def test_the_printed_configuration_is_a_file_with_the_same_settings(tmp_path: Pa
 def test_live_settings_can_change_and_others_cannot() -> None:
     update = plan_update(
         BrokerSettings(),
-        {"autoCreateTopicEnable": "false", "send_wait_ms": "50", "listenPort": "1", "noSuchSetting": "x"},
+        {"autoCreateTopicEnable": "false", "pull_wait_ms": "50", "listenPort": "1", "noSuchSetting": "x"},
     )
-    assert update.settings == replace(BrokerSettings(), auto_create_topics=False, send_wait_ms=50)
-    assert update.changed == ("autoCreateTopicEnable", "send_wait_ms")
+    assert update.settings == replace(BrokerSettings(), auto_create_topics=False, pull_wait_ms=50)
+    assert update.changed == ("autoCreateTopicEnable", "pull_wait_ms")
     assert update.fixed == ("listenPort",)
     assert update.unknown == ("noSuchSetting",)
 

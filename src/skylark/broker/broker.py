@@ -15,6 +15,7 @@ from skylark.broker.monitor import Monitor
 from skylark.broker.persistence import MetadataFile, MetadataWriter, load_metadata
 from skylark.broker.registration import Registration
 from skylark.broker.routes import fast_routes, main_routes
+from skylark.broker.slave import Slave
 from skylark.broker.state import BrokerState
 from skylark.broker.stats import STEP_S
 from skylark.clock import Clock
@@ -46,6 +47,7 @@ class Broker(BrokerState):
         self._send_path = SendPath(self)
         self._indexing = False
         self.registration = Registration(self)
+        self._slave = Slave(self) if self.role.is_slave else None
         self.monitor = Monitor(self)
         self._server = RemotingServer(server_limits(self.live.current), on_disconnect=self._disconnected)
         self._server.rate = request_rate(self.live.current)
@@ -67,6 +69,8 @@ class Broker(BrokerState):
         self.groups.on_change = groups_file.mark
         modes_file = self.metadata.add(directory / "messageRequestMode.json", self.request_modes.snapshot)
         self.request_modes.on_change = modes_file.mark
+        filters_file = self.metadata.add(directory / "consumerFilter.json", self.consumer_filters.snapshot)
+        self.consumer_filters.on_change = filters_file.mark
         if (path := settings.config_path) is not None:
             self._config_file = self.metadata.add(path, lambda: self.configuration.snapshot(path))
         self.configuration.on_change = self._settings_changed
@@ -74,14 +78,18 @@ class Broker(BrokerState):
     # --- Life ---
 
     async def start(self) -> None:
-        """Recover the store, load metadata, listen, register. Raises StoreError, OSError."""
+        """Recover the store, load metadata, listen, register. Raises StoreError, MasterExists, OSError."""
         self._loop = asyncio.get_running_loop()
         settings = self.live.current
         try:
+            if not (self.role.is_slave or settings.replication.force_master):
+                await self.registration.refuse_second_master()
             await self._loop.run_in_executor(self.readers, self._open)
             main, fast = (make(self, self._send_path, self._pull_path) for make in (main_routes, fast_routes))
             await self._server.listen(settings.host, self.port, main)
             await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, fast)
+            if self._slave is None:
+                await self.replication.start(settings.host, self.replica_port)
             self.monitor.start(settings.host, settings.metrics_port)
         except BaseException:
             await self.stop()
@@ -96,8 +104,14 @@ class Broker(BrokerState):
         load_metadata(directory / "subscriptionGroup.json", self.groups.load)
         load_metadata(directory / "consumerOffset.json", self.offsets.load)
         load_metadata(directory / "messageRequestMode.json", self.request_modes.load)
+        now_ms = self.clock.now_ms()
+        load_metadata(
+            directory / "consumerFilter.json", lambda data: self.consumer_filters.load(data, now_ms=now_ms)
+        )
         self.store.open()
         load_metadata(directory / "delayOffset.json", self.schedule.load)
+        if not self.role.is_slave:
+            self.transactions.load()
         queues: dict[str, int] = {}
         for topic, queue_id in self.store.queues:
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
@@ -109,7 +123,12 @@ class Broker(BrokerState):
         self.store.start()
         tasks = self.tasks
         tasks.spawn(self.metadata.run())
-        tasks.spawn(self.schedule.run())
+        if self._slave is None:
+            tasks.spawn(self.schedule.run())
+            tasks.spawn(self.transactions.run())
+        else:
+            self.registration.on_reply = self._slave.registered
+            self._slave.start()
         tasks.every(lambda: settings.offset_persist_interval_ms / 1000, self._save_offsets)
         tasks.every(lambda: settings.delay_offset_persist_interval_ms / 1000, self._save_delays)
         tasks.every(lambda: settings.hold_check_interval_ms / 1000, self.long_polling.check)
@@ -127,8 +146,11 @@ class Broker(BrokerState):
         self.long_polling.wake_all()
         timeout_s = self.live.current.shutdown_timeout_ms / 1000
         await self._answer_waiting(timeout_s / 2)
+        self.replication.stop()
         await self._server.close(drain_timeout_s=timeout_s)
         await self.tasks.close()
+        if self._slave is not None:
+            await self._slave.stop()
         self.store.on_arrival = None  # closing flushes once more, in a thread
         self._save_offsets()
         self._save_delays()
@@ -141,10 +163,10 @@ class Broker(BrokerState):
             log.info("broker stopped name=%s address=%s", self.live.current.name, self.address)
 
     async def _answer_waiting(self, timeout_s: float) -> None:
-        """Let sends that wait for the disk have their answer: the flush goes on, up to a time."""
+        """Let sends that wait for disk or slaves have their answer: that goes on, up to a time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while len(self.store.waiters):  # noqa: ASYNC110 (a flush answers many at once)
+                while len(self.store.waiters) or self.replication.waiting:  # noqa: ASYNC110 (a flush answers many at once)
                     await asyncio.sleep(WAITERS_CHECK_S)
         # Those whose flush never came, here and not in the thread that closes the store.
         self.store.waiters.failed()
@@ -171,7 +193,12 @@ class Broker(BrokerState):
 
     def _hop_to_loop(self) -> None:
         """The flush thread is done: go on where the tables live."""
-        self._loop.call_soon_threadsafe(self.store.advance)
+        self._loop.call_soon_threadsafe(self._flushed)
+
+    def _flushed(self) -> None:
+        self.store.advance()
+        if self._slave is not None:
+            self._slave.flushed()
 
     def _settings_changed(self) -> None:
         self._server.rate = request_rate(self.live.current)
@@ -198,12 +225,17 @@ class Broker(BrokerState):
         for notice in notices:
             self.tell(notice)
         self.locks.expire(now)
+        self.consumer_filters.retire(
+            lambda group: self.consumers.group(group) is not None, now_ms=self.clock.now_ms()
+        )
 
     async def _step_stats(self) -> None:
         for _ in self.stats.slices(self.clock.monotonic(), self.clock.now_ms()):
             await asyncio.sleep(0)
 
     def _save_offsets(self) -> None:
+        if not self.role.is_slave:
+            self.transactions.save_progress()
         if self.offsets.changes != self._offset_changes_saved:
             self._offset_changes_saved = self.offsets.changes
             self._offsets_file.mark()

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 FORBIDDEN_KEYS = frozenset({"rocketmqHome", "config_black_list", "config_path"})
 """Besides those of the setting `configBlackList`."""
-MASTER = "ASYNC_MASTER"
 
 _encode = msgspec.json.Encoder().encode  # what TOML calls a basic string, a boolean and a number are the same
 
@@ -42,7 +41,7 @@ class Configuration:
         fixed = {key: harmless[0] for key, (harmless, _) in REFUSED_KEYS.items()}
         settings = self._live.current
         ours = {item.java: item.format(settings) for item in all_settings(type(settings))}
-        return write_properties({**fixed, "brokerRole": MASTER, **ours, **effective})
+        return write_properties({**fixed, **ours, **effective})
 
     def update(self, text: str, *, now_ms: int) -> tuple[str, ...]:
         """Make the changes that a `.properties` text asks for, all or none; return the keys that changed.

@@ -1,31 +1,43 @@
-"""Pure. Subscriptions made ready: the expression is read once, and a function says which entries match."""
+"""Pure. Subscriptions made ready: the expression is read once, and functions say which messages match."""
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from skylark.broker.refusals import system_error
-from skylark.errors import BrokerError
+from skylark.errors import BrokerError, CorruptRecord
 from skylark.model.java import java_hash
+from skylark.model.message import HOST_V6_MASK
+from skylark.model.record import HEAD, LENGTH, MAGIC_V1, split
+from skylark.model.sql92 import SQL92, BadSelector, EvaluationError, Selector, compile_selector
 from skylark.model.tag_expression import MATCH_ALL, TAG, is_tag_type, split_tags
 from skylark.protocol.bodies import SubscriptionData
 from skylark.protocol.codes import ResponseCode
-from skylark.store.reading import TagsFilter
+from skylark.store.reading import RecordFilter, TagsFilter
 
 CACHED_EXPRESSIONS_MAX = 1024
 CACHED_CHARS_MAX = 1024
 
+PARSE_FAILED_REMARK = "parse the consumer's subscription failed"
+NO_FILTER_REMARK = "The broker's consumer filter data is not exist!Your expression may be wrong!"
 
-@dataclass(frozen=True, slots=True)
+TextFilter = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True)
 class Subscription:
     """What a group wants of a topic.
 
-    `tags_filter` takes an entry's tags code; None: every message matches. Codes may collide: clients look at
-    the tags themselves.
+    `tags_filter` takes an entry's tags code; None: every entry matches. Codes may collide: clients look at
+    the tags themselves. `selector` then looks at the properties. `fault`: what is wrong with an expression
+    that came in a heartbeat; pulls are refused for it.
     """
 
     data: SubscriptionData
     tags_filter: TagsFilter | None
+    selector: Selector | None = None
+    fault: str | None = None
 
     def says(self, expression: str | None, expression_type: str | None) -> bool:
         """Say whether this is the subscription that these words mean."""
@@ -34,10 +46,25 @@ class Subscription:
             expression_type or TAG
         )
 
+    @property
+    def text_filter(self) -> TextFilter | None:
+        """What takes the text of a message's properties; None: every message matches."""
+        return self.selector.matches_text if self.selector is not None else None
+
+    @cached_property
+    def record_filter(self) -> RecordFilter | None:
+        """What takes a message's record; None: every message matches."""
+        return None if self.selector is None else _record_filter(self.selector)
+
 
 def ready(data: SubscriptionData) -> Subscription:
     """Return the subscription that a client sent in a heartbeat."""
     # Of what a client says we believe the codes; few leave them out.
+    if data.expression_type == SQL92:
+        try:
+            return Subscription(data, None, compile_selector(data.sub_string or ""))
+        except BadSelector as error:
+            return Subscription(data, None, fault=str(error))
     if data.class_filter_mode or not data.sub_string or data.sub_string == MATCH_ALL:
         return Subscription(data, None)
     if data.code_set or not is_tag_type(data.expression_type):
@@ -54,15 +81,18 @@ def parse_subscription(
 ) -> Subscription:
     """Return the subscription that a client sends along with a pull.
 
-    Raises BrokerError 23 for one that cannot be read, 1 for one that is not by tags.
+    Raises BrokerError 23 for one that cannot be read, 1 for one of a type that nobody knows.
     """
-    if not is_tag_type(expression_type) and expression:
-        refuse_unless_tags(expression_type)
+    if expression_type == SQL92 and expression:
+        selector = _selector(expression)
+        data = SubscriptionData(topic=topic, sub_string=expression, expression_type=SQL92, sub_version=now_ms)
+        return Subscription(data, None, selector)
+    if expression:
+        refuse_unknown_type(expression_type)
     try:
         tags, tags_filter = _parse(expression, expression_type)
     except ValueError:
-        remark = "parse the consumer's subscription failed"
-        raise BrokerError.for_code(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
+        raise _parse_failed(PARSE_FAILED_REMARK) from None
     data = SubscriptionData(
         topic=topic,
         sub_string=expression or MATCH_ALL,
@@ -74,10 +104,70 @@ def parse_subscription(
     return Subscription(data, tags_filter)
 
 
-def refuse_unless_tags(expression_type: str | None) -> None:
-    """Raise BrokerError 1 for expressions that are not served: all but those of tags."""
-    if not is_tag_type(expression_type):
+def check_subscription(data: SubscriptionData, *, with_sql: bool) -> None:
+    """Raise BrokerError for what no pull would be served by: 1 for its type, 23 for a bad expression."""
+    refuse_unknown_type(data.expression_type, with_sql=with_sql)
+    if data.expression_type == SQL92:
+        _selector(data.sub_string or "")
+
+
+def refuse_unfit(subscription: Subscription, *, with_sql: bool) -> None:
+    """Raise BrokerError for a pull that this subscription cannot serve: 1 for its type, 27 for a fault."""
+    refuse_unknown_type(subscription.data.expression_type, with_sql=with_sql)
+    if subscription.fault is not None:
+        remark = f"{NO_FILTER_REMARK} {subscription.fault}"
+        raise BrokerError.for_code(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+
+
+def refuse_unknown_type(expression_type: str | None, *, with_sql: bool = True) -> None:
+    """Raise BrokerError 1 for expressions that are not served: all but those of tags and, mostly, SQL92."""
+    if not is_tag_type(expression_type) and not (with_sql and expression_type == SQL92):
         raise system_error(f"The broker does not support consumer to filter message by {expression_type}")
+
+
+def _selector(expression: str) -> Selector:
+    try:
+        return compile_selector(expression)
+    except BadSelector as error:
+        raise _parse_failed(f"{PARSE_FAILED_REMARK}: {error}") from None
+
+
+def _parse_failed(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+
+
+# --- Records ---
+
+# Of magic and system flag the last bytes, which say all that matters here, and the body's length, in records
+# with IPv4 addresses.
+_HEAD = struct.Struct(">7xB31xB44xi")
+assert _HEAD.size == HEAD.size
+_V1_LAST = MAGIC_V1 & 0xFF
+
+
+def _record_filter(selector: Selector) -> RecordFilter:
+    """Return what finds the properties in a record, whose size has been checked, and looks at them.
+
+    It runs for every entry of a scan: only what lies before the properties is looked at.
+    """
+    evaluate, head, head_bytes = selector.evaluate_text, _HEAD.unpack_from, _HEAD.size
+
+    def record_matches(record: memoryview) -> bool:
+        try:
+            magic, flags, body_bytes = head(record)
+            if magic != _V1_LAST or flags & HOST_V6_MASK:
+                return evaluate(split(record).properties) is True
+            at = head_bytes + body_bytes
+            return evaluate(bytes(record[at + 1 + record[at] + LENGTH.size :])) is True
+        except EvaluationError:
+            return False
+        except (IndexError, struct.error, CorruptRecord):
+            return False  # damaged: no client could read it either
+
+    return record_matches
+
+
+# --- Tags ---
 
 
 def _parse(expression: str | None, expression_type: str | None) -> tuple[Sequence[str], TagsFilter | None]:

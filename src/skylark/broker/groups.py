@@ -111,6 +111,13 @@ class SubscriptionGroups:
             del self._forbidden[group]
         self._bump(now_ms)
 
+    def follow(self, master: SubscriptionGroupTable) -> None:
+        """Become the same as the master's table."""
+        self._groups = dict(master.subscription_group_table)
+        self._forbidden = master.forbidden_table
+        self.data_version = master.data_version
+        self.on_change()
+
     # --- The file ---
 
     def snapshot(self) -> Encode:

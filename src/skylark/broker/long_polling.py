@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from skylark.broker.filters import Subscription
 from skylark.protocol.command import TypedCommand
 from skylark.remoting.server import Peer
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.placed import Placed
-from skylark.store.reading import TagsFilter
 
 HELD_PULL_BYTES = 1024
 """What a held pull takes, text aside: the request, its timer, its place in the tables."""
@@ -20,7 +20,7 @@ HELD_PULL_BYTES = 1024
 class HeldPull:
     """A pull that waits. `resume` answers it, whatever it then finds."""
 
-    __slots__ = ("command", "held_bytes", "peer", "queue", "queue_offset", "tags_filter", "timer")
+    __slots__ = ("command", "held_bytes", "peer", "queue", "queue_offset", "subscription", "timer")
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class HeldPull:
         command: TypedCommand[Any],
         queue: ConsumeQueue,
         queue_offset: int,
-        tags_filter: TagsFilter | None,
+        subscription: Subscription,
     ) -> None:
         # Kept for long: what the answer does not need goes, and a body would keep all that was read with it.
         command.body, command.remark, command.language = b"", None, ""
@@ -37,10 +37,17 @@ class HeldPull:
         self.command = command
         self.queue = queue
         self.queue_offset = queue_offset
-        self.tags_filter = tags_filter
+        self.subscription = subscription
         texts = (request.subscription, request.expression_type, request.proxy_forward_client_id)
         self.held_bytes = HELD_PULL_BYTES + sum(map(sys.getsizeof, texts))
         self.timer: asyncio.TimerHandle | None = None
+
+    def is_for(self, placed: Placed) -> bool:
+        """Say whether a new message is what the pull waits for."""
+        tags_filter, text_filter = self.subscription.tags_filter, self.subscription.text_filter
+        if tags_filter is not None and not tags_filter(placed.tags_code):
+            return False
+        return text_filter is None or text_filter(placed.properties)
 
 
 class LongPolling:
@@ -73,8 +80,7 @@ class LongPolling:
         for placed in batch:
             pulls = self._held.get(placed.queue)
             if pulls:
-                code = placed.tags_code
-                self._wake([pull for pull in pulls if pull.tags_filter is None or pull.tags_filter(code)])
+                self._wake([pull for pull in pulls if pull.is_for(placed)])
 
     def check(self) -> None:
         """Wake whoever could go on: for arrivals that nobody told of, or that did not match."""

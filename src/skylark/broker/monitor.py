@@ -50,6 +50,39 @@ class BrokerCollector:
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
+        yield from self._of_slave() if broker.role.is_slave else self._of_slaves()
+
+    def _of_slaves(self) -> Iterator[Metric]:
+        """What a master knows of its slaves."""
+        lags = self._broker.replication.lags()
+        in_bytes = GaugeMetricFamily(
+            "skylark_slave_lag_bytes", "Bytes that a slave lacks of the log", labels=["slave"]
+        )
+        in_seconds = GaugeMetricFamily(
+            "skylark_slave_lag_seconds", "For how long a slave has not had all of the log", labels=["slave"]
+        )
+        for address, lag_bytes, lag_s in lags:
+            in_bytes.add_metric([address], lag_bytes)
+            in_seconds.add_metric([address], lag_s)
+        yield GaugeMetricFamily("skylark_slaves", "Slaves that are connected", value=len(lags))
+        yield from (in_bytes, in_seconds)
+
+    def _of_slave(self) -> Iterator[Metric]:
+        """What a slave knows of itself."""
+        slave = self._broker.slave_status
+        gauges = {
+            "skylark_master_connected": ("The link to the master is open", int(slave.sees_master)),
+            "skylark_master_lag_bytes": ("Bytes that this slave lacks of the log", slave.lag_bytes),
+            "skylark_master_lag_seconds": (
+                "For how long this slave has not had all of the log",
+                slave.lag_s(self._broker.clock.now_ms()),
+            ),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(name, text, value=value)
+        yield CounterMetricFamily(
+            "skylark_master_connections", "Links made to the master", value=slave.connections
+        )
 
     def _totals(self) -> Iterator[Metric]:
         stats = self._broker.stats

@@ -34,6 +34,8 @@ class ConsumerOffsets:
         """Counts what a file written earlier does not hold."""
         self._live = live
         self._commits = 0
+        self.stray: set[tuple[str, str, int]] | None = None
+        """On a slave without its master: what was committed here, for the master to hear when it is back."""
         self._committed: _Table = {}
         self._pulled: _Table = {}
         self._resets: _Table = {}
@@ -104,6 +106,8 @@ class ConsumerOffsets:
         queues[queue_id] = queue_offset
         self.changes += 1
         self._commits += 1
+        if self.stray is not None:
+            self.stray.add((topic, group, queue_id))
         if self._commits % self._live.current.offset_version_step == 0:
             self.data_version = next_version(self.data_version, now_ms)
 
@@ -167,6 +171,11 @@ class ConsumerOffsets:
         """Forget all offsets of a group."""
         self._delete(lambda key: key[1].removesuffix(BROADCAST_SUFFIX) == group)
 
+    def follow(self, master: ConsumerOffsetTable) -> None:
+        """Take the master's offsets; those of groups that it does not know stay."""
+        if self._take(master):
+            self.changes += 1
+
     # --- The file ---
 
     def snapshot(self) -> Encode:
@@ -177,14 +186,20 @@ class ConsumerOffsets:
 
     def load(self, data: bytes) -> None:
         """Take consumerOffset.json. Raises ValueError."""
-        document = decode_document(data, ConsumerOffsetTable)
-        for text, queues in document.offset_table.items():
-            topic, separator, group = text.partition(SEPARATOR)
-            if separator:
-                self._committed[topic, group] = queues
-        self.data_version = document.data_version or self.data_version
+        self._take(decode_document(data, ConsumerOffsetTable))
 
     # --- Inside ---
+
+    def _take(self, document: ConsumerOffsetTable) -> bool:
+        """Returns whether anything is new."""
+        is_new = False
+        for text, queues in document.offset_table.items():
+            topic, separator, group = text.partition(SEPARATOR)
+            if separator and self._committed.get((topic, group)) != queues:
+                self._committed[topic, group] = queues
+                is_new = True
+        self.data_version = document.data_version or self.data_version
+        return is_new
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
         """Return the committed offsets of a pair, made if they are not there."""

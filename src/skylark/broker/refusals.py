@@ -5,6 +5,9 @@ from skylark.protocol.codes import ResponseCode
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
+SLAVE_REMARK = "[REJECTREQUEST]system busy, start flow control for a while"
+"""What a slave says to who should ask its master; clients try another broker."""
+
 
 def system_error(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.SYSTEM_ERROR, remark)
@@ -20,6 +23,14 @@ def invalid_parameter(remark: str) -> BrokerError:
 
 def no_permission(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.NO_PERMISSION, remark)
+
+
+def slave_not_available(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.SLAVE_NOT_AVAILABLE, remark)
+
+
+def illegal_operation(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.ILLEGAL_OPERATION, remark)
 
 
 def topic_not_exist(remark: str) -> BrokerError:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from skylark.broker.documents import encode_document
 from skylark.broker.state import BrokerState
-from skylark.errors import RocketMQError
+from skylark.errors import MasterExists, RocketMQError
 from skylark.model.record import crc32
 from skylark.protocol.bodies import RegisterBrokerBody, TopicConfig
-from skylark.protocol.requests.route import RegisterBroker, UnregisterBroker
+from skylark.protocol.requests.route import (
+    GetBrokerClusterInfo,
+    RegisterBroker,
+    RegisterBrokerReply,
+    UnregisterBroker,
+)
 from skylark.remoting.aio import ClientConnection, ConnectionPool
 
 log = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_S = 3.0
+MASTER_TIMEOUT_S = 3.0
 RETRY_S = 1.0
 SETTLE_TIMEOUT_S = 2.0
 """For how long whoever has made a topic waits until it is known."""
@@ -44,11 +50,29 @@ class Registration:
         self._told: dict[str, int] = {}
         """By server: the version of the topics that it has heard of."""
         self._heard = asyncio.Condition()
+        self.on_reply: Callable[[RegisterBrokerReply], None] = lambda reply: None
+        """Told what name servers answer: slaves hear of their master."""
 
     @property
     def registered(self) -> set[str]:
         """The name servers that know the broker."""
         return self._registered
+
+    async def refuse_second_master(self) -> None:
+        """Ask every name server that is there for another master of our name. Raises MasterExists."""
+        await asyncio.gather(*(self._look_for_master(server) for server in self._servers))
+
+    async def _look_for_master(self, server: str) -> None:
+        name = self._broker.live.current.name
+        try:
+            cluster = await self._pool.call(server, GetBrokerClusterInfo(), timeout_s=MASTER_TIMEOUT_S)
+        except (RocketMQError, OSError) as error:
+            log.warning("name server does not say who is master address=%s reason=%s", server, error)
+            return
+        members = cluster.broker_addr_table.get(name)
+        master = members.broker_addrs.get(0) if members is not None else None
+        if master not in (None, self._broker.address):
+            raise MasterExists(name, master, server)
 
     def start(self) -> None:
         self._started = True
@@ -117,7 +141,7 @@ class Registration:
             broker_addr=broker.address,
             cluster_name=settings.cluster,
             ha_server_addr=broker.replica_address,
-            broker_id=0,
+            broker_id=broker.role.broker_id,
             body_crc32=crc32(body),
             enable_acting_master=False,
             body=body,
@@ -130,6 +154,7 @@ class Registration:
         if server not in self._registered:
             self._registered.add(server)
             log.info("registered with the name server address=%s", server)
+        self.on_reply(result.reply)
         if result.order_topics:
             broker.topics.mark_ordered(result.order_topics, now_ms=broker.clock.now_ms())
 
@@ -139,7 +164,7 @@ class Registration:
             broker_name=settings.name,
             broker_addr=self._broker.address,
             cluster_name=settings.cluster,
-            broker_id=0,
+            broker_id=self._broker.role.broker_id,
         )
         try:
             await self._pool.call(server, request, timeout_s=UNREGISTER_TIMEOUT_S)

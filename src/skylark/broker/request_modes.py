@@ -38,6 +38,12 @@ class RequestModes:
             message_request_mode_map={topic: dict(groups) for topic, groups in self._modes.items()}
         )
 
+    def follow(self, master: RequestModeTable) -> None:
+        """Become the same as the master's table."""
+        if self._modes != master.message_request_mode_map:
+            self._modes = master.message_request_mode_map
+            self.on_change()
+
     def snapshot(self) -> Encode:
         """Return what writes the modes as they are now."""
         table = self.table()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from skylark.broker.handlers import admin, clients, offsets, queries, send_back
+from skylark.broker.handlers import admin, clients, offsets, queries, reply, send_back, transactions
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
 from skylark.broker.state import BrokerHandler, BrokerState
@@ -20,6 +20,8 @@ ROUTES: dict[RequestCode, BrokerHandler] = {
     **offsets.ROUTES,
     **queries.ROUTES,
     **send_back.ROUTES,
+    **transactions.ROUTES,
+    **reply.ROUTES,
     **admin.ROUTES,
 }
 """All but the hot requests (10, 310, 320, 11, 361, 15), which `main_routes` adds as batches."""

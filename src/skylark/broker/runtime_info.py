@@ -26,7 +26,14 @@ class _Usage(NamedTuple):
 async def runtime_info(broker: BrokerState) -> dict[str, str]:
     """All of it, as text."""
     disk = await broker.read_cold(lambda: _of_disk(broker))
-    return {**_of_store(broker), **_rates(broker), **_of_broker(broker), **_queues(broker), **disk}
+    return {
+        **_of_store(broker),
+        **_rates(broker),
+        **_of_broker(broker),
+        **_of_replicas(broker),
+        **_queues(broker),
+        **disk,
+    }
 
 
 def _of_disk(broker: BrokerState) -> dict[str, str]:
@@ -105,6 +112,29 @@ def _of_broker(broker: BrokerState) -> dict[str, str]:
         "timerCongestNum": "0",
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
+    }
+
+
+def _of_replicas(broker: BrokerState) -> dict[str, str]:
+    """What 907 has no members for. The names are ours."""
+    if not broker.role.is_slave:
+        lags = {address: f"{lag_s:.1f}" for address, _, lag_s in broker.replication.lags()}
+        return {
+            "replicationRole": broker.role.kind.value,
+            "replicationLagSeconds": " ".join(f"{address}={lag_s}" for address, lag_s in lags.items()),
+            "replicationLastError": broker.replication.last_error,
+        }
+    slave = broker.slave_status
+    return {
+        "replicationRole": broker.role.kind.value,
+        "replicationMaster": slave.master_address,
+        "replicationConnected": str(slave.sees_master).lower(),
+        "replicationConnections": str(slave.connections),
+        "replicationLagBytes": str(slave.lag_bytes),
+        "replicationLagSeconds": f"{slave.lag_s(broker.clock.now_ms()):.1f}",
+        "replicationMetadataTimestamp": str(slave.metadata_ms),
+        "replicationLastError": slave.last_error,
+        "replicationDivergence": slave.divergence,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 from skylark.broker.documents import Encode, decode_document, next_version
@@ -203,6 +203,14 @@ class Schedule:
                 log.warning("delayed message cannot be read: %s", error)
                 records.append(None)
         return records
+
+
+def parse_level(properties: Mapping[str, str]) -> int:
+    """The delay level of a message; what is no number is none."""
+    try:
+        return int(properties.get(PROPERTY_DELAY_LEVEL, "0"))
+    except ValueError:
+        return 0
 
 
 def real_message(record: bytes) -> PutMessage | None:

@@ -13,19 +13,24 @@ from typing import Any, TypeVar
 
 from skylark.broker.clients import Consumers, Notice, Producers
 from skylark.broker.configuration import Configuration
+from skylark.broker.consumer_filters import ConsumerFilters
 from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.locks import QueueLocks
 from skylark.broker.long_polling import HeldPull, LongPolling
 from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.refusals import system_error
+from skylark.broker.replication import CombinedAnswer, Replication
 from skylark.broker.request_modes import RequestModes
-from skylark.broker.schedule import Schedule
+from skylark.broker.role import Role, SlaveStatus
+from skylark.broker.schedule import TIMER_PROPERTIES, Schedule, parse_level
 from skylark.broker.stats import BrokerStats
 from skylark.broker.subscriptions import PullSubscriptions
 from skylark.broker.tasks import Tasks
 from skylark.broker.topics import TopicTable
+from skylark.broker.transaction import Transactions
 from skylark.clock import Clock, SystemClock
 from skylark.errors import BrokerError
-from skylark.model.message import pack_host
+from skylark.model.message import PutMessage, pack_host
 from skylark.model.unique_id import UniqueIds
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.replies import SendReplies
@@ -61,11 +66,15 @@ class BrokerState(ABC):
         self.advertised_host = settings.advertised_host or settings.host
         self.address = join_address(self.advertised_host, self.port)
         self.replica_port = settings.replica_port if settings.replica_port is not None else self.port + 1
+        if self.replica_port == 0:
+            self.replica_port = free_port(settings.host, 0)
         self.replica_address = join_address(
             settings.advertised_replica_host or self.advertised_host, self.replica_port
         )
         self.store_host = pack_host(self.advertised_host, self.port)
         self.syncs = settings.store.syncs_every_put
+        self.role = Role(settings)
+        self.slave_status = SlaveStatus()
         self.tasks = Tasks()
         self.stats = BrokerStats()
         self.unique_ids = UniqueIds(self.store_host[:-4], now_ms)
@@ -74,11 +83,16 @@ class BrokerState(ABC):
         # A disk that hangs stops reads of cold data, and nothing else.
         self.readers = ThreadPoolExecutor(COLD_READERS, "skylark-read")
         self.store = MessageStore(settings.store, disk=disk, clock=clock, store_host=self.store_host)
+        self.store.is_replica = self.store.reader.keep_offset_on_correction = self.role.is_slave
+        self.replication = Replication(
+            self.live, self.store, self.clock, self.role, self.tasks, self.read_cold
+        )
         self.topics = TopicTable(self.live, now_ms=now_ms)
         self.groups = SubscriptionGroups(self.live, now_ms=now_ms)
         self.offsets = ConsumerOffsets(self.live, now_ms=now_ms)
         self.consumers = Consumers(self.live)
         self.producers = Producers(self.live)
+        self.consumer_filters = ConsumerFilters(filters_max=settings.offset_keys_max)
         self.locks = QueueLocks(self.live)
         self.request_modes = RequestModes(self.live)
         self.configuration = Configuration(self.live, now_ms=now_ms)
@@ -88,7 +102,8 @@ class BrokerState(ABC):
         """Held for each topic that is deleted: of the reading threads only one shall wait for that."""
         self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
         delays_ms = parse_delay_levels(settings.store.delay_levels)
-        self.schedule = Schedule(self.store, self.clock, delays_ms, self.read_cold, self._adopt_undeleted)
+        self.schedule = Schedule(self.store, self.clock, delays_ms, self.read_cold, self.adopt_undeleted)
+        self.transactions = Transactions(self)
         self.long_polling = LongPolling(
             self.resume_pull, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
         )
@@ -112,9 +127,21 @@ class BrokerState(ABC):
     def random_queue(self, queues: int) -> int:
         return self._random.randrange(queues) if queues > 0 else 0
 
-    def when_flushed(self, end: int, answer: Answer) -> None:
-        """Have `answer` called on the loop when the log is on disk up to `end`, or too late."""
-        self.store.when_flushed(end, answer)
+    @property
+    def waits(self) -> bool:
+        """Whether sends are answered later, when disk or slaves have the messages."""
+        return self.syncs or self.role.waits_for_slaves
+
+    def when_stored(self, end: int, answer: Answer) -> None:
+        """Have `answer` called on the loop when disk and slaves have the log up to `end`, or too late."""
+        if not self.role.waits_for_slaves:
+            self.store.when_flushed(end, answer)
+        elif not self.syncs:
+            self.replication.when_replicated(end, answer)
+        else:
+            combined = CombinedAnswer(answer)
+            self.store.when_flushed(end, combined.flushed)
+            self.replication.when_replicated(end, combined.replicated)
 
     def commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         """Take an offset that came along with a pull: what is wrong with it does not matter to the pull."""
@@ -133,12 +160,23 @@ class BrokerState(ABC):
         for topic in adopted:
             log.warning("topic taken from the store, no file names it topic=%s", topic)
 
-    def _adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None:
+    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None:
         """Take topics to which messages are delivered late, but none that was deleted meanwhile."""
         deleted = self.store.housekeeper.deleted
         self.adopt_topics(
             {topic: queues for topic, queues in queues_by_topic.items() if topic not in deleted}
         )
+
+    def delay_or_time(self, message: PutMessage, properties: dict[str, str]) -> None:
+        """Send a message to where it waits, if its properties ask for that. Changes it in place.
+
+        Raises BrokerError 1 for a time that is not served.
+        """
+        level = parse_level(properties)
+        if level > 0:
+            self.schedule.delay(message, properties, level)
+        elif any(name in properties for name in TIMER_PROPERTIES):
+            raise system_error("accurate timer message is not enabled, timerWheelEnable is false")
 
     def tell(self, notice: Notice | None) -> None:
         """Tell the members of a group that it changed."""

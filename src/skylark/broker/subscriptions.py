@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from skylark.broker.clients import ACTIVELY, BROADCASTING, Channel, Consumers
-from skylark.broker.filters import Subscription, parse_subscription, refuse_unless_tags
+from skylark.broker.filters import Subscription, parse_subscription, refuse_unfit
 from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.refusals import FAQ
 from skylark.errors import BrokerError
@@ -51,8 +51,8 @@ class PullSubscriptions:
                 found: Subscription | PullRefused = self._sent_along(request, now, now_ms)
             else:
                 found = self._online(request, config)
-                if isinstance(found, Subscription):
-                    refuse_unless_tags(found.data.expression_type)
+            if isinstance(found, Subscription):
+                refuse_unfit(found, with_sql=self._live.current.sql_filters)
         except BrokerError as error:
             return PullRefused(error.code, error.remark)
         if isinstance(found, Subscription) and self._live.current.reject_pull_consumers:

@@ -267,6 +267,20 @@ class TopicTable:
             self._change(_topic(topic, queues), now_ms)
         return [topic for topic, _ in adopted]
 
+    def follow(self, master: TopicConfigTable) -> list[str]:
+        """Become the same as the master's table; return the topics that are gone."""
+        gone = [config for topic, config in self._topics.items() if topic not in master.topic_config_table]
+        for config in gone:
+            self._remove(config)
+            self._unregistered.pop(config.topic_name, None)
+        for config in master.topic_config_table.values():
+            if config != self._topics.get(config.topic_name):
+                self._put(config)
+                self._unregistered[config.topic_name] = config
+        self.data_version = master.data_version
+        self.on_change()
+        return [config.topic_name for config in gone]
+
     # --- The file ---
 
     def snapshot(self) -> Encode:

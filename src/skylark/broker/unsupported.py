@@ -39,8 +39,6 @@ _BY_REASON: dict[str, tuple[Code, ...]] = {
         Code.AUTH_GET_ACL,
         Code.AUTH_LIST_ACL,
     ),
-    "transactions are not served yet": (Code.END_TRANSACTION, Code.RESUME_CHECK_HALF_MESSAGE),
-    "requests with replies are not served yet": (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2),
     "messages timed to the second are not served yet": (Code.RECALL_MESSAGE,),
     "pop consumption is not served yet": (
         Code.QUERY_ASSIGNMENT,

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from skylark import __version__
-from skylark.cli import servers, store
+from skylark.cli import servers, spark, store, torture
 from skylark.cli.mistake import Mistake
 from skylark.errors import RocketMQError
 
@@ -54,9 +54,11 @@ app = typer.Typer(
     help="Skylark, a message queue that keeps Apache RocketMQ's files and speaks its protocol.",
 )
 app.add_typer(store.app, name="store")
+app.add_typer(spark.app, name="spark")
 app.command()(servers.namesrv)
-app.command()(servers.broker)
+app.add_typer(servers.broker_app, name="broker")
 app.command()(servers.serve)
+app.command()(torture.torture)
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,6 +20,7 @@ from skylark.settings.loading import Loaded, load_settings, to_properties
 
 ENVIRONMENT_PREFIXES = {BrokerSettings: "SKYLARK_BROKER_", NameServerSettings: "SKYLARK_NAMESRV_"}
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 FLUSH_MODES = {"async": FlushMode.ASYNC, "sync": FlushMode.SYNC}
 
 Config = Annotated[
@@ -65,6 +66,7 @@ def namesrv(
 
 
 def broker(
+    context: typer.Context,
     config: Config = None,
     name_servers: Annotated[
         str | None, typer.Option("--namesrv", metavar="HOST:PORT", help="Name servers, separated by ;.")
@@ -78,6 +80,12 @@ def broker(
     flush: Flush = None,
     bind: Bind = None,
     advertise: Advertise = None,
+    slave_of: Annotated[
+        str | None, typer.Option("--slave-of", metavar="HOST:PORT", help="Follow this master as its slave.")
+    ] = None,
+    force_master: Annotated[
+        bool, typer.Option("--force-master", help="Start although name servers know another master.")
+    ] = False,
     sets: Sets = None,
     print_config: PrintConfig = False,
 ) -> None:
@@ -85,13 +93,16 @@ def broker(
 
     Example: skylark broker --namesrv 127.0.0.1:9876 --data /var/lib/skylark --flush sync
     """
+    if context.invoked_subcommand is not None:
+        return
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
     from skylark.broker.broker import Broker  # noqa: PLC0415
 
     started = time.monotonic()
     flags = {
         "name_servers": name_servers, "port": port, "name": name, "cluster": cluster, "host": bind,
-        "advertised_host": advertise, **_store_flags(data, flush),
+        "advertised_host": advertise, "replication.slave_of": slave_of,
+        "replication.force_master": force_master or None, **_store_flags(data, flush),
     }  # fmt: skip
     loaded = _load(BrokerSettings, config, flags, sets)
     if print_config:
@@ -106,12 +117,33 @@ def broker(
     _run(run())
 
 
+def ha(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="A broker, master or slave.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show how a broker replicates: of a master its slaves, of a slave its link to the master.
+
+    Example: skylark broker ha 127.0.0.1:10911
+    """
+    from skylark.cli import replication  # noqa: PLC0415 - no other command needs it
+
+    replication.show(address, as_json=as_json)
+
+
+broker_app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
+broker_app.callback()(broker)
+broker_app.command()(ha)
+
+
 def serve(
     data: Data = None,
     name_server_port: Annotated[int, typer.Option("--namesrv-port", help="0: any.")] = 9876,
     broker_port: Annotated[
         int | None, typer.Option("--broker-port", help="10911 by default; 0: any.")
     ] = None,
+    brokers: Annotated[
+        int, typer.Option("--brokers", metavar="N", help="As many broker processes, ports 10 apart.")
+    ] = 1,
     flush: Flush = None,
     bind: Bind = None,
     advertise: Advertise = None,
@@ -120,7 +152,10 @@ def serve(
 ) -> None:
     """Run a name server and a broker in one process until Ctrl-C: all that one machine needs.
 
-    Example: skylark serve --data ./skylark-data
+    With --brokers, each broker is a process with a core of its own; one that dies is started again.
+
+    Examples: skylark serve --data ./skylark-data
+              skylark serve --brokers 4
     """
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
 
@@ -132,6 +167,10 @@ def serve(
         port=name_server_port,
         kv_config_path=settings.store.path / "namesrv/kvConfig.json",
     )
+    if brokers != 1:
+        more = _given_again(flush=flush, bind=bind, advertise=advertise, config=config, sets=sets)
+        _run(_serve_many(name_server, settings, brokers, more, started))
+        return
 
     async def run() -> None:
         both = embedded.Embedded(name_server, settings)
@@ -144,6 +183,26 @@ def serve(
         await embedded.serve(both, ready)
 
     _run(run())
+
+
+def _given_again(
+    *, flush: str | None, bind: str | None, advertise: str | None, config: Path | None, sets: list[str] | None
+) -> list[str]:
+    """The flags that every broker process gets as they were given."""
+    flags = {"--flush": flush, "--bind": bind, "--advertise": advertise, "--config": config}
+    arguments = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
+    return arguments + [word for text in sets or () for word in ("--set", text)]
+
+
+def _serve_many(
+    name_server: NameServerSettings, settings: BrokerSettings, count: int, more: list[str], started: float
+) -> Coroutine[Any, Any, None]:
+    from skylark.cli import many_brokers  # noqa: PLC0415 - no other command needs it
+
+    def ready(namesrv: str) -> None:
+        _say(started, f"name server on {namesrv}, {count} brokers")
+
+    return many_brokers.serve(name_server, settings, count, more, typer.echo, ready)
 
 
 def _store_flags(data: Path | None, flush: str | None) -> dict[str, Any]:
@@ -190,7 +249,10 @@ def _say(started: float, text: str) -> None:
 def _say_broker(started: float, server: Any) -> None:
     settings = server.live.current
     _say(started, f"broker {settings.name} on {server.address} (fast port {server.port - 2})")
-    typer.echo(f"store {settings.store.path.absolute()}, flush {settings.store.flush_mode.value}")
+    role = f"{settings.role.value}, port for slaves {server.replica_port}"
+    if settings.is_slave:
+        role = f"slave {settings.broker_id} of {settings.replication.slave_of or 'the master of its name'}"
+    typer.echo(f"store {settings.store.path.absolute()}, flush {settings.store.flush_mode.value}, {role}")
     if server.monitor.address:
         typer.echo(
             f"metrics http://{server.monitor.address}/metrics, health http://{server.monitor.address}/health"

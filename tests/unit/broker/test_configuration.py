@@ -55,7 +55,7 @@ def test_a_change_is_in_force_and_told() -> None:
         ("brokerPermission=8", 29, "allowed is 0 to 7"),
         ("brokerPermission=x", 29, "'x' cannot be used"),
         ("aclEnable=true", 16, "aclEnable cannot be true: access control is not served yet"),
-        ("brokerRole=SLAVE", 16, "brokerRole cannot be SLAVE"),
+        ("brokerRole=SLAVE", 16, "cannot be changed while the broker runs: brokerRole"),
         ("deleteWhen=99", 29, "an hour outside 0 to 23"),
     ],
 )

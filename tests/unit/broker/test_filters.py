@@ -2,9 +2,11 @@
 
 import pytest
 
-from skylark.broker.filters import parse_subscription, ready, refuse_unless_tags
+from skylark.broker.filters import parse_subscription, ready, refuse_unknown_type
 from skylark.errors import BrokerError
 from skylark.model.java import java_hash
+from skylark.model.message import PutMessage
+from skylark.model.record import encode
 from skylark.model.tag_expression import is_tag_type, split_tags
 from skylark.protocol.bodies import HeartbeatData, SubscriptionData, decode_body
 from tests.unit.broker.tables import NOW_MS, answers, refusal
@@ -105,15 +107,45 @@ def test_what_cannot_be_read_is_refused_as_by_apache() -> None:
     assert caught.value.code == 23
 
 
-def test_sql_is_refused_in_rocketmqs_words() -> None:
-    expected = (1, "The broker does not support consumer to filter message by SQL92")
+def test_types_that_nobody_knows_are_refused_in_rocketmqs_words() -> None:
+    expected = (1, "The broker does not support consumer to filter message by XPATH")
     with pytest.raises(BrokerError) as caught:
-        parse_subscription("t1", "a > 5", "SQL92", now_ms=NOW_MS)
+        parse_subscription("t1", "a > 5", "XPATH", now_ms=NOW_MS)
     assert refusal(caught.value) == expected
     with pytest.raises(BrokerError) as caught:
-        refuse_unless_tags("SQL92")
+        refuse_unknown_type("XPATH")
     assert refusal(caught.value) == expected
-    refuse_unless_tags("TAG")
+    for served in (None, "", "TAG", "SQL92"):
+        refuse_unknown_type(served)
+
+
+@pytest.mark.parametrize("store_host", [b"\x7f\0\0\x01\0\0*\x9f", bytes(16) + b"\0\0*\x9f"])
+@pytest.mark.parametrize("born_host", [b"\x7f\0\0\x01\0\0*\x9f", bytes(16) + b"\0\0*\x9f"])
+@pytest.mark.parametrize("topic", ["T", "%RETRY%" + "t" * 200])
+def test_sf_122_sql_looks_at_the_properties_of_records(
+    topic: str, born_host: bytes, store_host: bytes
+) -> None:
+    matches = parse_subscription(topic, "a > 5 AND b = 'x'", "SQL92", now_ms=NOW_MS).record_filter
+    assert matches is not None
+
+    def record(properties: bytes, body: bytes = b"\x02a\x019\x02b\x01x\x02") -> memoryview:
+        put = PutMessage(topic, 0, body, properties, born_host=born_host)
+        return memoryview(
+            encode(put, queue_offset=0, physical_offset=0, store_timestamp=NOW_MS, store_host=store_host)
+        )
+
+    assert matches(record(b"a\x016\x02b\x01x\x02"))
+    assert matches(record(b"TAGS\x01t\x02a\x016\x02b\x01x", b""))
+    assert not matches(record(b"a\x015\x02b\x01x\x02"))
+    assert not matches(record(b"a\x01six\x02b\x01x\x02"))
+    assert not matches(record(b""))
+    assert not matches(record(b"a\x016\x02b\x01x\x02")[:80])
+
+
+def test_sf_022_122_tags_whose_hashes_collide_pass_the_broker() -> None:
+    matches = parse_subscription("t1", "Aa", "TAG", now_ms=NOW_MS).tags_filter
+    assert matches is not None
+    assert matches(java_hash("BB"))
 
 
 def test_subscriptions_of_captured_heartbeats_match_by_their_codes() -> None:

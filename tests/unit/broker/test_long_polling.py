@@ -11,7 +11,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from skylark.broker.filters import Subscription
 from skylark.broker.long_polling import HELD_PULL_BYTES, HeldPull, LongPolling
+from skylark.model.sql92 import Selector, compile_selector
+from skylark.protocol.bodies import SubscriptionData
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.requests.pull import PullMessage
 from skylark.remoting.server import Peer
@@ -38,13 +41,15 @@ def pull_of(
     *,
     of: Peer | None = None,
     tags_filter: TagsFilter | None = None,
+    selector: Selector | None = None,
     queue_offset: int = 0,
     **fields: Any,
 ) -> HeldPull:
     values = {"subscription": None, **fields}
     request = PullMessage("CG", queue.topic, queue.queue_id, queue_offset, 32, 2, 0, 15_000, 0, **values)
     held = TypedCommand(code=11, request=request)
-    return HeldPull(of or peer(), held, queue, queue_offset, tags_filter)
+    wanted = Subscription(SubscriptionData(topic=queue.topic), tags_filter, selector)
+    return HeldPull(of or peer(), held, queue, queue_offset, wanted)
 
 
 class Rig:
@@ -95,6 +100,14 @@ async def test_tags_are_looked_at(rig: Rig) -> None:
     rig.polling.arrived([rig.put(tags="b")])
     assert rig.taken() == [everything]
     rig.polling.arrived([rig.put(tags="b"), rig.put(tags="a")])
+    assert rig.taken() == [wanting]
+
+
+async def test_properties_are_looked_at(rig: Rig) -> None:
+    wanting = rig.hold(selector=compile_selector("a > 5"))
+    rig.polling.arrived([rig.put(properties=b"a\x015\x02"), rig.put()])
+    assert rig.taken() == []
+    rig.polling.arrived([rig.put(properties=b"a\x016\x02")])
     assert rig.taken() == [wanting]
 
 
@@ -224,7 +237,8 @@ class AnyOrder(RuleBasedStateMachine):
             pull
             for pull in self.waiting
             if any(
-                pull.queue is each.queue and (pull.tags_filter is None or pull.tags_filter(each.tags_code))
+                pull.queue is each.queue
+                and ((wanted := pull.subscription.tags_filter) is None or wanted(each.tags_code))
                 for each in batch
             )
         )

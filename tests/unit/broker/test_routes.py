@@ -11,9 +11,11 @@ from skylark.broker.handlers import (
     offsets,
     queries,
     relay,
+    reply,
     send_back,
     stats_admin,
     topics_admin,
+    transactions,
 )
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
@@ -33,7 +35,18 @@ def test_every_request_code_is_served_or_listed_as_unsupported() -> None:
 
 
 def test_no_code_is_in_two_tables() -> None:
-    parts: list[Any] = [clients, offsets, queries, send_back, topics_admin, groups_admin, stats_admin, relay]
+    parts: list[Any] = [
+        clients,
+        offsets,
+        queries,
+        send_back,
+        transactions,
+        reply,
+        topics_admin,
+        groups_admin,
+        stats_admin,
+        relay,
+    ]
     counted = Counter(code for part in parts for code in part.ROUTES)
     assert [code for code, count in counted.items() if count > 1] == []
     assert routes.ROUTES.keys() == counted.keys() | admin.ROUTES.keys()

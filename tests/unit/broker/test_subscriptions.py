@@ -112,12 +112,33 @@ def test_a_topic_can_be_forbidden() -> None:
 
 
 @pytest.mark.parametrize("sys_flag", [0, PULL_SUBSCRIPTION])
-def test_sql_is_refused_in_rocketmqs_words(sys_flag: int) -> None:
-    rig = Rig()
+def test_sql_that_is_switched_off_is_refused_in_rocketmqs_words(sys_flag: int) -> None:
+    rig = Rig(sql_filters=False)
     rig.join(SubscriptionData(topic="t1", sub_string="a > 5", expression_type="SQL92"))
     request = pull(sys_flag=sys_flag, subscription="a > 5", expression_type="SQL92")
     assert rig.find(request) == PullRefused(
         1, "The broker does not support consumer to filter message by SQL92"
+    )
+
+
+@pytest.mark.parametrize("sys_flag", [0, PULL_SUBSCRIPTION])
+def test_sql_is_served(sys_flag: int) -> None:
+    rig = Rig()
+    rig.join(SubscriptionData(topic="t1", sub_string="a > 5", expression_type="SQL92"))
+    found = rig.find(pull(sys_flag=sys_flag, subscription="a > 5", expression_type="SQL92"))
+    assert isinstance(found, Subscription)
+    assert found.text_filter is not None
+    assert found.text_filter(b"a\x016\x02")
+    assert not found.text_filter(b"a\x015\x02")
+
+
+def test_bad_sql_of_a_heartbeat_is_refused_at_the_pull_with_the_place() -> None:
+    rig = Rig()
+    rig.join(SubscriptionData(topic="t1", sub_string="a > 'x'", expression_type="SQL92"))
+    assert rig.find(pull()) == PullRefused(
+        27,
+        "The broker's consumer filter data is not exist!Your expression may be wrong! "
+        "only numbers and properties are larger or smaller, at character 3",
     )
 
 

@@ -13,7 +13,7 @@ from skylark.protocol.bodies import KVTable, encode_body
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.admin import BrokerConfigReply, HaInfo, SetCommitLogReadMode
-from skylark.protocol.stats_bodies import HaStatus
+from skylark.protocol.stats_bodies import HaClientInfo, HaStatus
 from skylark.remoting.server import Peer
 from skylark.settings.properties import read_properties
 
@@ -71,15 +71,37 @@ def delete_expired_log(broker: BrokerState, _: Peer, command: RemotingCommand) -
     return command.reply()
 
 
-# --- Replicas: there are none yet ---
+# --- Replicas ---
 
 
 def get_ha_status(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    status = HaStatus(master=True, master_commit_log_max_offset=broker.store.appended_offset)
-    return command.reply(body=encode_body(status))
+    return command.reply(body=encode_body(ha_status(broker)))
+
+
+def ha_status(broker: BrokerState) -> HaStatus:
+    """Of a master its slaves, of a slave its link to the master."""
+    if broker.role.is_slave:
+        slave = broker.slave_status
+        client = HaClientInfo(
+            master_addr=slave.replica_address or slave.master_address,
+            transferred_byte_in_second=slave.bytes_per_s,
+            max_offset=broker.store.appended_offset,
+            last_read_timestamp=slave.read_ms,
+            last_write_timestamp=slave.written_ms,
+        )
+        return HaStatus(master=False, ha_client_runtime_info=client)
+    slaves = broker.replication.slaves()
+    return HaStatus(
+        master=True,
+        master_commit_log_max_offset=broker.store.appended_offset,
+        in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+        ha_connection_info=slaves,
+    )
 
 
 def get_ha_info(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+    if broker.role.is_slave:
+        return command.reply()
     info = HaInfo(
         master_ha_address=broker.replica_address,
         master_flush_offset=broker.store.reader.hot.written_from,

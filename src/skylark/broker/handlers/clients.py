@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from skylark.broker.clients import ACTIVELY, Client
-from skylark.broker.filters import refuse_unless_tags
-from skylark.broker.refusals import full
+from skylark.broker.filters import check_subscription
+from skylark.broker.refusals import full, invalid_parameter
 from skylark.broker.state import BrokerHandler, BrokerState
-from skylark.protocol.bodies import ConsumerData, ConsumerIdList, HeartbeatData, LockedQueues, encode_body
+from skylark.model import names
+from skylark.protocol.bodies import (
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockedQueues,
+    LockRequest,
+    encode_body,
+)
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.heartbeat import (
@@ -24,7 +32,7 @@ from skylark.remoting.server import Peer
 def heartbeat(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
     """Take what a client says of itself; whoever must hear of it does before the client has its answer."""
     data = Heartbeat.from_command(command).body
-    _check_groups(broker, data)
+    _check_sizes(broker, data)
     client = Client(peer, data.client_id, command.language, command.version)
     subscription_changed = data.heartbeat_fingerprint == 0
     for consumer in data.consumer_data_set:
@@ -37,11 +45,32 @@ def heartbeat(broker: BrokerState, peer: Peer, command: RemotingCommand) -> Remo
     return command.reply(fields=reply.to_fields())
 
 
-def _check_groups(broker: BrokerState, data: HeartbeatData) -> None:
+def _check_sizes(broker: BrokerState, data: HeartbeatData) -> None:
     """Refuse a heartbeat that no client could mean before it makes groups and topics."""
     limit = broker.live.current.client_groups_max
     if max(len(data.consumer_data_set), len(data.producer_data_set)) > limit:
         raise full("groups of one client", limit)
+    _check_length("clientID", data.client_id, names.CLIENT_ID_CHARS_MAX)
+    for producer in data.producer_data_set:
+        _check_length("groupName", producer.group_name, names.WRITTEN_NAME_CHARS_MAX)
+    for consumer in data.consumer_data_set:
+        for wanted in consumer.subscription_data_set:
+            _check_length("topic", wanted.topic, names.WRITTEN_NAME_CHARS_MAX)
+            _check_length("subString", wanted.sub_string, names.EXPRESSION_CHARS_MAX)
+
+
+def _check_length(member: str, text: str | None, chars_max: int) -> None:
+    if text is not None and len(text) > chars_max:
+        raise invalid_parameter(f"{member} has {len(text)} characters, allowed is up to {chars_max}")
+
+
+def _check_lock(body: LockRequest) -> None:
+    """Refuse names that no queue, group or client has: locks are kept until they end."""
+    _check_length("clientId", body.client_id, names.CLIENT_ID_CHARS_MAX)
+    _check_length("consumerGroup", body.consumer_group, names.WRITTEN_NAME_CHARS_MAX)
+    for queue in body.mq_set:
+        _check_length("topic", queue.topic, names.WRITTEN_NAME_CHARS_MAX)
+        _check_length("brokerName", queue.broker_name, names.WRITTEN_NAME_CHARS_MAX)
 
 
 def _register_consumer(
@@ -74,6 +103,9 @@ def _register_consumer(
         without_subscriptions=data.without_sub and data.heartbeat_fingerprint != 0,
     )
     broker.tell(registered.notice)
+    group = broker.consumers.group(consumer.group_name)
+    if group is not None:
+        broker.consumer_filters.register(consumer.group_name, group.subscriptions.values(), now_ms=now_ms)
     return registered.subscription_changed
 
 
@@ -98,13 +130,15 @@ def get_consumer_list(broker: BrokerState, peer: Peer, command: RemotingCommand)
 
 def check_client_config(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
     """Say whether a subscription can be served, before a consumer starts with it."""
-    refuse_unless_tags(CheckClientConfig.from_command(command).body.subscription_data.expression_type)
+    data = CheckClientConfig.from_command(command).body.subscription_data
+    check_subscription(data, with_sql=broker.live.current.sql_filters)
     return command.reply()
 
 
 def lock_queues(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
     """Lock queues for a client that consumes in order; the answer names those that it has now."""
     request = LockBatchMq.from_command(command).body
+    _check_lock(request)
     locked = broker.locks.lock(request, now=broker.clock.monotonic())
     return command.reply(body=encode_body(LockedQueues(queues=locked)))
 

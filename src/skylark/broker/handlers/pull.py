@@ -6,7 +6,7 @@ import asyncio
 
 from skylark.broker.filters import Subscription
 from skylark.broker.long_polling import HeldPull
-from skylark.broker.refusals import FAQ, system_busy
+from skylark.broker.refusals import FAQ, SLAVE_REMARK, system_busy
 from skylark.broker.state import BrokerState
 from skylark.broker.subscriptions import PullRefused
 from skylark.broker.topics import Permission
@@ -27,8 +27,8 @@ GROUP_FORBIDDEN = 2
 TOPIC_FORBIDDEN = 3
 
 RESET_REMARK = "OFFSET_RESET"
+FOUND = (int(ResponseCode.SUCCESS), GetStatus.FOUND.name)
 CODES = {
-    GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
@@ -37,6 +37,7 @@ CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 SUSPENDED_MAX_MS = 60_000
+READ = int(Permission.READ)  # a member of IntFlag is slow to combine
 
 
 class PullPath:
@@ -67,6 +68,8 @@ class PullPath:
 
     def _pull(self, peer: Peer, command: Pull, *, may_hold: bool) -> None:
         broker, request = self._broker, command.request
+        if broker.role.is_slave and not broker.live.current.slave_read:
+            raise system_busy(SLAVE_REMARK)
         now_ms = broker.clock.now_ms()
         group = broker.groups.find(request.consumer_group, now_ms=now_ms)
         topic = broker.topics.get(request.topic)
@@ -122,12 +125,24 @@ class PullPath:
             self._cold -= 1
 
     def _get(self, request: PullMessage, subscription: Subscription, *, may_block: bool) -> GetResult:
+        if request.bulk_bytes and request.bulk_bytes > 0:
+            store = self._broker.store
+            return store.reader.get(
+                store.queue(request.topic, request.queue_id),
+                request.queue_offset,
+                request.max_msg_nums,
+                tags_filter=subscription.tags_filter,
+                record_filter=subscription.record_filter,
+                may_block=may_block,
+                bulk_bytes=request.bulk_bytes,
+            )
         return self._broker.store.get(
             request.topic,
             request.queue_id,
             request.queue_offset,
             request.max_msg_nums,
             tags_filter=subscription.tags_filter,
+            record_filter=subscription.record_filter,
             may_block=may_block,
         )
 
@@ -138,7 +153,7 @@ class PullPath:
     ) -> PullRefused | None:
         request, settings = command.request, self._broker.live.current
         broker_host = self._broker.advertised_host
-        if not settings.permission & Permission.READ or (
+        if not settings.permission & READ or (
             command.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull
         ):
             remark = f"the broker[{broker_host}] pulling message is forbidden"
@@ -152,7 +167,7 @@ class PullPath:
         if topic is None:
             remark = f"topic[{request.topic}] not exist, apply first please! {FAQ}"
             return PullRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
-        if not topic.perm & Permission.READ:
+        if not topic.perm & READ:
             remark = f"the topic[{request.topic}] pulling message is forbidden"
             return PullRefused(ResponseCode.NO_PERMISSION, remark, TOPIC_FORBIDDEN)
         if not 0 <= request.queue_id < topic.read_queue_nums:
@@ -198,34 +213,55 @@ class PullPath:
         may_hold: bool,
     ) -> None:
         broker, request = self._broker, command.request
-        code = CODES.get(result.status)
-        if code is None:  # no such queue, or an empty one
-            code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
+        if result.status is GetStatus.FOUND:
+            code, remark = FOUND
+        else:
+            code, remark = _answer_of(result.status, request.queue_offset)
         broker.offsets.note_pull(request.topic, request.consumer_group, request.queue_id, result.next_offset)
         if may_hold and request.sys_flag & PULL_COMMIT_OFFSET:
             broker.commit_offset(
                 request.topic, request.consumer_group, request.queue_id, request.commit_offset
             )
-        if code is ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(peer, command, subscription):
+        suggested = 0
+        if broker.live.current.slave_read:
+            suggested = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
+        if broker.role.is_slave:
+            code, suggested = self._as_slave(code, suggested, request, group, result)
+        if code == ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(peer, command, subscription):
             return
         if command.is_oneway:
             return
-        suggested = group.broker_id
-        if not broker.live.current.slave_read:
-            suggested = 0
-        elif result.suggest_slave:
-            suggested = group.which_broker_when_consume_slowly
         head = pull_reply_head(
-            command.opaque, code=code, remark=result.status.name, next_begin_offset=result.next_offset,
+            command.opaque, code=code, remark=remark, next_begin_offset=result.next_offset,
             min_offset=result.min_offset, max_offset=result.max_offset, body_bytes=result.bytes,
             suggest_which_broker_id=suggested, topic_sys_flag=topic.topic_sys_flag,
             group_sys_flag=group.group_sys_flag,
         )  # fmt: skip
-        peer.write(head, *result.records)
+        peer.write_parts((head, *result.records), len(head) + result.bytes)
         if result.records:
             broker.stats.count_gets(request.topic, request.consumer_group, len(result.records), result.bytes)
         else:
             broker.stats.misses.add(1, 0)
+
+    def _as_slave(
+        self,
+        code: int,
+        suggested: int,
+        request: PullMessage,
+        group: SubscriptionGroupConfig,
+        result: GetResult,
+    ) -> tuple[int, int]:
+        """What a slave answers instead: who needs not read here goes back to a master that is there."""
+        sees_master = self._broker.slave_status.sees_master
+        if sees_master and not result.suggest_slave:
+            found = code == ResponseCode.SUCCESS
+            return (code if found else int(ResponseCode.PULL_RETRY_IMMEDIATELY)), 0
+        if code == ResponseCode.PULL_OFFSET_MOVED and not self._broker.live.current.replication.offset_check:
+            if not sees_master and request.queue_offset > result.max_offset:
+                # The master had more than has come here. Until it is back there is nothing to read.
+                return int(ResponseCode.PULL_NOT_FOUND), suggested
+            return int(ResponseCode.PULL_RETRY_IMMEDIATELY), group.broker_id
+        return code, suggested
 
     def _hold(self, peer: Peer, command: Pull, subscription: Subscription) -> bool:
         request, settings = command.request, self._broker.live.current
@@ -235,5 +271,13 @@ class PullPath:
         if timeout_ms <= 0:
             return False
         queue = self._broker.store.queue(request.topic, request.queue_id)
-        held = HeldPull(peer, command, queue, request.queue_offset, subscription.tags_filter)
+        held = HeldPull(peer, command, queue, request.queue_offset, subscription)
         return self._broker.long_polling.hold(held, min(timeout_ms, SUSPENDED_MAX_MS) / 1000)
+
+
+def _answer_of(status: GetStatus, queue_offset: int) -> tuple[int, str]:
+    """Code and remark for a pull that found nothing."""
+    code = CODES.get(status)
+    if code is None:  # no such queue, or an empty one
+        code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+    return code, status.name

@@ -136,7 +136,8 @@ def _subscription(
     subscription = broker.consumers.subscription(group, topic)
     if subscription is None:
         return None, f"{group}@{topic} is not online!"
-    return subscription.data, "null"
+    data = broker.consumer_filters.get(group, topic)
+    return subscription.data, "null" if data is None else encode_body(data).decode()
 
 
 ROUTES: dict[RequestCode, BrokerHandler] = {

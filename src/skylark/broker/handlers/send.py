@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from skylark.broker.half_messages import prepare
 from skylark.broker.refusals import (
     FAQ,
+    SLAVE_REMARK,
     group_not_exist,
     invalid_parameter,
     no_permission,
     system_busy,
     system_error,
 )
-from skylark.broker.schedule import TIMER_PROPERTIES
+from skylark.broker.schedule import parse_level
 from skylark.broker.state import BrokerState
 from skylark.broker.topics import Permission, describe
 from skylark.errors import BrokerError
 from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
     RETRY_TOPIC_PREFIX,
-    SCHEDULE_TOPIC,
     PutMessage,
     SystemFlag,
     decode_properties,
@@ -93,10 +94,14 @@ class SendPath:
         self._stored = broker.send_replies.stored
         self._refused = broker.send_replies.refused
         self._waiting = 0  # sends that are stored and not yet answered
+        self._lacks_replicas = False
 
     def _refusal(self, now_ms: int) -> BrokerError | None:
         """Why no send at all is taken now."""
         settings = self._broker.live.current
+        if self._broker.role.is_slave:
+            return system_busy(SLAVE_REMARK)
+        self._lacks_replicas = self._broker.replication.lacks_replicas
         if now_ms < settings.accept_sends_from_ms:
             opens = datetime.fromtimestamp(min(settings.accept_sends_from_ms, LATEST_TIME_MS) / 1000)
             text = opens.isoformat(" ", "milliseconds").replace(".", ",")
@@ -172,6 +177,8 @@ class SendPath:
             self._special(message)
         if "WAIT\x01false" in text:
             message.wait = False
+        elif self._lacks_replicas:
+            raise system_error("in-sync replicas not enough")
         return message
 
     def _check_topic(self, config: TopicConfig, properties: str) -> None:
@@ -199,17 +206,24 @@ class SendPath:
         """Delay, timers, transactions, and what clients may not set. Changes the message in place."""
         properties = decode_properties(message.properties)
         properties.pop("POP_CK", None)
-        delay = parse_level(properties.get("DELAY", "0"))
-        is_tried_again = message.reconsume_times > 0 and delay > 0
+        is_tried_again = message.reconsume_times > 0 and parse_level(properties) > 0
         if properties.get("TRAN_MSG", "").lower() == "true" and not is_tried_again:
-            raise no_permission(
-                f"the broker[{self._broker.advertised_host}] sending transaction message is forbidden"
-            )
+            self._prepare(message, properties)
+            return
         message.properties = encode_properties(properties)
-        if delay > 0:
-            self._broker.schedule.delay(message, properties, delay)
-        elif any(name in properties for name in TIMER_PROPERTIES):
-            raise system_error("accurate timer message is not enabled, timerWheelEnable is false")
+        self._broker.delay_or_time(message, properties)
+
+    def _prepare(self, message: PutMessage, properties: dict[str, str]) -> None:
+        """Take a half message, if there is room for one more transaction."""
+        broker = self._broker
+        settings = broker.live.current.transactions
+        if settings.reject:
+            raise no_permission(
+                f"the broker[{broker.advertised_host}] sending transaction message is forbidden"
+            )
+        if broker.transactions.open_count >= settings.open_max:
+            raise system_busy(f"{settings.open_max} transactions are open, end some of them first")
+        prepare(message, properties)
 
     def _retry_or_bury(self, message: PutMessage, command: TypedCommand[Send], now_ms: int) -> None:
         """The rule for clients whose sending back failed: too many attempts lead to the dead letters."""
@@ -248,7 +262,7 @@ class SendPath:
         broker = self._broker
         at_once: list[bytes] = []
         later: list[tuple[TypedCommand[Send], PutMessage, Placed]] = []
-        waits = broker.syncs
+        waits = broker.waits
         for command, message, result in zip(sent, messages, results, strict=True):
             if command.is_oneway:
                 continue
@@ -263,10 +277,10 @@ class SendPath:
         if at_once:
             peer.write(*at_once)
         if later:
-            self._answer_when_flushed(peer, later)
+            self._answer_when_stored(peer, later)
         broker.stats.count_puts(results)
 
-    def _answer_when_flushed(
+    def _answer_when_stored(
         self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, Placed]]
     ) -> None:
         """One waiter for all that came together: they end at the same place in the log."""
@@ -277,7 +291,7 @@ class SendPath:
             peer.write(*[self._stored_reply(*each, code) for each in later])
 
         self._waiting += len(later)
-        self._broker.when_flushed(later[-1][2].end, answer)
+        self._broker.when_stored(later[-1][2].end, answer)
 
     def _stored_reply(
         self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
@@ -325,8 +339,8 @@ class SendPath:
             return
         try:
             envelope = self._envelope(peer, command, now_ms)
-            elements = split_batch(memoryview(command.body))
-            if any(b"\0" in element.properties for element in elements):
+            elements = split_batch(command.body)
+            if b"\0" in b"".join([element.properties for element in elements]):
                 raise illegal(ZERO_REMARK)
         except BrokerError as error:
             self._refuse(peer, command, error)
@@ -344,8 +358,8 @@ class SendPath:
             raise illegal(f"batch request does not support retry group {request.topic}")
         message = self._message(peer, command, now_ms, in_batch=True)
         bytes_max = self._broker.store.log.message_bytes_max
-        # A batch cannot be delayed.
-        if message.topic == SCHEDULE_TOPIC or len(command.body) > bytes_max:
+        # A batch cannot be delayed, timed or half.
+        if message.topic != request.topic or len(command.body) > bytes_max:
             raise BrokerError.for_code(*refusal_reply(PutStatus.MESSAGE_ILLEGAL, "", bytes_max))
         return message
 
@@ -378,15 +392,7 @@ class SendPath:
             )
 
         self._waiting += 1
-        if broker.syncs and envelope.wait:
-            broker.when_flushed(results.end, answer)
+        if broker.waits and envelope.wait:
+            broker.when_stored(results.end, answer)
         else:
             answer(PutStatus.PUT_OK)
-
-
-def parse_level(text: str) -> int:
-    """A delay level; what is no number is none."""
-    try:
-        return int(text)
-    except ValueError:
-        return 0

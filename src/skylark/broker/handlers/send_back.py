@@ -6,7 +6,14 @@ import logging
 from typing import NamedTuple
 
 from skylark.broker.handlers.send import RETRY_BY_HEADER_VERSION
-from skylark.broker.refusals import FAQ, group_not_exist, no_permission, system_error
+from skylark.broker.refusals import (
+    FAQ,
+    SLAVE_REMARK,
+    group_not_exist,
+    no_permission,
+    system_busy,
+    system_error,
+)
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.broker.topics import Permission
 from skylark.errors import CorruptRecord, OffsetOutOfRange
@@ -52,6 +59,8 @@ async def send_back(broker: BrokerState, peer: Peer, command: RemotingCommand) -
     The answer does not wait for the disk, not even under sync flush: RocketMQ's does not either, and the
     client that gets none sends the message back once more.
     """
+    if broker.role.is_slave:
+        raise system_busy(SLAVE_REMARK)
     request = ConsumerSendMsgBack.from_command(command)
     now_ms = broker.clock.now_ms()
     group = _group(broker, request, now_ms)

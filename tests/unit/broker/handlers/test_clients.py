@@ -15,6 +15,7 @@ from skylark.protocol.bodies import (
     LockRequest,
     MessageQueue,
     ProducerData,
+    SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
     decode_body,
@@ -224,6 +225,26 @@ async def test_too_many_subscriptions_are_refused_and_what_came_before_was_told(
         assert await told(rig.client) == ["Fits"]
 
 
+@pytest.mark.parametrize(
+    ("heartbeat", "remark"),
+    [
+        ({"client_id": "c" * 1025}, "clientID has 1025 characters, allowed is up to 1024"),
+        ({"producers": ("P" * 256,)}, "groupName has 256 characters, allowed is up to 255"),
+    ],
+)
+async def test_names_that_no_client_has_are_refused(rig: Rig, heartbeat: dict[str, Any], remark: str) -> None:
+    answer = await beat(rig, consumer("CG"), **heartbeat)
+    assert (answer.code, answer.remark) == (29, remark)
+    assert rig.broker.consumers.group("CG") is None
+
+
+async def test_an_expression_has_a_limit(rig: Rig) -> None:
+    wanted = SubscriptionData(topic="T", sub_string="a || " * 13_108)
+    asked = ConsumerData(group_name="CG", subscription_data_set=[wanted])
+    answer = await beat(rig, asked)
+    assert (answer.code, answer.remark) == (29, "subString has 65540 characters, allowed is up to 65536")
+
+
 # --- Leaving, and asking who is there ---
 
 
@@ -278,13 +299,35 @@ async def test_tags_can_be_served(rig: Rig, expression_type: str | None) -> None
     assert (answer.code, answer.remark) == (0, None)
 
 
-async def test_other_expressions_cannot_be_served(rig: Rig) -> None:
-    wanted = subscription("T", "a > 1", expression_type="SQL92")
+@pytest.mark.parametrize(
+    ("expression", "expression_type", "code", "remark"),
+    [
+        ("a > 1", "SQL92", 0, None),
+        (
+            "a = 1 AND !",
+            "SQL92",
+            23,
+            "parse the consumer's subscription failed: unexpected character '!', at character 11",
+        ),
+        ("a", "XPATH", 1, "The broker does not support consumer to filter message by XPATH"),
+    ],
+)
+async def test_expressions_are_checked(
+    rig: Rig, expression: str, expression_type: str, code: int, remark: str | None
+) -> None:
+    wanted = subscription("T", expression, expression_type=expression_type)
     answer = await rig.ask(ROUTES, CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
-    assert (answer.code, answer.remark) == (
-        1,
-        "The broker does not support consumer to filter message by SQL92",
-    )
+    assert (answer.code, answer.remark) == (code, remark)
+
+
+async def test_sql_can_be_switched_off() -> None:
+    with rigged(sql_filters=False) as rig:
+        wanted = subscription("T", "a > 1", expression_type="SQL92")
+        answer = await rig.ask(ROUTES, CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
+        assert (answer.code, answer.remark) == (
+            1,
+            "The broker does not support consumer to filter message by SQL92",
+        )
 
 
 # --- Locks ---
@@ -295,6 +338,25 @@ async def lock(rig: Rig, client_id: str, *queues: MessageQueue) -> set[int]:
     answer = await rig.ask(ROUTES, LockBatchMq(request))
     assert (answer.code, answer.remark) == (0, None)
     return {queue.queue_id for queue in decode_body(answer.body, LockedQueues).queues}
+
+
+@pytest.mark.parametrize(
+    ("names", "member"),
+    [
+        (("c" * 1025, "CG", "T"), "clientId"),
+        (("c", "G" * 256, "T"), "consumerGroup"),
+        (("c", "CG", "T" * 256), "topic"),
+    ],
+)
+async def test_locks_of_impossible_names_are_refused(
+    rig: Rig, names: tuple[str, str, str], member: str
+) -> None:
+    client_id, group, topic = names
+    queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
+    request = LockRequest(client_id=client_id, consumer_group=group, mq_set=[queue])
+    answer = await rig.ask(ROUTES, LockBatchMq(request))
+    assert answer.code == 29
+    assert (answer.remark or "").startswith(f"{member} has ")
 
 
 async def unlock(rig: Rig, client_id: str, *queues: MessageQueue) -> None:

@@ -384,11 +384,11 @@ async def test_an_expression_that_cannot_be_read(rig: PullRig, expression: str) 
     )
 
 
-async def test_sql_is_refused(rig: PullRig) -> None:
+async def test_sql_that_cannot_be_read_is_refused_with_the_place(rig: PullRig) -> None:
     put_all(rig, 1)
-    assert await refused(rig, subscription="a > 5", expression_type="SQL92") == (
-        1,
-        "The broker does not support consumer to filter message by SQL92",
+    assert await refused(rig, subscription="a > !", expression_type="SQL92") == (
+        23,
+        "parse the consumer's subscription failed: unexpected character '!', at character 5",
         None,
     )
 

@@ -11,6 +11,7 @@ import pytest
 
 from skylark.broker.handlers.send import SendPath, refusal_reply
 from skylark.broker.topics import Permission
+from skylark.model import names
 from skylark.model.message import (
     PROPERTIES_BYTES_MAX,
     SCHEDULE_TOPIC,
@@ -22,6 +23,7 @@ from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.protocol.bodies import LockRequest, MessageQueue, TopicConfig
 from skylark.protocol.command import ONEWAY_FLAG, RemotingCommand, TypedCommand
 from skylark.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
+from skylark.settings.delivery import TransactionSettings
 from skylark.settings.store import FlushMode
 from skylark.store.placed import PutStatus
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
@@ -501,15 +503,37 @@ async def test_a_level_goes_before_a_timer(rig: Rig) -> None:
 
 @pytest.mark.parametrize("named", [{}, {"DELAY": "-1"}, {"DELAY": "x"}, {"PGROUP": "PG"}])
 @pytest.mark.parametrize("reconsume_times", [0, 1, -1])
-async def test_half_messages_are_refused_and_not_stored(
+async def test_sf_076_half_messages_are_stored_where_nobody_reads(
     rig: Rig, named: dict[str, str], reconsume_times: int
 ) -> None:
-    half = {"TRAN_MSG": "True", **named}
-    assert refusal(await answer(rig, named=half, reconsume_times=reconsume_times)) == (
-        16,
-        "the broker[127.0.0.1] sending transaction message is forbidden",
-    )
-    assert rig.broker.store.appended_offset == 0
+    half = {"TRAN_MSG": "True", "UNIQ_KEY": "K1", **named}
+    message = await stored(rig, named=half, reconsume_times=reconsume_times, queue_id=1, sys_flag=4)
+    assert (message.topic, message.queue_id, message.sys_flag) == (names.HALF_TOPIC, 0, 0)
+    assert {
+        "REAL_TOPIC": "T",
+        "REAL_QID": "1",
+        "__transactionId__": "K1",
+    }.items() <= message.properties.items()
+    assert rig.stored("T", 1) == []
+
+
+async def test_half_messages_can_be_rejected() -> None:
+    with rigged(transactions=TransactionSettings(reject=True)) as rig:
+        assert refusal(await answer(rig, named={"TRAN_MSG": "true"})) == (
+            16,
+            "the broker[127.0.0.1] sending transaction message is forbidden",
+        )
+        assert rig.broker.store.appended_offset == 0
+
+
+async def test_there_is_no_room_for_transactions_without_end() -> None:
+    with rigged(transactions=TransactionSettings(open_max=2)) as rig:
+        for _ in range(2):
+            await stored(rig, named={"TRAN_MSG": "true"})
+        assert refusal(await answer(rig, named={"TRAN_MSG": "true"})) == (
+            2,
+            "2 transactions are open, end some of them first",
+        )
 
 
 async def test_a_half_message_that_comes_back_is_delayed(rig: Rig) -> None:
@@ -574,7 +598,7 @@ async def test_a_batch_for_a_retry_topic(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "code"), [({"DELAY": "1"}, 13), ({"TRAN_MSG": "true"}, 16), ({"TIMER_DELAY_MS": "5"}, 1)]
+    ("named", "code"), [({"DELAY": "1"}, 13), ({"TRAN_MSG": "true"}, 13), ({"TIMER_DELAY_MS": "5"}, 1)]
 )
 async def test_a_batch_is_neither_delayed_nor_half(rig: Rig, named: dict[str, str], code: int) -> None:
     reply = await answer(rig, body=batch(b"1"), batch=True, named=named)

@@ -1,0 +1,324 @@
+"""Transactions: half messages are followed, ended, and asked about until somebody knows.
+
+What is open is known from two queues, the half messages and the op messages that finish them. The op message
+of a commit follows it at once: a broker killed between the two has the commit as the last record of its log,
+and finishes it at the next start. So no commit is lost, and none is made twice, whoever asks how often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from skylark.broker.clients import Producers
+from skylark.broker.half_messages import Half, HalfRecord, HalfTable, finished_offsets, op_message
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.schedule import ReadCold
+from skylark.broker.stats import BrokerStats
+from skylark.broker.topics import TopicTable
+from skylark.clock import Clock
+from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.model import names
+from skylark.model.message import TRANSACTION_MASK, PutMessage, SystemFlag
+from skylark.model.record import offset_message_id, split
+from skylark.protocol.requests.transaction import CheckTransactionState
+from skylark.remoting.server import Peer
+from skylark.settings import BrokerSettings
+from skylark.settings.live import Live
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.message_store import MessageStore
+from skylark.store.placed import Placed, PutResult, Refused
+from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
+
+log = logging.getLogger(__name__)
+
+GROUP = "CID_RMQ_SYS_TRANS"
+UNITS_AT_ONCE = 512
+CHECKS_AT_ONCE = 32
+"""Then sends have their turn."""
+OPS_IN_A_STRETCH = 512
+
+
+class TransactionHost(Protocol):
+    """What transactions need of their broker."""
+
+    live: Live[BrokerSettings]
+    clock: Clock
+    store: MessageStore
+    store_host: bytes
+    stats: BrokerStats
+    topics: TopicTable
+    offsets: ConsumerOffsets
+    producers: Producers
+
+    @property
+    def read_cold(self) -> ReadCold: ...
+    def commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None: ...
+    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None: ...
+    def delay_or_time(self, message: PutMessage, properties: dict[str, str]) -> None: ...
+
+
+class _Stretch(NamedTuple):
+    """Some op messages in a row: where they end, and the last half message that they finish."""
+
+    op_end: int
+    half_last: int
+
+
+class Transactions:
+    """All transactions of one broker. Loop thread; `load` runs before, in a thread."""
+
+    def __init__(self, broker: TransactionHost) -> None:
+        self._broker = broker
+        self.table = HalfTable()
+        self._followed = 0
+        """Half messages below this queue offset are in the table, or finished."""
+        self._op_first = 0
+        self._stretches: deque[_Stretch] = deque()
+        self._stretch_ops = 0
+        self._owed: list[int] = []
+        self._is_loaded = False
+
+    # --- What is open ---
+
+    @property
+    def open_count(self) -> int:
+        """Half messages that are open, those included that were not looked at yet."""
+        return len(self.table) + self._queue(names.HALF_TOPIC).max_offset - self._followed
+
+    def load(self) -> None:
+        """Find the open half messages of an opened store. May wait for the disk."""
+        halves, ops = self._queue(names.HALF_TOPIC), self._queue(names.HALF_OP_TOPIC)
+        first = self._progress(names.HALF_TOPIC, halves)
+        finished: set[int] = set()
+        self._op_first = self._progress(names.HALF_OP_TOPIC, ops)
+        for queue_offset, record in self._records(ops, self._op_first):
+            offsets = _op_offsets(record)
+            finished.update(offset for offset in offsets if offset >= first)
+            self._note_op(queue_offset, max(offsets, default=0))
+        for half in self._halves(halves, first, finished):
+            if half.prepared_queue_offset not in finished:
+                self.table.add(half.open())
+        self._followed = halves.max_offset
+        self._is_loaded = True
+        if len(self.table):
+            self._finish_last_commit()
+            log.info("open transactions found count=%d", len(self.table))
+
+    def follow(self) -> None:
+        """Take note of half messages that have come since the last call."""
+        queue = self._queue(names.HALF_TOPIC)
+        for half in self._halves(queue, self._followed):
+            self.table.add(half.open())
+        self._followed = max(self._followed, queue.max_offset)
+
+    def save_progress(self) -> None:
+        """Commit how far both queues are done with, as RocketMQ does: as offsets of a group."""
+        if not self._is_loaded:
+            return
+        halves = self._queue(names.HALF_TOPIC)
+        first = self.table.first_offset
+        done = self._followed if first is None else first
+        while self._stretches and self._stretches[0].half_last < done:
+            self._op_first = self._stretches.popleft().op_end
+        if not self._stretches:
+            self._stretch_ops = 0
+        self._commit(names.HALF_TOPIC, max(done, halves.min_offset))
+        self._commit(names.HALF_OP_TOPIC, self._op_first)
+
+    def _commit(self, topic: str, queue_offset: int) -> None:
+        if (self._broker.offsets.query(topic, GROUP, 0) or 0) != queue_offset:
+            self._broker.commit_offset(topic, GROUP, 0, queue_offset)
+
+    def _progress(self, topic: str, queue: ConsumeQueue) -> int:
+        committed = self._broker.offsets.query(topic, GROUP, 0)
+        return min(max(committed or 0, queue.min_offset), queue.max_offset)
+
+    def _queue(self, topic: str) -> ConsumeQueue:
+        return self._broker.store.queue(topic, 0)
+
+    def _halves(
+        self, queue: ConsumeQueue, first: int, skipped: set[int] | None = None
+    ) -> Iterator[HalfRecord]:
+        for queue_offset, record in self._records(queue, first, skipped):
+            try:
+                yield HalfRecord(record)
+            except CorruptRecord as error:
+                log.warning("half message cannot be read queue_offset=%d reason=%s", queue_offset, error)
+
+    def _records(
+        self, queue: ConsumeQueue, first: int, skipped: set[int] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield what a queue holds from an offset on; what cannot be read is left out."""
+        queue_offset = first
+        while queue_offset < queue.max_offset:
+            units = queue.units(queue_offset, min(UNITS_AT_ONCE, queue.max_offset - queue_offset))
+            if not units:
+                queue_offset = queue.next_file_offset(queue_offset)
+                continue
+            for physical_offset, size, _ in UNIT.iter_unpack(units):
+                if size != BLANK_UNIT_SIZE and (skipped is None or queue_offset not in skipped):
+                    try:
+                        yield queue_offset, self._broker.store.reader.record_at(physical_offset)
+                    except (OffsetOutOfRange, CorruptRecord) as error:
+                        log.warning("record of a transaction cannot be read: %s", error)
+                queue_offset += 1
+
+    def _note_op(self, op_offset: int, half_last: int) -> None:
+        """Remember, for whole stretches of op messages, when they are not needed any more."""
+        if self._stretches and self._stretch_ops < OPS_IN_A_STRETCH:
+            last = self._stretches.pop()
+            self._stretches.append(_Stretch(op_offset + 1, max(last.half_last, half_last)))
+        else:
+            self._stretches.append(_Stretch(op_offset + 1, half_last))
+            self._stretch_ops = 0
+        self._stretch_ops += 1
+
+    def _finish_last_commit(self) -> None:
+        """Finish what a crash left: a commit without its op message is the last record of the log."""
+        store = self._broker.store
+        ends = []
+        for queue in list(store.queues.values()):
+            unit = queue.unit(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
+            if unit is not None and unit[1] != BLANK_UNIT_SIZE:
+                ends.append(unit[0])
+        try:
+            last = HalfRecord(store.reader.record_at(max(ends)))
+        except (ValueError, OffsetOutOfRange, CorruptRecord):
+            return
+        offsets = self.table.of_key(last.key)
+        if last.head[7] & TRANSACTION_MASK == SystemFlag.TRANSACTION_COMMIT and offsets:
+            log.warning("commit finished after a crash queue_offset=%d", offsets[-1])
+            self._finish(offsets)
+
+    # --- Ending ---
+
+    def commit(self, record: HalfRecord) -> Refused | None:
+        """Deliver the message of a transaction, once; return why that is impossible now.
+
+        One that is ended already stays as it is. Raises BrokerError for a time that cannot be kept.
+        """
+        offsets = self._open_offsets(record)
+        message = record.committed()
+        if not offsets or message is None:
+            return None
+        broker = self._broker
+        # The topic may be lost: a broker killed just after it made one has it in no file and no queue.
+        broker.adopt_undeleted({message.topic: message.queue_id + 1})
+        broker.delay_or_time(message, record.properties)
+        result = self._replace(message, offsets)
+        return result if isinstance(result, Refused) else None
+
+    def roll_back(self, record: HalfRecord) -> None:
+        """Drop the message of a transaction. One that is ended already stays as it is."""
+        offsets = self._open_offsets(record)
+        if offsets:
+            self._finish(offsets)
+
+    def _open_offsets(self, record: HalfRecord) -> list[int]:
+        self.follow()
+        if record.queue_offset >= self._followed:
+            self.table.add(record.open())  # its sender did not wait until it can be seen
+        return self.table.of_key(record.key)
+
+    def _replace(self, message: PutMessage, finished: list[int]) -> PutResult:
+        """Append a message that takes the place of half messages, and at once what finishes them.
+
+        Nothing comes between the two: see `_finish_last_commit`.
+        """
+        results = self._broker.store.append([message])
+        self._broker.stats.count_puts(results)
+        if isinstance(results[0], Placed):
+            self._finish(finished)
+        return results[0]
+
+    def _finish(self, finished: list[int]) -> None:
+        """Half messages are done with; where the op message cannot be stored now, it is owed."""
+        self.table.close(finished)
+        self._owed += finished
+        broker = self._broker
+        op = op_message(self._owed, born_host=broker.store_host, now_ms=broker.clock.now_ms())
+        result = broker.store.append([op])[0]
+        if isinstance(result, Placed):
+            self._note_op(result.queue_offset, max(self._owed))
+            self._owed = []
+
+    # --- Asking ---
+
+    async def run(self) -> None:
+        """Ask about what is open, round after round, until cancelled."""
+        while True:
+            await asyncio.sleep(self._broker.live.current.transactions.check_interval_ms / 1000)
+            try:
+                await self.check()
+            except Exception:
+                log.exception("transactions could not be checked, trying again")
+
+    async def check(self) -> None:
+        """Ask about all that is due now."""
+        self.follow()
+        timeout_ms = self._broker.live.current.transactions.timeout_ms
+        now_ms = self._broker.clock.now_ms()
+        for number, half in enumerate(half for half in self.table if half.is_due(now_ms, timeout_ms)):
+            if number % CHECKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            record = await self.read(half.physical_offset)
+            if record is None:
+                log.error("open half message cannot be read, given up queue_offset=%d", half.queue_offset)
+                self._finish([half.queue_offset])
+            elif self.table.is_open(half):
+                self._check_one(half, record, now_ms)
+        self.save_progress()
+
+    async def read(self, physical_offset: int) -> HalfRecord | None:
+        """The half message at a place in the log; None if there is none."""
+        reader = self._broker.store.reader
+        try:
+            if physical_offset >= reader.hot.written_from:
+                record = reader.record_at(physical_offset)
+            else:
+                record = await self._broker.read_cold(lambda: reader.record_at(physical_offset))
+            return HalfRecord(record)
+        except (OffsetOutOfRange, CorruptRecord):
+            return None
+
+    def _check_one(self, half: Half, record: HalfRecord, now_ms: int) -> None:
+        settings = self._broker.live.current
+        reserved_ms = settings.store.reserved_hours * 3_600_000
+        if record.check_times >= settings.transactions.check_max or now_ms - half.born_ms > reserved_ms:
+            log.warning("transaction given up key=%s checks=%d", record.unique_key, record.check_times)
+            self._broker.topics.ensure_topic(names.HALF_CHECKED_OUT_TOPIC, 1, now_ms=now_ms)
+            self._replace(record.given_up(), [half.queue_offset])
+            return
+        channel = self._broker.producers.choose(record.group)
+        if not isinstance(channel, Peer):
+            return  # nobody to ask: that does not count
+        again = record.checked_again(record.check_times + 1)
+        placed = self._replace(again, [half.queue_offset])
+        if isinstance(placed, Placed):
+            self._ask(channel, record, again, placed)
+
+    def _ask(self, channel: Peer, record: HalfRecord, again: PutMessage, placed: Placed) -> None:
+        channel.notify(
+            CheckTransactionState(
+                queue_offset=placed.queue_offset,
+                physical_offset=placed.physical_offset,
+                msg_id=record.unique_key,
+                transaction_id=record.unique_key,
+                offset_msg_id=offset_message_id(self._broker.store_host, placed.physical_offset),
+                topic=names.HALF_TOPIC,
+                broker_name=self._broker.live.current.name,
+                body=record.question(again, placed.queue_offset, placed.physical_offset),
+            )
+        )
+
+
+def _op_offsets(record: bytes) -> list[int]:
+    try:
+        parts = split(record)
+    except CorruptRecord:
+        return []
+    return finished_offsets(record[parts.body_position : parts.body_position + parts.head[14]])

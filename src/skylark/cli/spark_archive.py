@@ -1,0 +1,61 @@
+"""`skylark spark archive`: checked, started, swept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skylark.cli import spark_launch as run
+from skylark.cli.mistake import Mistake
+from skylark.cli.output import print_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from skylark.pipelines.jobs.archive import Upkeep
+    from skylark.pipelines.jobs.places import Input, Output
+    from skylark.pipelines.jobs.running import Summary
+
+
+def upkeep(compact_every: str | None, keep_days: int | None) -> Upkeep:
+    """Raises Mistake."""
+    from skylark.pipelines.jobs.archive import Upkeep  # noqa: PLC0415
+    from skylark.pipelines.options import parse_duration_ms  # noqa: PLC0415
+
+    try:
+        every_s = parse_duration_ms(compact_every) / 1000 if compact_every else None
+    except ValueError as error:
+        raise Mistake(f"--compact-every: {error}") from None
+    return Upkeep(compact_every_s=every_s, keep_days=keep_days)
+
+
+def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> None:
+    """Raises SettingsError."""
+    from skylark.pipelines.jobs.archive import sweep  # noqa: PLC0415
+
+    print_json(sweep(output, older_than_hours, dry_run=dry_run))
+
+
+def launch(
+    place: run.Place,
+    source: Input,
+    output: Output,
+    wanted: Upkeep,
+    *,
+    state: Path,
+    once: bool,
+    trigger: str,
+) -> None:
+    """Raises SettingsError, RocketMQError."""
+    from skylark.pipelines.jobs.archive import archive, options  # noqa: PLC0415
+
+    options(source, output)
+    run.check_source(source)
+
+    def work(spark: SparkSession) -> Summary:
+        return archive(
+            spark, source, output,
+            state=state, once=once, trigger=trigger, upkeep=wanted, watch=run.watcher(),
+        )  # fmt: skip
+
+    run.launch(place, work)

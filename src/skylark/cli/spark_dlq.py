@@ -1,0 +1,191 @@
+"""`skylark spark dlq`: dead letters, looked at, taken out, and sent again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skylark.cli.mistake import Mistake
+from skylark.cli.spark_options import (
+    ConfOption,
+    DryRunOption,
+    FromOption,
+    JsonOption,
+    MasterOption,
+    NamesrvOption,
+    OutputOption,
+    PackOption,
+    RateOption,
+    RemoteOption,
+    StateOption,
+    StoreOption,
+    WhereOption,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from skylark.pipelines.jobs.dlq import Edit
+    from skylark.pipelines.jobs.running import Summary
+
+app = typer.Typer(no_args_is_help=True, help="Dead letters of consumer groups.")
+
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+LimitOption = Annotated[int, typer.Option("--limit", help="At most so many.")]
+SHOWN = ("originTopic", "originId", "keys", "tags", "reconsumeTimes", "storeTimestamp", "text")
+
+
+@app.command(name="list")
+def list_groups(
+    namesrv: NamesrvOption = None,
+    store: StoreOption = None,
+    start: FromOption = None,
+    as_json: JsonOption = False,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """By group and topic: how many dead letters, since when, until when.
+
+    Example: skylark spark dlq list -n 127.0.0.1:9876
+    """
+    from skylark.cli import spark_launch as run  # noqa: PLC0415
+
+    source = run.make_input(namesrv, store, "%DLQ%.*", start=start)
+    from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
+
+    def work(spark: SparkSession) -> None:
+        found = job.overview(job.transform(source.read(spark)))
+        run.show_rows(found, limit=1000, as_json=as_json)
+
+    run.launch(run.Place(master=master, remote=remote, pack=False, conf=conf or ()), work)
+
+
+@app.command()
+def show(
+    group: GroupArgument,
+    namesrv: NamesrvOption = None,
+    store: StoreOption = None,
+    start: FromOption = None,
+    where: WhereOption = None,
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Dead letters of a group, those that --where picks.
+
+    Example: skylark spark dlq show billing -n 127.0.0.1:9876 --where "text like '%timeout%'"
+    """
+    from skylark.cli import spark_launch as run  # noqa: PLC0415
+
+    source = run.make_input(namesrv, store, f"%DLQ%{group}", start=start)
+    run.check_source(source)
+    from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
+
+    def work(spark: SparkSession) -> None:
+        letters = job.chosen(job.transform(source.read(spark)), where)
+        run.show_rows(letters.orderBy("storeTimestamp").select(*SHOWN), limit=limit, as_json=as_json)
+
+    run.launch(run.Place(master=master, remote=remote, pack=False, conf=conf or ()), work)
+
+
+@app.command()
+def export(
+    group: GroupArgument,
+    to: OutputOption,
+    namesrv: NamesrvOption = None,
+    store: StoreOption = None,
+    start: FromOption = None,
+    where: WhereOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    pack: PackOption = False,
+    conf: ConfOption = None,
+) -> None:
+    """Dead letters of a group to a table, or to another topic.
+
+    Example: skylark spark dlq export billing -n 127.0.0.1:9876 --to delta:lake/dead
+    """
+    from skylark.cli import spark_launch as run  # noqa: PLC0415
+
+    source = run.make_input(namesrv, store, f"%DLQ%{group}", start=start)
+    if dry_run:
+        run.show_plan(source, as_json=as_json)
+        return
+    run.check_source(source)
+    from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
+
+    output = parse_output(to)
+
+    def work(spark: SparkSession) -> Summary:
+        return job.export(spark, source, output, where)
+
+    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+
+
+@app.command()
+def resend(
+    group: GroupArgument,
+    namesrv: NamesrvOption = None,
+    where: WhereOption = None,
+    to: Annotated[str, typer.Option("--to", help="original, or the name of a topic.")] = "original",
+    rate: RateOption = None,
+    edit: Annotated[
+        str | None, typer.Option("--edit", metavar="FILE.py:NAME", help="A function DataFrame -> DataFrame.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also those that were sent again before.")] = False,
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            "--audit", metavar="DIR", help="Delta table of what was sent; in the state if not given."
+        ),
+    ] = None,
+    state: StateOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    pack: PackOption = False,
+    conf: ConfOption = None,
+) -> None:
+    """Send chosen dead letters again, each once, and write each down.
+
+    Example: skylark spark dlq resend billing -n 127.0.0.1:9876 --where "keys = 'order-7'" --rate 200/s
+    """
+    from skylark.cli import spark_launch as run  # noqa: PLC0415
+
+    source = run.make_input(namesrv, None, f"%DLQ%{group}")
+    run.check_source(source)
+    from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output, state_directory  # noqa: PLC0415
+
+    directory = state_directory(state, "dlq", group, namesrv)
+    book = parse_output(f"delta:{(audit or directory / 'audit').expanduser().absolute()}")
+    wanted = job.Resend(where=where, to=to, rate=rate, edit=_edit(edit), again=again)
+
+    def work(spark: SparkSession) -> Summary | None:
+        if dry_run:
+            letters = job.pending(spark, source, group, wanted, book)
+            run.show_rows(letters.select(*SHOWN), limit=1000, as_json=as_json)
+            return None
+        return job.resend(spark, source, group, wanted, state=directory, audit=book)
+
+    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+
+
+def _edit(text: str | None) -> Edit | None:
+    if text is None:
+        return None
+    from skylark.pipelines.jobs.run import function_from  # noqa: PLC0415
+
+    name, colon, function = text.rpartition(":")
+    if not colon:
+        raise Mistake(f"--edit {text}: write FILE.py:NAME")
+    return function_from(Path(name).expanduser().absolute(), function)

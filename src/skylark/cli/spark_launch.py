@@ -1,0 +1,221 @@
+"""What all `skylark spark` commands do alike: check first, start Spark, show progress, sum up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Console
+
+from skylark.cli.mistake import Mistake
+from skylark.cli.output import Screen, format_bytes, print_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from skylark.pipelines.jobs.places import Input
+    from skylark.pipelines.jobs.running import Progress, Summary
+    from skylark.pipelines.jobs.session import SessionSettings
+    from skylark.pipelines.ranges import RangeRow
+
+LINE_INTERVAL_S = 2.0
+CELL_CHARS_MAX = 200
+CHECK_TIMEOUT = "3s"
+"""For what is asked before anything is started: a person waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where Spark runs, as the options say."""
+
+    master: str | None
+    remote: str | None
+    pack: bool
+    conf: Sequence[str]
+
+    def settings(self) -> SessionSettings:
+        """Raises Mistake, SettingsError."""
+        _need_extra()
+        from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
+
+        pairs = [text.partition("=") for text in self.conf]
+        if wrong := [name for name, equals, _ in pairs if not equals]:
+            raise Mistake(f"--conf {wrong[0]} is not NAME=VALUE")
+        conf = {name: value for name, _, value in pairs}
+        return SessionSettings(master=self.master, remote=self.remote, pack=self.pack, conf=conf)
+
+
+def _need_extra() -> None:
+    try:
+        import deltalake  # noqa: F401, PLC0415
+        import pyarrow as pa  # noqa: F401, PLC0415
+        import pyspark  # noqa: F401, PLC0415
+        import yaml  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise Mistake(f"{error}: install skylarkmq[spark]") from None
+
+
+def make_input(
+    namesrv: str | None, store: Path | None, topic: str, options: Sequence[str] = (), **more: str | None
+) -> Input:
+    """The source that the options describe. Raises Mistake, SettingsError."""
+    _need_extra()
+    from skylark.pipelines.jobs.places import Input  # noqa: PLC0415
+
+    pairs = [text.partition("=") for text in options]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise Mistake(f"--option {wrong[0]} is not NAME=VALUE")
+    return Input(
+        namesrv=namesrv,
+        store=store,
+        topic=topic,
+        options={name: value for name, _, value in pairs},
+        start=more.get("start"),
+        end=more.get("end"),
+        group=more.get("group"),
+        tags=more.get("tags"),
+        sql92=more.get("sql92"),
+    )
+
+
+def launch(place: Place, job: Callable[[SparkSession], Summary | None], *, as_json: bool = True) -> None:
+    """Start Spark, do the job, print its summary as JSON. Raises RocketMQError in plain words."""
+    settings = place.settings()
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from skylark.pipelines.jobs.running import plain_error  # noqa: PLC0415
+    from skylark.pipelines.jobs.session import session  # noqa: PLC0415
+
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    try:
+        with session(settings) as spark:
+            summary = job(spark)
+    except PySparkException as error:
+        raise plain_error(error) from error
+    if summary is not None and as_json:
+        print_json(summary)
+
+
+def watcher() -> Callable[[Progress], None]:
+    """Shows where queries are: a line that moves on a terminal, elsewhere a line now and then."""
+    console = Console(stderr=True, highlight=False)
+    shown_at = 0.0
+    total = 0
+
+    def watch(progress: Progress) -> None:
+        nonlocal shown_at, total
+        total += progress.messages
+        now = time.monotonic()
+        if not console.is_terminal and now - shown_at < LINE_INTERVAL_S:
+            return
+        shown_at = now
+        behind = "" if progress.behind is None else f", {progress.behind:,} behind"
+        text = (
+            f"{progress.query}: batch {progress.batch}, {total:,} messages, "
+            f"{progress.messages_per_second:,.0f}/s{behind}"
+        )
+        console.print(text, end="\r" if console.is_terminal else "\n")
+
+    return watch
+
+
+# --- Plans ---
+
+
+def check_source(source: Input) -> None:
+    """Ask the brokers, or look at the files, before Spark is started. Raises SettingsError, RocketMQError."""
+    from skylark.pipelines.ranges import plan  # noqa: PLC0415
+
+    plan({"retryTimeout": CHECK_TIMEOUT, **source.source_options(is_stream=False)})
+
+
+def show_plan(source: Input, *, state: Path | None = None, query: str = "", as_json: bool = False) -> None:
+    """What a run would read now: ranges, messages, bytes. Nothing is started. Raises SettingsError."""
+    from skylark.pipelines.ranges import plan  # noqa: PLC0415
+
+    options = {"retryTimeout": CHECK_TIMEOUT, **source.source_options(is_stream=False)}
+    resumed = last_offsets(state / "checkpoints" / query) if state is not None else None
+    if resumed is not None:
+        options["startingOffsets"] = resumed
+    rows = plan(options)
+    _print_plan(rows, "the state" if resumed is not None else options["startingOffsets"], as_json=as_json)
+
+
+def last_offsets(checkpoint: Path) -> str | None:
+    """Where a query will go on: the end of its last batch that was committed."""
+    done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdecimal()]
+    if not done:
+        return None
+    lines = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()
+    return lines[2] if len(lines) > 2 and lines[2].startswith("{") else None
+
+
+def _print_plan(rows: Sequence[RangeRow], start: str, *, as_json: bool) -> None:
+    columns = ["topic", "broker", "queue", "from", "to", "messages", "bytes"]
+    cells = [
+        [
+            row.topic,
+            row.broker_name,
+            row.queue_id,
+            row.from_offset,
+            row.to_offset,
+            row.messages,
+            row.record_bytes,
+        ]
+        for row in rows
+    ]
+    messages, size = sum(row.messages for row in rows), sum(row.record_bytes for row in rows)
+    if as_json:
+        ranges = [dict(zip(columns, row, strict=True)) for row in cells]
+        print_json({"ranges": ranges, "messages": messages, "bytes": size})
+        return
+    screen = Screen()
+    screen.table(columns, cells)
+    total = f"{messages:,} messages, {format_bytes(size)} in {len(rows)} ranges"
+    screen.line(f"from {start}: {total}; nothing was read")
+
+
+# --- Tables ---
+
+
+def show_rows(df: DataFrame, *, limit: int, as_json: bool) -> None:
+    """Print the rows of a query, at most so many."""
+    rows = df.limit(limit + 1).collect()
+    shown = [[printable(value) for value in row] for row in rows[:limit]]
+    if as_json:
+        for row in shown:
+            print_json(dict(zip(df.columns, row, strict=True)))
+    else:
+        Screen().table(df.columns, [[short(value) for value in row] for row in shown])
+    if len(rows) > limit:
+        sys.stderr.write(f"skylark: there are more; --limit {limit}\n")
+
+
+def printable(value: Any) -> Any:
+    """What JSON can hold of a value."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="replace")
+    if hasattr(value, "asDict"):
+        return value.asDict(recursive=True)
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value if isinstance(value, str | int | float | bool | None) else json.loads(_as_json(value))
+
+
+def _as_json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def short(value: Any) -> Any:
+    """A cell of a table for people."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = "" if value is None else value if isinstance(value, str) else _as_json(value)
+    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"

@@ -1,0 +1,70 @@
+"""Options that the `skylark spark` commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NamesrvOption = Annotated[
+    str | None, typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Name servers, several with ';'.")
+]
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", metavar="DIR", help="Read store files, without a broker.")
+]
+TopicOption = Annotated[
+    str, typer.Option("--topic", "-t", help="Topics, comma-separated; each a name or a pattern.")
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="START",
+        help="earliest, latest, group, a time ('2026-11-01 08:00', -10m), '-1000 rows', or JSON offsets.",
+    ),
+]
+OutputOption = Annotated[
+    str, typer.Option("--to", metavar="WHERE", help="delta:DIR, parquet:DIR, topic:NAME or console.")
+]
+GroupOption = Annotated[
+    str | None, typer.Option("--group", help="Consumer group to which progress is written.")
+]
+TagsOption = Annotated[str | None, typer.Option("--tags", help="Only these tags: 'Create || Pay'.")]
+Sql92Option = Annotated[str | None, typer.Option("--sql92", help="Only messages whose properties match.")]
+DecodeOption = Annotated[str, typer.Option("--decode", help="How bodies are decoded: json or text.")]
+SchemaOption = Annotated[str, typer.Option("--schema", help="DDL of JSON bodies, or auto: from a sample.")]
+WhereOption = Annotated[str | None, typer.Option("--where", help="Only rows of which this is true.")]
+RejectsOption = Annotated[
+    str | None, typer.Option("--rejects", metavar="WHERE", help="For bodies that do not decode; as --to.")
+]
+ColumnsOption = Annotated[
+    str | None, typer.Option("--columns", help="Which columns are kept, comma-separated; all if not given.")
+]
+RateOption = Annotated[str | None, typer.Option("--rate", help="At most so many messages a second: 200/s.")]
+OnceOption = Annotated[bool, typer.Option("--once", help="Stop at the end of what is there now.")]
+TriggerOption = Annotated[str, typer.Option("--trigger", help="Without --once: a batch so often.")]
+StateOption = Annotated[
+    Path | None,
+    typer.Option("--state", metavar="DIR", help="Where the pipeline keeps what it needs to go on."),
+]
+OptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Any other option of the source; several times."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be read: ranges, messages, bytes.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
+MasterOption = Annotated[
+    str | None, typer.Option("--master", help="spark://HOST:7077, yarn, k8s://…; this machine if not given.")
+]
+RemoteOption = Annotated[
+    str | None, typer.Option("--remote", metavar="sc://HOST:15002", help="A Spark Connect server.")
+]
+PackOption = Annotated[
+    bool, typer.Option("--pack", help="With --master: send this environment to workers that have none.")
+]
+ConfOption = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; several times.")
+]

@@ -1,0 +1,85 @@
+"""`skylark spark replay`: from which of three places, and what a dry run shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skylark.cli import spark_launch as run
+from skylark.cli.mistake import Mistake
+from skylark.cli.output import print_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from skylark.pipelines.jobs.replay import Stretch
+    from skylark.pipelines.jobs.running import Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the command's options say."""
+
+    topic: str
+    to_topic: str
+    namesrv: str | None
+    store: Path | None
+    archive: str | None
+    to_namesrv: str | None
+    since: str | None
+    until: str | None
+    where: str | None
+    rate: str | None
+    keep_times: bool
+    state: Path | None
+    dry_run: bool
+    as_json: bool
+    now_ms: int
+
+
+def replay(wanted: Wanted, place: run.Place) -> None:
+    """Raises Mistake, SettingsError, RocketMQError."""
+    place.settings()
+    from skylark.pipelines.jobs import replay as job  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
+
+    target = wanted.to_namesrv or wanted.namesrv
+    if not target:
+        raise Mistake("messages are sent to a cluster: give --namesrv or --to-namesrv")
+    output = parse_output(f"topic:{wanted.to_topic}")
+    stretch = job.Stretch.parse(wanted.since, wanted.until, wanted.where, wanted.now_ms)
+    read = _reader(wanted, stretch)
+    if read is None:
+        return
+    state = wanted.state.expanduser().absolute() if wanted.state is not None else None
+
+    def work(spark: SparkSession) -> Summary | None:
+        df = read(spark)
+        if wanted.dry_run:  # of an archive
+            print_json({"messages": job.transform(df, stretch).count(), "to": str(output)})
+            return None
+        return job.replay(
+            spark, df, output, stretch,
+            namesrv=target, state=state, rate=wanted.rate, keep_times=wanted.keep_times,
+        )  # fmt: skip
+
+    run.launch(place, work)
+
+
+def _reader(wanted: Wanted, stretch: Stretch) -> Callable[[SparkSession], DataFrame] | None:
+    """How the messages are read; None if a plan was shown instead."""
+    from skylark.pipelines.jobs import replay as job  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
+
+    if wanted.archive is not None:
+        archive = parse_output(wanted.archive)
+        return lambda spark: job.read_archive(spark, archive, wanted.topic, stretch)
+    namesrv = None if wanted.store is not None else wanted.namesrv
+    source = job.source_input(run.make_input(namesrv, wanted.store, wanted.topic), stretch)
+    if wanted.dry_run:
+        run.show_plan(source, as_json=wanted.as_json)
+        return None
+    run.check_source(source)
+    return source.read

@@ -1,0 +1,676 @@
+"""The push consumer against a broker that does as the test says: what it asks, what answers mean to it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylark.client.offset_table import read_reset_body
+from skylark.client.pulling import PullStatus
+from skylark.client.push_consumer import PushConsumer
+from skylark.client.received import ReceivedMessage
+from skylark.protocol.bodies import MessageQueue, decode_body, encode_body
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import RemotingCommand
+from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
+from skylark.protocol.requests.offset import ResetConsumerClientOffset
+from skylark.protocol.stats_bodies import QueueOffsets
+from skylark.settings.client import ClientSettings
+from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from tests.support.consumer import FAST_CLIENT, eventually, fast, until_count, until_owned
+from tests.support.fake_broker import BROKER, FakeBroker, fake_broker, pull_reply
+from tests.unit.client.messages import record
+from tests.unit.protocol.golden_frames import captured
+
+Messages = Sequence[ReceivedMessage]
+DEFAULTS = PushConsumerSettings()
+QUEUE = MessageQueue("T", BROKER, 0)
+PULL = RequestCode.PULL_MESSAGE
+
+
+def consumer_of(
+    fake: FakeBroker,
+    listener: Callable[..., Any],
+    expression: str = "*",
+    *,
+    client: dict[str, Any] | None = None,
+    **settings: Any,
+) -> PushConsumer:
+    consumer = PushConsumer(
+        "G",
+        namesrv=fake.address,
+        settings=fast(**settings),
+        client=ClientSettings(**{**FAST_CLIENT, **(client or {})}),
+    )
+    consumer.subscribe("T", expression, listener)
+    return consumer
+
+
+def pulls(fake: FakeBroker, topic: str = "T") -> list[RemotingCommand]:
+    return [command for command in fake.asked_for(PULL) if command.fields["topic"] == topic]
+
+
+# --- What is asked ---
+
+
+async def test_sf_004_116_the_fields_of_a_pull_are_java_s() -> None:
+    """Golden: the same names as in captured pulls of a push consumer, and the values that the row names."""
+    assert (DEFAULTS.pull_batch_max, DEFAULTS.hold_ms, DEFAULTS.pull_timeout_ms) == (32, 15_000, 30_000)
+    async with fake_broker() as fake:
+        async with consumer_of(fake, print):
+            await eventually(lambda: pulls(fake))
+        [golden, *_] = [frame for frame in captured("push-concurrent") if frame.code == PULL]
+        fields = pulls(fake)[0].fields
+        assert fields.keys() == golden.header["extFields"].keys()
+        same = ("maxMsgNums", "maxMsgBytes", "suspendTimeoutMillis", "expressionType", "sysFlag", "bname")
+        assert {name: fields[name] for name in same} == {
+            name: golden.header["extFields"][name] for name in same
+        }
+        assert (fields["consumerGroup"], fields["topic"], fields["queueId"]) == ("G", "T", "0")
+        assert not any(command.is_oneway for command in pulls(fake))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "codes"),
+    [
+        ("push-concurrent", {14, 15, 34, 35, 38}),
+        ("push-orderly", {14, 15, 34, 35, 38, 41, 42}),
+        ("retry-dlq", {36}),
+    ],
+)
+async def test_requests_have_java_s_fields(scenario: str, codes: set[int]) -> None:
+    def listener(messages: Messages) -> None:
+        if scenario == "retry-dlq":
+            raise ValueError("back with it")
+
+    async with fake_broker() as fake:
+        await fake.put("T", record(0, properties={"UNIQ_KEY": "A" * 32}))
+        consumer = consumer_of(fake, listener, orderly=scenario == "push-orderly")
+        async with consumer:
+            await eventually(lambda: codes - {35, 42} <= {command.code for command in fake.asked})
+        for code in codes:
+            golden = [
+                frame for frame in captured(scenario) if frame.code == code and frame.kind != "response"
+            ]
+            names = [set(frame.header.get("extFields") or {}) for frame in golden]
+            for command in fake.asked_for(code):
+                assert set(command.fields) in names, (code, command.fields)
+                kinds = {frame.kind for frame in golden}
+                assert ("oneway" if command.is_oneway else "request") in kinds
+
+
+async def test_sf_114_the_commit_flag_follows_the_offset_in_memory() -> None:
+    async with fake_broker() as fake:
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend, hold_ms=50):
+            await eventually(lambda: pulls(fake))
+            first = pulls(fake)[0].fields
+            assert (first["sysFlag"], first["commitOffset"]) == ("2", "-1")
+            await fake.put("T", *map(record, range(5)))
+            await eventually(lambda: pulls(fake)[-1].fields["commitOffset"] == "5")
+            assert pulls(fake)[-1].fields["sysFlag"] == "3"
+
+
+async def test_sf_115_the_subscription_goes_along_when_asked_to() -> None:
+    assert DEFAULTS.post_subscription is False
+    async with fake_broker() as fake:
+        async with consumer_of(fake, print, "a || b", post_subscription=True):
+            await eventually(lambda: pulls(fake))
+        fields = pulls(fake)[0].fields
+        assert (fields["sysFlag"], fields["subscription"], fields["expressionType"]) == ("6", "a || b", "TAG")
+
+
+async def test_sf_117_a_suggested_slave_is_asked_and_left_again() -> None:
+    async with fake_broker() as master, fake_broker() as slave:
+        master.replicas = {1: slave.address}
+        suggested = 1
+
+        def answer(command: RemotingCommand) -> RemotingCommand:
+            offset = int(command.fields["queueOffset"]) + 1
+            records = [record(offset - 1)]
+            return pull_reply(command, ResponseCode.SUCCESS, offset, records, suggested=suggested)
+
+        master.answers[PULL] = answer
+        slave.answers[PULL] = answer
+        got: list[ReceivedMessage] = []
+        async with consumer_of(master, got.extend, pull_interval_ms=5):
+            await eventually(lambda: len(pulls(slave)) > 3)
+            assert all(
+                command.fields["sysFlag"] == "2" for command in pulls(slave)
+            )  # a slave keeps no offsets
+            suggested = 0
+            count = len(pulls(master))
+            await eventually(lambda: len(pulls(master)) > count + 3)
+            suggested = 2  # such a replica does not exist: any other does
+            count = len(pulls(master))
+            await eventually(lambda: len(pulls(master)) > count + 3)
+        offsets = [message.queue_offset for message in got]
+        assert sorted(offsets) == list(range(len(offsets)))
+
+
+# --- What answers mean ---
+
+
+async def test_sf_006_020_024_a_pull_that_ends_empty_is_repeated_at_once() -> None:
+    async with fake_broker() as fake:
+        async with consumer_of(fake, print, hold_ms=50):
+            await eventually(lambda: len(pulls(fake)) >= 5)
+            assert all(command.fields["suspendTimeoutMillis"] == "50" for command in pulls(fake))
+
+
+async def test_sf_108_every_status_has_its_consequence() -> None:
+    """FOUND, NO_NEW, NO_MATCHED and errors, each answered once; then what the next pull asks for."""
+    assert (DEFAULTS.pull_failure_delay_ms, DEFAULTS.broker_busy_delay_ms) == (1000, 20)
+    answers: list[tuple[int, int, list[bytes]]] = [
+        (ResponseCode.SUCCESS, 3, [record(0), record(1), record(2)]),
+        (ResponseCode.PULL_NOT_FOUND, 7, []),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, 12, []),
+        (ResponseCode.FLOW_CONTROL, 0, []),
+        (ResponseCode.SUBSCRIPTION_NOT_LATEST, 0, []),
+        (ResponseCode.SYSTEM_ERROR, 0, []),
+    ]
+    times: list[float] = []
+
+    async def answer(command: RemotingCommand) -> RemotingCommand | None:
+        times.append(time.monotonic())
+        if len(times) == 2:  # else messages under way would hold the offset back
+            await until_count(got, 3)
+            await asyncio.sleep(0.05)
+        if command.fields["topic"] != "T" or len(times) > len(answers):
+            return None
+        code, next_offset, records = answers[len(times) - 1]
+        if code in {status.value for status in PullStatus}:
+            return pull_reply(command, code, next_offset, records)
+        return command.reply(code, "as the test wants")
+
+    got: list[ReceivedMessage] = []
+    async with fake_broker() as fake:
+        fake.answers[PULL] = answer
+        async with consumer_of(fake, got.extend, pull_failure_delay_ms=100, broker_busy_delay_ms=20):
+            await eventually(lambda: len(times) == len(answers) + 1)
+            await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 12)
+        asked = [int(command.fields["queueOffset"]) for command in pulls(fake)]
+        assert asked == [0, 3, 7, 12, 12, 12, 12]
+        assert len(got) == 3
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert gaps[3] >= 0.02
+        assert min(gaps[4:]) >= 0.1
+
+
+async def test_sf_130_an_offset_outside_the_queue_is_corrected() -> None:
+    async with fake_broker(offsets={("G", "T", 0): 1000}) as fake:
+        await fake.put("T", *map(record, range(5)))
+
+        def answer(command: RemotingCommand) -> Any:
+            if int(command.fields["queueOffset"]) > 5:
+                return pull_reply(command, ResponseCode.PULL_OFFSET_MOVED, 5, max_offset=5)
+            return fake._pull_message(command)
+
+        fake.answers[PULL] = answer
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend) as consumer:
+            await eventually(lambda: fake.offsets["G", "T", 0] == 5)
+            await until_owned(consumer, "T", count=1)
+            await fake.put("T", record(5))
+            await eventually(lambda: got)
+        assert [message.queue_offset for message in got] == [5]
+
+
+async def test_sf_083_a_consumer_that_lags_goes_on_at_the_new_minimum() -> None:
+    async with fake_broker(offsets={("G", "T", 0): 2}) as fake:
+        await fake.put("T", *map(record, range(20)))
+
+        def answer(command: RemotingCommand) -> Any:
+            if int(command.fields["queueOffset"]) < 10:
+                return pull_reply(command, ResponseCode.PULL_OFFSET_MOVED, 10, min_offset=10, max_offset=20)
+            return fake._pull_message(command)
+
+        fake.answers[PULL] = answer
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend):
+            await eventually(lambda: len(got) == 10)
+        assert [message.queue_offset for message in got] == list(range(10, 20))
+
+
+async def test_sf_017_020_a_pull_that_fails_is_repeated_and_disturbs_no_other() -> None:
+    async with fake_broker(queues={"T": 100}) as fake:
+        failures = 0
+
+        def answer(command: RemotingCommand) -> Any:
+            nonlocal failures
+            if command.fields["queueId"] == "7" and failures < 3:
+                failures += 1
+                if failures == 1:
+                    return command.reply(fields={"nonsense": "1"})
+                if failures == 2:
+                    return pull_reply(command, ResponseCode.SUCCESS, 9, [b"no record at all, far from it"])
+                return None  # never answered: a timeout
+            return fake._pull_message(command)
+
+        fake.answers[PULL] = answer
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend, pull_timeout_ms=300, hold_ms=50):
+            for queue_id in range(100):
+                await fake.put("T", record(0), queue_id=queue_id)
+            await eventually(lambda: len(got) == 100)
+        assert failures == 3
+        assert {message.queue_id for message in got} == set(range(100))
+
+
+async def test_sf_118_class_filters_are_not_served() -> None:
+    """Filter servers are gone from RocketMQ 5; a subscription here is by tags or SQL92, and says so."""
+    async with fake_broker() as fake:
+        async with consumer_of(fake, print):
+            await eventually(lambda: pulls(fake))
+        heartbeat = fake.asked_for(RequestCode.HEART_BEAT)[0]
+        assert b'"classFilterMode":false' in bytes(heartbeat.body)
+        assert not int(pulls(fake)[0].fields["sysFlag"]) & 8
+
+
+async def test_sf_128_an_interval_between_pulls() -> None:
+    assert DEFAULTS.pull_interval_ms == 0
+    times: list[float] = []
+
+    def answer(command: RemotingCommand) -> RemotingCommand:
+        times.append(time.monotonic())
+        offset = int(command.fields["queueOffset"])
+        return pull_reply(command, ResponseCode.SUCCESS, offset + 1, [record(offset)])
+
+    async with fake_broker() as fake:
+        fake.answers[PULL] = answer
+        async with consumer_of(fake, lambda messages: None, pull_interval_ms=50):
+            await eventually(lambda: len(times) >= 5)
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.05
+
+
+async def test_sf_129_a_found_answer_without_matches_goes_on_at_once() -> None:
+    async with fake_broker() as fake:
+        await fake.put("T", *(record(n, properties={"TAGS": "BB"}) for n in range(100)))
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend, "Aa", hold_ms=30):
+            await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 100)
+        assert got == []
+
+
+# --- Where a queue begins ---
+
+
+async def test_sf_003_a_new_group_at_the_end_of_an_aged_topic() -> None:
+    async with fake_broker() as fake:
+        await fake.put("T", *map(record, range(30)))
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend, consume_from=ConsumeFrom.LAST_OFFSET):
+            await eventually(lambda: pulls(fake))
+            assert pulls(fake)[0].fields["queueOffset"] == "30"
+            await fake.put("T", record(30))
+            await eventually(lambda: got)
+        assert [message.queue_offset for message in got] == [30]
+
+
+async def test_a_new_group_at_a_time() -> None:
+    async with fake_broker() as fake:
+        fake.answers[RequestCode.SEARCH_OFFSET_BY_TIMESTAMP] = lambda command: command.reply(
+            fields={"offset": "17"}
+        )
+        begin: dict[str, Any] = {"consume_from": ConsumeFrom.TIMESTAMP, "consume_timestamp": "20260102030405"}
+        async with consumer_of(fake, print, **begin):
+            await eventually(lambda: pulls(fake))
+        [question] = fake.asked_for(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+        moment = time.mktime(time.strptime("20260102030405", "%Y%m%d%H%M%S"))
+        assert question.fields["timestamp"] == str(round(moment * 1000))
+        assert question.fields["boundaryType"] == "LOWER"
+        assert pulls(fake)[0].fields["queueOffset"] == "17"
+
+
+async def test_sf_103_a_queue_waits_until_its_offset_is_known() -> None:
+    async with fake_broker() as fake:
+        broken = True
+
+        def answer(command: RemotingCommand) -> RemotingCommand:
+            if broken:
+                return command.reply(ResponseCode.SYSTEM_ERROR, "not today")
+            return fake._query_consumer_offset(command)
+
+        fake.answers[RequestCode.QUERY_CONSUMER_OFFSET] = answer
+        async with consumer_of(fake, print) as consumer:
+            await eventually(lambda: len(fake.asked_for(RequestCode.QUERY_CONSUMER_OFFSET)) >= 3)
+            assert consumer.queues() == []
+            assert pulls(fake) == []
+            broken = False
+            await until_owned(consumer, "T", count=1)
+
+
+# --- Members ---
+
+
+async def test_sf_013_the_order_of_the_member_list_does_not_matter() -> None:
+    async with fake_broker(queues={"T": 7}) as fake:
+        one, two = (consumer_of(fake, print), consumer_of(fake, print))
+        async with one, two:
+            turn = 0
+
+            def shuffled(command: RemotingCommand) -> RemotingCommand:
+                nonlocal turn
+                turn += 1
+                fake.members.sort(reverse=bool(turn % 2))
+                return fake._get_consumer_list_by_group(command)
+
+            fake.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = shuffled
+
+            def complete() -> bool:
+                queues = [q.queue_id for c in (one, two) for q in c.queues()]
+                return sorted(queues) == list(range(7)) and len(one.queues()) in (3, 4)
+
+            await eventually(complete)
+            turns = turn
+            await eventually(lambda: turn > turns + 6)
+            assert complete()
+
+
+async def test_a_member_list_that_is_missing_leaves_things_as_they_are() -> None:
+    async with fake_broker(queues={"T": 2}) as fake:
+        async with consumer_of(fake, print) as consumer:
+            await until_owned(consumer, "T", count=2)
+            code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+            fake.answers[code] = lambda command: command.reply(ResponseCode.SYSTEM_ERROR, "no consumer")
+            count = len(fake.asked_for(code))
+            await eventually(lambda: len(fake.asked_for(code)) > count + 3)
+            assert len(consumer.queues()) == 2
+
+
+async def test_sf_104_rounds_at_the_same_time_take_a_queue_once() -> None:
+    async with fake_broker(queues={"T": 4}) as fake:
+        taken: list[MessageQueue] = []
+        consumer = consumer_of(fake, print)
+        await consumer.start()
+        assert consumer._parts is not None
+        assignment, begin = consumer._parts.assignment, consumer._parts.pulls.begin
+
+        def counting(request: Any) -> None:
+            taken.append(request.queue)
+            begin(request)
+
+        consumer._parts.pulls.begin = counting  # type: ignore[method-assign]
+        await asyncio.gather(*(assignment.rebalance() for _ in range(5)))
+        assert len(consumer._parts.pulls.requests) == 4
+        assert len(taken) == len(set(taken))
+        await consumer.stop()
+
+
+async def test_a_notice_of_the_broker_is_a_round_at_once() -> None:
+    async with fake_broker() as fake:
+        async with consumer_of(fake, print, rebalance_interval_ms=60_000) as consumer:
+            await until_owned(consumer, "T", count=1)
+            assert consumer._parts is not None
+            fake.queues["%RETRY%G"] = 1
+            await eventually(lambda: len(consumer.queues()) == 2)
+            rounds = consumer._parts.assignment.rounds
+            for peer in fake.peers:
+                peer.notify(NotifyConsumerIdsChanged("G"))
+            await eventually(
+                lambda: consumer._parts is not None and consumer._parts.assignment.rounds > rounds
+            )
+
+
+# --- Flow control ---
+
+
+async def endless(command: RemotingCommand) -> RemotingCommand:
+    offset = int(command.fields["queueOffset"])
+    return pull_reply(
+        command, ResponseCode.SUCCESS, offset + 10, [record(offset + n, bytes(200_000)) for n in range(10)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "messages"),
+    [
+        ({"queue_messages_max": 55}, "too many messages", 60),
+        ({"queue_mib_max": 1}, "too many bytes", 20),
+        ({"span_max": 32}, "too far behind", 40),
+    ],
+    ids=["count", "size", "span"],
+)
+async def test_sf_019_each_threshold_pauses_pulling(
+    limit: dict[str, Any], reason: str, messages: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert DEFAULTS.flow_control_delay_ms == 50
+    release = threading.Event()
+
+    def listener(received: Messages) -> None:
+        release.wait(20)
+
+    async with fake_broker() as fake:
+        fake.answers[PULL] = endless
+        async with consumer_of(fake, listener, threads_max=2, flow_control_delay_ms=20, **limit) as consumer:
+            await eventually(lambda: reason in caplog.text)
+            assert consumer._parts is not None
+            [held] = consumer._parts.assignment.process_queues.values()
+            assert held.message_count == messages
+            [request] = consumer._parts.pulls.requests
+            waits, count = request.waits, len(pulls(fake))
+            await eventually(lambda: request.waits > waits + 3)
+            assert len(pulls(fake)) == count
+            release.set()
+            await eventually(lambda: len(pulls(fake)) > count + 5)
+    told = [text for text in caplog.messages if "queue is not pulled because" in text]
+    assert len(told) <= 1 + request.waits // 1000
+
+
+async def test_sf_018_a_dropped_queue_is_pulled_no_more() -> None:
+    async with fake_broker() as fake:
+        release = threading.Event()
+        fake.answers[PULL] = endless
+        async with consumer_of(
+            fake, lambda messages: release.wait(20), queue_messages_max=5, threads_max=1
+        ) as consumer:
+            await eventually(lambda: len(pulls(fake)) == 1)
+            assert consumer._parts is not None
+            [held] = consumer._parts.assignment.process_queues.values()
+            held.dropped = True
+            release.set()
+            await eventually(
+                lambda: (
+                    consumer._parts is not None
+                    and held not in [request.process_queue for request in consumer._parts.pulls.requests]
+                )
+            )
+            count = len(pulls(fake))
+            # The next round finds a queue that nobody works on, and takes it anew.
+            await eventually(lambda: len(pulls(fake)) > count)
+
+
+# --- Giving back ---
+
+
+async def test_sf_032_what_brokers_do_not_take_back_is_tried_here(caplog: pytest.LogCaptureFixture) -> None:
+    assert DEFAULTS.local_retry_ms == 5000
+    times: list[tuple[float, int]] = []
+
+    def listener(messages: Messages) -> None:
+        times.append((time.monotonic(), messages[0].reconsume_times))
+        if len(times) < 3:
+            raise ValueError("again")
+
+    async with fake_broker() as fake:
+        refuse: Callable[[RemotingCommand], RemotingCommand] = lambda command: command.reply(1, "no")  # noqa: E731
+        fake.answers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
+        fake.answers[RequestCode.SEND_MESSAGE_V2] = refuse
+        await fake.put("T", record(0))
+        async with consumer_of(fake, listener, local_retry_ms=50):
+            await eventually(lambda: len(times) == 3)
+            assert fake.offsets.get(("G", "T", 0), 0) == 0
+            await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 1)
+        assert [number for _, number in times] == [0, 1, 2]
+        assert times[1][0] - times[0][0] >= 0.05
+        assert len(fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2
+
+
+async def test_a_message_that_its_broker_refuses_goes_to_the_retry_topic() -> None:
+    async with fake_broker(queues={"T": 1, "%RETRY%G": 1}) as fake:
+        fake.answers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: command.reply(1, "no")
+
+        def stored(command: RemotingCommand) -> RemotingCommand:
+            return command.reply(fields={"msgId": "M", "queueId": "0", "queueOffset": "0"})
+
+        fake.answers[RequestCode.SEND_MESSAGE_V2] = stored
+        properties = {"UNIQ_KEY": "U", "KEYS": "k", "TRAN_MSG": "true"}
+        await fake.put("T", record(0, b"body", properties, reconsume_times=2))
+
+        def listener(messages: Messages) -> None:
+            raise ValueError("again")
+
+        async with consumer_of(fake, listener):
+            await eventually(lambda: fake.asked_for(RequestCode.SEND_MESSAGE_V2))
+            await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 1)
+        [sent] = fake.asked_for(RequestCode.SEND_MESSAGE_V2)
+        fields = sent.fields
+        assert (fields["a"], fields["b"], fields["j"], fields["l"]) == (
+            "CLIENT_INNER_PRODUCER",
+            "%RETRY%G",
+            "3",
+            "16",
+        )
+        told = dict(piece.split("\x01") for piece in fields["i"].split("\x02") if piece)
+        assert told == {
+            "UNIQ_KEY": "U", "KEYS": "k", "ORIGIN_MESSAGE_ID": "U", "RETRY_TOPIC": "T", "DELAY": "5",
+        }  # fmt: skip
+        assert bytes(sent.body) == b"body"
+
+
+async def test_messages_that_take_too_long_are_given_back() -> None:
+    assert DEFAULTS.consume_timeout_ms == 15 * 60_000
+    async with fake_broker() as fake:
+        release = threading.Event()
+        await fake.put("T", record(0), record(1), record(2))
+
+        def listener(messages: Messages) -> None:
+            if messages[0].queue_offset == 0:
+                release.wait(20)
+
+        async with consumer_of(fake, listener, consume_timeout_ms=100) as consumer:
+            await eventually(lambda: fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK))
+            await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 3)
+            [back] = fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK)
+            assert (back.fields["delayLevel"], back.fields["offset"]) == ("3", "0")
+            release.set()
+            await eventually(lambda: consumer.running_info().status_table["T"].consume_ok_tps > 0)
+        assert len(fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+
+
+async def test_a_listener_chooses_the_delay() -> None:
+    async with fake_broker() as fake:
+        await fake.put("T", record(0), record(1))
+
+        def listener(messages: Messages, context: Any) -> None:
+            context.delay_level = 5 if messages[0].queue_offset == 0 else -1
+            raise ValueError("later")
+
+        async with consumer_of(fake, listener):
+            await eventually(lambda: len(fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2)
+        levels = {c.fields["offset"]: c.fields["delayLevel"] for c in fake.asked_for(36)}
+        assert levels == {"0": "5", "1000": "-1"}
+
+
+# --- Remote control, connections ---
+
+
+async def test_a_broker_resets_the_offset() -> None:
+    assert DEFAULTS.reset_wait_ms == 10_000
+    async with fake_broker() as fake:
+        await fake.put("T", *map(record, range(10)))
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend) as consumer:
+            await eventually(lambda: len(got) == 10)
+            body = encode_body(QueueOffsets({QUEUE: 4, MessageQueue("T", BROKER, 9): 1}))
+            request = ResetConsumerClientOffset("T", "G", 0, is_force=True, body=body)
+            fake.peers[0].notify(request)
+            await eventually(lambda: len(got) == 16)
+            await until_owned(consumer, "T", count=1)
+        assert [message.queue_offset for message in got] == [*range(10), *range(4, 10)]
+
+
+async def test_a_lost_connection_is_made_again() -> None:
+    async with fake_broker() as fake:
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend):
+            await eventually(lambda: pulls(fake))
+            for number in range(3):
+                for peer in list(fake.peers):
+                    peer.abort()
+                await fake.put("T", record(number))
+                await until_count(got, number + 1)
+        heartbeats = fake.asked_for(RequestCode.HEART_BEAT)
+        assert len(heartbeats) > 3  # the new connections were introduced
+
+
+async def test_a_bad_body_fails_its_message_alone() -> None:
+    async with fake_broker() as fake:
+        good, bad = record(0, b"good"), bytearray(record(1, b"bad body"))
+        at = bad.index(b"bad body")
+        bad[at : at + 3] = b"BAD"
+        await fake.put("T", good, bytes(bad), record(2, b"no zlib", sys_flag=1), record(3, b"fine"))
+        seen: list[bytes] = []
+
+        def listener(messages: Messages) -> None:
+            seen.append(messages[0].body)
+
+        async with consumer_of(fake, listener):
+            await eventually(lambda: len(fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2)
+            await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 4)
+        assert sorted(seen) == [b"fine", b"good"]
+
+
+async def test_sf_085_the_clock_may_jump(tmp_path: Path) -> None:
+    """Durations are monotonic: a wall clock set back or forth changes neither pulls nor rounds."""
+
+    class Jumping:
+        now = 1_700_000_000_000
+
+        def now_ms(self) -> int:
+            self.now += 86_400_000 if self.now % 2 else -86_400_001
+            return self.now
+
+        def monotonic(self) -> float:
+            return time.monotonic()
+
+    async with fake_broker(queues={"T": 2}) as fake:
+        got: list[ReceivedMessage] = []
+        consumer = PushConsumer(
+            "G", namesrv=fake.address, settings=fast(), client=ClientSettings(**FAST_CLIENT), clock=Jumping()
+        )
+        consumer.subscribe("T", "*", got.extend)
+        async with consumer:
+            await fake.put("T", record(0))
+            await eventually(lambda: got)
+            assert consumer._parts is not None
+            rounds = consumer._parts.assignment.rounds
+            await eventually(
+                lambda: consumer._parts is not None and consumer._parts.assignment.rounds > rounds + 2
+            )
+
+
+def test_a_reset_body_in_all_its_forms() -> None:
+    queue = MessageQueue("T", "b", 1)
+    forms = [
+        b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"T"}:5}}',
+        b'{"offsetTable":{"{\\"brokerName\\":\\"b\\",\\"queueId\\":1,\\"topic\\":\\"T\\"}":5}}',
+        b'{"offsetTable":[[{"brokerName":"b","queueId":1,"topic":"T"},5]]}',
+        b'{"offsetTable":[{"brokerName":"b","queueId":1,"topic":"T","offset":5}]}',
+    ]
+    for form in forms:
+        assert read_reset_body(form) == {queue: 5}
+    assert decode_body(forms[0], QueueOffsets).offset_table == {queue: 5}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "skylark.client")
