@@ -1,0 +1,182 @@
+"""What replication costs a master: processor time with an asynchronous slave, and the rate of a synchronous pair.
+
+python -m benchmarks.replication                     ours alone
+python -m benchmarks.replication --peer apache       and the synchronous pair beside Apache RocketMQ 5.3.3's
+
+Cells: async-64-1KiB, 64 sends in flight, without a slave and with one that follows: processor time per
+message; sync-64-1KiB, 64 in flight on a synchronous master with one slave: messages a second. The master has
+one processor, client and slave share the other. A round with an answer that is not SEND_OK is void.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks._common import report, scratch
+from benchmarks._load import BROKER_CPU, CLIENT_CPU, Client, pinned
+from benchmarks.broker import (
+    POM,
+    SETTINGS,
+    START_TIMEOUT_S,
+    Cell,
+    Contender,
+    MeasuredBroker,
+    Table,
+    Target,
+    alone,
+    listens,
+)
+from skylark.errors import RocketMQError
+from skylark.protocol.requests.admin import GetBrokerHaStatus
+from skylark.remoting.blocking import BlockingConnection
+from tests.support.apache import ApacheNameServer, PortReservation
+from tests.support.java import GroupProcess, JavaFailed, jars_of
+
+ASYNC = Cell("async-64-1KiB", "async", 1024, 64)
+SYNC = Cell("sync-64-1KiB", "async", 1024, 64)
+EXPECTED_CPU_RATIO = 1.25
+PAIR_TIMEOUT_S = 90
+
+
+@contextmanager
+def our_broker(directory: Path, *flags: str, **settings: Any) -> Iterator[str]:
+    """The address of a broker without a name server."""
+    ports = PortReservation(-2, 0, 1)
+    command = [sys.executable, "-m", "skylark.cli.main", "broker", "--data", str(directory / "data")]
+    command += ["--port", str(ports.base), *flags]
+    for key, value in {**SETTINGS, "metricsPromExporterPort": 0, **settings}.items():
+        command += ["--set", f"{key}={value}"]
+    directory.mkdir(parents=True)
+    ports.release()
+    with GroupProcess(command, log=directory / "benchmark.log") as process:
+        process.wait_until(lambda: listens(ports.base), "connection", START_TIMEOUT_S)
+        yield f"127.0.0.1:{ports.base}"
+
+
+@contextmanager
+def ours(directory: Path, role: str, *, has_slave: bool) -> Iterator[str]:
+    with ExitStack() as stack:
+        with pinned(BROKER_CPU):
+            address = stack.enter_context(our_broker(directory / "master", brokerRole=role))
+        if has_slave:
+            with pinned(CLIENT_CPU):
+                stack.enter_context(our_broker(directory / "slave", "--slave-of", address))
+            wait_for_slave(address)
+        yield address
+
+
+@contextmanager
+def apache(directory: Path) -> Iterator[str]:
+    """A synchronous pair of Apache's, which waits for its slave."""
+    classpath = jars_of(POM)
+    replicas = {"totalReplicas": 2, "inSyncReplicas": 2}
+    with ExitStack() as stack:
+        name_server = stack.enter_context(ApacheNameServer(classpath, directory / "name-server"))
+        for name, cpu, settings in (
+            ("master", BROKER_CPU, {"brokerRole": "SYNC_MASTER"}),
+            ("slave", CLIENT_CPU, {"brokerRole": "SLAVE", "brokerId": 1}),
+        ):
+            broker = MeasuredBroker(
+                classpath,
+                directory / name / "home",
+                directory / name / "store",
+                name_server=name_server.address,
+                settings={**SETTINGS, **replicas, **settings},
+            )
+            with pinned(cpu):
+                stack.enter_context(broker)
+            if name == "master":
+                address = broker.address
+        wait_for_slave(address)
+        yield address
+
+
+def wait_for_slave(address: str) -> None:
+    """Until the master's slave has all of its log."""
+    deadline = time.monotonic() + PAIR_TIMEOUT_S
+    with BlockingConnection(address) as connection:
+        while True:
+            status = connection.call(GetBrokerHaStatus())
+            if any(slave.diff == 0 for slave in status.ha_connection_info):
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{address} got no slave within {PAIR_TIMEOUT_S} s")
+            time.sleep(0.1)
+
+
+def run_cell(cell: Cell, contenders: list[Contender], client: Client, arguments: argparse.Namespace) -> Table:
+    """All rounds of one cell, the contenders in turn."""
+    table = Table(arguments.seconds)
+    with ExitStack() as stack:
+        path = stack.enter_context(scratch())
+        targets: list[Target] = []
+        for contender in contenders:
+            address = stack.enter_context(contender.start(path / contender.name, cell.flush))
+            targets.append(target := Target(contender, address, client, path))
+            stack.callback(target.close)
+            with alone(target, targets):
+                target.warm_up([cell])
+        for _ in range(arguments.rounds):
+            for target in targets:
+                with alone(target, targets):
+                    if target.contender.name != "alone":
+                        wait_for_slave(target.address)
+                    figures, wrong = target.measure(cell, arguments.seconds)
+                table.add(cell.name, target.contender.name, figures, wrong)
+    return table
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a round of a cell")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--peer", choices=["apache"], help="measure the pair of another system, and the ratio"
+    )
+    parser.add_argument("--warm-up", type=float, default=60.0, help="seconds for a JVM to compile itself")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    client = Client()
+    results: dict[str, Any] = {
+        "conditions": {"client": client.kind, "seconds": arguments.seconds, "rounds": arguments.rounds}
+    }
+    with_slave = Contender("slave", lambda path, _: ours(path, "ASYNC_MASTER", has_slave=True))
+    without = Contender("alone", lambda path, _: ours(path, "ASYNC_MASTER", has_slave=False))
+    pairs = [Contender("ours", lambda path, _: ours(path, "SYNC_MASTER", has_slave=True))]
+    if arguments.peer:
+        pairs.append(Contender("apache", lambda path, _: apache(path), arguments.warm_up))
+    try:
+        table = run_cell(ASYNC, [with_slave, without], client, arguments)
+        results |= table.results([with_slave.name, without.name])
+        cpu = results[ASYNC.name]["cpu_ratio"]
+        results[ASYNC.name] = {
+            "slave": results[ASYNC.name]["slave"],
+            "alone": results[ASYNC.name]["alone"],
+            "cpu_ratio": cpu | {"expected_at_most": EXPECTED_CPU_RATIO},
+        }
+        table = run_cell(SYNC, pairs, client, arguments)
+        results |= table.results([contender.name for contender in pairs])
+    except (JavaFailed, RuntimeError, RocketMQError, pytest.skip.Exception, pytest.fail.Exception) as error:
+        results["failed"] = str(error)
+    report("replication", results)
+    if "failed" in results:
+        sys.exit(f"benchmark: {results['failed']}")
+
+
+if __name__ == "__main__":
+    main()

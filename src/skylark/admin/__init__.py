@@ -1,0 +1,1 @@
+"""Administration: `Admin` and what it answers. Imports client, protocol and below; one event loop owns it."""

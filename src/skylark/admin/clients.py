@@ -1,0 +1,105 @@
+"""Producers and consumers that are connected: who they are, and what they say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from skylark.admin.results import Client, Consumers, Producers, merged_clients
+from skylark.admin.servers import Servers
+from skylark.errors import BrokerError, ClientError
+from skylark.protocol.bodies import MessageQueue, ProducerInfo
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.group import (
+    GetAllProducerInfo,
+    GetConsumerConnectionList,
+    GetProducerConnectionList,
+)
+from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly, GetConsumerRunningInfo
+from skylark.protocol.requests.offset import InvokeBrokerToGetConsumerStatus
+from skylark.protocol.stats_bodies import ConsumeResult, ConsumerRunningInfo
+
+OFFLINE = frozenset({ResponseCode.CONSUMER_NOT_ONLINE})
+NONE_HERE = frozenset({ResponseCode.SYSTEM_ERROR})
+"""What brokers say of a producer group, or of consumers, that they do not know."""
+RELAY_TIMEOUT_MS = 15_000
+"""A broker itself waits 10 s for its client."""
+
+
+class Clients:
+    """Part of `Admin`."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    async def consumers(self, group: str) -> Consumers:
+        """The members of a group that are connected. Raises BrokerError 206 if there are none."""
+        targets = await self._servers.targets()
+        gathered = await self._servers.ask_each(
+            targets, GetConsumerConnectionList(group), absent_codes=OFFLINE
+        )
+        found = gathered.some(f"list consumers of group {group}")
+        if not found:
+            raise BrokerError.for_code(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
+            )
+        return Consumers.read(group, found, gathered.failures)
+
+    async def producers(self, group: str) -> Producers:
+        """The members of a group of producers that are connected; perhaps none."""
+        targets = await self._servers.targets()
+        request = GetProducerConnectionList(group)
+        gathered = await self._servers.ask_each(targets, request, absent_codes=NONE_HERE)
+        clients = [
+            (broker, Client(item.client_id, item.client_addr, item.language, item.version))
+            for broker, connection in gathered.some(f"list producers of group {group}").items()
+            for item in connection.connection_set
+        ]
+        return Producers(group, merged_clients(clients), gathered.failures)
+
+    async def all_producers(self, broker: str) -> Mapping[str, list[ProducerInfo]]:
+        """All producers that are connected to a broker, by group."""
+        return (await self._servers.ask(await self._servers.target(broker), GetAllProducerInfo())).data
+
+    async def running_info(
+        self, group: str, client_id: str, *, with_stack: bool = False
+    ) -> ConsumerRunningInfo:
+        """What a consumer says of itself. Raises ClientError if no broker knows it, BrokerError."""
+        request = GetConsumerRunningInfo(group, client_id, jstack_enable=with_stack)
+        broker = await self._broker_of(group, client_id)
+        return await self._servers.ask(broker, request, timeout_ms=RELAY_TIMEOUT_MS)
+
+    async def positions(
+        self, group: str, topic: str, client_id: str | None = None
+    ) -> Mapping[str, Mapping[MessageQueue, int]]:
+        """How far each member, or one, says it is in each of its queues, by client id. Raises NoRoute.
+
+        Offsets are those in the members' memory: committed ones are in `groups.progress`.
+        """
+        request = InvokeBrokerToGetConsumerStatus(topic, group, client_id)
+        gathered = await self._servers.ask_each(
+            await self._servers.brokers_of(topic), request, absent_codes=OFFLINE
+        )
+        tables: dict[str, dict[MessageQueue, int]] = {}
+        for status in gathered.some(f"ask consumers of group {group}").values():
+            for name, table in status.consumer_table.items():
+                tables.setdefault(name, {}).update(table)
+        return tables
+
+    async def consume_directly(
+        self, group: str, client_id: str, topic: str, message_id: str, *, broker: str
+    ) -> ConsumeResult:
+        """Have one consumer consume one stored message now; no offset changes. `message_id` is its offset id.
+
+        Raises BrokerError if the message or the consumer is not there.
+        """
+        request = ConsumeMessageDirectly(group, client_id, message_id, topic)
+        address = await self._servers.target(broker)
+        return await self._servers.ask(address, request, timeout_ms=RELAY_TIMEOUT_MS)
+
+    async def _broker_of(self, group: str, client_id: str) -> str:
+        consumers = await self.consumers(group)
+        for client in consumers.clients:
+            if client.client_id == client_id:
+                return client.brokers[0]
+        known = ", ".join(client.client_id for client in consumers.clients)
+        raise ClientError(f"group {group} has no member {client_id}; its members are: {known}")

@@ -1,0 +1,211 @@
+"""Messages that a group has given up on: listed, and sent to it once more with a record of who and when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from skylark.admin.messages import Messages
+from skylark.admin.offsets import Offsets
+from skylark.admin.results import MASTER_ID, WRITE, BrokerQueues, Failures
+from skylark.admin.servers import Servers
+from skylark.client.received import ReceivedMessage
+from skylark.clock import Clock, SystemClock
+from skylark.errors import NoRoute, RocketMQError
+from skylark.model.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    encode_properties,
+)
+from skylark.model.names import AUTO_CREATE_TOPIC, dead_letter_topic, retry_topic
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.requests.send import SendMessageV2
+
+log = logging.getLogger(__name__)
+
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
+PROPERTY_RESENT_FROM = "SKYLARK_RESENT_FROM"
+PROPERTY_RESENT_TIME = "SKYLARK_RESENT_TIME"
+SENDER_GROUP = "CLIENT_INNER_PRODUCER"
+LETTERS_MAX = 1000
+# What belongs to the life before: an old delay would delay again, old counts would end it at once.
+_DROPPED = (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_RECONSUME_TIME,
+    "CLUSTER",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message in a group's dead-letter topic."""
+
+    group: str
+    message: ReceivedMessage
+
+    @property
+    def topic(self) -> str:
+        """Where it was first sent to."""
+        return self.message.properties.get(PROPERTY_RETRY_TOPIC, self.message.topic)
+
+    @property
+    def origin_message_id(self) -> str:
+        """The id of its first place in a log."""
+        return self.message.properties.get(PROPERTY_ORIGIN_MESSAGE_ID, self.message.offset_message_id)
+
+    @property
+    def died_ms(self) -> int:
+        """When the group gave up, in milliseconds since 1970."""
+        return self.message.store_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """The record of one letter sent again: `error` says why it was not, then there is no new id."""
+
+    letter: DeadLetter
+    target_topic: str
+    message_id: str | None
+    resent_ms: int
+    error: RocketMQError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResendReport:
+    """All that was tried, in order. A queue's first failure ends it: nothing is passed over."""
+
+    group: str
+    resent: tuple[Resent, ...]
+    failures: Failures
+
+    @property
+    def done(self) -> int:
+        return sum(1 for item in self.resent if item.error is None)
+
+
+class DeadLetters:
+    """Part of `Admin`. What was dealt with is the group's committed offset in its dead-letter topic."""
+
+    def __init__(
+        self, servers: Servers, messages: Messages, offsets: Offsets, clock: Clock | None = None
+    ) -> None:
+        self._servers = servers
+        self._messages = messages
+        self._offsets = offsets
+        self._clock = clock or SystemClock()
+
+    async def find(
+        self, group: str, *, all_letters: bool = False, letters_max: int = LETTERS_MAX
+    ) -> list[DeadLetter]:
+        """A group's dead letters that were not sent again yet, oldest first; or all.
+
+        None for a group without any. Raises RemotingError, BrokerError.
+        """
+        topic = dead_letter_topic(group)
+        try:
+            found = await self._messages.between(topic, messages_max=letters_max)
+            dealt_with = {} if all_letters else await self._offsets.committed(group, topic)
+        except NoRoute:
+            return []
+        if found.failures:
+            raise next(iter(found.failures.values()))
+        return [
+            DeadLetter(group, message)
+            for message in found.messages
+            if message.queue_offset >= (dealt_with.get(message.queue) or 0)
+        ]
+
+    async def resend(
+        self, group: str, letters: Iterable[DeadLetter] | None = None, *, to_all_groups: bool = False
+    ) -> ResendReport:
+        """Send dead letters again: those given, or all that were not yet, and these are then marked.
+
+        They go to the group's retry topic, so that no other group sees them again; with `to_all_groups` to
+        the topic that they were first sent to. Each carries where it came from (`SKYLARK_RESENT_FROM`,
+        `SKYLARK_RESENT_TIME`). They count as never tried. What fails is told in the report.
+        """
+        chosen = list(letters) if letters is not None else await self.find(group)
+        resent: list[Resent] = []
+        stuck: dict[MessageQueue, RocketMQError] = {}
+        for letter in chosen:
+            if letter.message.queue in stuck:
+                continue
+            item = await self._resend(letter, to_all_groups=to_all_groups)
+            resent.append(item)
+            if item.error is not None:
+                stuck[letter.message.queue] = item.error
+        if letters is None:
+            await self._mark(group, resent)
+        return ResendReport(group, tuple(resent), {str(queue): error for queue, error in stuck.items()})
+
+    async def _resend(self, letter: DeadLetter, *, to_all_groups: bool) -> Resent:
+        target = letter.topic if to_all_groups else retry_topic(letter.group)
+        now_ms = self._clock.now_ms()
+        try:
+            message_id = await self._send(letter, target, now_ms)
+        except RocketMQError as error:
+            log.warning(
+                "dead letter not sent again group=%s message=%s reason=%s",
+                letter.group,
+                letter.origin_message_id,
+                error,
+            )
+            return Resent(letter, target, None, now_ms, error)
+        log.info(
+            "dead letter sent again group=%s message=%s topic=%s new=%s",
+            letter.group,
+            letter.origin_message_id,
+            target,
+            message_id,
+        )
+        return Resent(letter, target, message_id, now_ms)
+
+    async def _send(self, letter: DeadLetter, target: str, now_ms: int) -> str:
+        message = letter.message
+        properties = {key: value for key, value in message.properties.items() if key not in _DROPPED}
+        properties[PROPERTY_RESENT_FROM] = message.offset_message_id
+        properties[PROPERTY_RESENT_TIME] = str(now_ms)
+        if target == letter.topic:
+            properties.pop(PROPERTY_RETRY_TOPIC, None)
+        broker = await self._writable(target, message.broker_name)
+        request = SendMessageV2(
+            producer_group=SENDER_GROUP,
+            topic=target,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=broker.write_queues,
+            queue_id=message.queue_offset % broker.write_queues,
+            sys_flag=0,
+            born_timestamp=message.born_timestamp,
+            flag=message.flag,
+            properties=encode_properties(properties).decode(),
+            broker_name=broker.broker_name,
+            body=message.body,
+        )
+        return (await self._servers.ask(broker.addresses[MASTER_ID], request)).reply.msg_id
+
+    async def _writable(self, topic: str, preferred: str) -> BrokerQueues:
+        """A broker that takes messages: the one where the letter is, if it can be. Raises NoRoute."""
+        route = await self._servers.route(topic)
+        able = [
+            broker
+            for broker in route.brokers
+            if broker.permission & WRITE and broker.write_queues and MASTER_ID in broker.addresses
+        ]
+        if not able:
+            raise NoRoute(topic, "no broker takes messages for it")
+        return min(able, key=lambda broker: broker.broker_name != preferred)
+
+    async def _mark(self, group: str, resent: Iterable[Resent]) -> None:
+        """Commit what was dealt with. Raises BrokerError: the letters are sent, and would be once more."""
+        offsets: dict[MessageQueue, int] = {}
+        for item in resent:
+            if item.error is None:
+                message = item.letter.message
+                offsets[message.queue] = max(offsets.get(message.queue, 0), message.queue_offset + 1)
+        await self._offsets.commit(group, offsets)

@@ -1,0 +1,324 @@
+"""Stored messages: found by id, key, offset or time; where they stand with each group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from skylark.admin.clients import Clients
+from skylark.admin.groups import Groups
+from skylark.admin.results import Consumers, Failures, Route
+from skylark.admin.servers import Servers, at_once, whole
+from skylark.client.received import ReceivedMessage, decode_pull
+from skylark.errors import BrokerError, ClientError, RemotingError, RocketMQError
+from skylark.model.message import format_host
+from skylark.model.record import parse_offset_message_id, split
+from skylark.model.tag_expression import MATCH_ALL, split_tags
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.command import Buffer
+from skylark.protocol.requests.offset import GetMaxOffset, SearchOffsetByTimestamp
+from skylark.protocol.requests.pull import (
+    PULL_SUBSCRIPTION,
+    PullMessage,
+    PullResult,
+    QueryConsumeQueue,
+    QueryMessage,
+    ViewMessageById,
+)
+from skylark.protocol.requests.topic import QueryTopicConsumeByWho
+from skylark.protocol.requests.transaction import ResumeCheckHalfMessage
+from skylark.protocol.stats_bodies import ConsumeQueueUnits
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The built-in group in whose name tools read."""
+QUERY_TIMEOUT_MS = 18_000
+MESSAGES_MAX = 1000
+"""Of one answer to whoever does not say how many."""
+KEY_MATCHES_MAX = 64
+PULL_MESSAGES = 32
+FOREVER_MS = (1 << 63) - 1
+NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND})
+
+
+class TrackState(Enum):
+    """Where a message stands with a group."""
+
+    CONSUMED = "consumed"
+    FILTERED = "consumed, but the group's expression does not match it"
+    NOT_YET = "not consumed yet"
+    NOT_ONLINE = "the group is not online"
+    PULLS = "the group's members pull: what they did is theirs to know"
+    BROADCAST = "every member consumes it, and keeps its own progress"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    group: str
+    state: TrackState
+    error: RocketMQError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Messages, and the brokers that could not be asked."""
+
+    messages: tuple[ReceivedMessage, ...]
+    failures: Failures
+
+
+class Messages:
+    """Part of `Admin`. Times are milliseconds since 1970."""
+
+    def __init__(self, servers: Servers, groups: Groups, clients: Clients) -> None:
+        self._servers = servers
+        self._groups = groups
+        self._clients = clients
+
+    # --- One message ---
+
+    async def get(self, topic: str, message_id: str) -> ReceivedMessage:
+        """A message by either of its ids: that of its place in a log, or the one that its sender gave it.
+
+        Raises ClientError if there is none, NoRoute, RemotingError.
+        """
+        failure: RocketMQError | None = None
+        try:
+            message = await self.by_offset_id(message_id)
+        except (ClientError, BrokerError, RemotingError) as error:
+            failure = error
+        else:
+            if message.topic == topic:
+                return message
+        found = await self.by_unique_key(topic, message_id)
+        if found.messages:
+            return found.messages[0]
+        reason = f" ({failure})" if isinstance(failure, RemotingError) else ""
+        raise ClientError(f"topic {topic} has no message {message_id}{reason}")
+
+    async def by_offset_id(self, message_id: str) -> ReceivedMessage:
+        """A message by the id that names its broker's address and its place in the log.
+
+        Raises ClientError if it is no such id, BrokerError 1 if there is no message, RemotingError.
+        """
+        try:
+            host, physical_offset = parse_offset_message_id(message_id)
+        except ValueError as error:
+            raise ClientError(f"{message_id!r} is no id of a place in a log: {error}") from None
+        address = format_host(host)
+        record = await self._servers.ask(address, ViewMessageById(physical_offset))
+        [message] = _decode(record, await self._broker_name(address))
+        return message
+
+    async def _broker_name(self, address: str) -> str:
+        """The name of the broker at an address; of one that no name server knows, the address itself."""
+        names = (node.name for node in await self._servers.nodes() if node.address == address)
+        return next(names, address)
+
+    async def at(self, queue: MessageQueue, queue_offset: int) -> ReceivedMessage | None:
+        """The message at an offset of a queue, None if there is none (any more, or yet)."""
+        result = await self._pull(await self._servers.address_of(queue), queue, queue_offset, 1, MATCH_ALL)
+        messages = _messages(queue, result)
+        return messages[0] if messages and messages[0].queue_offset == queue_offset else None
+
+    # --- Several ---
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        messages_max: int = KEY_MATCHES_MAX,
+    ) -> Found:
+        """The messages that carry a key, newest first, of all brokers. Raises NoRoute."""
+        request = QueryMessage(topic, key, messages_max, begin_ms, end_ms, unique_key=False)
+        return await self._query(topic, request, lambda message: key in message.keys)
+
+    async def by_unique_key(self, topic: str, unique_key: str) -> Found:
+        """The messages with the id that their sender gave them: one, or more if it was sent again."""
+        request = QueryMessage(topic, unique_key, KEY_MATCHES_MAX, 0, FOREVER_MS, unique_key=True)
+        return await self._query(topic, request, lambda message: message.unique_key == unique_key)
+
+    async def _query(
+        self, topic: str, request: QueryMessage, is_meant: Callable[[ReceivedMessage], bool]
+    ) -> Found:
+        route = await self._servers.route(topic)
+
+        async def ask(broker_name: str) -> list[ReceivedMessage]:
+            address = route.address(broker_name) or ""
+            records = await self._servers.ask(address, request, timeout_ms=QUERY_TIMEOUT_MS)
+            return _decode(records, broker_name)
+
+        names = [broker.broker_name for broker in route.brokers]
+        gathered = await self._servers.gather(names, ask, absent_codes=NOT_FOUND)
+        parts = gathered.some(f"look for {request.key} in topic {topic}").values()
+        found = [
+            message for part in parts for message in part if message.topic == topic and is_meant(message)
+        ]
+        found.sort(key=lambda message: message.store_timestamp, reverse=True)
+        return Found(tuple(found[: request.max_num]), gathered.failures)
+
+    async def between(
+        self,
+        topic: str,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        *,
+        expression: str = MATCH_ALL,
+        messages_max: int = MESSAGES_MAX,
+    ) -> Found:
+        """The messages stored in a time, end excluded, oldest first; by tags, if an expression is given.
+
+        The first `messages_max` of each queue are looked at. Raises NoRoute.
+        """
+        route = await self._servers.route(topic)
+
+        async def ask(queue: MessageQueue) -> list[ReceivedMessage]:
+            return await self._read(route, queue, begin_ms, end_ms, expression, messages_max)
+
+        queues = route.queues()
+        failures: dict[str, RocketMQError] = {}
+        found: list[ReceivedMessage] = []
+        for queue, part in zip(queues, await at_once(ask, queues), strict=True):
+            if isinstance(part, RocketMQError):
+                failures[route.address(queue.broker_name) or queue.broker_name] = part
+            else:
+                found += part
+        if failures and not found:
+            raise next(iter(failures.values()))
+        found.sort(key=lambda message: (message.store_timestamp, message.queue, message.queue_offset))
+        return Found(tuple(found[:messages_max]), failures)
+
+    async def _read(
+        self,
+        route: Route,
+        queue: MessageQueue,
+        begin_ms: int,
+        end_ms: int,
+        expression: str,
+        messages_max: int,
+    ) -> list[ReceivedMessage]:
+        address = route.address(queue.broker_name) or ""
+        search = SearchOffsetByTimestamp(queue.topic, queue.queue_id, begin_ms)
+        queue_offset = await self._servers.ask(address, search)
+        end = await self._servers.ask(address, GetMaxOffset(queue.topic, queue.queue_id))
+        found: list[ReceivedMessage] = []
+        while queue_offset < end and len(found) < messages_max:
+            result = await self._pull(address, queue, queue_offset, PULL_MESSAGES, expression)
+            messages = _tagged(_messages(queue, result), expression)
+            inside = [message for message in messages if message.store_timestamp < end_ms]
+            found += inside
+            if len(inside) < len(messages) or result.reply.next_begin_offset <= queue_offset:
+                break
+            queue_offset = result.reply.next_begin_offset
+        return found[:messages_max]
+
+    async def _pull(
+        self, address: str, queue: MessageQueue, queue_offset: int, messages_max: int, expression: str
+    ) -> PullResult:
+        request = PullMessage(
+            consumer_group=TOOLS_GROUP,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            max_msg_nums=messages_max,
+            sys_flag=PULL_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_ms=0,
+            sub_version=0,
+            subscription=expression,
+            expression_type="TAG",
+        )
+        return await self._servers.ask(address, request)
+
+    async def units(
+        self, queue: MessageQueue, queue_offset: int, count: int = PULL_MESSAGES, *, group: str | None = None
+    ) -> ConsumeQueueUnits:
+        """Entries of a consume queue: places in the log, sizes, codes of tags. Raises BrokerError."""
+        request = QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, count, group)
+        return await self._servers.ask(await self._servers.address_of(queue), request)
+
+    # --- What became of a message ---
+
+    async def track(self, message: ReceivedMessage) -> list[Track]:
+        """Where a message stands with each group that consumes its topic. Raises NoRoute."""
+        request = QueryTopicConsumeByWho(message.topic)
+        address = await self._servers.address_of(message.queue)
+        groups = (await self._servers.ask(address, request)).group_list
+
+        async def ask(group: str) -> Track:
+            try:
+                return Track(group, await self._state(message, group))
+            except RocketMQError as error:
+                return Track(group, TrackState.UNKNOWN, error)
+
+        names = sorted(groups)
+        return list(whole(dict(zip(names, await at_once(ask, names), strict=True))).values())
+
+    async def _state(self, message: ReceivedMessage, group: str) -> TrackState:
+        try:
+            consumers = await self._clients.consumers(group)
+        except BrokerError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return TrackState.NOT_ONLINE
+            raise
+        if consumers.message_model == "BROADCASTING":
+            return TrackState.BROADCAST
+        if consumers.consume_type == "CONSUME_ACTIVELY":
+            return TrackState.PULLS
+        progress = await self._groups.progress(group, message.topic)
+        done = any(
+            part.queue == message.queue and part.committed > message.queue_offset for part in progress.queues
+        )
+        if not done:
+            return TrackState.NOT_YET
+        return TrackState.CONSUMED if _wants(consumers, message) else TrackState.FILTERED
+
+    async def resume_check(self, message: ReceivedMessage) -> None:
+        """Have a half message's transaction checked again, which had been given up on. Raises BrokerError."""
+        request = ResumeCheckHalfMessage(msg_id=message.offset_message_id, topic=message.topic)
+        await self._servers.ask(await self._servers.address_of(message.queue), request)
+
+
+def _decode(records: Buffer, broker_name: str) -> list[ReceivedMessage]:
+    """Messages of any queues of one broker."""
+    data = bytes(records)
+    messages: list[ReceivedMessage] = []
+    position = 0
+    while position < len(data):
+        parts = split(data, position)
+        queue = MessageQueue(parts.topic.decode(errors="replace"), broker_name, parts.head[3])
+        messages += decode_pull(data[position : position + parts.head[0]], queue)
+        position += parts.head[0]
+    return messages
+
+
+def _messages(queue: MessageQueue, result: PullResult) -> list[ReceivedMessage]:
+    if result.code != ResponseCode.SUCCESS:
+        return []
+    reply = result.reply
+    return decode_pull(
+        result.records,
+        queue,
+        min_offset=reply.min_offset,
+        max_offset=reply.max_offset,
+        offset_delta=reply.offset_delta or 0,
+    )
+
+
+def _tagged(messages: Iterable[ReceivedMessage], expression: str) -> list[ReceivedMessage]:
+    """Brokers know only hashes of tags."""
+    tags = split_tags(expression)
+    return [message for message in messages if tags is None or message.tags in tags]
+
+
+def _wants(consumers: Consumers, message: ReceivedMessage) -> bool:
+    subscription = consumers.subscriptions.get(message.topic)
+    if subscription is None or subscription.expression_type not in (None, "TAG"):
+        return True
+    tags = subscription.tags_set
+    return not tags or MATCH_ALL in tags or message.tags in tags

@@ -1,0 +1,425 @@
+"""Pure. What administration answers: frozen values, in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from skylark.errors import RocketMQError, SomeServersFailed
+from skylark.protocol.bodies import (
+    ConsumerConnection,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicRouteData,
+)
+from skylark.protocol.stats_bodies import ConsumeStats, TopicStatsTable
+
+T = TypeVar("T")
+
+MASTER_ID = 0
+READ = 4
+WRITE = 2
+Failures = Mapping[str, RocketMQError]
+"""Who did not answer as wished, by address, and why."""
+
+
+@dataclass(frozen=True)  # no slots: `Gathered[int](…)` would set an attribute
+class Gathered(Generic[T]):
+    """What several servers answered to one question, by address. Not all need to have answered."""
+
+    answers: Mapping[str, T]
+    failures: Failures
+
+    def complete(self, operation: str) -> Mapping[str, T]:
+        """Return the answers if nobody failed. Raises the one server's error, or SomeServersFailed."""
+        if self.failures:
+            raise self._error(operation)
+        return self.answers
+
+    def some(self, operation: str) -> Mapping[str, T]:
+        """Return the answers there are. Raises as `complete` does if nobody answered, and somebody failed."""
+        if self.failures and not self.answers:
+            raise self._error(operation)
+        return self.answers
+
+    def _error(self, operation: str) -> RocketMQError:
+        if len(self.failures) == 1 and not self.answers:
+            return next(iter(self.failures.values()))
+        return SomeServersFailed(operation, tuple(self.answers), dict(self.failures))
+
+
+# --- Brokers ---
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Node:
+    """One broker as name servers know it. Brokers with the same name are replicas of each other."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == MASTER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSummary:
+    """How a broker is. Rates are of the last 10 seconds."""
+
+    node: Node
+    version: str
+    puts_per_s: float
+    gets_per_s: float
+    puts_today: int
+    gets_today: int
+    disk_used_ratio: float
+    earliest_message_ms: int | None
+    is_active: bool
+
+    @classmethod
+    def read(cls, node: Node, table: Mapping[str, str]) -> BrokerSummary:
+        """Take it from what a broker says of its run time; what it does not say is 0."""
+
+        def number(key: str) -> float:
+            words = table.get(
+                key, ""
+            ).split()  # of several windows, the shortest is first; a young broker has none
+            try:
+                return float(words[0]) if words else 0.0
+            except ValueError:
+                return 0.0
+
+        earliest_ms = int(number("earliestMessageTimeStamp"))
+        return cls(
+            node=node,
+            version=table.get("brokerVersionDesc", ""),
+            puts_per_s=number("putTps"),
+            gets_per_s=number("getTransferredTps"),
+            puts_today=int(number("msgPutTotalTodayNow") - number("msgPutTotalTodayMorning")),
+            gets_today=int(number("msgGetTotalTodayNow") - number("msgGetTotalTodayMorning")),
+            disk_used_ratio=number("commitLogDiskRatio"),
+            earliest_message_ms=earliest_ms if earliest_ms > 0 else None,
+            is_active=table.get("brokerActive", "true") == "true",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    """All brokers of all clusters. Those that failed to say how they are stand in `failures` alone."""
+
+    brokers: tuple[BrokerSummary, ...]
+    failures: Failures
+
+
+# --- Topics ---
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic on one broker."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    ordered: bool
+    attributes: Mapping[str, str]
+    system_flag: int = 0
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.permission & READ)
+
+    @property
+    def is_writable(self) -> bool:
+        return bool(self.permission & WRITE)
+
+    @classmethod
+    def read(cls, config: TopicConfig) -> Topic:
+        return cls(
+            name=config.topic_name,
+            read_queues=config.read_queue_nums,
+            write_queues=config.write_queue_nums,
+            permission=config.perm,
+            ordered=config.order,
+            attributes=dict(config.attributes),
+            system_flag=config.topic_sys_flag,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQueues:
+    """The queues that one broker name has of a topic, and where its replicas are, by broker id."""
+
+    broker_name: str
+    cluster: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    addresses: Mapping[int, str]
+
+    @property
+    def address(self) -> str | None:
+        """The master's, or of the replica with the smallest id; None if there is no broker at all."""
+        return self.addresses[min(self.addresses)] if self.addresses else None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the queues of a topic are."""
+
+    topic: str
+    brokers: tuple[BrokerQueues, ...]
+    order: str | None
+    """`broker-a:4;broker-b:4` for a topic with a fixed order of queues."""
+
+    @property
+    def clusters(self) -> list[str]:
+        return sorted({broker.cluster for broker in self.brokers})
+
+    def address(self, broker_name: str) -> str | None:
+        """Where to ask about a queue of this broker name."""
+        found = (broker.address for broker in self.brokers if broker.broker_name == broker_name)
+        return next(found, None)
+
+    def queues(self) -> list[MessageQueue]:
+        """The queues that can be read, sorted."""
+        return sorted(
+            MessageQueue(self.topic, broker.broker_name, queue_id)
+            for broker in self.brokers
+            if broker.permission & READ
+            for queue_id in range(broker.read_queues)
+        )
+
+    @classmethod
+    def read(cls, topic: str, data: TopicRouteData) -> Route:
+        brokers = {broker.broker_name: broker for broker in data.broker_datas}
+        queues = [queue for queue in data.queue_datas if queue.broker_name in brokers]
+        return cls(
+            topic=topic,
+            brokers=tuple(
+                BrokerQueues(
+                    broker_name=queue.broker_name,
+                    cluster=brokers[queue.broker_name].cluster or "",
+                    read_queues=queue.read_queue_nums,
+                    write_queues=queue.write_queue_nums,
+                    permission=queue.perm,
+                    addresses=dict(sorted(brokers[queue.broker_name].broker_addrs.items())),
+                )
+                for queue in sorted(queues, key=lambda queue: queue.broker_name)
+            ),
+            order=data.order_topic_conf or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The messages of a queue: `begin` <= offset < `end`. Times are milliseconds since 1970."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    last_stored_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    topic: str
+    queues: tuple[QueueStats, ...]
+    puts_per_s: float
+    failures: Failures
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.end - queue.begin for queue in self.queues)
+
+    @classmethod
+    def read(cls, topic: str, tables: Iterable[TopicStatsTable], failures: Failures) -> TopicStats:
+        tables = list(tables)
+        queues = (
+            QueueStats(queue, offset.min_offset, offset.max_offset, offset.last_update_timestamp or None)
+            for table in tables
+            for queue, offset in table.offset_table.items()
+        )
+        return cls(
+            topic=topic,
+            queues=tuple(sorted(queues, key=lambda stats: stats.queue)),
+            puts_per_s=sum(table.topic_put_tps for table in tables),
+            failures=failures,
+        )
+
+
+# --- Groups ---
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a broker lets a group of consumers do."""
+
+    name: str
+    consume_enabled: bool = True
+    broadcast_enabled: bool = True
+    orderly: bool = False
+    retry_queues: int = 1
+    retries_max: int = 16
+    consume_timeout_min: int = 15
+    broker_id: int = MASTER_ID
+    slow_broker_id: int = 1
+    notify_members: bool = True
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, config: SubscriptionGroupConfig) -> Group:
+        return cls(
+            name=config.group_name,
+            consume_enabled=config.consume_enable,
+            broadcast_enabled=config.consume_broadcast_enable,
+            orderly=config.consume_message_orderly,
+            retry_queues=config.retry_queue_nums,
+            retries_max=config.retry_max_times,
+            consume_timeout_min=config.consume_timeout_minute,
+            broker_id=config.broker_id,
+            slow_broker_id=config.which_broker_when_consume_slowly,
+            notify_members=config.notify_consumer_ids_changed_enable,
+            attributes=dict(config.attributes),
+        )
+
+    def to_config(self) -> SubscriptionGroupConfig:
+        return SubscriptionGroupConfig(
+            group_name=self.name,
+            consume_enable=self.consume_enabled,
+            consume_broadcast_enable=self.broadcast_enabled,
+            consume_message_orderly=self.orderly,
+            retry_queue_nums=self.retry_queues,
+            retry_max_times=self.retries_max,
+            consume_timeout_minute=self.consume_timeout_min,
+            broker_id=self.broker_id,
+            which_broker_when_consume_slowly=self.slow_broker_id,
+            notify_consumer_ids_changed_enable=self.notify_members,
+            attributes=dict(self.attributes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in a queue: `committed` is done, `pulled` is with its members, `end` is all."""
+
+    queue: MessageQueue
+    committed: int
+    pulled: int
+    end: int
+    last_consumed_ms: int | None
+
+    @property
+    def lag(self) -> int:
+        return self.end - self.committed
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    group: str
+    queues: tuple[QueueProgress, ...]
+    consumed_per_s: float
+    failures: Failures
+
+    @property
+    def lag(self) -> int:
+        return sum(queue.lag for queue in self.queues)
+
+    @classmethod
+    def read(cls, group: str, stats: Iterable[ConsumeStats], failures: Failures) -> Progress:
+        stats = list(stats)
+        queues = (
+            QueueProgress(
+                queue=queue,
+                committed=offset.consumer_offset,
+                pulled=max(offset.pull_offset, offset.consumer_offset),
+                end=offset.broker_offset,
+                last_consumed_ms=offset.last_timestamp or None,
+            )
+            for table in stats
+            for queue, offset in table.offset_table.items()
+        )
+        return cls(
+            group=group,
+            queues=tuple(sorted(queues, key=lambda progress: progress.queue)),
+            consumed_per_s=sum(table.consume_tps for table in stats),
+            failures=failures,
+        )
+
+
+# --- Clients ---
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Client:
+    """A producer or a consumer that is connected, and to which brokers."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    brokers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """The members of a group that are connected, and what they say they want."""
+
+    group: str
+    clients: tuple[Client, ...]
+    subscriptions: Mapping[str, SubscriptionData]
+    consume_type: str | None
+    message_model: str | None
+    consume_from: str | None
+    failures: Failures
+
+    @classmethod
+    def read(cls, group: str, found: Mapping[str, ConsumerConnection], failures: Failures) -> Consumers:
+        one = next(iter(found.values()))
+        connections = [
+            (broker, Client(item.client_id, item.client_addr, item.language, item.version))
+            for broker, connection in found.items()
+            for item in connection.connection_set
+        ]
+        return cls(
+            group=group,
+            clients=merged_clients(connections),
+            subscriptions={
+                topic: subscription
+                for connection in found.values()
+                for topic, subscription in connection.subscription_table.items()
+            },
+            consume_type=one.consume_type,
+            message_model=one.message_model,
+            consume_from=one.consume_from_where,
+            failures=failures,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Producers:
+    """The members of a group of producers that are connected."""
+
+    group: str
+    clients: tuple[Client, ...]
+    failures: Failures
+
+
+def merged_clients(connections: Iterable[tuple[str, Client]]) -> tuple[Client, ...]:
+    """One entry for each client id, with all brokers that know it."""
+    brokers: dict[str, list[str]] = {}
+    clients: dict[str, Client] = {}
+    for broker, client in connections:
+        brokers.setdefault(client.client_id, []).append(broker)
+        clients.setdefault(client.client_id, client)
+    return tuple(
+        Client(client_id, client.address, client.language, client.version, tuple(sorted(brokers[client_id])))
+        for client_id, client in sorted(clients.items())
+    )

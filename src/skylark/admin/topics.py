@@ -1,0 +1,258 @@
+"""Topics: made, changed, deleted, listed; their routes, queues and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from skylark.admin.results import READ, WRITE, Gathered, Route, Topic, TopicStats
+from skylark.admin.servers import Servers
+from skylark.errors import BadName, BrokerError
+from skylark.model.names import AUTO_CREATE_TOPIC, topic_fault
+from skylark.protocol.bodies import MessageQueue, TopicConfig, TopicConfigList
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.route import (
+    DeleteKvConfig,
+    DeleteTopicInNamesrv,
+    GetAllTopicListFromNameServer,
+    GetHasUnitSubTopicList,
+    GetHasUnitSubUnUnitTopicList,
+    GetKvConfig,
+    GetSystemTopicListFromNs,
+    GetTopicsByCluster,
+    GetUnitTopicList,
+    PutKvConfig,
+)
+from skylark.protocol.requests.topic import (
+    DeleteTopicInBroker,
+    GetAllTopicConfig,
+    GetSystemTopicListFromBroker,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    QueryTopicConsumeByWho,
+    UpdateAndCreateTopic,
+    UpdateAndCreateTopicList,
+)
+
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+QUEUES = 8
+PERMISSIONS = READ | WRITE
+
+
+class Topics:
+    """Part of `Admin`. `cluster` and `broker` (a name or an address) say where; without, it is everywhere."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    # --- Changes ---
+
+    async def create(
+        self,
+        topic: str,
+        *,
+        queues: int = QUEUES,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int = PERMISSIONS,
+        ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        system_flag: int = 0,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Make a topic, or replace its settings: `queues` on each broker, 6 to read and write, 4 to read.
+
+        When it returns, name servers know the topic. Raises BadName,
+        SomeServersFailed.
+        """
+        _check(topic)
+        wanted = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues if read_queues is None else read_queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
+            perm=permission,
+            order=ordered,
+            topic_sys_flag=system_flag,
+            attributes={f"+{name}": value for name, value in (attributes or {}).items()},
+        )
+        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        gathered = await self._servers.ask_each(targets, _update_request(wanted))
+        gathered.complete(f"create topic {topic}")
+
+    async def create_all(
+        self, topics: list[Topic], *, cluster: str | None = None, broker: str | None = None
+    ) -> None:
+        """Make several topics with one request to each broker. Raises BadName, SomeServersFailed."""
+        for topic in topics:
+            _check(topic.name)
+        configs = TopicConfigList(
+            topic_config_list=[
+                TopicConfig(
+                    topic_name=topic.name,
+                    read_queue_nums=topic.read_queues,
+                    write_queue_nums=topic.write_queues,
+                    perm=topic.permission,
+                    order=topic.ordered,
+                    topic_sys_flag=topic.system_flag,
+                    attributes={f"+{name}": value for name, value in topic.attributes.items()},
+                )
+                for topic in topics
+            ]
+        )
+        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        gathered = await self._servers.ask_each(targets, UpdateAndCreateTopicList(configs))
+        gathered.complete(f"create {len(topics)} topics")
+
+    async def update(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int | None = None,
+        ordered: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Change what is given and leave the rest, wherever the topic is; an attribute of None goes.
+
+        Raises NoRoute, SomeServersFailed.
+        """
+        if cluster is None and broker is None:
+            targets = await self._servers.brokers_of(topic)
+        else:
+            targets = await self._servers.targets(cluster=cluster, broker=broker)
+
+        async def change(address: str) -> None:
+            config = await self._servers.ask(address, GetTopicConfig(topic))
+            if read_queues is not None:
+                config.read_queue_nums = read_queues
+            if write_queues is not None:
+                config.write_queue_nums = write_queues
+            if permission is not None:
+                config.perm = permission
+            if ordered is not None:
+                config.order = ordered
+            config.attributes = {
+                f"-{name}" if value is None else f"+{name}": value or ""
+                for name, value in (attributes or {}).items()
+            }
+            await self._servers.ask(address, _update_request(config))
+
+        (await self._servers.gather(targets, change)).complete(f"update topic {topic}")
+
+    async def delete(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic on all brokers, then at all name servers. Raises SomeServersFailed."""
+        targets = await self._servers.targets(cluster=cluster)
+        operation = f"delete topic {topic}"
+        (await self._servers.ask_each(targets, DeleteTopicInBroker(topic))).complete(operation)
+        request = DeleteTopicInNamesrv(topic, cluster)
+        (await self._servers.ask_each(self._servers.name_servers, request)).complete(operation)
+
+    # --- What there is ---
+
+    async def names(self, *, cluster: str | None = None) -> list[str]:
+        """The names of all topics, built-in ones included, sorted."""
+        if cluster is None:
+            found = await self._servers.ask_name_server(GetAllTopicListFromNameServer())
+        else:
+            found = await self._servers.ask_name_server(GetTopicsByCluster(cluster))
+        return sorted(found.topic_list)
+
+    async def system(self) -> list[str]:
+        """The names of built-in topics, of name servers and brokers."""
+        found = await self._servers.ask_name_server(GetSystemTopicListFromNs())
+        gathered = await self._servers.ask_each(await self._servers.targets(), GetSystemTopicListFromBroker())
+        of_brokers = gathered.some("list built-in topics").values()
+        return sorted({*found.topic_list, *(name for topics in of_brokers for name in topics.topic_list)})
+
+    async def units(self) -> list[str]:
+        """Topics that belong to a unit of a divided cluster."""
+        return sorted((await self._servers.ask_name_server(GetUnitTopicList())).topic_list)
+
+    async def unit_subscriptions(self, *, outside_units: bool = False) -> list[str]:
+        """Topics that a unit's consumers subscribe; with `outside_units` only those of no unit."""
+        request = GetHasUnitSubUnUnitTopicList() if outside_units else GetHasUnitSubTopicList()
+        return sorted((await self._servers.ask_name_server(request)).topic_list)
+
+    async def config(self, topic: str) -> Gathered[Topic]:
+        """A topic's settings by the address of each broker that has it. Raises NoRoute."""
+        gathered = await self._servers.ask_each(await self._servers.brokers_of(topic), GetTopicConfig(topic))
+        found = gathered.some(f"read topic {topic}")
+        answers = {address: Topic.read(config) for address, config in found.items()}
+        return Gathered(answers, gathered.failures)
+
+    async def on_broker(self, broker: str) -> list[Topic]:
+        """All topics of one broker, sorted by name."""
+        table = await self._servers.ask(await self._servers.target(broker), GetAllTopicConfig())
+        return [Topic.read(config) for _, config in sorted(table.topic_config_table.items())]
+
+    async def route(self, topic: str) -> Route:
+        """Where a topic's queues are. Raises NoRoute."""
+        return await self._servers.route(topic)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that can be read. Raises NoRoute."""
+        return (await self._servers.route(topic)).queues()
+
+    async def stats(self, topic: str) -> TopicStats:
+        """Where each queue begins and ends, and when it last grew. Raises NoRoute."""
+        gathered = await self._servers.ask_each(
+            await self._servers.brokers_of(topic), GetTopicStatsInfo(topic)
+        )
+        tables = gathered.some(f"read topic {topic}").values()
+        return TopicStats.read(topic, tables, gathered.failures)
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that consume a topic, or have. Raises NoRoute."""
+        request = QueryTopicConsumeByWho(topic)
+        gathered = await self._servers.ask_each(await self._servers.brokers_of(topic), request)
+        found = gathered.complete(f"list groups of topic {topic}").values()
+        return sorted({group for groups in found for group in groups.group_list})
+
+    # --- The fixed order of queues, kept by name servers ---
+
+    async def order(self, topic: str) -> str | None:
+        """`broker-a:4;broker-b:4`, or None."""
+        try:
+            return (await self._servers.ask_name_server(GetKvConfig(ORDER_NAMESPACE, topic))).value
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+
+    async def set_order(self, topic: str, order: str | None) -> None:
+        """Set the order at all name servers; None removes it. Raises SomeServersFailed."""
+        if order is None:
+            gathered = await self._servers.ask_each(
+                self._servers.name_servers, DeleteKvConfig(ORDER_NAMESPACE, topic)
+            )
+        else:
+            gathered = await self._servers.ask_each(
+                self._servers.name_servers, PutKvConfig(ORDER_NAMESPACE, topic, order)
+            )
+        gathered.complete(f"set order of topic {topic}")
+
+
+def _check(topic: str) -> None:
+    if fault := topic_fault(topic):
+        raise BadName("topic", topic, fault)
+
+
+def _update_request(config: TopicConfig) -> UpdateAndCreateTopic:
+    attributes = ",".join(
+        f"{name}={value}" if name.startswith("+") else name for name, value in config.attributes.items()
+    )
+    return UpdateAndCreateTopic(
+        topic=config.topic_name,
+        default_topic=AUTO_CREATE_TOPIC,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        order=config.order,
+        topic_sys_flag=config.topic_sys_flag,
+        attributes=attributes,
+        force=False,
+    )

@@ -1,0 +1,298 @@
+"""Rebalancing: which queues are ours is computed again and again, and what follows from it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+from skylark.client.offset_store import OffsetStore
+from skylark.client.process_queue import ProcessQueue
+from skylark.client.pulling import PullRequest
+from skylark.client.queue_locks import QueueLocks
+from skylark.client.queue_offsets import StartOffsets
+from skylark.client.rebalance import Strategy, allocate, changes
+from skylark.client.routing import TopicRoute
+from skylark.client.session import Session
+from skylark.errors import NoRoute, RocketMQError
+from skylark.model.message import RETRY_TOPIC_PREFIX
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.requests.heartbeat import GetConsumerListByGroup
+from skylark.settings.consumer import MessageModel, PushConsumerSettings
+
+log = logging.getLogger(__name__)
+
+RETRY_ROUTE_ROUNDS = 30
+"""So often a new group's retry topic, which its first heartbeat makes, is looked for without a pause."""
+
+
+class Owner(Protocol):
+    """The consumer whose queues these are."""
+
+    def topics(self) -> Iterable[str]:
+        """What is subscribed."""
+
+    def queue_taken(self, request: PullRequest) -> None:
+        """A queue is ours and may be pulled."""
+
+    def queue_given_up(self, process_queue: ProcessQueue) -> None:
+        """A queue is not ours any more."""
+
+    async def queues_changed(
+        self, topic: str, all_queues: Sequence[MessageQueue], mine: Sequence[MessageQueue]
+    ) -> None:
+        """Something changed for a topic."""
+
+
+class Assignment:
+    """The queues of one member of a group. Loop thread; rounds never overlap.
+
+    `locks` is given for orderly clustering: a queue is then locked before it is taken. `wait_until_free`
+    waits until no listener has messages of a queue.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        settings: PushConsumerSettings,
+        strategy: Strategy,
+        owner: Owner,
+        offsets: OffsetStore,
+        start_offsets: StartOffsets,
+        locks: QueueLocks | None,
+        wait_until_free: Callable[[MessageQueue, float], Awaitable[bool]] | None,
+    ) -> None:
+        self.process_queues: dict[MessageQueue, ProcessQueue] = {}
+        self.paused = False
+        self.rounds = 0
+        self._session = session
+        self._group = group
+        self._settings = settings
+        self._strategy = strategy
+        self._owner = owner
+        self._offsets = offsets
+        self._start_offsets = start_offsets
+        self._locks = locks
+        self._wait_until_free = wait_until_free
+        self._round = asyncio.Lock()
+        self._woken = asyncio.Event()
+
+    # --- When ---
+
+    def wake(self) -> None:
+        """Begin a round soon: members, queues or subscriptions may have changed."""
+        self._woken.set()
+
+    def wake_later(self, delay_ms: float) -> None:
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self.wake)
+
+    async def run(self) -> None:
+        """Do rounds for ever: every twenty seconds, sooner when woken or when a round left work undone."""
+        settings = self._settings
+        gap_s = settings.rebalance_gap_ms / 1000
+        wait_s = settings.rebalance_interval_ms / 1000
+        last = -gap_s
+        while True:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+            # Several reasons at once, such as ten members that start, are one round.
+            await asyncio.sleep(last + gap_s - time.monotonic())
+            self._woken.clear()
+            last = time.monotonic()
+            balanced = await self.rebalance()
+            wait_s = (settings.rebalance_interval_ms if balanced else settings.rebalance_gap_ms) / 1000
+
+    # --- A round ---
+
+    async def rebalance(self) -> bool:
+        """Do one round over all topics; True if everything is as it should be. Never raises."""
+        async with self._round:
+            if self.paused:
+                return False
+            self.rounds += 1
+            topics = set(self._owner.topics())
+            balanced = True
+            for topic in sorted(topics):
+                try:
+                    balanced = await self._rebalance_topic(topic) and balanced
+                except RocketMQError as error:
+                    balanced = False
+                    if not topic.startswith(RETRY_TOPIC_PREFIX):
+                        log.warning(
+                            "rebalancing failed topic=%s group=%s error=%s", topic, self._group, error
+                        )
+                except Exception:
+                    balanced = False
+                    log.exception("rebalancing failed topic=%s group=%s", topic, self._group)
+            for process_queue in list(self.process_queues.values()):
+                if process_queue.queue.topic not in topics:
+                    await self._give_up(process_queue)
+            return balanced
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
+        try:
+            route = await self._session.find_route(topic)
+        except NoRoute:
+            if is_retry:
+                return self.rounds > RETRY_ROUTE_ROUNDS
+            log.warning("topic is subscribed but does not exist topic=%s group=%s", topic, self._group)
+            await self._owner.queues_changed(topic, (), ())
+            return True
+        if self._settings.model is MessageModel.BROADCASTING:
+            mine: Sequence[MessageQueue] = route.read_queues
+        else:
+            members = await self._members(route)
+            if not members:
+                log.warning("no broker knows members of the group topic=%s group=%s", topic, self._group)
+                return False
+            mine = allocate(self._strategy, self._session.client_id, route.read_queues, members)
+        if await self._apply(topic, mine):
+            log.info(
+                "queues changed topic=%s group=%s mine=%d of %d",
+                topic,
+                self._group,
+                len(mine),
+                len(route.read_queues),
+            )
+            await self._owner.queues_changed(topic, route.read_queues, sorted(mine))
+        working = {
+            queue for queue, held in self.process_queues.items() if not held.dropped and queue.topic == topic
+        }
+        return working == set(mine)
+
+    async def _members(self, route: TopicRoute) -> list[str]:
+        """Ask one of the topic's brokers who is in the group; another one if it does not answer.
+
+        Raises the last one's error if none does.
+        """
+        brokers = [broker for broker in route.data.broker_datas if broker.broker_addrs]
+        failure: RocketMQError | None = None
+        for broker in random.sample(brokers, len(brokers)):
+            address = broker.broker_addrs.get(0) or next(iter(broker.broker_addrs.values()))
+            try:
+                answer = await self._session.call(address, GetConsumerListByGroup(self._group))
+            except RocketMQError as error:
+                failure = error
+            else:
+                return answer.consumer_id_list
+        if failure is not None:
+            raise failure
+        return []
+
+    async def _apply(self, topic: str, wanted: Sequence[MessageQueue]) -> bool:
+        """Give up and take what must be; True if anything changed."""
+        held = {
+            queue: process_queue.last_pull_at
+            for queue, process_queue in self.process_queues.items()
+            if queue.topic == topic and not process_queue.dropped
+        }
+        idle_s = self._settings.pull_idle_max_ms / 1000
+        plan = changes(held, wanted, stale_before=time.monotonic() - idle_s)
+        changed = False
+        for queue, process_queue in list(self.process_queues.items()):
+            if queue.topic == topic and (process_queue.dropped or queue in plan.give_up):
+                changed = await self._give_up(process_queue) or changed
+        taken = [queue for queue in plan.take if queue not in self.process_queues]
+        if self._locks is not None and taken:
+            locked = await self._locks.lock(taken)
+            if len(locked) < len(taken):
+                log.info(
+                    "queues are still locked by others topic=%s count=%d", topic, len(taken) - len(locked)
+                )
+                self.wake_later(self._settings.lock_retry_ms)
+            taken = [queue for queue in taken if queue in locked]
+        results = await asyncio.gather(*map(self._take, taken))
+        return any(results) or changed
+
+    async def _take(self, queue: MessageQueue) -> bool:
+        """Begin with a queue; False if it is not known where, which the next round asks again."""
+        self._offsets.table.remove(queue)
+        process_queue = ProcessQueue(queue, now=time.monotonic())
+        process_queue.locked = self._locks is not None
+        try:
+            next_offset = await self._start_offsets.find(queue)
+        except RocketMQError as error:
+            log.warning("queue is not taken, its offset is not known queue=%s error=%s", queue, error)
+            return False
+        if queue in self.process_queues:
+            return False
+        self.process_queues[queue] = process_queue
+        self._owner.queue_taken(PullRequest(self._group, process_queue, next_offset))
+        return True
+
+    async def _give_up(self, process_queue: ProcessQueue) -> bool:
+        """Let go of a queue and keep its offset where it lasts. False: not yet, a listener has it."""
+        queue = process_queue.queue
+        process_queue.dropped = True
+        self._owner.queue_given_up(process_queue)
+        await self._offsets.persist(queue)
+        if self._locks is not None and not await self._let_go(process_queue, self._locks):
+            return False
+        self._offsets.table.remove(queue)
+        self.process_queues.pop(queue, None)
+        return True
+
+    async def _let_go(self, process_queue: ProcessQueue, locks: QueueLocks) -> bool:
+        """Unlock a queue once no listener has messages of it, or once that has taken too long."""
+        queue, settings = process_queue.queue, self._settings
+        held_too_long = process_queue.is_lock_expired(time.monotonic(), settings.unlock_delay_ms / 1000)
+        if not held_too_long and self._wait_until_free is not None:
+            if not await self._wait_until_free(queue, settings.give_up_wait_ms):
+                process_queue.unlock_tries += 1
+                log.warning("queue is not given up yet, a listener has it queue=%s", queue)
+                return False
+        await self._offsets.persist(queue)
+        process_queue.locked = False
+        await locks.unlock(queue)
+        return True
+
+    # --- Corrections ---
+
+    async def repair(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Begin a queue anew at an offset that its broker named."""
+        async with self._round:
+            self._offsets.table.freeze(queue, queue_offset)
+            await self._offsets.persist(queue)
+            process_queue = self.process_queues.get(queue)
+            if process_queue is not None:
+                process_queue.dropped = True
+                await self._give_up(process_queue)
+        self.wake()
+
+    async def reset(self, topic: str, offsets: dict[MessageQueue, int], wait_ms: float) -> None:
+        """Move queues of a topic to other offsets. What listeners still have may end without effect.
+
+        The assignment must be paused meanwhile.
+        """
+        async with self._round:  # a round under way would take the queues back
+            held = [
+                process_queue
+                for queue, process_queue in self.process_queues.items()
+                if queue.topic == topic and queue in offsets
+            ]
+            for process_queue in held:
+                process_queue.dropped = True
+                process_queue.clear()
+                self._owner.queue_given_up(process_queue)
+        await asyncio.sleep(wait_ms / 1000)
+        async with self._round:
+            for process_queue in held:
+                if self.process_queues.get(process_queue.queue) is not process_queue:
+                    continue
+                self._offsets.table.freeze(process_queue.queue, offsets[process_queue.queue])
+                await self._give_up(process_queue)
+
+    async def release(self) -> None:
+        """Drop everything at the end; offsets were kept before."""
+        for process_queue in self.process_queues.values():
+            process_queue.dropped = True
+            self._owner.queue_given_up(process_queue)
+        self.process_queues.clear()

@@ -1,0 +1,210 @@
+"""DirectSender: one send from the caller's thread to the broker and back, without the loop in between.
+
+The decisions are those of `sending.SendRules`, the routes those of the asyncio sender. Only what needs a name
+server crosses to the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from skylark.client.preparing import Prepared
+from skylark.client.receipt import SendReceipt
+from skylark.client.routing import TopicRoute
+from skylark.client.selectors import RoundRobin, Selector
+from skylark.client.sender import Sender
+from skylark.client.sending import Sending, vip_address
+from skylark.client.session import Session
+from skylark.client.sync import LoopThread
+from skylark.clock import SystemClock
+from skylark.errors import BrokerUnknown, ClientClosed, ConnectFailed, ForkedClient, RocketMQError
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.command import Buffer, RemotingCommand
+from skylark.remoting.shared import SharedConnection
+
+_REQUEST = RequestCode.SEND_MESSAGE_V2.name
+
+
+class _Turns(threading.local):
+    """Whose turn it is, by topic; each thread has its own start."""
+
+    def __init__(self) -> None:
+        self.robins: dict[str, RoundRobin] = {}
+
+
+class DirectSender:
+    """Sends of one producer by any thread, over one connection per broker."""
+
+    def __init__(self, sender: Sender, session: Session, thread: LoopThread) -> None:
+        self.sender = sender
+        self._session = session
+        self._thread = thread
+        self._turns = _Turns()
+        self._connections: dict[str, SharedConnection] = {}
+        self._lock = threading.Lock()
+        self._active = 0
+        self._idle = threading.Condition(self._lock)
+        self._closed = False
+        self._clock = SystemClock()
+
+    def send(
+        self,
+        members: Sequence[Prepared],
+        *,
+        is_batch: bool = False,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+        timeout_ms: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send and return the receipts. Raises NoRoute, SendFailed, BadMessage, ClientClosed."""
+        sending = self._sending(members, queue, selector, argument, timeout_ms)
+        if is_batch:
+            settings = self.sender.settings
+            sending.make_batch(self.sender.preparation.next_unique_key(), settings.message_bytes_max)
+        self._enter()
+        try:
+            while True:
+                receipts = self._attempt(sending)
+                if receipts is not None:
+                    return receipts
+        finally:
+            self._leave()
+
+    def send_oneway(
+        self,
+        members: Sequence[Prepared],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+    ) -> None:
+        """Send without wanting an answer. Raises NoRoute, BrokerUnknown, ConnectFailed, ConnectionLost."""
+        sending = self._sending(members, queue, selector, argument, None)
+        rules = self.sender.rules
+        self._enter()
+        try:
+            self._begin(sending)
+            self._connection(sending.address).notify(
+                lambda opaque: rules.frame(sending, opaque, self._clock.now_ms(), is_oneway=True),
+                deadline=sending.deadline,
+            )
+            rules.sent_oneway(sending, time.monotonic())
+        except ConnectFailed as error:
+            raise self._session.explained(error) from error
+        finally:
+            self._leave()
+
+    def _sending(
+        self,
+        members: Sequence[Prepared],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        argument: Any,
+        timeout_ms: float | None,
+    ) -> Sending:
+        settings = self.sender.settings
+        now = time.monotonic()
+        sending = Sending(
+            members,
+            started=now,
+            deadline=now + (settings.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000,
+            attempts=1 if queue is not None or selector is not None else 1 + settings.retries,
+        )
+        sending.fixed_queue, sending.selector, sending.argument = queue, selector, argument
+        return sending
+
+    def _attempt(self, sending: Sending) -> list[SendReceipt] | None:
+        """Try once; None if it is to be tried again. Raises SendFailed, NoRoute, BadMessage."""
+        rules = self.sender.rules
+        self._begin(sending)
+        try:
+            reply = self._exchange(sending)
+            receipts = rules.answered(sending, reply, time.monotonic())
+        except RocketMQError as error:
+            if isinstance(error, ConnectFailed):
+                error = self._session.explained(error)
+            if rules.failed(sending, error, time.monotonic()).refresh_route:
+                self._refresh(sending.topic)
+            return None
+        return None if rules.wants_better(sending, receipts, time.monotonic()) else receipts
+
+    def _begin(self, sending: Sending) -> None:
+        route = self._route(sending.topic)
+        robin = self._turns.robins.get(sending.topic)
+        if robin is None:
+            robin = self._turns.robins[sending.topic] = RoundRobin()
+        now = time.monotonic()
+        queue = self.sender.rules.choose(sending, route, robin, now)
+        try:
+            address = self._session.routes.master(queue.broker_name)
+        except BrokerUnknown:
+            self._refresh(sending.topic)
+            queue = self.sender.rules.choose(sending, self._route(sending.topic), robin, now)
+            address = self._session.routes.master(queue.broker_name)
+        if self._session.settings.vip_channel:
+            address = vip_address(address)
+        self.sender.rules.begin(sending, queue, address, now)
+
+    def _exchange(self, sending: Sending) -> RemotingCommand:
+        rules = self.sender.rules
+
+        def frame(opaque: int) -> tuple[Buffer, ...]:
+            return rules.frame(sending, opaque, self._clock.now_ms())
+
+        deadline = rules.attempt_deadline(sending, sending.tried_at)
+        return self._connection(sending.address).exchange(frame, deadline=deadline, request=_REQUEST)
+
+    def _route(self, topic: str) -> TopicRoute:
+        known = self.sender.known_route(topic)
+        return known if known is not None else self._thread.wait(self._introduce(topic))
+
+    async def _introduce(self, topic: str) -> TopicRoute:
+        """Find a topic's route and let its brokers hear of us, as this connection does not tell them."""
+        found = await self.sender.find_topic(topic)
+        self._session.tasks.spawn(self._session.heartbeat(), "heartbeat")
+        return found.route
+
+    def _refresh(self, topic: str) -> None:
+        self._thread.wait(self.sender.refresh(topic))
+
+    def _connection(self, address: str) -> SharedConnection:
+        connection = self._connections.get(address)
+        if connection is None:
+            with self._lock:
+                connection = self._connections.get(address)
+                if connection is None:
+                    timeout_s = self._session.settings.connect_timeout_ms / 1000
+                    connection = SharedConnection(address, connect_timeout_s=timeout_s)
+                    self._connections[address] = connection
+        return connection
+
+    # --- Life ---
+
+    def _enter(self) -> None:
+        if self._thread.pid != os.getpid():
+            raise ForkedClient("producer", self._thread.pid, os.getpid())
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("producer")
+            self._active += 1
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._active -= 1
+            if not self._active:
+                self._idle.notify_all()
+
+    def close(self) -> None:
+        """Take no more, wait for the threads that are sending, and close the connections."""
+        timeout_s = self._session.settings.stop_timeout_ms / 1000
+        with self._lock:
+            self._closed = True
+            self._idle.wait_for(lambda: not self._active, timeout=timeout_s)
+        for connection in self._connections.values():
+            connection.close()

@@ -1,0 +1,80 @@
+"""Hooks around every attempt to send: for tracing, metrics, and for refusing what shall not be sent."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from skylark.client.receipt import SendReceipt
+from skylark.model.message import Message
+from skylark.protocol.bodies import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SendContext:
+    """One attempt. `messages` are several for a batch; `notes` is the hooks' own, kept from before to after.
+
+    After the attempt exactly one of `receipts` (one per message; none of a one-way send) and `error` counts.
+    """
+
+    group: str
+    client_id: str
+    messages: list[Message]
+    unique_keys: list[str]
+    queue: MessageQueue
+    broker_address: str
+    attempt: int
+    is_oneway: bool = False
+    receipts: list[SendReceipt] = field(default_factory=list)
+    error: BaseException | None = None
+    elapsed_ms: float = 0.0
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class SendHook:
+    """Override what you need. Called on the client's loop (or the sender's thread): do not block there.
+
+    What `check` raises stops the send; what the others raise is logged and does not.
+    """
+
+    def check(self, context: SendContext) -> None:
+        """Called first: raise to forbid the send."""
+
+    def before(self, context: SendContext) -> None:
+        """Called before an attempt."""
+
+    def after(self, context: SendContext) -> None:
+        """Called after an attempt, with what came of it."""
+
+
+class Hooks:
+    """The hooks of one producer, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._hooks: list[SendHook] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def add(self, hook: SendHook) -> None:
+        self._hooks.append(hook)
+
+    def before(self, context: SendContext) -> None:
+        """Raises what a `check` raises."""
+        for hook in self._hooks:
+            hook.check(context)
+        for hook in self._hooks:
+            try:
+                hook.before(context)
+            except Exception:
+                log.exception("hook failed before a send hook=%r", hook)
+
+    def after(self, context: SendContext) -> None:
+        for hook in self._hooks:
+            try:
+                hook.after(context)
+            except Exception:
+                log.exception("hook failed after a send hook=%r", hook)

@@ -1,0 +1,237 @@
+"""Pure. From a message to what is sent of it: checked, compressed, its properties as text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+import msgspec
+
+from skylark.client.namespace import with_namespace
+from skylark.errors import BadMessage, BadName, MessageTooLarge
+from skylark.model.body import compress
+from skylark.model.message import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_DELIVER_AFTER_MS,
+    PROPERTY_DELIVER_AT_MS,
+    PROPERTY_INSTANCE,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_SEPARATOR,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TRANSACTION,
+    RETRY_TOPIC_PREFIX,
+    Message,
+    SystemFlag,
+)
+from skylark.model.names import UNSENDABLE_TOPICS, group_fault, topic_fault
+from skylark.settings.client import ProducerSettings
+
+DELAY_LEVEL_MAX = 1 << 31
+_FLAG_RANGE = range(-(1 << 31), 1 << 31)
+_UTF8_BYTES_MAX = 4  # of one character
+_UNSAFE = re.compile("[\0\x01\x02]")
+_UNSAFE_TEXT = "tags, keys and properties may not hold \\x00, \\x01 and \\x02"
+
+RESERVED_PROPERTIES = frozenset(
+    """
+    TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+    MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG
+    RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME
+    TRAN_PREPARED_QUEUE_OFFSET DUP_INFO EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT
+    TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS
+    TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS
+    TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
+    DLQ_ORIGIN_MESSAGE_ID __CRC32#
+    """.split()
+)
+"""Names that the system uses itself. `Message` has members for those that a sender may set."""
+
+
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A message ready for the wire; the queue is chosen later, and again for every attempt."""
+
+    message: Message
+    topic: str  # with its namespace
+    body: bytes
+    sys_flag: int
+    properties: str
+    unique_key: str
+    reconsume_times: int = 0  # of messages that a consumer sends back by itself
+    max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How one producer prepares messages."""
+
+    settings: ProducerSettings
+    namespace: str
+    group: str
+    next_unique_key: Callable[[], str]
+
+    def prepare(self, message: Message, *, is_member: bool = False, is_half: bool = False) -> Prepared:
+        """Return what is sent of a message; nothing of a batch (`is_member`) is compressed.
+
+        Raises BadMessage, BadName, MessageTooLarge, BadBody if its codec is not installed.
+        """
+        topic = with_namespace(self.namespace, message.topic) if self.namespace else message.topic
+        fault = _topic_fault(topic)
+        if fault is not None:
+            raise BadName("topic", topic, fault)
+        body = message.body
+        if not isinstance(body, bytes):
+            raise BadMessage(topic, f"the body is {type(body).__name__}, it must be bytes")
+        if not body:
+            raise BadMessage(topic, "the message body length is zero")
+        settings = self.settings
+        if len(body) > settings.message_bytes_max:
+            raise MessageTooLarge(len(body), settings.message_bytes_max)
+        sys_flag = 0
+        if len(body) >= settings.compress_from_bytes and not is_member:
+            body, sys_flag = compress(body, settings.compression.value, settings.compress_level)
+        if is_half:
+            sys_flag |= SystemFlag.TRANSACTION_PREPARED
+        unique_key = self.next_unique_key()
+        properties = self._properties(message, unique_key, is_half=is_half)
+        return Prepared(message, topic, body, sys_flag, properties, unique_key)
+
+    def _properties(self, message: Message, unique_key: str, *, is_half: bool) -> str:
+        """Return the property text: the application's first, as nobody may hide one of the system's."""
+        keys = message.keys
+        if not isinstance(keys, str):
+            keys = " ".join(keys)
+        tags = message.tags or ""
+        if (
+            is_half
+            or self.namespace
+            or message.properties
+            or message.delay_level
+            or message.deliver_at is not None
+            or message.deliver_after is not None
+            or message.sharding_key is not None
+            or message.flag not in _FLAG_RANGE
+        ):
+            rest = self._rare_properties(message, is_half=is_half)
+        else:
+            rest = ""
+        # What can be printed holds no separators; what cannot is looked at closely.
+        if not (keys.isprintable() and tags.isprintable()) and _UNSAFE.search(keys + tags):
+            raise BadMessage(message.topic, _UNSAFE_TEXT)
+        if keys:
+            rest = f"{rest}KEYS\x01{keys}\x02"
+        wait = "true" if message.wait_for_store else "false"
+        text = f"{rest}UNIQ_KEY\x01{unique_key}\x02WAIT\x01{wait}\x02"
+        if tags:
+            text = f"{text}TAGS\x01{tags}\x02"
+        if len(text) * _UTF8_BYTES_MAX > PROPERTIES_BYTES_MAX:
+            _check_bytes(message.topic, text)
+        return text
+
+    def _rare_properties(self, message: Message, *, is_half: bool) -> str:
+        """Return the text of what most messages do not have."""
+        pairs = _own_properties(message) + _special_properties(message)
+        if is_half:
+            pairs += [(PROPERTY_TRANSACTION, "true"), (PROPERTY_PRODUCER_GROUP, self.group)]
+        if self.namespace:
+            pairs.append((PROPERTY_INSTANCE, self.namespace))
+        if any(_UNSAFE.search(name + value) for name, value in pairs):
+            raise BadMessage(message.topic, _UNSAFE_TEXT)
+        return property_text(pairs)
+
+
+def property_text(pairs: list[tuple[str, str]]) -> str:
+    """Return the text of properties as records hold it."""
+    return "".join([f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in pairs])
+
+
+@lru_cache(1024)
+def _topic_fault(topic: str) -> str | None:
+    if topic in UNSENDABLE_TOPICS:
+        return f"Sending message to topic[{topic}] is forbidden."
+    return topic_fault(topic)
+
+
+def check_group(group: str, reserved: str = "DEFAULT_PRODUCER") -> None:
+    """Raises BadName for a group that cannot be one, or that only stands for one not chosen."""
+    fault = group_fault(group)
+    if group == reserved:
+        fault = f"producerGroup can not equal {reserved}, please specify another one."
+    if fault is not None:
+        raise BadName("group", group, fault)
+
+
+def _own_properties(message: Message) -> list[tuple[str, str]]:
+    for name, value in message.properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadMessage(message.topic, f"property {name!r}: names and values must be text")
+        if not name.strip() or not value.strip():
+            reason = f"property {name!r}: The name or value of property can not be null or blank string!"
+            raise BadMessage(message.topic, reason)
+        if name in RESERVED_PROPERTIES:
+            reason = f"The Property<{name}> is used by system, input another please"
+            raise BadMessage(message.topic, reason)
+    return list(message.properties.items())
+
+
+def _special_properties(message: Message) -> list[tuple[str, str]]:
+    waits = (message.delay_level != 0, message.deliver_at is not None, message.deliver_after is not None)
+    if sum(waits) > 1:
+        raise BadMessage(message.topic, "only one of delay_level, deliver_at and deliver_after can be given")
+    if message.flag not in _FLAG_RANGE:
+        raise BadMessage(message.topic, f"flag {message.flag} does not fit into 32 bits")
+    pairs = []
+    if message.delay_level:
+        if not 0 < message.delay_level < DELAY_LEVEL_MAX:
+            raise BadMessage(message.topic, f"delay_level {message.delay_level} is not positive")
+        pairs.append((PROPERTY_DELAY_LEVEL, str(message.delay_level)))
+    if message.deliver_at is not None:
+        pairs.append((PROPERTY_DELIVER_AT_MS, str(_milliseconds(message.topic, message.deliver_at))))
+    if message.deliver_after is not None:
+        wait_ms = math.ceil(message.deliver_after.total_seconds() * 1000)
+        if wait_ms < 0:
+            raise BadMessage(message.topic, f"deliver_after {message.deliver_after} is negative")
+        pairs.append((PROPERTY_DELIVER_AFTER_MS, str(wait_ms)))
+    if message.sharding_key is not None:
+        if not message.sharding_key.strip():
+            raise BadMessage(message.topic, "the sharding key is blank")
+        pairs.append((PROPERTY_SHARDING_KEY, message.sharding_key))
+    return pairs
+
+
+def _milliseconds(topic: str, time: datetime) -> int:
+    if time.tzinfo is None:
+        raise BadMessage(topic, "deliver_at has no time zone: use datetime.now(UTC) or astimezone()")
+    return math.ceil(time.timestamp() * 1000)
+
+
+def _check_bytes(topic: str, text: str) -> None:
+    properties_bytes = len(text.encode(errors="replace"))
+    if properties_bytes > PROPERTIES_BYTES_MAX:
+        raise BadMessage(
+            topic, f"the properties take {properties_bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+        )
+
+
+def check_batch(messages: list[Message]) -> None:
+    """Raises BadMessage for messages that cannot go as one batch."""
+    if not messages:
+        raise BadMessage("", "a batch needs at least one message")
+    first = messages[0]
+    for message in messages:
+        reason = None
+        if message.topic != first.topic:
+            reason = "The topic of the messages in one batch should be the same"
+        elif message.wait_for_store != first.wait_for_store:
+            reason = "The waitStoreMsgOK of the messages in one batch should the same"
+        elif message.delay_level or message.deliver_at is not None or message.deliver_after is not None:
+            reason = "TimeDelayLevel is not supported for batching"
+        elif message.topic.startswith(RETRY_TOPIC_PREFIX):
+            reason = "Retry Group is not supported for batching"
+        if reason is not None:
+            raise BadMessage(message.topic, reason)

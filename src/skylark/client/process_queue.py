@@ -1,0 +1,195 @@
+"""Pure. What a consumer holds of one queue: messages that were pulled and are not finished, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from skylark.client.received import ReceivedMessage
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.stats_bodies import ProcessQueueInfo
+
+MEBIBYTE = 1 << 20
+NOTHING_HELD = -1
+EXPIRED_MAX = 16
+"""So many messages that take too long are looked at in one round."""
+
+
+class ProcessQueue:
+    """The messages of one queue on their way through a consumer. One owner: the loop thread.
+
+    `dropped` is set once, when the queue is given up, and may be read by any thread: results are then
+    ignored. Times are monotonic seconds.
+    """
+
+    def __init__(self, queue: MessageQueue, *, now: float) -> None:
+        self.queue = queue
+        self.dropped = False
+        self.message_count = 0
+        self.message_bytes = 0  # of bodies, decompressed
+        self.max_offset = 0  # the last that was put
+        self.lag = 0  # messages behind the last one that was put, as far as the broker said
+        self.last_pull_at = now
+        self.last_consume_at = now
+        self.locked = False
+        self.last_lock_at = now
+        self.unlock_tries = 0
+        self.consuming = False  # orderly: somebody works on this queue, or is about to
+        self._messages: dict[int, ReceivedMessage] = {}
+        self._order: deque[int] = deque()  # ascending; may name messages that are no longer held
+        self._taken: dict[int, ReceivedMessage] = {}  # orderly: with the listener, not committed
+
+    # --- Concurrent consumption, and pulling ---
+
+    def put(self, messages: Sequence[ReceivedMessage]) -> bool:
+        """Take in what a pull brought. True if, for orderly consumption, somebody must begin with it."""
+        held, order = self._messages, self._order
+        for message in messages:
+            queue_offset = message.queue_offset
+            if queue_offset not in held:
+                if order and queue_offset <= order[-1]:
+                    self._insert(queue_offset)
+                else:
+                    order.append(queue_offset)
+                self.message_count += 1
+                self.message_bytes += len(message.plain_body)
+                self.max_offset = queue_offset
+            held[queue_offset] = message
+        if messages:
+            self.lag = max(messages[-1].queue_max_offset - messages[-1].queue_offset, 0)
+        if not held or self.consuming:
+            return False
+        self.consuming = True
+        return True
+
+    def _insert(self, queue_offset: int) -> None:
+        """Put an offset in its place: pulls come in order, so this is rare."""
+        later = []
+        while self._order and self._order[-1] > queue_offset:
+            later.append(self._order.pop())
+        if not self._order or self._order[-1] != queue_offset:
+            self._order.append(queue_offset)
+        self._order.extend(reversed(later))
+
+    def remove(self, messages: Iterable[ReceivedMessage]) -> int:
+        """Let go of finished messages, and return the offset that may be committed: the smallest unfinished.
+
+        NOTHING_HELD if there was nothing at all.
+        """
+        held = self._messages
+        if not held:
+            return NOTHING_HELD
+        for message in messages:
+            removed = held.pop(message.queue_offset, None)
+            if removed is not None:
+                self.message_count -= 1
+                self.message_bytes -= len(removed.plain_body)
+        if held:
+            return self._first()
+        self._order.clear()
+        return self.max_offset + 1
+
+    def _first(self) -> int:
+        order, held = self._order, self._messages
+        while order[0] not in held:
+            order.popleft()
+        return order[0]
+
+    def holds(self, message: ReceivedMessage) -> bool:
+        """Say whether this very message is still to be finished."""
+        return self._messages.get(message.queue_offset) is message
+
+    @property
+    def span(self) -> int:
+        """The distance from the first to the last offset that is held."""
+        if not self._messages:
+            return 0
+        order, held = self._order, self._messages
+        while order[-1] not in held:
+            order.pop()
+        return order[-1] - self._first()
+
+    def take_expired(self, started_before: float) -> list[ReceivedMessage]:
+        """The messages at the head that a listener has had since before a time, up to the first younger.
+
+        They stay here until they are removed.
+        """
+        expired: list[ReceivedMessage] = []
+        for queue_offset in self._order:
+            message = self._messages.get(queue_offset)
+            if message is None:
+                continue
+            if not 0 < message.started_at < started_before or len(expired) == EXPIRED_MAX:
+                break
+            expired.append(message)
+        return expired
+
+    # --- Orderly consumption ---
+
+    def take(self, count: int) -> list[ReceivedMessage]:
+        """Hand the first messages to the listener's side. None left: nobody works on this queue any more."""
+        taken: list[ReceivedMessage] = []
+        while self._messages and len(taken) < count:
+            message = self._messages.pop(self._first())
+            self._order.popleft()
+            self._taken[message.queue_offset] = message
+            taken.append(message)
+        if not taken:
+            self.consuming = False
+        return taken
+
+    def commit(self) -> int:
+        """Finish what was taken; the offset after it, NOTHING_HELD if nothing was taken."""
+        if not self._taken:
+            return NOTHING_HELD
+        last = max(self._taken)
+        self.message_count -= len(self._taken)
+        self.message_bytes -= sum(len(message.plain_body) for message in self._taken.values())
+        self._taken.clear()
+        return last + 1
+
+    def rollback(self) -> None:
+        """Put back all that was taken."""
+        self.take_back(list(self._taken.values()))
+
+    def take_back(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Put back some of what was taken, to be taken again."""
+        for message in messages:
+            if self._taken.pop(message.queue_offset, None) is not None:
+                self._messages[message.queue_offset] = message
+                self._insert(message.queue_offset)
+
+    def clear(self) -> None:
+        """Forget everything, for a queue that starts anew elsewhere."""
+        self._messages.clear()
+        self._order.clear()
+        self._taken.clear()
+        self.message_count = self.message_bytes = 0
+
+    # --- Looking ---
+
+    def is_lock_expired(self, now: float, lock_expiry_s: float) -> bool:
+        return now - self.last_lock_at > lock_expiry_s
+
+    def info(self, commit_offset: int, wall_ms_minus_monotonic_ms: float) -> ProcessQueueInfo:
+        """What a tool is told of this queue; its times are wall-clock milliseconds."""
+
+        def wall(moment: float) -> int:
+            return round(moment * 1000 + wall_ms_minus_monotonic_ms)
+
+        return ProcessQueueInfo(
+            commit_offset=commit_offset,
+            cached_msg_min_offset=min(self._messages, default=0),
+            cached_msg_max_offset=max(self._messages, default=0),
+            cached_msg_count=len(self._messages),
+            cached_msg_size_in_mi_b=self.message_bytes // MEBIBYTE,
+            transaction_msg_min_offset=min(self._taken, default=0),
+            transaction_msg_max_offset=max(self._taken, default=0),
+            transaction_msg_count=len(self._taken),
+            locked=self.locked,
+            try_unlock_times=self.unlock_tries,
+            last_lock_timestamp=wall(self.last_lock_at),
+            droped=self.dropped,
+            last_pull_timestamp=wall(self.last_pull_at),
+            last_consume_timestamp=wall(self.last_consume_at),
+        )

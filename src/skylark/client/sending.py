@@ -1,0 +1,272 @@
+"""Pure. One send, from choosing a queue to its receipts: what asyncio and blocking producers decide alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from skylark.client.hooks import Hooks, SendContext
+from skylark.client.latency import LatencyTable
+from skylark.client.namespace import without_namespace
+from skylark.client.preparing import Prepared, property_text
+from skylark.client.receipt import SendReceipt, receipts_of
+from skylark.client.retry import Step, is_reachable, may_be_done, next_step
+from skylark.client.routing import TopicRoute
+from skylark.client.selectors import RoundRobin, Selector
+from skylark.errors import BadMessage, BrokerError, NoRoute, RocketMQError, SendFailed
+from skylark.model.message import PROPERTY_UNIQUE_KEY, PROPERTY_WAIT
+from skylark.model.names import AUTO_CREATE_TOPIC
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.command import Buffer, RemotingCommand
+from skylark.protocol.send_frames import SendTemplate, batch_body
+from skylark.settings.client import ProducerSettings
+
+VIP_PORT_DISTANCE = 2
+
+
+class Sending:
+    """One send on its way: what is sent, where it was tried, and until when. Times are monotonic seconds."""
+
+    __slots__ = (
+        "address",
+        "argument",
+        "attempts_left",
+        "body",
+        "brokers",
+        "bytes",
+        "context",
+        "deadline",
+        "fixed_queue",
+        "is_batch",
+        "maybe_stored",
+        "members",
+        "properties",
+        "queue",
+        "selector",
+        "started",
+        "sys_flag",
+        "topic",
+        "tried_at",
+    )
+
+    def __init__(
+        self, members: Sequence[Prepared], *, started: float, deadline: float, attempts: int
+    ) -> None:
+        first = members[0]
+        self.members = members
+        self.topic = first.topic
+        self.is_batch = False
+        self.body: bytes = first.body
+        self.sys_flag = first.sys_flag
+        self.properties = first.properties
+        self.bytes = len(first.body)
+        self.started = started
+        self.deadline = deadline
+        self.attempts_left = attempts
+        self.fixed_queue: MessageQueue | None = None
+        self.selector: Selector | None = None
+        self.argument: Any = None
+        self.brokers: tuple[str, ...] = ()
+        self.maybe_stored = False
+        self.queue: MessageQueue | None = None
+        self.address = ""
+        self.tried_at = started
+        self.context: SendContext | None = None
+
+    def make_batch(self, unique_key: str, body_bytes_max: int) -> None:
+        """Make one batch of the members. Raises BadMessage if it is too large."""
+        self.is_batch = True
+        self.body = batch_body(
+            [(member.body, member.properties.encode(), member.message.flag) for member in self.members]
+        )
+        self.bytes = len(self.body)
+        if self.bytes > body_bytes_max:
+            raise BadMessage(
+                self.topic,
+                f"a batch of {len(self.members)} messages takes {self.bytes} bytes, {body_bytes_max} are "
+                "allowed: use split_into_batches",
+            )
+        wait = "true" if self.members[0].message.wait_for_store else "false"
+        self.properties = property_text([(PROPERTY_UNIQUE_KEY, unique_key), (PROPERTY_WAIT, wait)])
+
+    @property
+    def is_pinned(self) -> bool:
+        """Is the queue the caller's choice? Then there is one attempt: no other queue would do."""
+        return self.fixed_queue is not None or self.selector is not None
+
+    @property
+    def failed_broker(self) -> str | None:
+        return self.brokers[-1] if self.brokers else None
+
+
+class SendRules:
+    """What one producer decides about its sends. Its threads share the tables; a step is for one of them."""
+
+    def __init__(self, group: str, client_id: str, namespace: str, settings: ProducerSettings) -> None:
+        self.hooks = Hooks()
+        self.latencies = LatencyTable() if settings.avoid_slow_brokers else None
+        self._group = group
+        self._client_id = client_id
+        self._namespace = namespace
+        self._settings = settings
+        self._templates: dict[MessageQueue, SendTemplate] = {}
+
+    def choose(self, sending: Sending, route: TopicRoute, robin: RoundRobin, now: float) -> MessageQueue:
+        """Return the queue of the next attempt. Raises NoRoute, BadMessage."""
+        if sending.fixed_queue is not None:
+            return sending.fixed_queue
+        queues = route.write_queues
+        if not queues:
+            raise NoRoute(sending.topic, "none of its queues can be written to at present")
+        if sending.selector is not None:
+            return self._selected(sending, queues, sending.selector)
+        if self.latencies is None and not sending.brokers:
+            return robin.next(queues)
+        return robin.avoiding(queues, sending.failed_broker, self.latencies, now)
+
+    def _selected(
+        self, sending: Sending, queues: tuple[MessageQueue, ...], selector: Selector
+    ) -> MessageQueue:
+        """Ask the caller's selector, which knows topics without their namespace."""
+        message = sending.members[0].message
+        shown = queues
+        if self._namespace:
+            shown = tuple(MessageQueue(message.topic, each.broker_name, each.queue_id) for each in queues)
+        try:
+            chosen = selector(shown, message, sending.argument)
+        except Exception as error:
+            raise BadMessage(message.topic, f"select message queue threw exception: {error!r}") from error
+        if chosen is None:
+            raise BadMessage(message.topic, "select message queue return null.")
+        if not isinstance(chosen, MessageQueue) or chosen not in shown:
+            raise BadMessage(message.topic, f"the selector chose {chosen!r}, which is no queue of the topic")
+        return queues[shown.index(chosen)]
+
+    def begin(self, sending: Sending, queue: MessageQueue, address: str, now: float) -> None:
+        """Note an attempt, before anything is written. Raises what a hook's check raises."""
+        sending.queue = queue
+        sending.address = address
+        sending.tried_at = now
+        sending.attempts_left -= 1
+        sending.brokers = (*sending.brokers, queue.broker_name)
+        if self.hooks:
+            sending.context = SendContext(
+                self._group,
+                self._client_id,
+                [member.message for member in sending.members],
+                [member.unique_key for member in sending.members],
+                queue,
+                address,
+                len(sending.brokers),
+            )
+            self.hooks.before(sending.context)
+
+    def frame(
+        self, sending: Sending, opaque: int, born_ms: int, *, is_oneway: bool = False
+    ) -> tuple[bytes, Buffer]:
+        """Return the frame of the attempt that was begun. Raises BadMessage for text that is no Unicode."""
+        queue = sending.queue
+        assert queue is not None
+        template = self._templates.get(queue)
+        if template is None:
+            template = self._templates[queue] = SendTemplate(
+                group=self._group,
+                topic=sending.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                default_topic=AUTO_CREATE_TOPIC,
+                default_queues=self._settings.new_topic_queues,
+            )
+        first = sending.members[0]
+        try:
+            return template.frame(
+                opaque,
+                sending.body,
+                properties=sending.properties,
+                sys_flag=sending.sys_flag,
+                born_ms=born_ms,
+                flag=0 if sending.is_batch else first.message.flag,
+                reconsume_times=first.reconsume_times,
+                max_reconsume_times=first.max_reconsume_times,
+                is_batch=sending.is_batch,
+                is_oneway=is_oneway,
+            )
+        except UnicodeEncodeError as error:
+            raise BadMessage(sending.topic, f"its properties cannot be written as UTF-8: {error}") from None
+
+    def attempt_deadline(self, sending: Sending, now: float) -> float:
+        """Return until when this attempt may take: all that is left, or less if there will be another."""
+        limit_ms = self._settings.attempt_timeout_ms
+        if limit_ms is None or sending.attempts_left <= 0:
+            return sending.deadline
+        return min(sending.deadline, now + limit_ms / 1000)
+
+    def answered(self, sending: Sending, reply: RemotingCommand, now: float) -> list[SendReceipt]:
+        """Return what the answer means. Raises BrokerError, RemoteProtocolError: then call `failed`."""
+        queue = sending.queue
+        assert queue is not None
+        topic = without_namespace(self._namespace, sending.topic) if self._namespace else sending.topic
+        receipts = receipts_of(
+            reply, topic, queue.broker_name, [member.unique_key for member in sending.members]
+        )
+        if self.latencies is not None:
+            self.latencies.answered(queue.broker_name, (now - sending.tried_at) * 1000, now)
+        if sending.context is not None:
+            self._after(sending, now, receipts=receipts)
+        return receipts
+
+    def wants_better(self, sending: Sending, receipts: list[SendReceipt], now: float) -> bool:
+        """Is a message that was stored, but not as safely as asked, worth another attempt?"""
+        return (
+            self._settings.retry_when_not_stored
+            and not receipts[0].is_ok
+            and sending.attempts_left > 0
+            and now < sending.deadline
+        )
+
+    def failed(self, sending: Sending, error: RocketMQError, now: float) -> Step:
+        """Note a failed attempt and say what comes next. Raises SendFailed, with this cause, to give up."""
+        sending.maybe_stored |= may_be_done(error)
+        if self.latencies is not None and sending.queue is not None:
+            self.latencies.failed(sending.queue.broker_name, now, is_reachable=is_reachable(error))
+        if sending.context is not None:
+            self._after(sending, now, error=error)
+        step = next_step(error, attempts_left=sending.attempts_left, time_left_s=sending.deadline - now)
+        if not step.give_up:
+            return step
+        raise SendFailed(
+            sending.members[0].message.topic,
+            sending.brokers,
+            round((now - sending.started) * 1000),
+            str(error),
+            maybe_stored=sending.maybe_stored,
+            code=error.code if isinstance(error, BrokerError) else None,
+            remark=error.remark if isinstance(error, BrokerError) else "",
+        ) from error
+
+    def _after(
+        self,
+        sending: Sending,
+        now: float,
+        *,
+        receipts: Sequence[SendReceipt] = (),
+        error: BaseException | None = None,
+    ) -> None:
+        context, sending.context = sending.context, None
+        assert context is not None
+        context.receipts = list(receipts)
+        context.error = error
+        context.elapsed_ms = (now - sending.tried_at) * 1000
+        self.hooks.after(context)
+
+    def sent_oneway(self, sending: Sending, now: float) -> None:
+        """Note that a send that wants no answer has left."""
+        if sending.context is not None:
+            sending.context.is_oneway = True
+            self._after(sending, now)
+
+
+def vip_address(address: str) -> str:
+    """Return the address of a broker's fast port."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) - VIP_PORT_DISTANCE}"

@@ -1,0 +1,28 @@
+"""For tests of code that uses Skylark: real servers in the test's process, fixtures, a clock that you move.
+
+>>> with skylark.testing.broker() as namesrv:
+...     ...
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skylark.testing.clock import ManualClock
+    from skylark.testing.servers import EmbeddedServers, broker
+
+__all__ = ["EmbeddedServers", "ManualClock", "broker"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because pytest imports this package in every session, for its plugin.
+    if name == "ManualClock":
+        from skylark.testing.clock import ManualClock  # noqa: PLC0415
+
+        return ManualClock
+    if name in ("EmbeddedServers", "broker"):
+        from skylark.testing import servers  # noqa: PLC0415
+
+        return getattr(servers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,46 @@
+"""Every example runs against servers of ours, ends by itself, and complains about nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skylark.testing import EmbeddedServers
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+TIMEOUT_S = 90
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[EmbeddedServers]:
+    """With delays that a test can wait for: all levels are a second."""
+    levels = " ".join(["1s"] * 18)
+    with EmbeddedServers(store={"delay_levels": levels}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example(path: Path, servers: EmbeddedServers, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "NAMESRV_ADDR": servers.namesrv,
+        "PYTHONWARNINGS": "error",
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip(), "an example shows something"
+    assert "Traceback" not in done.stderr, done.stderr

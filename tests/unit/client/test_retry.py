@@ -1,0 +1,42 @@
+"""What comes after a failed attempt."""
+
+import pytest
+
+from skylark.client.retry import GIVE_UP, Step, is_reachable, may_be_done, next_step
+from skylark.errors import BrokerError, BrokerUnknown, ConnectFailed, ConnectionLost, NoRoute, RequestTimeout
+
+AGAIN = Step(give_up=False)
+AGAIN_WITH_ROUTE = Step(give_up=False, refresh_route=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (ConnectFailed("a", "refused"), AGAIN),
+        (ConnectionLost("a"), AGAIN),
+        (RequestTimeout("a", "SEND", 1), AGAIN),
+        (BrokerError.for_code(2), AGAIN),
+        (BrokerError.for_code(14), AGAIN),
+        (BrokerError.for_code(17), AGAIN_WITH_ROUTE),
+        (BrokerUnknown("a"), AGAIN_WITH_ROUTE),
+        (BrokerError.for_code(13), GIVE_UP),
+        (BrokerError.for_code(4242), GIVE_UP),
+        (NoRoute("t"), GIVE_UP),
+    ],
+)
+def test_the_error_says_whether_to_try_again(error: BrokerError, step: Step) -> None:
+    assert next_step(error, attempts_left=1, time_left_s=1.0) == step
+    assert next_step(error, attempts_left=0, time_left_s=1.0) == GIVE_UP
+    assert next_step(error, attempts_left=1, time_left_s=0.0) == GIVE_UP
+
+
+def test_only_what_may_have_reached_the_broker_may_be_done() -> None:
+    assert may_be_done(ConnectionLost("a"))
+    assert may_be_done(RequestTimeout("a", "SEND", 1))
+    assert not may_be_done(ConnectFailed("a", "refused"))
+    assert not may_be_done(BrokerError(1))
+
+
+def test_a_broker_that_refuses_is_worse_than_one_that_is_away() -> None:
+    assert not is_reachable(BrokerError(1))
+    assert is_reachable(ConnectFailed("a", "refused"))
