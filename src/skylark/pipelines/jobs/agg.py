@@ -1,0 +1,78 @@
+"""`agg`: windowed aggregates of a stream, to a table or to a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skylark.errors import SettingsError
+from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs.etl import transform as decoded_rows
+from skylark.pipelines.jobs.places import Input, Output, write_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Over which stretch of time rows are gathered, and how long latecomers are waited for."""
+
+    length: str = "1 minute"
+    slide: str | None = None
+    watermark: str = "2 minutes"
+    time: str = "bornTimestamp"
+
+
+def transform(df: DataFrame, *, window: Window, by: Sequence[str], metrics: Sequence[str]) -> DataFrame:
+    """One row per window and group: `windowStart`, `windowEnd`, the groups, the metrics. Pure.
+
+    Raises SettingsError for a time column that is not there.
+    """
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    if window.time not in df.columns:
+        raise SettingsError("time", f"there is no column {window.time}; there are {', '.join(df.columns)}")
+    if not metrics:
+        raise SettingsError("metrics", "give at least one, such as 'count(*) as messages'")
+    frame = F.window(window.time, window.length, window.slide or window.length)
+    grouped = df.withWatermark(window.time, window.watermark).groupBy(frame, *[F.expr(each) for each in by])
+    totals = grouped.agg(*[F.expr(each) for each in metrics])
+    rest = [f"`{name}`" for name in totals.columns if name != "window"]
+    return totals.select(
+        F.col("window.start").alias("windowStart"), F.col("window.end").alias("windowEnd"), *rest
+    )
+
+
+def agg(
+    spark: SparkSession,
+    source: Input,
+    output: Output,
+    *,
+    state: Path,
+    window: Window,
+    by: Sequence[str] = (),
+    metrics: Sequence[str] = ("count(*) as messages",),
+    decode: str | None = None,
+    schema: str = "auto",
+    once: bool,
+    trigger: str = "10s",
+    watch: running.Watch | None = None,
+) -> running.Summary:
+    """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError.
+
+    A window is written when the watermark has passed it: with `once` the last ones wait for the next run.
+    """
+    if decode is None:
+        df = source.read_stream(spark)
+    else:
+        decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
+        df = decoded_rows(source.read_stream(spark, **decoding))
+    totals = transform(df, window=window, by=by, metrics=metrics)
+    writer = write_stream(totals, output, source.namesrv).outputMode("append")
+    query = running.start(writer, "agg", state, once=once, trigger=trigger)
+    summary = running.run("agg", {"agg": query}, state=state, watch=watch)
+    summary.details = {"to": str(output)}
+    return summary

@@ -1,0 +1,116 @@
+"""`archive`: topics to a Delta table or Parquet files, every message once, by the fast path."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skylark.errors import SettingsError
+from skylark.pipelines import table
+from skylark.pipelines.archive_log import SWEEP_AFTER_HOURS
+from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs.places import Input, Output, table_options
+from skylark.pipelines.schema import COLUMNS, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_BYTES_PER_TRIGGER = "1GB"
+"""Of a batch: none of it is held in memory, and small batches make small files."""
+PARTITION_BY = "dt,topic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upkeep:
+    """What is done to the archive beside adding to it."""
+
+    compact_every_s: float | None = None
+    keep_days: int | None = None
+    sweep_after_hours: int = SWEEP_AFTER_HOURS
+
+
+def options(source: Input, output: Output) -> dict[str, str]:
+    """The sink's options for what is read. Raises SettingsError."""
+    if not output.is_table:
+        raise SettingsError("to", f"{output}: an archive is delta:DIR or parquet:DIR")
+    columns = output.options.get("columns") or ",".join(COLUMNS)
+    if unknown := [name for name in columns.split(",") if name not in COLUMNS]:
+        raise SettingsError("columns", f"no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    return table_options(
+        output,
+        columns=columns,
+        partitionBy=output.options.get("partitionBy", PARTITION_BY),
+        runId=uuid.uuid4().hex[:12],
+        source=msgspec.json.encode(source_options(source)).decode(),
+    )
+
+
+def source_options(source: Input) -> dict[str, str]:
+    """For the stream of ranges, and for reading them."""
+    return {"maxBytesPerTrigger": MAX_BYTES_PER_TRIGGER, **source.source_options(is_stream=True)}
+
+
+def archive(
+    spark: SparkSession,
+    source: Input,
+    output: Output,
+    *,
+    state: Path,
+    once: bool,
+    trigger: str = "30s",
+    upkeep: Upkeep | None = None,
+    watch: running.Watch | None = None,
+) -> running.Summary:
+    """Archive until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
+    upkeep = upkeep or Upkeep()
+    sink = options(source, output)
+    settings = table.read_options(sink)
+    table.prepare(settings, spark_schema(COLUMNS))
+    before = settings.log().facts()
+    ranges = spark.readStream.format("rocketmq").options(**source_options(source), mode="ranges").load()
+    writer = ranges.writeStream.format(table.FORMAT).options(**sink)
+    query = running.start(writer, "archive", state, once=once, trigger=trigger)
+    last_compaction = time.monotonic()
+
+    def compact_now_and_then() -> None:
+        nonlocal last_compaction
+        every_s = upkeep.compact_every_s
+        if every_s is not None and time.monotonic() - last_compaction >= every_s:
+            settings.log().compact()
+            last_compaction = time.monotonic()
+
+    summary = running.run(
+        "archive", {"archive": query}, state=state, watch=watch, now_and_then=compact_now_and_then
+    )
+    after = settings.log().facts()
+    details: dict[str, Any] = {
+        "to": str(output),
+        "rows": after.rows - before.rows,
+        "files": after.files - before.files,
+        "bytes": after.bytes - before.bytes,
+    }
+    summary.messages = after.rows - before.rows
+    if upkeep.compact_every_s is not None:
+        details["compacted"] = settings.log().compact()
+    if upkeep.keep_days is not None:
+        details["files_expired"] = settings.log().keep_days(upkeep.keep_days, datetime.now(UTC))
+    summary.details = details
+    return summary
+
+
+def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> running.Summary:
+    """Remove files that no batch names: what failed, repeated and speculative tasks left."""
+    started = time.monotonic()
+    removed = table.read_options(table_options(output)).log().sweep(older_than_hours, dry_run=dry_run)
+    return running.Summary(
+        pipeline="archive",
+        status="would sweep" if dry_run else "swept",
+        seconds=round(time.monotonic() - started, 2),
+        details={"to": str(output), "files": removed},
+    )

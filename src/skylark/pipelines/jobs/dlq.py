@@ -1,0 +1,252 @@
+"""`dlq`: look through a group's dead letters, take them out, send chosen ones again, and keep book of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from skylark.atomic_file import write_file
+from skylark.errors import SettingsError
+from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
+from skylark.model.names import dead_letter_topic, topic_fault
+from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs.places import Input, Output, write_batch
+from skylark.pipelines.jobs.replay import read_delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ORIGINAL = "original"
+ORIGIN_TOPIC = "RETRY_TOPIC"
+ORIGIN_ID = "ORIGIN_MESSAGE_ID"
+PLACE = ("deadTopic", "brokerName", "queueId", "queueOffset")
+"""What names a dead letter."""
+Edit = Callable[["DataFrame"], "DataFrame"]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A resend that has been decided: it is carried out whole, by a later run if need be."""
+
+    id: str
+    dead_topic: str
+    rows: str
+    """Where the chosen messages are, as they will be sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resend:
+    """What is sent again, where to, and how fast."""
+
+    where: str | None = None
+    to: str = ORIGINAL
+    rate: str | None = None
+    edit: Edit | None = None
+    again: bool = False
+    """Also those that were sent again before."""
+
+    def __post_init__(self) -> None:
+        if self.to != ORIGINAL and (fault := topic_fault(self.to)):
+            raise SettingsError("to", f"{self.to!r}: {fault}")
+
+
+def dead_input(source: Input, group: str | None) -> Input:
+    """The dead letters of one group, or of all."""
+    topic = dead_letter_topic(group) if group else f"{DEAD_LETTER_TOPIC_PREFIX}.*"
+    return dataclasses.replace(source, topic=topic)
+
+
+def transform(df: DataFrame) -> DataFrame:
+    """Dead letters with what matters of them as columns. Pure."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    group = F.expr(f"substring(topic, {len(DEAD_LETTER_TOPIC_PREFIX) + 1})")
+    return df.select(
+        group.alias("group"),
+        F.col("topic").alias("deadTopic"),
+        "brokerName",
+        "queueId",
+        "queueOffset",
+        F.col("properties")[ORIGIN_TOPIC].alias("originTopic"),
+        F.coalesce(F.col("properties")[ORIGIN_ID], "msgId").alias("originId"),
+        "uniqKey",
+        "tags",
+        "keys",
+        "reconsumeTimes",
+        "bornTimestamp",
+        "storeTimestamp",
+        F.col("body").cast("string").alias("text"),
+        "body",
+        "properties",
+    )
+
+
+def overview(letters: DataFrame) -> DataFrame:
+    """By group and topic: how many, since when, until when. Pure."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return (
+        letters.groupBy("group", "originTopic")
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum(F.length("body")).alias("bytes"),
+            F.min("storeTimestamp").alias("oldest"),
+            F.max("storeTimestamp").alias("newest"),
+            F.max("reconsumeTimes").alias("reconsumeTimes"),
+        )
+        .orderBy("group", "originTopic")
+    )
+
+
+def chosen(letters: DataFrame, where: str | None) -> DataFrame:
+    """The letters that a condition picks; `text`, `keys`, `originTopic` … are its columns. Pure."""
+    return letters.where(where) if where else letters
+
+
+def outgoing(letters: DataFrame, to: str) -> DataFrame:
+    """Letters as messages to send: where to, and where they came from. Pure."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    spent = F.array(*[F.lit(name) for name in (ORIGIN_TOPIC, ORIGIN_ID, "UNIQ_KEY", "DELAY")])
+    kept = F.map_filter("properties", lambda name, _: ~F.array_contains(spent, name))
+    story = F.create_map(
+        *[F.lit("DLQ_ORIGIN_TOPIC"), F.col("deadTopic")],
+        *[F.lit("DLQ_ORIGIN_MESSAGE_ID"), F.coalesce("originId", F.lit("unknown"))],
+    )
+    target = F.col("originTopic") if to == ORIGINAL else F.lit(to)
+    return letters.select(
+        target.alias("topic"),
+        "body",
+        "tags",
+        "keys",
+        F.map_concat(kept, story).alias("properties"),
+        "deadTopic",
+        "brokerName",
+        "queueId",
+        "queueOffset",
+        "originId",
+    )
+
+
+# --- Sending again ---
+
+
+def resend(
+    spark: SparkSession, source: Input, group: str, wanted: Resend, *, state: Path, audit: Output
+) -> running.Summary:
+    """Send chosen dead letters again, each once, and write each down. Raises SettingsError, RocketMQError.
+
+    What is chosen is fixed before the first is sent. A run that was stopped is completed by the next one,
+    whose repeated messages have the same unique keys; then the next one's own choice follows.
+    """
+    if source.namesrv is None:
+        raise SettingsError("namesrv", "messages are sent to a cluster: give --namesrv")
+    started = time.monotonic()
+    left_over = [
+        _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit) for plan in _open_plans(state)
+    ]
+    letters = pending(spark, source, group, wanted, audit)
+    plan = _decide(letters, dead_letter_topic(group), wanted, state)
+    sent = _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit)
+    return running.Summary(
+        pipeline="dlq",
+        seconds=round(time.monotonic() - started, 2),
+        batches=1 + len(left_over),
+        messages=sent + sum(left_over),
+        state=str(state),
+        details={
+            "group": group,
+            "to": wanted.to,
+            "audit": str(audit),
+            "resumed": sum(left_over),
+            "plan": plan.id,
+        },
+    )
+
+
+def pending(spark: SparkSession, source: Input, group: str, wanted: Resend, audit: Output) -> DataFrame:
+    """The letters that a resend would choose now."""
+    letters = chosen(transform(dead_input(source, group).read(spark)), wanted.where)
+    return letters if wanted.again else _without_audited(spark, letters, audit)
+
+
+def export(spark: SparkSession, source: Input, output: Output, where: str | None) -> running.Summary:
+    """Dead letters to a table or a topic. Raises SettingsError, RocketMQError."""
+    started = time.monotonic()
+    letters = chosen(transform(source.read(spark)), where)
+    if not output.is_table:
+        letters = letters.select("body", "tags", "keys", "properties")
+    try:
+        write_batch(letters, output, source.namesrv)
+    except Exception as error:
+        raise running.plain_error(error) from error
+    seconds = round(time.monotonic() - started, 2)
+    count = letters.count()
+    return running.Summary(pipeline="dlq", seconds=seconds, messages=count, details={"to": str(output)})
+
+
+def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> DataFrame:
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    if not DeltaTable.is_deltatable(audit.where):
+        return letters
+    done = read_delta(spark, audit.path).select(*PLACE)
+    return letters.join(done, list(PLACE), "left_anti")
+
+
+def _decide(letters: DataFrame, dead_topic: str, wanted: Resend, state: Path) -> Plan:
+    plan_id = uuid.uuid4().hex
+    rows = outgoing(letters, wanted.to)
+    if wanted.edit is not None:
+        rows = wanted.edit(rows)
+        missing = {"topic", "body", *PLACE} - set(rows.columns)
+        if missing:
+            raise SettingsError("edit", f"the edited rows have lost {', '.join(sorted(missing))}")
+    folder = state / "plans" / plan_id
+    rows.write.parquet(str(folder / "rows"))
+    plan = Plan(plan_id, dead_topic, str(folder / "rows"))
+    write_file(folder / "plan.json", msgspec.json.encode(plan))
+    return plan
+
+
+def _open_plans(state: Path) -> list[Plan]:
+    found = sorted((state / "plans").glob("*/plan.json"))
+    open_ones = [path for path in found if not (path.parent / "done").exists()]
+    return [msgspec.json.decode(path.read_bytes(), type=Plan) for path in open_ones]
+
+
+def _carry_out(
+    spark: SparkSession, plan: Plan, namesrv: str, rate: str | None, state: Path, audit: Output
+) -> int:
+    """Send, write down, close the plan; each step may be repeated."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    rows = spark.read.parquet(plan.rows)
+    if homeless := rows.where("topic is null").count():
+        raise SettingsError("to", f"{homeless} of the letters do not say from which topic: name one")
+    count = rows.count()
+    options = {"exactlyOnce": "keys", **({"rowsPerSecond": rate} if rate else {})}
+    messages = rows.drop("deadTopic", "originId")
+    try:
+        if count:
+            ordered = messages.coalesce(1) if rate else messages
+            write_batch(ordered, Output(kind="topic", options=options), namesrv, batch_name=plan.id)
+            book = rows.select(
+                *PLACE,
+                "originId",
+                F.col("topic").alias("sentTo"),
+                F.sha2("body", 256).alias("bodySha256"),
+                F.lit(plan.id).alias("plan"),
+                F.current_timestamp().alias("sentAt"),
+            )
+            write_batch(book, audit, namesrv, batch_name=plan.id)
+    except Exception as error:
+        raise running.plain_error(error) from error
+    (state / "plans" / plan.id / "done").touch()
+    return count

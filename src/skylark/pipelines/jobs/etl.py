@@ -1,0 +1,73 @@
+"""`etl`: decode bodies, select, filter; what does not decode is kept aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs.places import Input, Output, write_stream
+from skylark.pipelines.schema import REJECTS, VALUE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ORIGIN = ("topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "bornTimestamp", "storeTimestamp")
+"""What of a message stays beside the fields of its body; a field of the same name takes its place."""
+
+
+def transform(df: DataFrame, *, select: Sequence[str] = (), where: str | None = None) -> DataFrame:
+    """The fields of decoded bodies as columns, after what the message says of itself. Pure."""
+    decoded = df.where(f"{REJECTS} is null")
+    fields = df.select(f"{VALUE}.*").columns if df.schema[VALUE].dataType.typeName() == "struct" else []
+    values = [f"{VALUE}.`{name}`" for name in fields] or [VALUE]
+    origin = [name for name in ORIGIN if name in df.columns and name not in fields]
+    flat = decoded.select(*origin, *values)
+    filtered = flat.where(where) if where else flat
+    return filtered.selectExpr(*select) if select else filtered
+
+
+def rejected(df: DataFrame) -> DataFrame:
+    """Messages whose bodies do not decode, as they are, with a property that says where they were. Pure."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
+    return df.where(f"{REJECTS} is not null").select(
+        *ORIGIN,
+        F.col(REJECTS).alias("body"),
+        F.map_concat(
+            F.coalesce("properties", F.create_map().cast("map<string,string>")),
+            F.create_map(F.lit("REJECTED_FROM"), place),
+        ).alias("properties"),
+    )
+
+
+def etl(
+    spark: SparkSession,
+    source: Input,
+    output: Output,
+    *,
+    state: Path,
+    decode: str = "json",
+    schema: str = "auto",
+    select: Sequence[str] = (),
+    where: str | None = None,
+    rejects: Output | None = None,
+    once: bool,
+    trigger: str = "10s",
+    watch: running.Watch | None = None,
+) -> running.Summary:
+    """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
+    decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
+    df = source.read_stream(spark, **decoding)
+    writers = {"rows": write_stream(transform(df, select=select, where=where), output, source.namesrv)}
+    if rejects is not None:
+        writers["rejects"] = write_stream(rejected(df), rejects, source.namesrv)
+    queries = {
+        name: running.start(writer, name, state, once=once, trigger=trigger)
+        for name, writer in writers.items()
+    }
+    summary = running.run("etl", queries, state=state, watch=watch)
+    summary.details = {"to": str(output), "rejects": str(rejects) if rejects is not None else "dropped"}
+    return summary

@@ -1,0 +1,268 @@
+"""`pipeline.yml`: read, checked, and refused with the line that is wrong. Nothing of Spark is needed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from skylark.errors import SettingsError
+from skylark.pipelines.options import parse_bytes, parse_duration_ms
+
+SOURCE_KEYS = ("namesrv", "path", "topic", "start", "group", "tags", "sql92", "limit", "options")
+LIMIT_KEYS = ("bytes", "rows")
+STEPS = ("decode", "sql", "dedup", "python")
+SINKS = ("delta", "parquet", "rocketmq", "console")
+REJECT_KEYS = ("topic", "table")
+ON_FAIL = ("reject", "drop", "warn", "fail")
+ON_ERROR = ("rejects", "drop", "fail")
+TOP = ("name", "source", "steps", "sinks", "rejects", "trigger", "quality")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step, and where it stands in the file."""
+
+    kind: str
+    value: Any
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkEntry:
+    """Where rows go, with the options of its kind."""
+
+    kind: str
+    options: Mapping[str, Any]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What must be true of a row, and what becomes of one of which it is not."""
+
+    expect: str
+    on_fail: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineFile:
+    """A pipeline as its file says it."""
+
+    path: Path
+    name: str
+    source: Mapping[str, Any]
+    steps: Sequence[Step] = ()
+    sinks: Sequence[SinkEntry] = ()
+    rejects: Mapping[str, str] = field(default_factory=dict)
+    trigger: str = "10s"
+    quality: Sequence[Rule] = ()
+
+    def fail(self, line: int, reason: str) -> NoReturn:
+        """Raises SettingsError that names file and line."""
+        raise SettingsError(f"{self.path}:{line}", reason)
+
+
+class _Lined(dict[str, Any]):
+    """A mapping that knows on which line it begins, and each of its keys."""
+
+    line = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, int] = {}
+
+    def line_of(self, key: str) -> int:
+        return self.lines.get(key, self.line)
+
+
+class _Reader:
+    """Turns YAML into plain values, and says where they stand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fail(self, line: int, reason: str) -> NoReturn:
+        raise SettingsError(f"{self.path}:{line}", reason)
+
+    def read(self) -> Any:
+        try:
+            node = yaml.compose(self.path.read_text(), Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = mark.line + 1 if mark is not None else 1
+            self.fail(line, f"this is no YAML: {error.problem or error.context}")
+        except yaml.YAMLError as error:
+            self.fail(1, f"this is no YAML: {error}")
+        except UnicodeDecodeError as error:
+            self.fail(1, f"this is no text: {error}")
+        if node is None:
+            self.fail(1, "the file is empty; it needs at least source and sinks")
+        return self._value(node)
+
+    def _value(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            found = _Lined()
+            found.line = node.start_mark.line + 1
+            for key_node, value_node in node.value:
+                key, line = str(key_node.value), key_node.start_mark.line + 1
+                if key in found:
+                    self.fail(line, f"{key} is there twice")
+                found[key] = self._value(value_node)
+                found.lines[key] = line
+            return found
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item) for item in node.value]
+        return yaml.SafeLoader("").construct_object(node)
+
+    def mapping(self, value: Any, what: str, line: int, known: Sequence[str]) -> _Lined:
+        """A mapping with only known keys."""
+        if not isinstance(value, _Lined):
+            self.fail(line, f"{what} is {_kind(value)}; it must be a mapping with {', '.join(known)}")
+        for key in value:
+            if key not in known:
+                self.fail(value.line_of(key), f"{what} has no {key!r}{_hint(key, known)}")
+        return value
+
+    def one_of(self, value: Any, known: Sequence[str], what: str, line: int) -> tuple[str, Any, int]:
+        """The single key of a list's item, such as `- sql: …`."""
+        if not isinstance(value, _Lined) or len(value) != 1:
+            self.fail(
+                value.line if isinstance(value, _Lined) else line,
+                f"a {what} is one of {', '.join(known)}, as in `- {known[0]}: …`",
+            )
+        [key] = value
+        if key not in known:
+            self.fail(value.line, f"there is no {what} {key!r}{_hint(key, known)}")
+        return key, value[key], value.line
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else repr(value)
+
+
+def load_pipeline(path: Path) -> PipelineFile:
+    """Raises SettingsError that names the line, OSError."""
+    reader = _Reader(path)
+    top = reader.mapping(reader.read(), "the file", 1, TOP)
+    for needed in ("source", "sinks"):
+        if needed not in top:
+            reader.fail(1, f"there is no {needed}")
+    trigger = str(top.get("trigger", "10s"))
+    _checked(reader, top.line_of("trigger"), "trigger", lambda: parse_duration_ms(trigger))
+    return PipelineFile(
+        path=path,
+        name=str(top.get("name") or path.stem),
+        source=_source(reader, top),
+        steps=_steps(reader, top),
+        sinks=_sinks(reader, top),
+        rejects=_rejects(reader, top),
+        trigger=trigger,
+        quality=_quality(reader, top),
+    )
+
+
+def _checked(reader: _Reader, line: int, what: str, parse: Callable[[], Any]) -> None:
+    try:
+        parse()
+    except ValueError as error:
+        reader.fail(line, f"{what}: {error}")
+
+
+def _source(reader: _Reader, top: _Lined) -> Mapping[str, Any]:
+    source = reader.mapping(top["source"], "source", top.line_of("source"), SOURCE_KEYS)
+    if not source.get("topic"):
+        reader.fail(source.line, "source has no topic")
+    if "limit" in source:
+        limit = reader.mapping(source["limit"], "limit", source.line_of("limit"), LIMIT_KEYS)
+        if "bytes" in limit:
+            _checked(reader, limit.line_of("bytes"), "bytes", lambda: parse_bytes(str(limit["bytes"])))
+    return source
+
+
+def _list(reader: _Reader, top: _Lined, name: str) -> list[Any]:
+    items = top.get(name) or []
+    if not isinstance(items, list):
+        reader.fail(top.line_of(name), f"{name} is {_kind(items)}; it must be a list")
+    return items
+
+
+def _steps(reader: _Reader, top: _Lined) -> list[Step]:
+    steps = []
+    for number, item in enumerate(_list(reader, top, "steps")):
+        kind, value, line = reader.one_of(item, STEPS, "step", top.line_of("steps"))
+        if kind == "decode":
+            value = reader.mapping(value, "decode", line, ("format", "schema", "on_error"))
+            if number:
+                reader.fail(line, "decode must be the first step: it looks at the body as it was sent")
+            _choice(reader, value, "format", ("json", "text"))
+            _choice(reader, value, "on_error", ON_ERROR)
+        elif kind == "dedup":
+            value = reader.mapping(value, "dedup", line, ("keys", "within", "time"))
+            if not isinstance(value.get("keys"), list) or not value["keys"]:
+                reader.fail(line, "dedup needs keys, a list of columns")
+        elif kind == "sql" and "input" not in str(value):
+            reader.fail(line, "the step reads from `input`: select … from input …")
+        elif kind == "python" and ":" not in str(value):
+            reader.fail(line, f"{value!r}: write file.py:function")
+        steps.append(Step(kind=kind, value=value, line=line))
+    return steps
+
+
+def _choice(reader: _Reader, value: _Lined, name: str, known: Sequence[str]) -> None:
+    if name in value and value[name] not in known:
+        reader.fail(value.line_of(name), f"{name} is {value[name]!r}{_hint(str(value[name]), known)}")
+
+
+def _sinks(reader: _Reader, top: _Lined) -> list[SinkEntry]:
+    sinks = []
+    for item in _list(reader, top, "sinks"):
+        if item == "console":
+            sinks.append(SinkEntry(kind="console", options={}, line=top.line_of("sinks")))
+            continue
+        kind, value, line = reader.one_of(item, SINKS, "sink", top.line_of("sinks"))
+        if kind in ("delta", "parquet"):
+            value = reader.mapping(value, kind, line, ("path", "partition", "compact", "columns", "codec"))
+            if not value.get("path"):
+                reader.fail(line, f"{kind} has no path")
+            compact = str(value.get("compact", "1h"))
+            _checked(reader, value.line_of("compact"), "compact", partial(parse_duration_ms, compact))
+        elif kind == "rocketmq":
+            if not isinstance(value, _Lined) or not (value.get("topic")):
+                reader.fail(line, "rocketmq has no topic")
+        sinks.append(SinkEntry(kind=kind, options=value or {}, line=line))
+    if not sinks:
+        reader.fail(top.line_of("sinks"), "there is no sink")
+    return sinks
+
+
+def _rejects(reader: _Reader, top: _Lined) -> Mapping[str, str]:
+    if "rejects" not in top:
+        return {}
+    return reader.mapping(top["rejects"], "rejects", top.line_of("rejects"), REJECT_KEYS)
+
+
+def _quality(reader: _Reader, top: _Lined) -> list[Rule]:
+    rules = []
+    for item in _list(reader, top, "quality"):
+        rule = reader.mapping(item, "a rule", top.line_of("quality"), ("expect", "on_fail"))
+        if not rule.get("expect"):
+            reader.fail(rule.line, "a rule needs expect, a condition such as `orderId is not null`")
+        _choice(reader, rule, "on_fail", ON_FAIL)
+        rules.append(Rule(expect=str(rule["expect"]), on_fail=rule.get("on_fail", "reject"), line=rule.line))
+    return rules

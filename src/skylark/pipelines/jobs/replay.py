@@ -1,0 +1,166 @@
+"""`replay`: messages of a stretch of time go to a topic again, from the broker, store files or an archive."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from skylark.errors import SettingsError
+from skylark.pipelines.archive_files import DATE
+from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs.places import Input, Output, write_batch
+from skylark.pipelines.options import parse_time_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SENT = ("body", "tags", "keys", "properties")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """From a time on and before another, and which messages of it."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+    where: str | None = None
+
+    @staticmethod
+    def parse(since: str | None, until: str | None, where: str | None, now_ms: int) -> Stretch:
+        """Raises SettingsError."""
+        try:
+            since_ms = parse_time_ms(since, now_ms) if since else None
+            until_ms = parse_time_ms(until, now_ms) if until else None
+        except ValueError as error:
+            raise SettingsError("from" if since else "to", str(error)) from None
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+            raise SettingsError("from", f"{since} is not before {until}")
+        return Stretch(since_ms=since_ms, until_ms=until_ms, where=where)
+
+
+def transform(df: DataFrame, stretch: Stretch, *, keep_times: bool = False) -> DataFrame:
+    """What is sent: bodies and properties, and the place each came from, which identifies it. Pure."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    for limit_ms, is_after in ((stretch.since_ms, True), (stretch.until_ms, False)):
+        if limit_ms is not None:
+            moment = F.lit(datetime.fromtimestamp(limit_ms / 1000, UTC))
+            stored = F.col("storeTimestamp")
+            df = df.where(stored >= moment if is_after else stored < moment)
+    if stretch.where:
+        df = df.where(stretch.where)
+    times = ["bornTimestamp"] if keep_times else []
+    return df.select(*SENT, "topic", "brokerName", "queueId", "queueOffset", *times)
+
+
+def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: Stretch) -> DataFrame:
+    """An archive as rows; files of other topics and days are not opened. Raises SettingsError."""
+    topics = topic.split(",") if topic else None
+    first, last = (
+        None if limit is None else datetime.fromtimestamp(limit / 1000, UTC).date()
+        for limit in (stretch.since_ms, stretch.until_ms)
+    )
+
+    def is_wanted(partition: Mapping[str, Any]) -> bool:
+        day = partition.get(DATE)
+        return (topics is None or partition.get("topic", topics[0]) in topics) and (
+            day is None or ((first is None or day >= first) and (last is None or day <= last))
+        )
+
+    if archive.kind == "delta":
+        df = read_delta(spark, archive.path, is_wanted)
+    elif archive.kind == "parquet":
+        df = spark.read.parquet(archive.where)
+    else:
+        raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
+    return df.where(df["topic"].isin(*topics)) if topics else df
+
+
+def read_delta(
+    spark: SparkSession, path: Path, is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True
+) -> DataFrame:
+    """The newest version of a Delta table, without a jar: Spark is given the files that the log names."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+    from pyspark.sql.types import StringType, StructType  # noqa: PLC0415
+
+    if not DeltaTable.is_deltatable(str(path)):
+        raise SettingsError("archive", f"there is no Delta table in {path}")
+    delta = DeltaTable(path)
+    schema = StructType.fromJson(msgspec.json.decode(delta.schema().to_json()))
+    names = delta.metadata().partition_columns
+    files, values = [], []
+    for action in pa.table(delta.get_add_actions()).to_pylist():
+        partition = action.get("partition") or {}
+        if is_wanted(partition):
+            file = path / unquote(action["path"])
+            files.append(str(file))
+            texts = [None if partition[name] is None else str(partition[name]) for name in names]
+            values.append((file.name, *texts))
+    if not files:
+        return spark.createDataFrame([], schema)
+    stored = StructType([field for field in schema.fields if field.name not in names])
+    rows = spark.read.schema(stored).parquet(*files).select("*", "_metadata.file_name")
+    if not names:
+        return rows.drop("file_name")
+    texts_of = StructType().add("file_name", StringType())
+    for name in names:
+        texts_of = texts_of.add(name, StringType())
+    partitions = spark.createDataFrame(values, texts_of)
+    columns = [F.col(f"`{field.name}`").cast(field.dataType) for field in schema.fields]
+    return rows.join(F.broadcast(partitions), "file_name").select(*columns)
+
+
+def replay(
+    spark: SparkSession,
+    df: DataFrame,
+    output: Output,
+    stretch: Stretch,
+    *,
+    namesrv: str,
+    state: Path | None = None,
+    rate: str | None = None,
+    keep_times: bool = False,
+) -> running.Summary:
+    """Send the messages of a stretch once more. Raises SettingsError, RocketMQError.
+
+    With a state directory a replay that is run again gives its messages the same unique keys.
+    """
+    started = time.monotonic()
+    rows = transform(df, stretch, keep_times=keep_times)
+    options = {"keepTimes": str(keep_times).lower()}
+    if rate is not None:
+        rows = rows.coalesce(1)  # the rate is a task's: one task makes it the whole's
+        options["rowsPerSecond"] = rate
+    if state is not None:
+        options |= {"exactlyOnce": "keys"}
+    target = dataclasses.replace(output, options={**output.options, **options})
+    counted = rows.count()
+    try:
+        write_batch(rows, target, namesrv, batch_name=str(state) if state is not None else None)
+    except Exception as error:
+        raise running.plain_error(error) from error
+    return running.Summary(
+        pipeline="replay",
+        seconds=round(time.monotonic() - started, 2),
+        batches=1,
+        messages=counted,
+        state=str(state) if state is not None else None,
+        details={"to": str(output)},
+    )
+
+
+def source_input(source: Input, stretch: Stretch) -> Input:
+    """The same input, its ends narrowed to the stretch, so that nothing else is read."""
+    start = source.start or (str(stretch.since_ms) if stretch.since_ms is not None else None)
+    end = source.end or (str(stretch.until_ms) if stretch.until_ms is not None else None)
+    return dataclasses.replace(source, start=start, end=end)

@@ -1,0 +1,287 @@
+"""`run pipeline.yml`: a pipeline of one's own, from its declarative form.
+
+Every sink, and the rejects, is a query of its own with its own checkpoint: one that is slow holds none up,
+and each delivers what its kind promises.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skylark.errors import SettingsError
+from skylark.pipelines import table
+from skylark.pipelines.jobs import etl, running
+from skylark.pipelines.jobs.pipeline_file import PipelineFile, SinkEntry, Step
+from skylark.pipelines.jobs.places import Input, Output, parse_output, table_options, write_stream
+from skylark.pipelines.options import parse_duration_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+REASON = "REJECTED_BECAUSE"
+QUALITY = "quality"
+MESSAGE_COLUMNS = ("topic", "keys", "tags")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a pipeline makes of its source: good rows, and those that are put aside."""
+
+    rows: DataFrame
+    rejects: DataFrame | None
+
+
+def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
+    """Raises SettingsError."""
+    given = pipeline.source
+    limit = given.get("limit") or {}
+    options = {str(name): str(value) for name, value in (given.get("options") or {}).items()}
+    if "bytes" in limit:
+        options["maxBytesPerTrigger"] = str(limit["bytes"])
+    if "rows" in limit:
+        options["maxRowsPerTrigger"] = str(limit["rows"])
+    path = given.get("path")
+    return Input(
+        namesrv=None if path else str(given.get("namesrv") or namesrv or "") or None,
+        store=_beside(pipeline, path) if path else None,
+        topic=str(given["topic"]),
+        start=given.get("start"),
+        group=given.get("group"),
+        tags=given.get("tags"),
+        sql92=given.get("sql92"),
+        options=options,
+    )
+
+
+def _beside(pipeline: PipelineFile, name: str) -> Path:
+    """Paths in the file are meant from where the file is."""
+    return pipeline.path.absolute().parent / Path(name).expanduser()
+
+
+def decoding(pipeline: PipelineFile) -> dict[str, str]:
+    """The source's options for a first step that decodes."""
+    first = pipeline.steps[0] if pipeline.steps else None
+    if first is None or first.kind != "decode":
+        return {}
+    schema = str(first.value.get("schema", "auto"))
+    if schema.endswith(".ddl"):
+        path = _beside(pipeline, schema)
+        if not path.is_file():
+            pipeline.fail(first.value.line_of("schema"), f"there is no file {path}")
+        schema = " ".join(path.read_text().split())
+    kind = str(first.value.get("format", "json"))
+    return {"decode": kind, **({"decodeSchema": schema} if kind == "json" else {})}
+
+
+def transform(spark: SparkSession, df: DataFrame, pipeline: PipelineFile) -> Flow:
+    """Apply the steps and the rules. Raises SettingsError that names the line of a step that fails."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    rows, rejects = df, None
+    for step in pipeline.steps:
+        try:
+            if step.kind == "decode":
+                on_error = step.value.get("on_error", "rejects")
+                rejects = etl.rejected(df) if on_error == "rejects" else None
+                rows = etl.transform(_failing(df) if on_error == "fail" else df)
+            else:
+                rows = _step(spark, rows, step, pipeline)
+        except PySparkException as error:
+            pipeline.fail(step.line, f"{step.kind}: {str(error).strip().splitlines()[0]}")
+    return _rules(rows, rejects, pipeline)
+
+
+def _failing(df: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
+    stop = F.raise_error(F.concat(F.lit("the body does not decode: "), place))
+    return df.withColumn("rejects", F.when(F.col("rejects").isNotNull(), stop.cast("binary")))
+
+
+def _step(spark: SparkSession, rows: DataFrame, step: Step, pipeline: PipelineFile) -> DataFrame:
+    if step.kind == "sql":
+        rows.createOrReplaceTempView("input")
+        return spark.sql(str(step.value))
+    if step.kind == "dedup":
+        moment = str(step.value.get("time", "bornTimestamp"))
+        within = str(step.value.get("within", "10 minutes"))
+        keys = [str(name) for name in step.value["keys"]]
+        return rows.withWatermark(moment, within).dropDuplicatesWithinWatermark(keys)
+    changed = load_function(pipeline, str(step.value), step.line)(rows)
+    if not hasattr(changed, "columns"):
+        pipeline.fail(step.line, f"{step.value} returned {type(changed).__name__} and no DataFrame")
+    return changed
+
+
+def load_function(pipeline: PipelineFile, text: str, line: int) -> Callable[[DataFrame], DataFrame]:
+    """The function of `file.py:name`, the file taken from where the pipeline's is."""
+    name, _, function = text.rpartition(":")
+    path = _beside(pipeline, name)
+    try:
+        return function_from(path, function)
+    except SettingsError as error:
+        pipeline.fail(line, error.reason)
+
+
+def function_from(path: Path, function: str) -> Callable[..., Any]:
+    """Load a function from a file. Raises SettingsError."""
+    if not path.is_file():
+        raise SettingsError(str(path), f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"pipeline_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SettingsError(str(path), f"{path} fails: {type(error).__name__}: {error}") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise SettingsError(str(path), f"{path} has no function {function}")
+    return found  # type: ignore[no-any-return]
+
+
+def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -> Flow:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    warned: list[Any] = []
+    for number, rule in enumerate(pipeline.quality):
+        holds = F.coalesce(F.expr(rule.expect), F.lit(False))
+        if rule.on_fail == "warn":
+            warned.append(F.count(F.when(~holds, 1)).alias(f"rule{number}"))
+        elif rule.on_fail == "fail":
+            stop = F.raise_error(F.lit(f"{pipeline.path}:{rule.line}: a row breaks `{rule.expect}`"))
+            rows = rows.where(F.when(holds, True).otherwise(stop.cast("boolean")))
+        else:
+            if rule.on_fail == "reject" and pipeline.rejects:
+                broken = _as_reject(rows.where(~holds), rule.expect)
+                rejects = broken if rejects is None else _same(rejects).unionByName(_same(broken))
+            rows = rows.where(holds)
+    return Flow(rows.observe(QUALITY, *warned) if warned else rows, rejects)
+
+
+def _as_reject(rows: DataFrame, reason: str) -> DataFrame:
+    """A row that breaks a rule, as a message: itself as JSON, the reason as a property."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in rows.columns]))
+    why = F.create_map(F.lit(REASON), F.lit(reason))
+    return rows.select(whole.cast("binary").alias("body"), why.alias("properties"))
+
+
+def _same(rejects: DataFrame) -> DataFrame:
+    return rejects.select("body", "properties")
+
+
+def outputs_of(pipeline: PipelineFile) -> dict[str, Output]:
+    """The sinks by the names of their queries. Raises SettingsError that names the line."""
+    outputs = {}
+    for number, sink in enumerate(pipeline.sinks):
+        try:
+            outputs[f"{sink.kind}-{number}"] = _output(pipeline, sink)
+        except SettingsError as error:
+            pipeline.fail(sink.line, error.reason)
+    return outputs
+
+
+def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
+    if sink.kind == "console":
+        return parse_output("console")
+    if sink.kind == "rocketmq":
+        given = {name: str(value) for name, value in sink.options.items() if name not in MESSAGE_COLUMNS}
+        return parse_output(f"topic:{sink.options['topic']}", **given)
+    partition = sink.options.get("partition") or []
+    names = partition if isinstance(partition, list) else [partition]
+    return parse_output(
+        f"{sink.kind}:{_beside(pipeline, str(sink.options['path']))}",
+        partitionBy=",".join(map(str, names)) or None,
+        codec=sink.options.get("codec"),
+    )
+
+
+def with_message_columns(rows: DataFrame, options: Mapping[str, Any]) -> DataFrame:
+    """For a topic: the columns that the sink's `keys` and `tags` name, as the message's."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in rows.columns])).cast("binary")
+    columns = [rows["body"] if "body" in rows.columns else whole.alias("body")]
+    for name in ("keys", "tags"):
+        if name in options:
+            columns.append(F.col(f"`{options[name]}`").cast("string").alias(name))
+    origin = [name for name in ("topic", "brokerName", "queueId", "queueOffset") if name in rows.columns]
+    return rows.select(*columns, *(origin if len(origin) == 4 else []))
+
+
+def run_pipeline(
+    spark: SparkSession,
+    pipeline: PipelineFile,
+    *,
+    namesrv: str | None,
+    state: Path,
+    once: bool,
+    watch: running.Watch | None = None,
+) -> running.Summary:
+    """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
+    source = source_of(pipeline, namesrv)
+    flow = transform(spark, source.read_stream(spark, **decoding(pipeline)), pipeline)
+    outputs = outputs_of(pipeline)
+    writers = {}
+    for (name, output), sink in zip(outputs.items(), pipeline.sinks, strict=True):
+        rows = with_message_columns(flow.rows, sink.options) if sink.kind == "rocketmq" else flow.rows
+        writers[name] = write_stream(rows, output, source.namesrv)
+    if flow.rejects is not None:
+        for kind, where in pipeline.rejects.items():
+            place = f"topic:{where}" if kind == "topic" else f"delta:{_beside(pipeline, where)}"
+            writers[f"rejects-{kind}"] = write_stream(flow.rejects, parse_output(place), source.namesrv)
+    queries = {
+        name: running.start(writer, name, state, once=once, trigger=pipeline.trigger)
+        for name, writer in writers.items()
+    }
+    upkeep = _Compaction(pipeline, outputs)
+    summary = running.run(pipeline.name, queries, state=state, watch=watch, now_and_then=upkeep.now_and_then)
+    summary.details = {"sinks": {name: str(output) for name, output in outputs.items()}}
+    if broken := _warnings(pipeline, queries):
+        summary.details["quality"] = broken
+    return summary
+
+
+def _warnings(pipeline: PipelineFile, queries: Mapping[str, Any]) -> dict[str, int]:
+    """How many rows broke each rule that only warns, as the first sink's query saw them."""
+    query = next(iter(queries.values()))
+    warned = [(number, rule) for number, rule in enumerate(pipeline.quality) if rule.on_fail == "warn"]
+    found = dict.fromkeys([rule.expect for _, rule in warned], 0)
+    for progress in query.recentProgress:
+        seen = progress.observedMetrics.get(QUALITY)
+        for number, rule in warned if seen is not None else ():
+            found[rule.expect] += int(seen[f"rule{number}"])
+    for expect, count in found.items():
+        if count:
+            log.warning("quality rule=%r rows=%d", expect, count)
+    return {expect: count for expect, count in found.items() if count}
+
+
+class _Compaction:
+    """Joins small files of Delta sinks that ask for it, while the pipeline runs."""
+
+    def __init__(self, pipeline: PipelineFile, outputs: Mapping[str, Output]) -> None:
+        self._due: dict[str, float] = {}
+        self._every: dict[str, tuple[float, Output]] = {}
+        for (name, output), sink in zip(outputs.items(), pipeline.sinks, strict=True):
+            if sink.kind == "delta" and "compact" in sink.options:
+                every_s = parse_duration_ms(str(sink.options["compact"])) / 1000
+                self._every[name] = (every_s, output)
+                self._due[name] = time.monotonic() + every_s
+
+    def now_and_then(self) -> None:
+        for name, (every_s, output) in self._every.items():
+            if time.monotonic() >= self._due[name]:
+                table.read_options(table_options(output)).log().compact()
+                self._due[name] = time.monotonic() + every_s

@@ -1,0 +1,220 @@
+"""Queries while they run: progress for whoever watches, an orderly end, and a summary."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skylark.errors import RocketMQError, SettingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.2
+PROGRESS_WAIT_S = 2.0
+"""Spark tells of the last batch up to a second after the query has ended."""
+
+END_OF_DATA = "end of data"
+INTERRUPTED = "interrupted"
+
+
+class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a pipeline did; printed as JSON at its end."""
+
+    pipeline: str
+    status: str = END_OF_DATA
+    seconds: float = 0.0
+    batches: int = 0
+    messages: int = 0
+    """Read, as far as the offsets of the batches tell."""
+    state: str | None = None
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a query is, after a batch."""
+
+    query: str
+    batch: int
+    messages: int
+    messages_per_second: float
+    behind: int | None
+
+
+Watch = Callable[[Progress], None]
+
+
+def distance(start: str | Mapping[str, Any] | None, end: str | Mapping[str, Any] | None) -> int | None:
+    """Messages between two offsets (JSON topic → broker → queue → offset). Pure; None if one is unknown."""
+    if start is None or end is None:
+        return None
+    before, after = (json.loads(each) if isinstance(each, str) else each for each in (start, end))
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return None
+    known = dict(_leaves(before))
+    return sum(max(number - known.get(key, number), 0) for key, number in _leaves(after))
+
+
+def _leaves(offsets: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    for name, value in offsets.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *path, name)
+        elif isinstance(value, int):
+            yield (*path, name), value
+
+
+class Tally:
+    """Batches and messages of queries, gathered from their progress."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.messages = 0
+        self._seen: dict[str, int] = {}
+
+    def take(self, query: str, progress: Mapping[str, Any]) -> Progress | None:
+        """Count a batch once; say where the query is."""
+        batch = int(progress["batchId"])
+        rows = int(progress.get("numInputRows") or 0)
+        if batch <= self._seen.get(query, -1) or not rows:
+            return None
+        self._seen[query] = batch
+        sources = progress.get("sources") or []
+        read = sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources) or rows
+        behind = [distance(each.get("endOffset"), each.get("latestOffset")) for each in sources]
+        seconds = max(int(progress.get("batchDuration") or 0), 1) / 1000
+        self.batches += 1
+        self.messages += read
+        return Progress(
+            query=query,
+            batch=batch,
+            messages=read,
+            messages_per_second=round(read / seconds, 1),
+            behind=sum(each or 0 for each in behind) if behind and behind[0] is not None else None,
+        )
+
+
+def start(writer: DataStreamWriter, name: str, state: Path, *, once: bool, trigger: str) -> StreamingQuery:
+    """Start a query of a pipeline, with its checkpoint below the state directory."""
+    checkpoint = state / "checkpoints" / name
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)).start()
+
+
+def run(
+    pipeline: str,
+    queries: Mapping[str, StreamingQuery],
+    *,
+    state: Path,
+    watch: Watch | None = None,
+    now_and_then: Callable[[], None] | None = None,
+) -> Summary:
+    """Wait until all queries have ended, or one fails, or someone interrupts; call `now_and_then` meanwhile.
+
+    Raises SettingsError, RocketMQError for what Spark wraps in its own words.
+    """
+    started = time.monotonic()
+    tally = Tally()
+    status = END_OF_DATA
+    try:
+        with stop_signals():
+            while any(query.isActive for query in queries.values()):
+                _look(queries, tally, watch)
+                if failed := [query for query in queries.values() if query.exception() is not None]:
+                    raise plain_error(failed[0].exception())
+                if now_and_then is not None:
+                    now_and_then()
+                time.sleep(POLL_INTERVAL_S)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    finally:
+        _stop(queries.values())
+    _drain(queries, tally, watch)
+    if status != INTERRUPTED:
+        for query in queries.values():
+            if (error := query.exception()) is not None:
+                raise plain_error(error)
+    return Summary(
+        pipeline=pipeline,
+        status=status,
+        seconds=round(time.monotonic() - started, 2),
+        batches=tally.batches,
+        messages=tally.messages,
+        state=str(state),
+    )
+
+
+def _look(queries: Mapping[str, StreamingQuery], tally: Tally, watch: Watch | None) -> None:
+    for name, query in queries.items():
+        for progress in query.recentProgress:
+            seen = tally.take(name, json.loads(progress.json))
+            if seen is not None and watch is not None:
+                watch(seen)
+
+
+def _drain(queries: Mapping[str, StreamingQuery], tally: Tally, watch: Watch | None) -> None:
+    deadline = time.monotonic() + PROGRESS_WAIT_S
+    before = -1
+    while time.monotonic() < deadline and before != tally.batches:
+        before = tally.batches
+        _look(queries, tally, watch)
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _stop(queries: Any) -> None:
+    for query in queries:
+        try:
+            query.stop()
+        except Exception:
+            log.debug("query did not stop in good order", exc_info=True)
+
+
+@contextmanager
+def stop_signals() -> Iterator[None]:
+    """SIGTERM ends a pipeline as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: whoever runs us there has signals of their own
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def plain_error(error: BaseException | None) -> RocketMQError:
+    """Of Spark's wrapped traces, the sentence that says what is wrong."""
+    if isinstance(error, RocketMQError):
+        return error
+    text = str(error)
+    ours = [line.strip() for line in text.splitlines() if "skylark.errors." in line and ": " in line]
+    if ours:
+        kind, _, sentence = ours[-1].partition(": ")
+        if kind.endswith("SettingsError"):
+            return SettingsError(*_setting(sentence))
+        return SettingsError(kind.rpartition(".")[2], sentence)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if "Error: " in line and not line.startswith("at ")]
+    return SettingsError("spark", (python or lines or ["it failed"])[-1 if python else 0])
+
+
+def _setting(sentence: str) -> tuple[str, str]:
+    name, _, reason = sentence.removeprefix("setting ").partition(": ")
+    return name, reason or sentence

@@ -1,0 +1,165 @@
+"""LagListener: follows a session's queries, measures their lag and writes a group's offsets after each batch.
+
+    listener = LagListener("127.0.0.1:9876", "orders-lake", metrics_port=9100)
+    spark.streams.addListener(listener)
+    …
+    listener.close()
+
+It works in a thread of its own, on the newest progress alone, and never fails a query. In a classic session
+it runs in the driver, under Spark Connect in the client: if that goes away, the reader's own write-back
+remains, which is one batch behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from prometheus_client import start_http_server
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from skylark.errors import RocketMQError
+from skylark.pipelines.lag import LagGauges, QueueLag, measure
+from skylark.pipelines.offsets import Offsets, from_nested
+from skylark.pipelines.wire import Cluster
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 5.0
+LOG_INTERVAL_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
+
+
+class LagListener(StreamingQueryListener):
+    """For one group. `query` is a query's name or id; without it all that read topics count."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        query: str | None = None,
+        write_offsets: bool = True,
+        metrics_port: int | None = None,
+        log_interval_s: float = LOG_INTERVAL_S,
+    ) -> None:
+        """`metrics_port` serves Prometheus text; 0 takes a free port."""
+        self.group = group
+        self.gauges = LagGauges()
+        self.lags: list[QueueLag] = []
+        self._query = query
+        self._write_offsets = write_offsets
+        self._log_interval_s = log_interval_s
+        self._logged_at = float("-inf")
+        self._brokers = Cluster(namesrv, request_timeout_s=REQUEST_TIMEOUT_S, retry_timeout_s=0)
+        self._condition = threading.Condition()
+        self._newest: Offsets | None = None
+        self._is_busy = False
+        self._is_closed = False
+        self._server: Any = None
+        if metrics_port is not None:
+            self._server, _ = start_http_server(metrics_port, "127.0.0.1", self.gauges.registry)
+        self._thread = threading.Thread(target=self._work, name=f"lag of {group}", daemon=True)
+        self._thread.start()
+
+    @property
+    def metrics_port(self) -> int | None:
+        return None if self._server is None else int(self._server.server_port)
+
+    # --- Called by Spark ---
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = event.progress
+        if self._query is None or self._query in (progress.name, str(progress.id)):
+            offsets: Offsets = {}
+            for source in progress.sources:
+                offsets.update(offsets_of(source.endOffset))
+            if offsets:
+                self.advance(offsets)
+
+    # --- For everybody ---
+
+    def advance(self, offsets: Mapping[Any, int]) -> None:
+        """Take over where a query is; returns at once."""
+        with self._condition:
+            self._newest = {**(self._newest or {}), **offsets}
+            self._condition.notify_all()
+
+    def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Wait until everything that was told is written; False if that took too long."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._newest is None and not self._is_busy, timeout_s)
+
+    def close(self) -> None:
+        """Write what is left, then end. Events of a query that has ended may come up to a second later."""
+        self.flush()
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        self._brokers.close()
+
+    # --- The thread ---
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._newest is not None or self._is_closed)
+                offsets, self._newest = self._newest, None
+                if offsets is None:
+                    return
+                self._is_busy = True
+            try:
+                self._act(offsets)
+            except (RocketMQError, OSError) as error:
+                log.warning("lag not measured group=%s error=%s", self.group, error)
+            finally:
+                with self._condition:
+                    self._is_busy = False
+                    self._condition.notify_all()
+
+    def _act(self, offsets: Offsets) -> None:
+        if self._write_offsets:
+            self._brokers.advance_offsets(self.group, offsets)
+        self.lags = measure(self._brokers, offsets, round(time.time() * 1000))
+        self.gauges.show(self.group, self.lags)
+        now = time.monotonic()
+        if now - self._logged_at >= self._log_interval_s:
+            self._logged_at = now
+            log.info(
+                "lag group=%s messages=%d bytes=%d seconds=%.1f",
+                self.group,
+                sum(lag.messages for lag in self.lags),
+                sum(lag.record_bytes for lag in self.lags),
+                max((lag.seconds for lag in self.lags), default=0.0),
+            )
+
+
+def offsets_of(text: object) -> Offsets:
+    """The offsets in a source's progress; nothing for sources of other kinds."""
+    try:
+        return from_nested(msgspec.json.decode(text)) if isinstance(text, str) else {}
+    except (msgspec.DecodeError, ValueError):
+        return {}

@@ -1,0 +1,269 @@
+"""Options of the data source: read from Spark's text, checked in the driver, listed for the documentation.
+
+Spark hands options over as text with lower-cased names. A class of options is a frozen dataclass whose fields
+are made by `option`; `load` reads it, `option_table` prints it. Source and sink both use this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from skylark.errors import SettingsError
+
+T = TypeVar("T")
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|seconds?|minutes?|hours?|days?)", re.IGNORECASE)
+_BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an option's text is read; `name` is for the documentation."""
+
+    name: str
+    parse: Callable[[str], Any]
+
+
+def parse_bytes(text: str) -> int:
+    """`64MB`, `1g`, `4096`; units are powers of 1024. Raises ValueError."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no size: write a number with an optional unit, as in 64MB")
+    return int(float(match[1]) * _BYTE_UNITS[match[2].lower()])
+
+
+def parse_duration_ms(text: str) -> int:
+    """`200ms`, `10s`, `5 minutes`, `7d`. Raises ValueError."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no duration: write a number with ms, s, m, h or d, as in 10s")
+    unit = match[2].lower()
+    return int(float(match[1]) * _DURATION_UNITS_MS[unit if unit in _DURATION_UNITS_MS else unit[0]])
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """A point in time: ISO 8601 (UTC without a zone), `-10m` before now, milliseconds. Raises ValueError."""
+    text = text.strip()
+    if text.startswith("-"):
+        return now_ms - parse_duration_ms(text[1:])
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time: write 2026-11-01T08:00, -10m, or milliseconds") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _parse_flag(text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() in _TRUE
+
+
+def _parse_count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+TEXT = Kind("text", str)
+FLAG = Kind("boolean", _parse_flag)
+COUNT = Kind("count", _parse_count)
+BYTES = Kind("size", parse_bytes)
+DURATION = Kind("duration", parse_duration_ms)
+
+
+def choice(*words: str) -> Kind:
+    """One of a few words."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text.lower()
+
+    return Kind(" or ".join(f"`{word}`" for word in words), parse)
+
+
+def option(kind: Kind, default: str | None, scope: str, meaning: str) -> Any:
+    """A field of a class of options. `default` is text as a user would write it, None for nothing."""
+    metadata = {"kind": kind, "default": default, "scope": scope, "meaning": meaning}
+    value = None if default is None else kind.parse(default)
+    return dataclasses.field(default=value, metadata=metadata)
+
+
+def spelled(name: str) -> str:
+    """The option's name as users write it: `max_rows_per_trigger` is `maxRowsPerTrigger`."""
+    words = re.sub(r"_ms$|_bytes$", "", name).split("_")
+    return words[0] + "".join(word.capitalize() for word in words[1:])
+
+
+def load(cls: type[T], given: Mapping[str, str]) -> T:
+    """Read a class of options. Raises SettingsError for unknown names and values that cannot be read."""
+    fields = {spelled(item.name).lower(): item for item in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        item = fields.get(name.lower())
+        if item is None:
+            raise SettingsError(name, _unknown(name, [spelled(known.name) for known in fields.values()]))
+        try:
+            values[item.name] = item.metadata["kind"].parse(text)
+        except ValueError as error:
+            raise SettingsError(spelled(item.name), str(error)) from None
+    return cls(**values)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    lowered = {item.lower(): item for item in known}
+    close = difflib.get_close_matches(name.lower(), lowered, 1)
+    return f"there is no such option{f'; did you mean {lowered[close[0]]}?' if close else ''}"
+
+
+def option_table(cls: type[Any]) -> str:
+    """The options as a Markdown table: name, type, default, where it counts, meaning."""
+    lines = ["| Option | Type | Default | For | Meaning |", "|---|---|---|---|---|"]
+    for item in dataclasses.fields(cls):
+        facts = item.metadata
+        default = "" if facts["default"] is None else f"`{facts['default']}`"
+        lines.append(
+            f"| `{spelled(item.name)}` | {facts['kind'].name} | {default} | {facts['scope']} "
+            f"| {facts['meaning']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What a reader of the source can be told."""
+
+    namesrv: str | None = option(
+        TEXT, None, "both", "Name servers, `host:port`, several separated by `;`. This or `path`."
+    )
+    path: str | None = option(
+        TEXT, None, "both", "A store directory to read without a broker. It must be mounted on every worker."
+    )
+    broker_name: str = option(TEXT, "store", "both", "With `path`: what the column `brokerName` says.")
+    topic: str | None = option(
+        TEXT, None, "both", "Topics, separated by commas; each a name or a regular expression. Required."
+    )
+    assign: str | None = option(
+        TEXT,
+        None,
+        "both",
+        'Only these queues: `{"orders": {"broker-a": [0, 1]}}`; `[]` means all of a broker.',
+    )
+    group_id: str | None = option(
+        TEXT, None, "both", "Consumer group whose offsets can be the start, and to which progress is written."
+    )
+    commit_offsets: bool = option(
+        FLAG, "true", "stream", "With `groupId`: write each batch's end to the group, so that lag is visible."
+    )
+    starting_offsets: str | None = option(
+        TEXT,
+        None,
+        "both",
+        "`earliest` (a batch's default), `latest` (a stream's), `group`, `group:earliest`, `group:latest`, "
+        "a time (`2026-11-01T08:00`, `-10m`, milliseconds), `-1000 rows`, or JSON topic → broker → queue → "
+        "offset (-2 earliest, -1 latest).",
+    )
+    ending_offsets: str | None = option(
+        TEXT, "latest", "batch", "Exclusive end, in the same forms; not `earliest` or a group."
+    )
+    fail_on_data_loss: bool = option(
+        FLAG,
+        "true",
+        "both",
+        "Fail when offsets have aged out or a record is damaged; else skip and log how many.",
+    )
+    max_rows_per_trigger: int | None = option(COUNT, None, "stream", "At most so many rows in a batch.")
+    max_bytes_per_trigger: int = option(
+        BYTES,
+        "256MB",
+        "stream",
+        "At most so many bytes of records in a batch: exact from store files, by samples from a broker.",
+    )
+    min_rows_per_trigger: int | None = option(
+        COUNT, None, "stream", "Wait until so many rows are there, but no longer than `maxTriggerDelay`."
+    )
+    max_trigger_delay_ms: int = option(DURATION, "15m", "stream", "See `minRowsPerTrigger`.")
+    min_partitions: int | None = option(
+        COUNT, None, "both", "Split large queues until there are so many tasks."
+    )
+    max_records_per_partition: int | None = option(
+        COUNT, None, "both", "No task reads more records than this."
+    )
+    max_tasks: int = option(
+        COUNT,
+        "16",
+        "both",
+        "Pack small queues into at most so many tasks, unless the two above ask for more.",
+    )
+    tags: str | None = option(TEXT, None, "both", "Only messages with these tags: `Create || Pay`.")
+    sql92: str | None = option(
+        TEXT, None, "both", "Only messages whose properties match; the broker must allow it. Not with `path`."
+    )
+    pushdown: bool = option(
+        FLAG,
+        "false",
+        "batch",
+        "Take filters from the query; needs `spark.sql.python.filterPushdown.enabled=true`.",
+    )
+    body_text: bool = option(FLAG, "false", "both", "Add the column `bodyText`: the body as UTF-8 text.")
+    decode: str | None = option(
+        choice("text", "json"),
+        None,
+        "both",
+        "Decode bodies to the column `value`; those that do not decode are kept in `rejects`.",
+    )
+    decode_schema: str | None = option(
+        TEXT, "auto", "both", "With `decode=json`: a DDL of the body's fields, or `auto`: from a sample."
+    )
+    sample_rows: int = option(COUNT, "1000", "both", "How many bodies `auto` looks at.")
+    mode: str = option(
+        choice("rows", "ranges"),
+        "rows",
+        "both",
+        "`ranges`: one row per planned range of a queue, no messages.",
+    )
+    check_crc: bool = option(FLAG, "false", "both", "Check each body's CRC.")
+    batch_bytes: int = option(BYTES, "6MB", "both", "Arrow batches are cut at so many bytes of records.")
+    bulk_pulls: bool = option(
+        FLAG,
+        "true",
+        "both",
+        "Ask a Skylark broker for 1 MiB or 2,048 messages a pull; others ignore it.",
+    )
+    poll_interval_ms: int = option(
+        DURATION, "200ms", "stream", "How long an idle query waits before it looks again."
+    )
+    route_refresh_ms: int = option(
+        DURATION, "5s", "stream", "How often new topics, brokers and queues are seen."
+    )
+    request_timeout_ms: int = option(DURATION, "10s", "both", "How long one request may take.")
+    retry_timeout_ms: int = option(
+        DURATION, "2m", "both", "How long to try again when a broker or name server does not answer."
+    )
+
+    def __post_init__(self) -> None:
+        if (self.namesrv is None) == (self.path is None):
+            raise SettingsError("namesrv", "give either namesrv (host:port) or path (a store directory)")
+        if not self.topic:
+            raise SettingsError("topic", "give a topic, several separated by commas, or a pattern")
+        if self.path is not None and self.sql92 is not None:
+            raise SettingsError("sql92", "only a broker filters by SQL; use tags, or filter the DataFrame")
+        if self.tags is not None and self.sql92 is not None:
+            raise SettingsError("sql92", "give either tags or sql92")
+        if self.starting_offsets is not None and self.starting_offsets.startswith("group"):
+            if not self.group_id:
+                raise SettingsError("startingOffsets", "it names the group's offsets; give groupId too")
+            if self.path is not None:
+                raise SettingsError("startingOffsets", "store files know no group's offsets; give namesrv")

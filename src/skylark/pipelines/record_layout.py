@@ -1,0 +1,228 @@
+"""Pure. Where things lie in many records at once: heads gathered and lengths followed with numpy.
+
+The layout is `skylark.model.record`'s. Records lie in one buffer, a pull's answer or a mapped log file;
+nothing of them is copied here but their heads. IPv6 hosts move what follows them, so rows with those are read
+by their own layout; a row that makes no sense is marked, not guessed at.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from skylark.errors import CorruptRecord
+from skylark.model.message import HOST_V4_BYTES, HOST_V6_BYTES, HOST_V6_MASK, SystemFlag
+from skylark.model.record import HEAD, HEADS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, crc32
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+SPAN_BYTES_MAX = (1 << 31) - 1
+"""Arrow's binary arrays count with 32 bits."""
+_SIZE = struct.Struct(">i")
+
+
+def _head_type(born_bytes: int, store_bytes: int) -> np.dtype[Any]:
+    """The record's head. Hosts are one number if both are IPv4, else bytes."""
+    is_plain = born_bytes == store_bytes == HOST_V4_BYTES
+    return np.dtype(
+        [
+            ("size", ">i4"),
+            ("magic", ">u4"),
+            ("body_crc", ">i4"),
+            ("queue_id", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("physical_offset", ">i8"),
+            ("sys_flag", ">i4"),
+            ("born_timestamp", ">i8"),
+            ("born_host", ">u8" if is_plain else f"V{born_bytes}"),
+            ("store_timestamp", ">i8"),
+            ("store_host", ">u8" if is_plain else f"V{store_bytes}"),
+            ("reconsume_times", ">i4"),
+            ("prepared_transaction_offset", ">i8"),
+            ("body_bytes", ">i4"),
+        ]
+    )
+
+
+HEAD_TYPES = {
+    0: _head_type(HOST_V4_BYTES, HOST_V4_BYTES),
+    int(SystemFlag.BORN_HOST_V6): _head_type(HOST_V6_BYTES, HOST_V4_BYTES),
+    int(SystemFlag.STORE_HOST_V6): _head_type(HOST_V4_BYTES, HOST_V6_BYTES),
+    HOST_V6_MASK: _head_type(HOST_V6_BYTES, HOST_V6_BYTES),
+}
+assert {flags: kind.itemsize for flags, kind in HEAD_TYPES.items()} == {
+    flags: head.size for flags, head in HEADS.items()
+}
+
+
+def record_starts(data: bytes | memoryview) -> Ints:
+    """Where the records of a pull's answer begin. Raises CorruptRecord when a size leads out of it."""
+    starts: list[int] = []
+    position, end, size_at = 0, len(data), _SIZE.unpack_from
+    while position < end:
+        starts.append(position)
+        size = size_at(data, position)[0] if end - position >= _SIZE.size else 0
+        if size < RECORD_BYTES_MIN:
+            raise CorruptRecord(physical_offset=-1, reason=f"size {size} at byte {position} of an answer")
+        position += size
+    if position != end:
+        raise CorruptRecord(physical_offset=-1, reason="an answer's last record is cut short")
+    return np.array(starts, np.int64)
+
+
+def windows(data: Bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The buffer as values of a type that begin at every byte."""
+    return np.ndarray((len(data) - kind.itemsize + 1,), kind, data.data, strides=(1,))
+
+
+@dataclass(slots=True)
+class Records:
+    """Records in a buffer, in ascending order, none overlapping another."""
+
+    data: Bytes
+    buffer: pa.Buffer
+    heads: npt.NDArray[Any]
+    """As in layout 0; of rows with IPv6 hosts all but the hosts."""
+    odd_hosts: dict[int, tuple[bytes, bytes]]
+    """Born and store host of rows with an IPv6 one."""
+    start: Ints
+    end: Ints
+    body_start: Ints
+    topic_start: Ints
+    properties_start: Ints
+    bad: Flags
+    """Rows whose magic and lengths do not fit together: nothing else of them can be used."""
+    topic_length_bytes: Ints = field(repr=False)
+
+    @property
+    def body_end(self) -> Ints:
+        return self.topic_start - self.topic_length_bytes
+
+    @property
+    def topic_end(self) -> Ints:
+        return self.properties_start - 2
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def numbers(self, name: str, kind: type[np.generic]) -> npt.NDArray[Any]:
+        """A field of all heads, in this machine's byte order."""
+        return self.heads[name].astype(kind)
+
+    def only(self, keep: Flags) -> Records:
+        """Some of the records."""
+        if keep.all():
+            return self
+        rows = np.cumsum(keep) - 1
+        odd_hosts = {int(rows[row]): hosts for row, hosts in self.odd_hosts.items() if keep[row]}
+        return Records(
+            self.data, self.buffer, self.heads[keep], odd_hosts, self.start[keep], self.end[keep],
+            self.body_start[keep], self.topic_start[keep], self.properties_start[keep], self.bad[keep],
+            self.topic_length_bytes[keep],
+        )  # fmt: skip
+
+    def body_view(self, row: int) -> memoryview:
+        return self.data.data[int(self.body_start[row]) : int(self.body_end[row])]
+
+    def crc_faults(self) -> Flags:
+        """Rows whose body does not have the CRC that they claim."""
+        claimed, empty = self.heads["body_crc"], self.body_end == self.body_start
+        sound = [crc32(self.body_view(row)) == claimed[row] for row in range(len(self))]
+        faults: Flags = ~(np.array(sound, np.bool_) | empty)
+        return faults
+
+    def corrupt(self, bad: Flags) -> CorruptRecord:
+        """The error for the first of some bad rows."""
+        row = int(np.flatnonzero(bad)[0])
+        physical_offset = int(self.heads["physical_offset"][row])
+        return CorruptRecord(
+            physical_offset, f"magic, lengths or CRC of {int(bad.sum())} record(s) are wrong"
+        )
+
+
+def locate(buffer: bytes | memoryview | pa.Buffer, starts: Ints, sizes: Ints | None = None) -> Records:
+    """Find everything in the records that start at these positions; `sizes` is what a consume queue says."""
+    whole = buffer if isinstance(buffer, pa.Buffer) else pa.py_buffer(buffer)
+    data = np.frombuffer(whole, np.uint8)
+    bad = (starts < 0) | (starts + RECORD_BYTES_MIN > len(data))
+    if bad.any():
+        starts = np.where(bad, 0, starts)
+    if len(data) < RECORD_BYTES_MIN:
+        data = np.zeros(RECORD_BYTES_MIN, np.uint8)  # every row is bad: something to look at
+    heads = windows(data, HEAD_TYPES[0])[starts]
+    size = heads["size"].astype(np.int64)
+    magic = heads["magic"]
+    bad |= (magic != MAGIC_V1) & (magic != MAGIC_V2)
+    bad |= (size < RECORD_BYTES_MIN) | (starts + size > len(data))
+    if sizes is not None:
+        bad |= size != sizes
+    ends = starts + np.where(bad, RECORD_BYTES_MIN, size)
+    odd_hosts: dict[int, tuple[bytes, bytes]] = {}
+    head_bytes = _read_odd_heads(data, starts, heads, odd_hosts, bad)
+    body_bytes = heads["body_bytes"].astype(np.int64)
+    body_start = starts + head_bytes
+    topic_length_bytes = np.where(magic == MAGIC_V2, 2, 1)
+    bad |= (body_bytes < 0) | (body_start + body_bytes + topic_length_bytes + 2 > ends)
+    body_end = np.where(bad, starts, body_start + body_bytes)
+    topic_bytes = data[body_end].astype(np.int64)
+    long_topics = topic_length_bytes == 2
+    if long_topics.any():
+        second = data[np.minimum(body_end + 1, len(data) - 1)]
+        topic_bytes = np.where(long_topics, topic_bytes * 256 + second, topic_bytes)
+    topic_start = body_end + topic_length_bytes
+    topic_end = topic_start + topic_bytes
+    bad |= topic_end + 2 > ends
+    topic_end = np.where(bad, starts, topic_end)
+    properties_start = topic_end + 2
+    properties_bytes = data[topic_end].astype(np.int64) * 256 + data[topic_end + 1]
+    bad |= properties_start + properties_bytes != ends
+    return Records(
+        data, whole, heads, odd_hosts, starts, ends, body_start, topic_start, properties_start, bad,
+        topic_length_bytes,
+    )  # fmt: skip
+
+
+def _read_odd_heads(
+    data: Bytes, starts: Ints, heads: npt.NDArray[Any], odd_hosts: dict[int, tuple[bytes, bytes]], bad: Flags
+) -> Ints | int:
+    """Read the heads of rows with IPv6 hosts again, by their own layout; return how long each head is."""
+    layouts = heads["sys_flag"] & HOST_V6_MASK
+    if not layouts.any():
+        return HEAD.size
+    head_bytes = np.full(len(starts), HEAD.size, np.int64)
+    for flags, kind in HEAD_TYPES.items():
+        rows = np.flatnonzero((layouts == flags) & ~bad) if flags else np.empty(0, np.int64)
+        fits = starts[rows] + kind.itemsize <= len(data)
+        bad[rows[~fits]] = True
+        rows = rows[fits]
+        if not len(rows):
+            continue
+        own = windows(data, kind)[starts[rows]]
+        for name in ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_bytes"):
+            heads[name][rows] = own[name]
+        head_bytes[rows] = kind.itemsize
+        for row, born, store in zip(rows.tolist(), own["born_host"], own["store_host"], strict=True):
+            odd_hosts[row] = (born.tobytes(), store.tobytes())
+    return head_bytes
+
+
+def in_order(buffer: bytes | memoryview, starts: Ints, sizes: Ints) -> tuple[bytes | memoryview, Ints]:
+    """The records one after the other in a new buffer, unless they ascend without overlap as they are."""
+    if not len(starts):
+        return buffer, starts
+    ascending = bool((starts[1:] >= starts[:-1] + sizes[:-1]).all())
+    if ascending and starts[-1] + sizes[-1] - starts[0] <= SPAN_BYTES_MAX:
+        return buffer, starts
+    view = memoryview(buffer)
+    copied = b"".join(
+        view[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+    )
+    return copied, np.cumsum(sizes) - sizes

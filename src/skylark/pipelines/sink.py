@@ -1,0 +1,365 @@
+"""The sink `rocketmq`: rows of a DataFrame become messages, in batch and in Structured Streaming.
+
+Columns: `body` (needed), `topic`, `tags`, `keys`, `shardingKey`, `queueId`, `delayLevel`, `deliverAt`,
+`properties`. Rows that still carry where they were read from (`brokerName`, `queueOffset`) may keep those
+columns: they give the row its identity, and then `queueId` says where it came from, not where it goes.
+
+At least once by default: a task ends when all of its rows are acknowledged. `exactlyOnce=keys` gives every
+row a unique key that is the same when the row is sent again, so that consumers can drop the second (see
+`pipelines.dedup`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from skylark.errors import SettingsError
+from skylark.model.message import (
+    PROPERTY_CRC32,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    encode_properties,
+)
+from skylark.model.names import topic_fault
+from skylark.pipelines.options import COUNT, DURATION, FLAG, TEXT, Kind, choice, load, option
+from skylark.pipelines.sending import Brokers, OutMessage, Sender, is_batchable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
+PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"
+
+
+def _parse_rate(text: str) -> float:
+    try:
+        rate = float(text.strip().removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise ValueError(f"{text!r} is no rate: write rows per second, as in 200 or 200/s")
+    return rate
+
+
+RATE = Kind("rate", _parse_rate)
+
+TYPES: dict[str, tuple[str, ...]] = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("string", "array<string>"),
+    "shardingKey": ("string",),
+    "queueId": ("int", "bigint", "smallint", "tinyint"),
+    "delayLevel": ("int", "bigint", "smallint", "tinyint"),
+    "deliverAt": ("timestamp", "bigint"),
+    "properties": ("map<string,string>",),
+}
+"""The columns that mean something to the sink, and the types each may have."""
+ORIGIN = ("topic", "brokerName", "queueId", "queueOffset")
+"""Together they name one message of a cluster for ever."""
+PASSENGERS = frozenset(
+    "brokerName queueOffset physicalOffset msgId uniqKey bodyText bornTimestamp storeTimestamp"
+    " bornHost storeHost reconsumeTimes sysFlag flag".split()
+)
+"""Columns of the source that are no columns of the sink: they may stay in the rows."""
+_READ = frozenset([*TYPES, *ORIGIN, "bornTimestamp"])
+BROKERS_OWN = frozenset(
+    {
+        PROPERTY_CRC32,
+        PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID,
+        PROPERTY_WAIT,
+        PROPERTY_DELAY_LEVEL,
+        PROPERTY_DELIVER_MS,
+        *(
+            "MSG_REGION",
+            "TRACE_ON",
+            "CLUSTER",
+            "MIN_OFFSET",
+            "MAX_OFFSET",
+            "PGROUP",
+            "TRAN_MSG",
+            "POP_CK",
+            "1ST_POP_TIME",
+        ),
+    }
+)
+"""Properties that say how a message was handled once: they are not sent again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """What a writer to the sink can be told."""
+
+    namesrv: str | None = option(
+        TEXT, None, "both", "Name servers, `host:port`, several separated by `;`. Required."
+    )
+    topic: str | None = option(
+        TEXT, None, "both", "Where all rows go. Without it, the column `topic` says it for each row."
+    )
+    exactly_once: str | None = option(
+        choice("keys"),
+        None,
+        "both",
+        "`keys`: a row that is sent again has the same unique key, and goes to the same queue.",
+    )
+    exactly_once_id: str | None = option(
+        TEXT,
+        None,
+        "both",
+        "With `exactlyOnce`: the name of this piece of work, so that a batch job that is run again after "
+        "a failure gives its rows the same keys. A stream has its query's id.",
+    )
+    rows_per_second: float | None = option(
+        RATE, None, "both", "At most so many rows a second from each task."
+    )
+    in_flight_max: int = option(COUNT, "32", "both", "Requests on their way at once, for each task.")
+    attempts_max: int = option(COUNT, "5", "both", "How often a request is tried before the task fails.")
+    keep_times: bool = option(FLAG, "false", "both", "Send the column `bornTimestamp` as the time of birth.")
+    producer_group: str = option(TEXT, "skylark-spark-sink", "both", "The producer group that brokers see.")
+    request_timeout_ms: int = option(DURATION, "10s", "both", "How long one request may take.")
+
+    def __post_init__(self) -> None:
+        if not self.namesrv:
+            raise SettingsError("namesrv", "give the name servers as host:port")
+        if self.topic is not None and (fault := topic_fault(self.topic)):
+            raise SettingsError("topic", f"{self.topic!r}: {fault}")
+
+
+SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
+"""Options that Spark hands on although they are meant for itself."""
+
+
+def read_options(given: Mapping[str, str]) -> SinkOptions:
+    """Raises SettingsError for an unknown name or a value that cannot be used."""
+    return load(SinkOptions, {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(WriterCommitMessage):
+    """What a task says when all of its rows are acknowledged."""
+
+    rows: int
+    bytes: int
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises SettingsError for columns that are missing, unknown or of a wrong type."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    there = ", ".join(types) or "none"
+    if "body" not in types:
+        raise SettingsError("body", f"the sink needs a column body (binary or string); there are {there}")
+    if options.topic is None and "topic" not in types:
+        raise SettingsError("topic", f"neither an option topic nor a column topic; there are {there}")
+    for name, type_name in types.items():
+        if name in TYPES:
+            if type_name not in TYPES[name]:
+                wanted = " or ".join(TYPES[name])
+                raise SettingsError(name, f"the column is {type_name}, the sink takes {wanted}")
+        elif name not in PASSENGERS:
+            known = ", ".join(TYPES)
+            raise SettingsError(
+                name,
+                f"the sink has no such column: drop it, or put it into body or properties; it takes {known}",
+            )
+    if options.keep_times and types.get("bornTimestamp") != "timestamp":
+        raise SettingsError("keepTimes", "needs the column bornTimestamp (timestamp)")
+
+
+# --- Rows to messages. Pure ---
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose rows these are: what makes the n-th row of a task the same row when it is sent again."""
+
+    scope: str
+    batch_id: str
+    partition: int
+
+
+def row_key(identity: Identity, origin: tuple[Any, ...] | None, row: int, topic: str, body: bytes) -> str:
+    """The unique key of a row, 32 characters like those of other clients.
+
+    With an origin it survives shuffles and another number of tasks; without, it stands on the row's place in
+    its task. The body is part of it, because one message may have become several rows.
+    """
+    place = origin if origin is not None else (identity.batch_id, identity.partition, row)
+    name = msgspec.json.encode([identity.scope, topic, *place])
+    return hashlib.blake2b(body, key=hashlib.sha256(name).digest(), digest_size=16).hexdigest().upper()
+
+
+class RowReader:
+    """Turns record batches into messages, for columns that were checked."""
+
+    def __init__(self, names: Sequence[str], options: SinkOptions, identity: Identity) -> None:
+        self._options = options
+        self._identity = identity
+        self._names = frozenset(names)
+        self._has_origin = all(name in self._names for name in ORIGIN)
+        self._is_placed = "queueId" in self._names and not {"brokerName", "queueOffset"} <= self._names
+        self._row = 0
+
+    def messages(self, batch: pa.RecordBatch, new_key: Callable[[], str]) -> Iterator[OutMessage]:
+        """The messages of one batch; `new_key` gives a key to rows that need no lasting one."""
+        wanted = [
+            name for name in batch.schema.names if name in TYPES or name in ORIGIN or name == "bornTimestamp"
+        ]
+        columns = [batch.column(name).to_pylist() for name in wanted]
+        for values in zip(*columns, strict=True):
+            yield self._message(dict(zip(wanted, values, strict=True)), new_key)
+            self._row += 1
+
+    def _message(self, row: dict[str, Any], new_key: Callable[[], str]) -> OutMessage:
+        body = row["body"]
+        if isinstance(body, str):
+            body = body.encode()
+        topic = self._options.topic or row["topic"]
+        if not topic:
+            raise SettingsError("topic", f"row {self._row}: the column is null, and there is no option topic")
+        properties = self._properties(row)
+        unique_key = None
+        if self._options.exactly_once:
+            origin = tuple(row[name] for name in ORIGIN) if self._has_origin else None
+            unique_key = row_key(self._identity, origin, self._row, topic, body or b"")
+            properties[PROPERTY_UNIQUE_KEY] = unique_key
+        elif PROPERTY_UNIQUE_KEY not in properties:
+            properties[PROPERTY_UNIQUE_KEY] = new_key()
+        try:
+            text = encode_properties(properties)
+        except ValueError as error:
+            raise SettingsError("properties", f"row {self._row}: {error}") from None
+        is_delayed = PROPERTY_DELAY_LEVEL in properties or PROPERTY_DELIVER_MS in properties
+        return OutMessage(
+            topic=topic,
+            body=body or b"",
+            properties=text,
+            sharding_key=properties.get(PROPERTY_SHARDING_KEY),
+            queue_id=row["queueId"] if self._is_placed else None,
+            spread_key=unique_key,
+            born_ms=_milliseconds(row["bornTimestamp"]) if self._options.keep_times else None,
+            is_single=is_delayed or not is_batchable(topic),
+            row=self._row,
+        )
+
+    def _properties(self, row: dict[str, Any]) -> dict[str, str]:
+        given = row.get("properties")
+        properties = {
+            name: value
+            for name, value in (given.items() if isinstance(given, dict) else given or ())
+            if name not in BROKERS_OWN and value
+        }
+        if row.get("tags"):
+            properties[PROPERTY_TAGS] = row["tags"]
+        if keys := row.get("keys"):
+            properties[PROPERTY_KEYS] = (
+                keys if isinstance(keys, str) else " ".join(key for key in keys if key)
+            )
+        if row.get("shardingKey"):
+            properties[PROPERTY_SHARDING_KEY] = row["shardingKey"]
+        if row.get("delayLevel"):
+            properties[PROPERTY_DELAY_LEVEL] = str(row["delayLevel"])
+        if (deliver_at := row.get("deliverAt")) is not None:
+            properties[PROPERTY_DELIVER_MS] = str(_milliseconds(deliver_at))
+        return properties
+
+
+def _milliseconds(moment: datetime | int | None) -> int | None:
+    if isinstance(moment, datetime):
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1000)
+    return moment
+
+
+# --- Spark's shapes ---
+
+
+class _Writing:
+    """What both writers share. Made and checked on the driver, pickled to the tasks."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self.options = read_options(options)
+        if overwrite:
+            raise SettingsError("mode", "a topic cannot be overwritten: write with mode append")
+        check_columns(schema, self.options)
+        self.scope = self.options.exactly_once_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        scope, batch_id = self.scope, "0"
+        if query_id := context.getLocalProperty("sql.streaming.queryId"):
+            scope = self.options.exactly_once_id or query_id
+            batch_id = context.getLocalProperty("streaming.sql.batchId") or "0"
+        identity = Identity(scope, batch_id, context.partitionId())
+        return write_rows(iterator, self.options, identity, _brokers(self.options))
+
+
+def write_rows(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, brokers: Brokers
+) -> Sent:
+    """Send the rows of one task. Raises RocketMQError unless all of them are acknowledged."""
+    sender = Sender(
+        brokers,
+        group=options.producer_group,
+        rows_per_second=options.rows_per_second,
+        requests_in_flight_max=options.in_flight_max,
+        attempts_max=options.attempts_max,
+        timeout_s=options.request_timeout_ms / 1000,
+    )
+    reader: RowReader | None = None
+    for batch in batches:
+        if reader is None:
+            reader = RowReader(batch.schema.names, options, identity)
+        for message in reader.messages(batch, sender.next_unique_key):
+            sender.send(message)
+    sender.finish()
+    return Sent(sender.rows, sender.bytes)
+
+
+def _brokers(options: SinkOptions) -> Brokers:
+    from skylark.pipelines.wire import cluster  # noqa: PLC0415  the worker's connections, not the driver's
+
+    assert options.namesrv is not None
+    return cluster(options.namesrv, request_timeout_s=options.request_timeout_ms / 1000)
+
+
+class BatchSink(_Writing, DataSourceArrowWriter):
+    """`df.write.format("rocketmq")`."""
+
+
+class StreamSink(_Writing, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("rocketmq")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is left to do: a task that ended has its rows acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays sent; the batch comes again, with the same keys."""
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """Raises SettingsError for columns and options that cannot be used."""
+    return BatchSink(options, schema, overwrite)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """Raises SettingsError for columns and options that cannot be used."""
+    return StreamSink(options, schema, overwrite)

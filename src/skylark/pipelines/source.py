@@ -1,0 +1,280 @@
+"""The data source `rocketmq`: the shapes that Spark wants, over planning and reading.
+
+Spark makes these objects in several processes: in planner workers, which pickle them to tasks, and, for a
+stream, in a process of its own that answers questions about offsets as long as the query runs. So nothing is
+opened before it is needed, and what a task must know is in its partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+
+from skylark.errors import RocketMQError, SettingsError
+from skylark.pipelines.json_bodies import infer_schema
+from skylark.pipelines.offsets import Nested, Offsets, from_nested, to_nested
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.origin import Losses, QueueRange
+from skylark.pipelines.planning import end_of, ranges_between
+from skylark.pipelines.pushdown import Restrictions
+from skylark.pipelines.ranges import Planner, RangeRow, range_batch, read_ranges, sample_bodies
+from skylark.pipelines.schema import (
+    BODY_TEXT,
+    COLUMNS,
+    RANGE_COLUMNS,
+    REJECTS,
+    VALUE,
+    arrow_schema,
+    check_schema,
+    spark_schema,
+)
+from skylark.pipelines.wire import cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_S = 3.0
+
+
+class RangesPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: list[QueueRange], rows: list[RangeRow] | None = None) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+        self.rows = rows
+
+
+class RocketMQSource(DataSource):
+    """Format `rocketmq`: read and write, batch and streaming."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> StructType | str:
+        options = load(SourceOptions, dict(self.options))
+        if options.mode == "ranges":
+            return spark_schema(RANGE_COLUMNS)
+        schema = spark_schema(_known_columns(options))
+        if options.decode != "json":
+            return schema
+        if options.decode_schema not in (None, "auto"):
+            # Only the JVM reads DDL; no colons are needed inside a struct.
+            columns = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
+            value = f"{VALUE} STRUCT<{options.decode_schema}>"
+            return ", ".join([*columns[:-1], value, columns[-1]])
+        inferred = infer_schema(sample_bodies(options, options.sample_rows))
+        if not inferred.fields:
+            raise SettingsError("decodeSchema", "no sampled body is a JSON object; give the fields as a DDL")
+        return StructType([*schema.fields[:-1], StructField(VALUE, inferred), schema.fields[-1]])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = _checked_options(self.options, schema)
+        return (PushingReader if options.pushdown else BatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(_checked_options(self.options, schema), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from skylark.pipelines.sink import batch_writer  # noqa: PLC0415
+
+        return batch_writer(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from skylark.pipelines.sink import stream_writer  # noqa: PLC0415
+
+        return stream_writer(dict(self.options), schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("rocketmq")` known to a session."""
+    spark.dataSource.register(RocketMQSource)
+
+
+def _known_columns(options: SourceOptions) -> dict[str, DataType]:
+    """The columns without a user's schema; of JSON all but `value`, whose type the options do not say."""
+    columns = dict(COLUMNS)
+    if options.body_text:
+        columns[BODY_TEXT] = StringType()
+    if options.decode == "text":
+        columns[VALUE] = StringType()
+    if options.decode is not None:
+        columns[REJECTS] = BinaryType()
+    return columns
+
+
+def _checked_options(given: Any, schema: StructType) -> SourceOptions:
+    """Options that fit the schema. Raises SettingsError, here in the driver and not in a task."""
+    options = load(SourceOptions, dict(given))
+    if options.mode == "ranges":
+        check_schema(schema, RANGE_COLUMNS)
+        if schema.fieldNames() != list(RANGE_COLUMNS):
+            raise SettingsError("schema", f"with mode=ranges the columns are {', '.join(RANGE_COLUMNS)}")
+        return options
+    known = {**_known_columns(options), BODY_TEXT: StringType()}
+    check_schema(schema, known, free=[VALUE] if options.decode == "json" else [])
+    return options
+
+
+class _Rows:
+    """What batch and stream share: reading partitions."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._tags: frozenset[str] | None = None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangesPartition):
+            return iter(())  # Spark's stand-in for an empty list
+        if partition.rows is not None:
+            return iter([range_batch(partition.rows)])
+        return read_ranges(self._options, partition.ranges, arrow_schema(self._schema), tags=self._tags)
+
+    def _partitions(self, planner: Planner, ranges: Sequence[QueueRange]) -> list[InputPartition]:
+        is_rows = self._options.mode == "rows"
+        return [
+            RangesPartition(task, None if is_rows else planner.rows(task)) for task in planner.tasks(ranges)
+        ]
+
+
+class BatchReader(_Rows, DataSourceReader):
+    """Reads from `startingOffsets` to `endingOffsets`, both found when the query is planned."""
+
+    _restrictions: Restrictions | None = None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planner = Planner(self._options, self._restrictions)
+        return self._partitions(planner, planner.batch_ranges())
+
+
+class PushingReader(BatchReader):
+    """Takes filters. A class of its own: Spark refuses one that could when its setting is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._restrictions = Restrictions()
+        left = self._restrictions.take(filters)
+        self._tags = self._restrictions.tags
+        return left
+
+
+class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Answers questions about offsets. It decides nothing by itself: what a batch holds is in Spark's log."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._planner: Planner | None = None
+        self._initial: Nested | None = None
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+        self._looked_at = float("-inf")
+        self._waiting_since: float | None = None
+
+    @property
+    def planner(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        if self._initial is None:
+            self._initial = to_nested(self.planner.starting("latest"))
+        return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._latest = self.planner.highs()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Any limit but "everything": ours are several, and `latestOffset` applies them."""
+        return ReadMaxBytes(self._options.max_bytes_per_trigger)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = from_nested(start)
+        ranges = self._waiting(begin)
+        if not ranges:
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            if self._should_wait(ranges):
+                return start
+            ranges = self.planner.limited(ranges)
+        self._waiting_since = None
+        return to_nested(end_of(begin, ranges))
+
+    def _waiting(self, begin: Offsets) -> list[QueueRange]:
+        if self._target is None:
+            if not ranges_between(begin, self._latest):
+                self._rest()
+            self._latest = self.planner.highs()
+        return self.planner.from_beginning(ranges_between(begin, self._latest), begin)
+
+    def _rest(self) -> None:
+        """Wait out the poll interval: Spark asks a hundred times a second otherwise."""
+        due = self._looked_at + self._options.poll_interval_ms / 1000
+        time.sleep(max(0.0, due - time.monotonic()))
+        self._looked_at = time.monotonic()
+
+    def _should_wait(self, ranges: Sequence[QueueRange]) -> bool:
+        """Whether there is too little for a batch, and not for too long."""
+        rows_min = self._options.min_rows_per_trigger
+        if rows_min is None or self._target is not None:
+            return False
+        now = time.monotonic()
+        self._waiting_since = self._waiting_since or now
+        waited_ms = (now - self._waiting_since) * 1000
+        if (
+            sum(item.messages for item in ranges) >= rows_min
+            or waited_ms >= self._options.max_trigger_delay_ms
+        ):
+            return False
+        self._rest()
+        return True
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return to_nested(self._latest) or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin = from_nested(start)
+        ranges = self.planner.from_beginning(ranges_between(begin, from_nested(end)), begin)
+        return self._partitions(self.planner, self.planner.still_there(ranges, Losses(self._options)))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Write the group's offsets. Spark's checkpoint is the truth, so this may fail, and never raises."""
+        options = self._options
+        if options.group_id is None or options.namesrv is None or not options.commit_offsets:
+            return
+        try:
+            cluster(options.namesrv, COMMIT_TIMEOUT_S, 0.0).advance_offsets(
+                options.group_id, from_nested(end)
+            )
+        except (RocketMQError, ValueError) as error:
+            log.warning("offsets not written group=%s error=%s", options.group_id, error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Connections stay here."""
+        return {**self.__dict__, "_planner": None}

@@ -1,0 +1,62 @@
+"""One Spark session for all tests of the pipelines, and brokers that they may stop and start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.pipeline_cluster import PipelineCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A `local[2]` session whose tasks are tried four times, with the source registered."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from skylark.pipelines.source import register
+
+    builder = SparkSession.builder.master("local[2,4]").appName("tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster]:
+    """A name server and a broker for tests that neither stop nor fill them."""
+    with PipelineCluster(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[PipelineCluster]:
+    """A name server and a broker of a test's own."""
+    with PipelineCluster(tmp_path / "cluster") as running:
+        yield running

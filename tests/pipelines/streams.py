@@ -1,0 +1,66 @@
+"""Queries that run to the end of the data into Parquet, restart, and are compared with what was produced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+WAIT_S = 90
+
+
+class Stream:
+    """A stream of some columns into Parquet below a directory, resumable."""
+
+    SCHEMA = "topic STRING, queueId INT, queueOffset BIGINT, body BINARY"
+
+    def __init__(self, spark: SparkSession, directory: Path, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._options = options
+        self.checkpoint = directory / "checkpoint"
+        self.output = directory / "output"
+
+    def frame(self) -> DataFrame:
+        return self._spark.readStream.format("rocketmq").options(**self._options).schema(self.SCHEMA).load()
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        writer = self.frame().writeStream.format("parquet").option("checkpointLocation", str(self.checkpoint))
+        if trigger:
+            writer = writer.trigger(**trigger)
+        return writer.start(str(self.output))
+
+    def run(self) -> StreamingQuery:
+        """Read all that is there."""
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(WAIT_S), "the query does not end"
+        return query
+
+    def rows(self) -> list[tuple[str, int, int, bytes]]:
+        """What was written, sorted."""
+        if not self.output.exists():
+            return []
+        frame = self._spark.read.schema(self.SCHEMA).parquet(str(self.output))
+        return sorted((row[0], row[1], row[2], bytes(row[3])) for row in frame.collect())
+
+    def replay_last_batch(self) -> None:
+        """Make Spark believe that the last batch was planned and not finished."""
+        last = max(int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*"))
+        for name in (str(last), f".{last}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s"
+        time.sleep(0.1)
+
+
+def rows_done(query: StreamingQuery) -> int:
+    """How many rows a query has read so far."""
+    return sum(progress["numInputRows"] for progress in query.recentProgress)

@@ -1,0 +1,91 @@
+"""Lag and the group's offsets: what the listener measures and writes, and what the reader writes itself."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from skylark.pipelines.lag import measure
+from skylark.pipelines.listener import LagListener, offsets_of
+from skylark.pipelines.wire import Queue
+from tests.pipelines.streams import Stream, until
+from tests.support.pipeline_cluster import PipelineCluster
+
+
+def test_the_listener_writes_the_last_batch_too(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    cluster = shared_cluster
+    cluster.create_topic("lagging", 2)
+    cluster.send("lagging", [b"x" * 100] * 30, 0)
+    options = cluster.options("lagging", startingOffsets="earliest", maxRowsPerTrigger=10)
+    listener = LagListener(cluster.namesrv, "lag-group", metrics_port=0, log_interval_s=0)
+    spark.streams.addListener(listener)
+    try:
+        Stream(spark, tmp_path, options).run()
+        queue = cluster.queue("lagging", 0)
+        until(lambda: cluster.wire.group_offset("lag-group", queue) == 30, "the last offset")
+        assert listener.flush()
+        assert {lag.messages for lag in listener.lags} == {0}
+
+        cluster.send("lagging", [b"x" * 100] * 5, 0)
+        listener.advance({queue: 30})
+        assert listener.flush()
+        (lag,) = [lag for lag in listener.lags if lag.queue == queue]
+        assert lag.messages == 5
+        assert lag.record_bytes > 5 * 100
+        assert lag.seconds >= 0
+        label = (
+            'skylark_spark_lag_messages{broker="broker-a",group="lag-group",queue="0",topic="lagging"} 5.0'
+        )
+        assert label in listener.gauges.text()
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.metrics_port}/metrics") as page:
+            assert label.encode() in page.read()
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+
+
+def test_the_reader_writes_offsets_one_batch_behind_and_only_forward(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    cluster = shared_cluster
+    cluster.create_topic("behind", 1)
+    cluster.send("behind", [b"x"] * 30)
+    options = cluster.options(
+        "behind", startingOffsets="earliest", maxRowsPerTrigger=10, groupId="behind-group"
+    )
+    stream = Stream(spark, tmp_path, options)
+    stream.run()
+    queue = cluster.queue("behind")
+    assert cluster.wire.group_offset("behind-group", queue) == 20
+    cluster.wire.commit_offsets("behind-group", {queue: 29})
+    cluster.send("behind", [b"x"] * 5)
+    stream.run()
+    assert cluster.wire.group_offset("behind-group", queue) == 30
+
+    from_group = cluster.options("behind", startingOffsets="group", groupId="behind-group")
+    assert spark.read.format("rocketmq").options(**from_group).load().count() == 5
+
+
+def test_a_broker_that_is_away_fails_nothing(cluster: PipelineCluster) -> None:
+    cluster.create_topic("away", 1)
+    listener = LagListener(cluster.namesrv, "g")
+    cluster.servers.stop()
+    listener.advance({cluster.queue("away"): 3})
+    assert listener.flush(60)
+    listener.close()
+    assert listener.lags == []
+
+
+def test_lag_of_queues_without_messages_is_zero(shared_cluster: PipelineCluster) -> None:
+    shared_cluster.create_topic("empty", 2)
+    queues = shared_cluster.wire.queues("empty")
+    assert [lag.messages for lag in measure(shared_cluster.wire, dict.fromkeys(queues, 0), 0)] == [0, 0]
+
+
+def test_progress_of_other_sources_is_ignored() -> None:
+    assert offsets_of(None) == offsets_of("17") == offsets_of('{"a": 1}') == offsets_of("not json") == {}
+    assert offsets_of('{"t": {"b": {"0": 7}}}') == {Queue("t", "b", 0): 7}

@@ -1,0 +1,143 @@
+"""`pipeline.yml`: what it may say, and errors that name the line. No Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from skylark.errors import SettingsError
+from skylark.pipelines.jobs import run
+from skylark.pipelines.jobs.pipeline_file import PipelineFile, load_pipeline
+
+GOOD = """
+    name: orders
+    source:
+      topic: orders
+      start: group:earliest
+      group: orders-lake
+      tags: "Create || Pay"
+      limit: {bytes: 64MB}
+    steps:
+      - decode: {format: json, schema: orders.ddl, on_error: rejects}
+      - sql: "select *, to_date(storeTimestamp) dt from input where amount > 0"
+      - dedup: {keys: [orderId], within: 10 minutes, time: bornTimestamp}
+      - python: enrich.py:enrich
+    sinks:
+      - delta: {path: lake/orders, partition: [dt], compact: 1h}
+      - rocketmq: {topic: orders_clean, keys: orderId, exactlyOnce: keys}
+    rejects: {topic: orders_rejects, table: lake/rejects}
+    trigger: 10s
+    quality:
+      - {expect: "orderId is not null", on_fail: reject}
+      - {expect: "amount < 1e6", on_fail: warn}
+"""
+
+
+def load(directory: Path, text: str) -> PipelineFile:
+    path = directory / "pipeline.yml"
+    path.write_text(dedent(text).lstrip("\n"))
+    return load_pipeline(path)
+
+
+def test_a_whole_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "orders.ddl").write_text("orderId string,\namount double\n")
+    pipeline = load(tmp_path, GOOD)
+    assert pipeline.name == "orders"
+    assert [step.kind for step in pipeline.steps] == ["decode", "sql", "dedup", "python"]
+    assert [rule.on_fail for rule in pipeline.quality] == ["reject", "warn"]
+    source = run.source_of(pipeline, "127.0.0.1:9876")
+    assert source.source_options(is_stream=True) == {
+        "namesrv": "127.0.0.1:9876",
+        "topic": "orders",
+        "groupId": "orders-lake",
+        "startingOffsets": "group:earliest",
+        "tags": "Create || Pay",
+        "maxBytesPerTrigger": "64MB",
+    }
+    assert run.decoding(pipeline) == {"decode": "json", "decodeSchema": "orderId string, amount double"}
+    outputs = run.outputs_of(pipeline)
+    assert str(outputs["delta-0"]) == f"delta:{tmp_path / 'lake' / 'orders'}"
+    assert outputs["delta-0"].options == {"partitionBy": "dt"}
+    assert outputs["rocketmq-1"].options == {"exactlyOnce": "keys"}
+
+
+MINIMAL = """
+    source: {topic: orders}
+    sinks:
+      - console
+"""
+
+
+def test_little_is_needed(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, MINIMAL)
+    assert pipeline.name == "pipeline"
+    assert pipeline.trigger == "10s"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "sentence"),
+    [
+        ("", 1, "the file is empty"),
+        ("source: {topic: a\nsinks: [console]\n", 2, "this is no YAML"),
+        ("source: {topic: a}\n", 1, "there is no sinks"),
+        ("source: {topic: a}\nsinks: [console]\nsink: x\n", 3, "the file has no 'sink'; did you mean sinks?"),
+        ("source:\n  start: x\nsinks: [console]\n", 2, "source has no topic"),
+        (
+            "source:\n  topic: a\n  topics: b\nsinks: [console]\n",
+            3,
+            "source has no 'topics'; did you mean topic",
+        ),
+        ("source: {topic: a}\nsinks: []\n", 2, "there is no sink"),
+        ("source: {topic: a}\nsinks:\n  - kafka: {}\n", 3, "there is no sink 'kafka'; there are delta"),
+        ("source: {topic: a}\nsinks:\n  - delta: {}\n", 3, "delta has no path"),
+        ("source: {topic: a}\nsinks:\n  - rocketmq: {tags: x}\n", 3, "rocketmq has no topic"),
+        ("source: {topic: a}\nsteps:\n  - sql: select 1\nsinks: [console]\n", 3, "reads from `input`"),
+        ("source: {topic: a}\nsteps:\n  - dedupe: {}\nsinks: [console]\n", 3, "did you mean dedup?"),
+        ("source: {topic: a}\nsteps:\n  - dedup: {}\nsinks: [console]\n", 3, "dedup needs keys"),
+        ("source: {topic: a}\nsteps:\n  - python: x.py\nsinks: [console]\n", 3, "file.py:function"),
+        (
+            "source: {topic: a}\nsteps:\n  - sql: select * from input\n  - decode: {}\nsinks: [console]\n",
+            4,
+            "decode must be the first step",
+        ),
+        ("source: {topic: a}\nsteps:\n  - decode: {format: xml}\nsinks: [console]\n", 3, "format is 'xml'"),
+        ("source: {topic: a}\nsinks: [console]\ntrigger: often\n", 3, "'often' is no duration"),
+        ("source: {topic: a, limit: {bytes: x}}\nsinks: [console]\n", 1, "'x' is no size"),
+        ("source: {topic: a}\nsinks: [console]\nquality:\n  - {on_fail: drop}\n", 4, "a rule needs expect"),
+        (
+            "source: {topic: a}\nsinks: [console]\nquality:\n  - {expect: x, on_fail: weep}\n",
+            4,
+            "on_fail is 'weep'",
+        ),
+        ("source: {topic: a}\nsource: {topic: b}\nsinks: [console]\n", 2, "source is there twice"),
+        ("- source\n", 1, "the file is a list; it must be a mapping"),
+    ],
+)
+def test_errors_name_the_line(tmp_path: Path, text: str, line: int, sentence: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path, text)
+    assert refused.value.name == f"{tmp_path / 'pipeline.yml'}:{line}"
+    assert sentence in refused.value.reason
+
+
+def test_a_sink_that_cannot_be_is_named_by_its_line(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, "source: {topic: a}\nsinks:\n  - rocketmq: {topic: 'no spaces'}\n")
+    with pytest.raises(SettingsError, match=r"pipeline.yml:3: topic 'no spaces'"):
+        run.outputs_of(pipeline)
+
+
+def test_a_step_in_python_must_be_there(tmp_path: Path) -> None:
+    text = "source: {topic: a}\nsteps:\n  - python: steps.py:enrich\nsinks: [console]\n"
+    pipeline = load(tmp_path, text)
+    for content, sentence in [
+        (None, "there is no file"),
+        ("def other(df): return df", "has no function enrich"),
+        ("import nothing_of_this_name", "fails: ModuleNotFoundError"),
+    ]:
+        if content is not None:
+            (tmp_path / "steps.py").write_text(content)
+        with pytest.raises(SettingsError, match=sentence) as refused:
+            run.load_function(pipeline, "steps.py:enrich", 3)
+        assert refused.value.name.endswith("pipeline.yml:3")

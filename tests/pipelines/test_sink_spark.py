@@ -1,0 +1,184 @@
+"""The sink in a real session: batch and stream, at least once, and the same keys when rows come again."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from skylark.model.message import StoredMessage
+from skylark.model.record import decode_all
+from skylark.pipelines.dedup import SeenKeys
+from tests.support.pipeline_cluster import PipelineCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"T{uuid.uuid4().hex[:10]}"
+
+
+def stored(cluster: PipelineCluster, topic: str) -> list[StoredMessage]:
+    """All messages of a topic, read without Spark."""
+    found: list[StoredMessage] = []
+    for queue in cluster.wire.queues(topic, refresh=True):
+        queue_offset, end = 0, cluster.wire.max_offsets([queue])[queue]
+        while queue_offset < end:
+            part = list(decode_all(cluster.wire.pull(queue, queue_offset).records))
+            found += part
+            queue_offset = part[-1].queue_offset + 1
+    return found
+
+
+def write(df: DataFrame, cluster: PipelineCluster, **options: str) -> None:
+    df.write.format("rocketmq").mode("append").options(namesrv=cluster.namesrv, **options).save()
+
+
+def test_a_batch_of_rows_becomes_messages(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str
+) -> None:
+    shared_cluster.create_topic(topic)
+    df = spark.range(0, 3000, 1, 3).selectExpr(
+        "cast(id as string) as body",
+        "concat('tag', id % 3) as tags",
+        "array(concat('k', id), 'all') as keys",
+        "map('number', cast(id as string)) as properties",
+    )
+    write(df, shared_cluster, topic=topic)
+    messages = stored(shared_cluster, topic)
+    assert sorted(int(message.body) for message in messages) == list(range(3000))
+    for message in messages:
+        number = int(message.body)
+        assert message.tags == f"tag{number % 3}"
+        assert message.keys == [f"k{number}", "all"]
+        assert message.properties["number"] == str(number)
+    assert len({message.unique_key for message in messages}) == 3000
+
+
+def test_rows_with_wrong_columns_are_refused_and_nothing_is_sent(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str
+) -> None:
+    shared_cluster.create_topic(topic)
+    df = spark.range(10).selectExpr("id as body")
+    with pytest.raises(Exception, match="the column is bigint, the sink takes binary or string"):
+        write(df, shared_cluster, topic=topic)
+    with pytest.raises(Exception, match="no such column"):
+        write(spark.range(10).selectExpr("'x' as body", "id"), shared_cluster, topic=topic)
+    assert stored(shared_cluster, topic) == []
+
+
+def test_a_null_body_fails_the_job_and_names_the_row(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str
+) -> None:
+    shared_cluster.create_topic(topic)
+    df = spark.range(0, 5, 1, 1).selectExpr("case when id = 3 then null else 'x' end as body")
+    with pytest.raises(Exception, match="row 3: it is empty or null"):
+        write(df, shared_cluster, topic=topic)
+
+
+def failing_once(df: DataFrame, mark: Path) -> DataFrame:
+    """Rows whose second partition fails once, after half of them."""
+    path = str(mark)
+
+    def step(batches: Iterator[Any]) -> Iterator[Any]:
+        from pathlib import Path as P
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for number, batch in enumerate(batches):
+            yield batch
+            if context.partitionId() == 1 and number == 1 and not P(path).exists():
+                P(path).touch()
+                raise RuntimeError("once")
+
+    return df.mapInArrow(step, df.schema)
+
+
+def test_a_task_that_is_tried_again_sends_rows_with_the_same_keys(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
+) -> None:
+    shared_cluster.create_topic(topic)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    try:
+        df = spark.range(0, 4000, 1, 2).selectExpr("cast(id as string) as body")
+        write(failing_once(df, tmp_path / "failed"), shared_cluster, topic=topic, exactlyOnce="keys")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert (tmp_path / "failed").exists()
+    check_once_by_key(stored(shared_cluster, topic), range(4000))
+
+
+def check_once_by_key(messages: list[StoredMessage], numbers: range) -> int:
+    """Every row is there, and once after dropping known keys; returns how many were dropped."""
+    assert {int(message.body) for message in messages} == set(numbers)
+    with SeenKeys(1_000_000) as seen:
+        kept = [int(message.body) for message in messages if seen.add(message.unique_key or "")]
+    assert sorted(kept) == list(numbers)
+    queues = {(message.unique_key, message.queue_id) for message in messages}
+    assert len(queues) == len(kept)  # the second copy lies in the queue of the first
+    return len(messages) - len(kept)
+
+
+def test_a_replayed_batch_of_a_stream_has_the_same_keys(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
+) -> None:
+    source, checkpoint = f"{topic}_in", tmp_path / "checkpoint"
+    shared_cluster.create_topic(source, 2)
+    shared_cluster.create_topic(topic)
+
+    def run() -> None:
+        df = spark.readStream.format("rocketmq").options(
+            **shared_cluster.options(source, startingOffsets="earliest")
+        )
+        query = (
+            df.load()
+            .writeStream.format("rocketmq")
+            .options(namesrv=shared_cluster.namesrv, topic=topic, exactlyOnce="keys")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    shared_cluster.send(source, [b"%d" % number for number in range(500)], 0)
+    shared_cluster.send(source, [b"%d" % number for number in range(500, 1000)], 1)
+    run()
+    assert check_once_by_key(stored(shared_cluster, topic), range(1000)) == 0
+    last = max((path for path in (checkpoint / "commits").glob("[0-9]*")), key=lambda path: int(path.name))
+    last.unlink()
+    (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
+    shared_cluster.send(source, [b"%d" % number for number in range(1000, 1200)], 0)
+    run()
+    assert check_once_by_key(stored(shared_cluster, topic), range(1200)) == 1000
+
+
+def test_ordered_rows_stay_in_order(spark: SparkSession, shared_cluster: PipelineCluster, topic: str) -> None:
+    shared_cluster.create_topic(topic)
+    df = spark.range(0, 2000, 1, 1).selectExpr(
+        "cast(id as string) body", "cast(id % 9 as string) shardingKey"
+    )
+    write(df, shared_cluster, topic=topic)
+    by_key: dict[int, list[int]] = {}
+    for message in stored(shared_cluster, topic):
+        by_key.setdefault(int(message.body) % 9, []).append(int(message.body))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert sum(map(len, by_key.values())) == 2000
+
+
+def test_the_topic_may_come_from_the_row(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str
+) -> None:
+    names = [f"{topic}a", f"{topic}b"]
+    for name in names:
+        shared_cluster.create_topic(name)
+    df = spark.range(100).selectExpr(f"if(id % 2 = 0, '{names[0]}', '{names[1]}') topic", "'x' body")
+    write(df, shared_cluster)
+    assert Counter(len(stored(shared_cluster, name)) for name in names) == {50: 2}

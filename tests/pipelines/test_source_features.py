@@ -1,0 +1,194 @@
+"""What a batch query can ask of the source: filters, places to start and end, bodies decoded, ranges."""
+
+from __future__ import annotations
+
+import time
+import zlib
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from skylark.model.message import SystemFlag
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.pushdown import Restrictions
+from skylark.pipelines.ranges import Planner, plan, read_range
+from skylark.pipelines.schema import RANGE_COLUMNS
+from tests.support.pipeline_cluster import BROKER, PipelineCluster
+
+TOPIC = "features"
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_cluster: PipelineCluster) -> PipelineCluster:
+    """Two queues; the second half of each is stored at least a tenth of a second after the first."""
+    shared_cluster.create_topic(TOPIC, 2)
+    for half in range(2):
+        for queue_id in range(2):
+            shared_cluster.send(
+                TOPIC,
+                [b'{"id": %d, "half": %d}' % (number, half) for number in range(20)],
+                queue_id,
+                properties={
+                    "TAGS": f"Half{half}",
+                    "KEYS": f"key{half}-{queue_id}-{{n}} all",
+                    "UNIQ_KEY": "U{n}",
+                },
+            )
+        time.sleep(0.1)
+    return shared_cluster
+
+
+def read(spark: SparkSession, cluster: PipelineCluster, **options: object) -> DataFrame:
+    return spark.read.format("rocketmq").options(**cluster.options(TOPIC, **options)).load()
+
+
+def offsets(frame: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row[0], row[1]) for row in frame.select("queueId", "queueOffset").collect())
+
+
+def middle_ms(frame: DataFrame) -> int:
+    """A time between the halves."""
+    first = frame.where("tags = 'Half1'").agg(F.min(F.unix_millis("storeTimestamp"))).collect()[0][0]
+    return int(first) - 20
+
+
+def test_places_to_start_and_end(spark: SparkSession, cluster: PipelineCluster) -> None:
+    everything = read(spark, cluster)
+    second_half = [(queue_id, at) for queue_id in range(2) for at in range(20, 40)]
+    time_ms = middle_ms(everything)
+    fixed = f'{{"{TOPIC}": {{"{BROKER}": {{"0": 38, "1": -1}}}}}}'
+    assert offsets(read(spark, cluster, startingOffsets=time_ms)) == second_half
+    assert offsets(read(spark, cluster, endingOffsets=time_ms, startingOffsets="-30 rows")) == [
+        (queue_id, at) for queue_id in range(2) for at in range(10, 20)
+    ]
+    assert offsets(read(spark, cluster, startingOffsets=fixed)) == [(0, 38), (0, 39)]
+    assert offsets(read(spark, cluster, startingOffsets="latest")) == []
+    assert offsets(
+        read(spark, cluster, assign=f'{{"{TOPIC}": {{"{BROKER}": [1]}}}}', startingOffsets="-1 rows")
+    ) == [(1, 39)]
+
+
+def test_tags_are_filtered_by_the_broker(spark: SparkSession, cluster: PipelineCluster) -> None:
+    frame = read(spark, cluster, tags="Half0 || Half7")
+    assert {row[0] for row in frame.select("tags").collect()} == {"Half0"}
+    assert frame.count() == 40
+
+
+@pytest.mark.parametrize(
+    ("filters", "planned", "left"),
+    [
+        ([EqualTo(("queueId",), 1)], 40, 0),
+        ([GreaterThanOrEqual(("queueOffset",), 10), LessThan(("queueOffset",), 12)], 4, 0),
+        ([GreaterThan(("queueOffset",), 37), LessThanOrEqual(("queueOffset",), 38)], 2, 0),
+        ([EqualTo(("queueOffset",), 7)], 2, 0),
+        ([In(("queueOffset",), (7, 9))], 6, 1),
+        ([In(("queueId",), (0, 5)), In(("brokerName",), (BROKER,))], 40, 0),
+        ([EqualTo(("tags",), "Half1")], 80, 0),
+        ([EqualTo(("topic",), "other")], 0, 0),
+        ([EqualTo(("keys",), "key1-0-3 all")], 1, 1),
+        ([EqualTo(("uniqKey",), "U4")], 4, 1),
+        ([EqualTo(("msgId",), "no id")], 0, 1),
+        ([EqualTo(("properties", "a"), "b"), IsNotNull(("tags",))], 80, 2),
+    ],
+)
+def test_filters_narrow_what_is_planned(
+    cluster: PipelineCluster, filters: list[Filter], planned: int, left: int
+) -> None:
+    restrictions = Restrictions()
+    assert len(restrictions.take(filters)) == left
+    planner = Planner(load(SourceOptions, cluster.options(TOPIC)), restrictions)
+    assert sum(item.messages for item in planner.batch_ranges()) == planned
+
+
+def test_filters_of_a_query_are_handed_down(spark: SparkSession, cluster: PipelineCluster) -> None:
+    frame = read(spark, cluster, pushdown="true")
+    condition = "queueId in (0, 5) and queueOffset >= 18 and tags = 'Half0' and body is not null"
+    assert offsets(frame.where(condition)) == [(0, 18), (0, 19)]
+    assert offsets(frame.where("keys = 'key1-0-3 all'")) == [(0, 23)]
+
+
+def test_times_and_ids_narrow_too(spark: SparkSession, cluster: PipelineCluster) -> None:
+    everything = read(spark, cluster)
+    time_ms = middle_ms(everything)
+    condition = F.col("storeTimestamp") >= F.timestamp_millis(F.lit(time_ms))
+    assert read(spark, cluster, pushdown="true").where(condition).count() == 40
+    message_id = everything.where("queueId = 1 and queueOffset = 5").select("msgId").collect()[0][0]
+    found = read(spark, cluster, pushdown="true").where(F.col("msgId") == message_id)
+    assert offsets(found) == [(1, 5)]
+    stored = {"path": cluster.store_path, "topic": TOPIC, "pushdown": "true"}
+    found = spark.read.format("rocketmq").options(**stored).load().where(F.col("msgId") == message_id)
+    assert offsets(found) == [(1, 5)]
+
+
+def test_tasks_are_split_and_packed(spark: SparkSession, cluster: PipelineCluster) -> None:
+    assert read(spark, cluster).rdd.getNumPartitions() == 1
+    assert read(spark, cluster, maxRecordsPerPartition=10).rdd.getNumPartitions() == 8
+    assert read(spark, cluster, minPartitions=5).rdd.getNumPartitions() == 5
+
+
+def test_json_with_a_schema_and_with_samples(spark: SparkSession, shared_cluster: PipelineCluster) -> None:
+    shared_cluster.create_topic("documents", 1)
+    good = [b'{"id": %d, "name": "n%d"}' % (number, number) for number in range(10)]
+    shared_cluster.send("documents", [*good, b"poison", b'{"id": "text"}'])
+    shared_cluster.send("documents", [b"\x00damaged"], sys_flag=int(SystemFlag.COMPRESSED))
+    shared_cluster.send(
+        "documents", [zlib.compress(b'{"id": 99, "name": "z"}')], sys_flag=int(SystemFlag.COMPRESSED)
+    )
+    for schema in ("id BIGINT, name STRING", "auto"):
+        options = shared_cluster.options("documents", decode="json", decodeSchema=schema)
+        frame = spark.read.format("rocketmq").options(**options).load()
+        rejects = [bytes(row[0]) for row in frame.where("rejects is not null").select("rejects").collect()]
+        if schema == "auto":  # one id is text, so all are
+            assert frame.select("value.id").schema[0].dataType.simpleString() == "string"
+            assert rejects == [b"poison", b"\x00damaged"]
+        else:
+            assert rejects == [b"poison", b'{"id": "text"}', b"\x00damaged"]
+            found = frame.where("value is not null").select("value.id").collect()
+            assert [row[0] for row in found] == [*range(10), 99]
+
+
+def test_text(spark: SparkSession, cluster: PipelineCluster) -> None:
+    row = read(spark, cluster, decode="text", bodyText="true").where("queueOffset = 0").collect()[0]
+    assert row["value"] == row["bodyText"] == bytes(row["body"]).decode() == '{"id": 0, "half": 0}'
+    assert row["rejects"] is None
+
+
+def test_ranges_instead_of_rows(spark: SparkSession, cluster: PipelineCluster) -> None:
+    options = cluster.options(TOPIC, mode="ranges", maxRecordsPerPartition=30)
+    frame = spark.read.format("rocketmq").options(**options).load()
+    assert frame.columns == list(RANGE_COLUMNS)
+    rows = sorted(frame.collect(), key=lambda row: (row["queueId"], row["fromOffset"]))
+    assert [(row["queueId"], row["fromOffset"], row["toOffset"]) for row in rows] == [
+        (item.queue_id, item.from_offset, item.to_offset) for item in plan(options)
+    ]
+    assert sum(row["messages"] for row in rows) == 80
+    assert all(row["bytes"] > 100 * row["messages"] for row in rows)
+    read_again = [
+        (value["queueId"], value["queueOffset"])
+        for row in rows
+        for batch in read_range(options, bytes(row["range"]), ["queueId", "queueOffset"])
+        for value in batch.to_pylist()
+    ]
+    assert read_again == [(queue_id, at) for queue_id in range(2) for at in range(40)]
+
+
+def test_an_unknown_topic_is_a_clear_error(spark: SparkSession, cluster: PipelineCluster) -> None:
+    with pytest.raises(Exception, match="there is no topic 'feature'; did you mean features"):
+        spark.read.format("rocketmq").options(**cluster.options("feature")).load().count()
+
+
+def test_a_temporary_view(spark: SparkSession, cluster: PipelineCluster) -> None:
+    options = ", ".join(f"{name} '{value}'" for name, value in cluster.options(TOPIC).items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW features_view USING rocketmq OPTIONS ({options})")
+    assert spark.sql("select count(*) from features_view where tags = 'Half0'").collect()[0][0] == 40

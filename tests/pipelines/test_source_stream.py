@@ -1,0 +1,172 @@
+"""The source in streams: restarts, replays, servers that go away, queues that come, data that ages out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.pipelines.streams import Stream, rows_done, until
+from tests.support.pipeline_cluster import PipelineCluster
+
+
+def bodies(queue_id: int, first: int, end: int) -> list[bytes]:
+    return [f"{queue_id}-{number}".encode() for number in range(first, end)]
+
+
+def expected(topic: str, counts: dict[int, int]) -> list[tuple[str, int, int, bytes]]:
+    return sorted(
+        (topic, queue_id, number, f"{queue_id}-{number}".encode())
+        for queue_id, count in counts.items()
+        for number in range(count)
+    )
+
+
+def test_available_now_in_steps_restart_and_replay(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    cluster = shared_cluster
+    cluster.create_topic("steps", 2)
+    cluster.send("steps", bodies(0, 0, 50), 0)
+    cluster.send("steps", bodies(1, 0, 10), 1)
+    options = cluster.options("steps", startingOffsets="earliest", maxRowsPerTrigger=25)
+    stream = Stream(spark, tmp_path, options)
+    query = stream.run()
+    batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert sum(batches) == 60
+    assert max(batches) <= 25
+    assert stream.rows() == expected("steps", {0: 50, 1: 10})
+
+    cluster.send("steps", bodies(1, 10, 30), 1)
+    stream.run()
+    assert stream.rows() == expected("steps", {0: 50, 1: 30})
+
+    stream.replay_last_batch()
+    cluster.send("steps", bodies(0, 50, 55), 0)
+    stream.run()
+    assert stream.rows() == expected("steps", {0: 55, 1: 30})
+
+
+def test_a_broker_restart_in_mid_query(spark: SparkSession, cluster: PipelineCluster, tmp_path: Path) -> None:
+    cluster.create_topic("restart", 2)
+    cluster.send("restart", bodies(0, 0, 20), 0)
+    stream = Stream(
+        spark, tmp_path, cluster.options("restart", startingOffsets="earliest", pollInterval="50ms")
+    )
+    query = stream.start(processingTime="100 milliseconds")
+    try:
+        until(lambda: rows_done(query) == 20, "the first rows")
+        cluster.servers.stop()
+        cluster.servers.start()
+        cluster.send("restart", bodies(0, 20, 40), 0)
+        cluster.send("restart", bodies(1, 0, 5), 1)
+        until(lambda: rows_done(query) == 45, "the rows after the restart")
+    finally:
+        query.stop()
+    assert stream.rows() == expected("restart", {0: 40, 1: 5})
+
+
+def test_queues_and_topics_that_come_later(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    cluster = shared_cluster
+    cluster.create_topic("grow_a", 2)
+    cluster.send("grow_a", bodies(0, 0, 10), 0)
+    options = cluster.options(
+        "grow_.*", startingOffsets="earliest", pollInterval="50ms", routeRefresh="200ms"
+    )
+    stream = Stream(spark, tmp_path, options)
+    query = stream.start(processingTime="100 milliseconds")
+    try:
+        until(lambda: rows_done(query) == 10, "the first rows")
+        cluster.create_topic("grow_a", 8)
+        for queue_id in range(2, 8):
+            cluster.send("grow_a", bodies(queue_id, 0, 5), queue_id)
+        cluster.create_topic("grow_b", 1)
+        cluster.send("grow_b", bodies(0, 0, 7), 0)
+        until(lambda: rows_done(query) == 47, "rows of the new queues")
+    finally:
+        query.stop()
+    counts = {0: 10, **dict.fromkeys(range(2, 8), 5)}
+    assert stream.rows() == sorted(expected("grow_a", counts) + expected("grow_b", {0: 7}))
+
+
+def test_retention_overtakes_a_slow_query(
+    spark: SparkSession, cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    """Files of the log are deleted between two runs: an error that counts, or knowingly skipped."""
+    cluster.create_topic("aging", 1)
+    big = [bytes([number % 251]) * 200_000 for number in range(100)]  # more than a file of 16 MiB
+    cluster.send("aging", big[:1])
+    options = cluster.options("aging", startingOffsets="earliest")
+    stream = Stream(spark, tmp_path, options)
+    stream.run()
+    cluster.send("aging", big[1:])
+    cluster.servers.stop()
+    first = min((Path(cluster.store_path) / "commitlog").iterdir())
+    first.unlink()
+    cluster.servers.start()
+    low = cluster.wire.min_offsets([cluster.queue("aging")])[cluster.queue("aging")]
+    assert 1 < low < 100
+    with pytest.raises(StreamingQueryException, match=rf"{low - 1} messages of aging/broker-a/0 are lost"):
+        stream.run()
+    skipping = Stream(spark, tmp_path, {**options, "failOnDataLoss": "false"})
+    skipping.run()
+    assert [row[2] for row in skipping.rows()] == [0, *range(low, 100)]
+
+
+def test_rows_are_waited_for_but_not_for_ever(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    cluster = shared_cluster
+    cluster.create_topic("patience", 1)
+    cluster.send("patience", bodies(0, 0, 5))
+    options = cluster.options(
+        "patience",
+        startingOffsets="earliest",
+        pollInterval="50ms",
+        minRowsPerTrigger=10,
+        maxTriggerDelay="1h",
+    )
+    stream = Stream(spark, tmp_path, options)
+    query = stream.start(processingTime="50 milliseconds")
+    try:
+        until(lambda: query.lastProgress is not None, "progress")
+        assert rows_done(query) == 0
+        cluster.send("patience", bodies(0, 5, 12))
+        until(lambda: rows_done(query) == 12, "a whole batch")
+    finally:
+        query.stop()
+    hasty = Stream(
+        spark, tmp_path / "hasty", {**options, "maxTriggerDelay": "100ms", "minRowsPerTrigger": "99"}
+    )
+    query = hasty.start(processingTime="50 milliseconds")
+    try:
+        until(lambda: rows_done(query) == 12, "a batch in spite of too few rows")
+    finally:
+        query.stop()
+
+
+def test_store_files_while_they_are_written(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    cluster = shared_cluster
+    cluster.create_topic("live", 1)
+    cluster.send("live", bodies(0, 0, 30))
+    options = {
+        "path": cluster.store_path,
+        "topic": "live",
+        "startingOffsets": "earliest",
+        "pollInterval": "50ms",
+    }
+    stream = Stream(spark, tmp_path, options)
+    query = stream.start(processingTime="100 milliseconds")
+    try:
+        until(lambda: rows_done(query) == 30, "the first rows")
+        cluster.send("live", bodies(0, 30, 60))
+        until(lambda: rows_done(query) == 60, "rows written meanwhile")
+    finally:
+        query.stop()
+    assert stream.rows() == expected("live", {0: 60})
