@@ -1,4 +1,4 @@
-"""What replication costs a master: processor time with an asynchronous slave, and the rate of a synchronous pair.
+"""What replication costs a master: processor time with a slave, and the rate of a synchronous pair.
 
 python -m benchmarks.replication                     ours alone
 python -m benchmarks.replication --peer apache       and the synchronous pair beside Apache RocketMQ 5.3.3's
@@ -78,13 +78,14 @@ def ours(directory: Path, role: str, *, has_slave: bool) -> Iterator[str]:
 def apache(directory: Path) -> Iterator[str]:
     """A synchronous pair of Apache's, which waits for its slave."""
     classpath = jars_of(POM)
-    replicas = {"totalReplicas": 2, "inSyncReplicas": 2}
+    replicas: dict[str, str | int] = {"totalReplicas": 2, "inSyncReplicas": 2}
+    brokers: list[tuple[str, int, dict[str, str | int]]] = [
+        ("master", BROKER_CPU, {"brokerRole": "SYNC_MASTER"}),
+        ("slave", CLIENT_CPU, {"brokerRole": "SLAVE", "brokerId": 1}),
+    ]
     with ExitStack() as stack:
         name_server = stack.enter_context(ApacheNameServer(classpath, directory / "name-server"))
-        for name, cpu, settings in (
-            ("master", BROKER_CPU, {"brokerRole": "SYNC_MASTER"}),
-            ("slave", CLIENT_CPU, {"brokerRole": "SLAVE", "brokerId": 1}),
-        ):
+        for name, cpu, settings in brokers:
             broker = MeasuredBroker(
                 classpath,
                 directory / name / "home",

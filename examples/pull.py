@@ -5,8 +5,7 @@ Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 
 import os
 
-from skylark import Admin, ConsumeFrom, Message, Producer, PullConsumer
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark import Admin, ConsumeFrom, Message, Producer, PullConsumer, PullConsumerSettings
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 TOPIC = "example-pull"

@@ -1,11 +1,10 @@
 """Test your own code with a real broker in the test's process. Needs no servers.
 
-With pytest you need none of this: the fixtures `skylark_namesrv`, `skylark_topic` and `skylark_group` are there
-as soon as Skylark is installed, and `skylark_manual_servers` for tests of delays.
+With pytest you need none of this: the fixtures `skylark_namesrv`, `skylark_topic` and `skylark_group` are
+there as soon as Skylark is installed, and `skylark_manual_servers` for tests of delays.
 """
 
-from skylark import ConsumeFrom, Message, Producer, PullConsumer
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark import ConsumeFrom, Message, Producer, PullConsumer, PullConsumerSettings
 from skylark.testing import EmbeddedServers, ManualClock
 
 

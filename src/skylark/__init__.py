@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         MessageListenerConcurrently,
         MessageListenerOrderly,
     )
+    from skylark.client.pulling import PullStatus
     from skylark.client.receipt import SendReceipt, SendStatus
     from skylark.client.received import ReceivedMessage
     from skylark.client.selectors import by_hash, by_random
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from skylark.protocol.bodies import MessageQueue
     from skylark.settings.client import ClientSettings, Compression, ProducerSettings
     from skylark.settings.consumer import ConsumeFrom, MessageModel, PushConsumerSettings
+    from skylark.settings.pull_consumer import PullConsumerSettings
 
 _MODULES = {
     "admin.sync": "Admin",
@@ -41,6 +43,7 @@ _MODULES = {
     "client.listeners": """
         ConsumeConcurrentlyStatus ConsumeContext ConsumeOrderlyStatus ConsumeResult
         MessageListenerConcurrently MessageListenerOrderly""",
+    "client.pulling": "PullStatus",
     "client.receipt": "SendReceipt SendStatus",
     "client.received": "ReceivedMessage",
     "client.selectors": "by_hash by_random",
@@ -51,6 +54,7 @@ _MODULES = {
     "protocol.bodies": "MessageQueue",
     "settings.client": "ClientSettings Compression ProducerSettings",
     "settings.consumer": "ConsumeFrom MessageModel PushConsumerSettings",
+    "settings.pull_consumer": "PullConsumerSettings",
 }
 _PUBLIC = {name: module for module, names in _MODULES.items() for name in names.split()}
 
@@ -71,6 +75,8 @@ __all__ = [
     "Producer",
     "ProducerSettings",
     "PullConsumer",
+    "PullConsumerSettings",
+    "PullStatus",
     "PushConsumer",
     "PushConsumerSettings",
     "ReceivedMessage",

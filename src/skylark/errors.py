@@ -345,15 +345,13 @@ class LogsDiverged(ReplicationError):
 class MasterExists(ReplicationError):
     """A broker that would be the second master of its name."""
 
+    text = (
+        "broker {name} has a master already, {master}, says the name server {name_server}: "
+        "stop that one, follow it (--slave-of {master}), or, if it is gone for good, --force-master"
+    )
     name: str
     master: str
     name_server: str
-
-    def __str__(self) -> str:
-        return (
-            f"broker {self.name} has a master already, {self.master}, says the name server {self.name_server}: "
-            f"stop that one, follow it (--slave-of {self.master}), or, if it is gone for good, --force-master"
-        )
 
 
 class ClientError(RocketMQError):

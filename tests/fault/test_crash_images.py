@@ -122,8 +122,8 @@ def test_power_loss_after_the_recovery_from_a_kill(flush_mode: FlushMode) -> Non
 
 def test_second_crash_while_recovering_from_the_first(image_seed: int) -> None:
     rng = random.Random(image_seed)
-    kills = rng.random() < 0.5
-    settings, images = images_of(image_seed, kills=kills)
+    kills, deletes_topics = rng.random() < 0.5, rng.random() < 0.5
+    settings, images = images_of(image_seed, kills=kills, deletes_topics=deletes_topics)
     looked_at = 0
     while looked_at < IMAGES_PER_CASE:
         for image in rng.sample(images, len(images)):

@@ -151,10 +151,11 @@ async def test_a_consumer_is_asked_through_its_broker(rig: Rig) -> None:
     info = await clients.running_info(GROUP, client.client_id, with_stack=True)
     assert (info.properties, info.jstack) == ({"a": "b"}, "stack")
     assert await clients.positions(GROUP, TOPIC) == {client.client_id: {FIRST: 5}}
-    result = await clients.consume_directly(GROUP, client.client_id, TOPIC, reply.msg_id, broker="broker-a")
+    message = await rig.admin.messages.by_offset_id(reply.msg_id)
+    result = await clients.consume_directly(GROUP, client.client_id, message)
     assert (result.consume_result, consumed) == ("CR_SUCCESS", [b"body 1"])
     with pytest.raises(BrokerError, match="not online"):
-        await clients.consume_directly(GROUP, "stranger", TOPIC, reply.msg_id, broker="broker-a")
+        await clients.consume_directly(GROUP, "stranger", message)
 
 
 # --- Dead letters ---
@@ -203,6 +204,22 @@ async def test_dead_letters_are_listed_and_sent_to_their_group_again(rig: Rig) -
 
 async def _count(rig: Rig, number: int) -> bool:
     return len(await rig.admin.dead_letters.find(GROUP)) == number
+
+
+async def test_many_dead_letters_are_sent_again_in_steps(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skylark.admin.dead_letters.STEP_LETTERS", 3)
+    for number in range(10):
+        await bury(rig, number)
+    await until(lambda: _count(rig, 10))
+    assert len(await rig.admin.dead_letters.find(GROUP, letters_max=4)) == 4
+    assert (await rig.admin.dead_letters.resend(GROUP)).done == 10
+    await bury(rig, 10)
+    await until(lambda: _count(rig, 1))
+    # What was dealt with is not read again, however much of it there is.
+    [letter] = await rig.admin.dead_letters.find(GROUP, letters_max=1)
+    assert letter.message.body == b"body 10"
+    bodies = [message.body for message in (await rig.admin.messages.between(f"%RETRY%{GROUP}")).messages]
+    assert sorted(bodies) == sorted(f"body {n}".encode() for n in range(10))
 
 
 async def test_chosen_dead_letters_go_to_the_topic_for_all(rig: Rig) -> None:

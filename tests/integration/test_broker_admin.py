@@ -208,6 +208,7 @@ def compare_configurations(text: str, captured: str) -> None:
         "brokerIP1", "brokerIP2", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
         "flushIntervalCommitLog", "metricsPromExporterPort", "registerBrokerTimeoutMills",
         "registerNameServerPeriod", "traceTopicEnable", "transactionCheckInterval", "transactionCheckMax",
+        "mappedFileSizeTimerLog",
     }  # fmt: skip
     assert different <= of_the_machine | of_the_test
 

@@ -36,7 +36,7 @@ from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.group import GetProducerConnectionList
 from skylark.settings.client import ClientSettings, ProducerSettings
 from skylark.testing.servers import EmbeddedServers
-from tests.support.broker import BrokerClient, running_cluster, until
+from tests.support.broker import BrokerClient, offset_id, running_cluster, until
 from tests.support.client_rig import QUICK, Cluster, cluster
 
 TOPIC = "orders"
@@ -269,6 +269,26 @@ async def test_sf_061_new_queues_are_used_after_the_next_refresh(
         await until(uses_new_queues)
 
 
+@pytest.mark.slow
+async def test_sf_056_061_heartbeats_and_routes_every_thirty_seconds(one: Cluster) -> None:
+    async with aio.Producer("PG", namesrv=one.namesrv) as producer:
+        started = asyncio.get_running_loop().time()
+        await producer.send(message())
+        await until(lambda: len(one.proxies["broker-a"].asked(HEARTBEAT)) >= 1)
+        assert await producer_groups(one, "PG") == [producer.client_id]
+        await one.create_topic(TOPIC, 8)
+
+        async def uses_new_queues() -> bool:
+            await asyncio.sleep(0.2)
+            return (await producer.send(message())).queue.queue_id >= 4
+
+        await until(uses_new_queues, timeout_s=40)
+        elapsed_s = asyncio.get_running_loop().time() - started
+        assert 29 < elapsed_s < 35
+        beats = len(one.proxies["broker-a"].asked(HEARTBEAT))
+        await until(lambda: len(one.proxies["broker-a"].asked(HEARTBEAT)) > beats, timeout_s=35)
+
+
 async def test_sf_062_an_unknown_topic_is_created_with_four_queues(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as (name_server, broker):
         async with aio.Producer("PG", namesrv=name_server.address) as producer:
@@ -360,7 +380,6 @@ async def test_sf_066_an_address_that_is_missing_is_asked_for_again(one: Cluster
         await producer.send(message())
         before = len(one.names.asked(ROUTE))
         producer.session.routes.brokers().clear()
-        producer.session.routes.forget(TOPIC)
         assert (await producer.send(message())).is_ok
         assert len(one.names.asked(ROUTE)) == before + 1
 
@@ -429,7 +448,7 @@ async def test_sf_069_a_batch_is_marked_and_holds_its_messages(one: Cluster) -> 
     assert len({receipt.message_id for receipt in receipts}) == 3
     stored = await one.stored(TOPIC)
     assert [each.body for each in stored] == [b"body 0", b"body 1", b"body 2"]
-    assert [each.offset_message_id for each in stored] == [each.offset_message_id for each in receipts]
+    assert [offset_id(each) for each in stored] == [each.offset_message_id for each in receipts]
 
 
 async def test_an_answer_that_never_comes_is_a_timeout_over_all_attempts(one: Cluster) -> None:

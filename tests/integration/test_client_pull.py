@@ -514,6 +514,19 @@ async def test_where_a_new_group_begins(rig: Rig, consume_from: ConsumeFrom, see
         assert await poll_all(consumer, len(seen)) == seen
 
 
+async def test_a_namespace_is_on_the_wire_and_not_in_the_program(rig: Rig) -> None:
+    await rig.client.send(f"ns%{TOPIC}", b"inside", 0)
+    await rig.send(1)
+    client = ClientSettings(client_ip="127.0.0.1", namespace="ns")
+    async with PullConsumer(GROUP, namesrv=rig.namesrv, client=client, settings=fast()) as consumer:
+        consumer.subscribe(TOPIC)
+        [message] = await consumer.poll(10_000)
+        assert (message.topic, message.body) == (TOPIC, b"inside")
+        assert consumer.group == f"ns%{GROUP}"
+        assert await consumer.poll(100) == []
+        assert {queue.topic for queue in await consumer.queues(TOPIC)} == {f"ns%{TOPIC}"}
+
+
 # --- Brokers' words ---
 
 
@@ -616,6 +629,39 @@ async def test_an_error_of_the_network_is_tried_again(rig: Rig, monkeypatch: pyt
     async with rig.consumer() as consumer:
         consumer.subscribe(TOPIC)
         assert len(await poll_all(consumer, 4)) == 4
+
+
+# --- In real time ---
+
+
+@pytest.mark.slow
+async def test_sf_101_real_time(rig: Rig) -> None:
+    """Two minutes without a pull make a push consumer give its queues up; a pull consumer keeps them."""
+    await rig.send(2000, queue_id=0)
+    settings = PullConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, queue_messages_max=10)
+    async with PullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT, settings=settings) as consumer:
+        consumer.subscribe(TOPIC)
+        await until(lambda: len(consumer.assignment()) == QUEUES)
+        held = dict(consumer.held)
+        await asyncio.sleep(130)
+        assert all(consumer.held[queue] is part for queue, part in held.items())
+        assert len(await poll_all(consumer, 2000)) == 2000
+
+
+@pytest.mark.slow
+async def test_defaults_in_real_time(rig: Rig) -> None:
+    """What is done is committed within five seconds; an idle pull is held for twenty and then repeated."""
+    async with PullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT) as consumer:
+        consumer.assign([ALL[0]])
+        await until(lambda: consumer.positions().get(ALL[0]) is not None)
+        await rig.send(1, queue_id=0)
+        assert len(await poll_all(consumer, 1)) == 1
+        assert await consumer.poll(0) == []
+        await until(lambda: _committed(consumer, ALL[0], 1), timeout_s=7)
+        await asyncio.sleep(25)
+        assert rig.broker.long_polling.count == 1
+        await rig.send(1, queue_id=0)
+        assert len(await poll_all(consumer, 1, timeout_s=2)) == 1
 
 
 # --- The blocking face ---

@@ -420,6 +420,51 @@ async def test_a_notice_of_the_broker_is_a_round_at_once() -> None:
             )
 
 
+async def test_sf_105_rebalancing_only_hands_requests_over() -> None:
+    async with fake_broker(queues={"T": 4}) as fake:
+        async with consumer_of(fake, print, first_pull_delay_ms=300) as consumer:
+            assert consumer._parts is not None
+            await consumer._parts.assignment.rebalance()
+            assert len(consumer._parts.pulls.requests) == 4
+            assert pulls(fake) == []
+            await eventually(lambda: len(pulls(fake)) == 4)
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            assert sum(name.startswith("pull MessageQueue") for name in names) == 4
+
+
+async def test_sf_109_a_stop_ends_every_loop() -> None:
+    before = asyncio.all_tasks()
+    async with fake_broker(queues={"T": 4}) as fake:
+        paused = consumer_of(fake, print, paused_delay_ms=20)
+        async with paused:
+            await until_owned(paused, "T", count=4)
+            paused.suspend()  # its requests now come back again and again after a delay
+            await asyncio.sleep(0.05)
+            assert paused._parts is not None
+            loop = paused._parts.pulls
+        assert loop.requests == []
+        count = len(fake.asked)
+        await asyncio.sleep(0.1)
+        assert len(fake.asked) == count
+        ours = {task for task in asyncio.all_tasks() - before if "skylark/client" in repr(task)}
+        assert ours == set()
+
+
+async def test_sf_113_a_topic_that_is_no_longer_subscribed_waits_and_goes() -> None:
+    async with fake_broker(queues={"T": 1, "U": 1}) as fake:
+        consumer = consumer_of(fake, print, hold_ms=20, rebalance_gap_ms=200)
+        consumer.subscribe("U", "*", print)
+        async with consumer:
+            await until_owned(consumer, "T", "U")
+            await eventually(lambda: pulls(fake))
+            consumer.unsubscribe("T")
+            await asyncio.sleep(0.05)
+            count = len(pulls(fake))
+            await until_owned(consumer, "T", count=0)
+            assert len(pulls(fake)) == count
+            await eventually(lambda: b'"topic":"T"' not in bytes(fake.asked_for(34)[-1].body))
+
+
 # --- Flow control ---
 
 

@@ -23,6 +23,7 @@ from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, Pull
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.requests.topic import DeleteTopicInBroker
+from skylark.remoting.address import free_port
 from tests.integration.broker_rig import healthy_client
 from tests.support.broker import BrokerClient, broker_settings, running_broker, running_name_server, until
 from tests.support.replication import (
@@ -116,8 +117,7 @@ async def test_sf_117_a_slave_with_nothing_to_give_sends_to_its_master_at_once(t
 
 
 async def test_with_the_master_dead_consumers_go_on_at_the_slave_and_return(tmp_path: Path) -> None:
-    async with running_slave(tmp_path / "slave", "127.0.0.1:1") as placeholder:
-        port = placeholder.port + 20_000 if placeholder.port < 40_000 else placeholder.port - 20_000
+    port = free_port("127.0.0.1", -2, 0, 1)
     async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave:
         async with BrokerClient(slave.address) as at_slave:
             async with running_master(tmp_path / "master", port=port) as master:

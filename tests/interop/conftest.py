@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.servers import KINDS, Servers, make_servers
+from tests.interop.servers import KINDS, SETTINGS, ApacheServers, Servers, make_servers
 from tests.interop.store_driver import StoreDriver, driver_classpath
 from tests.support.apache import ApacheNameServer
 from tests.support.java import Classpath
@@ -37,3 +37,11 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with make_servers(request.param, tmp_path_factory.mktemp("servers")) as running:
         yield running
         assert running.complaints() == ""
+
+
+@pytest.fixture(scope="session")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
+    """Apache's name server and broker, one pair for the tests of our clients: each has its own topics."""
+    settings = {**SETTINGS, "traceTopicEnable": "true", "waitTimeMillsInSendQueue": 10_000}
+    with ApacheServers(tmp_path_factory.mktemp("apache"), settings) as running:
+        yield running

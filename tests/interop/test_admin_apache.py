@@ -80,6 +80,7 @@ async def test_brokers(admin: Admin, apache: Apache) -> None:
     assert (await admin.brokers.runtime(BROKER))["brokerVersionDesc"] == "V5_3_3"
     assert (await admin.brokers.consume_stats(BROKER)).total_diff >= 0
     assert (await admin.brokers.replication(BROKER)).master
+    assert (await admin.brokers.stats(BROKER, "TOPIC_PUT_NUMS", TOPIC)).stats_day.sum >= 0
     await admin.brokers.update_config({"waitTimeMillsInSendQueue": "444"}, broker=BROKER)
     assert (await admin.brokers.config(BROKER))["waitTimeMillsInSendQueue"] == "444"
     assert (await admin.brokers.config_version(BROKER)).counter >= 1
@@ -213,11 +214,12 @@ async def test_a_java_consumer_answers_through_its_broker(admin: Admin, apache: 
     info = await admin.clients.running_info(LIVE_CONSUMERS, apache.consumer)
     assert info.properties["messageModel"] == "CLUSTERING"
     assert {queue.topic for queue in info.mq_table} >= {LIVE_TOPIC}
+    positions = await admin.clients.positions(LIVE_CONSUMERS, LIVE_TOPIC)
+    assert set(positions) == {apache.consumer}
     subscription = await admin.groups.subscription(LIVE_CONSUMERS, LIVE_TOPIC)
     assert subscription is not None
-    result = await admin.clients.consume_directly(
-        LIVE_CONSUMERS, apache.consumer, TOPIC, apache.sent[4], broker=BROKER
-    )
+    message = await admin.messages.get(TOPIC, apache.sent[4])
+    result = await admin.clients.consume_directly(LIVE_CONSUMERS, apache.consumer, message)
     assert result.consume_result == "CR_SUCCESS"
     reset = await admin.offsets.reset(LIVE_CONSUMERS, LIVE_TOPIC, END)
     assert {queue.topic for queue in reset.offsets} == {LIVE_TOPIC}

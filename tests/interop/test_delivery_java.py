@@ -1,4 +1,4 @@
-"""Apache's Java client, two generations of it: SQL92 filters, transactions, requests with replies."""
+"""Apache's Java client, two generations of it: SQL92, transactions, timed messages, requests with replies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from tests.interop.verdict import results
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
 
-SCENARIOS = ("request_reply", "sql_filter", "sql_refused", "transactions")
+SCENARIOS = ("request_reply", "sql_filter", "sql_refused", "timed", "transactions")
 QUICK = {
     **SETTINGS,
     "enablePropertyFilter": "true",  # Apache's has it switched off
+    "recallMessageEnable": "true",  # and this
     "transactionTimeOut": 1000,
     "transactionCheckInterval": 1000,
 }

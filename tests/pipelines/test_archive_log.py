@@ -222,6 +222,8 @@ def test_messages_that_were_sent_twice_are_archived_once(tmp_path: Path, layout_
     assert rows(log) == [("orders", number) for number in [0, 1, 2, 3, 4, 6]]
     commit(1, messages(5, 3, keys=["key-1", "new", "new"]))  # a replay changes nothing
     commit(2, messages(8, 1))
+    log.sweep(0)
+    commit(3, messages(9, 1, keys=["key-8"]))  # the sweep has not taken the keys away
     assert rows(log) == [("orders", number) for number in [0, 1, 2, 3, 4, 6, 8]]
 
 

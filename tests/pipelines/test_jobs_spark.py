@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from skylark.errors import SettingsError
 from skylark.model.message import StoredMessage
 from skylark.pipelines.jobs import agg, archive, cdc, dlq, etl, replay, report, sql
-from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs.places import Input, parse_output, write_batch
 from skylark.pipelines.jobs.report_page import render
 from skylark.pipelines.jobs.session import probe, register
 from skylark.protocol.requests.send import ConsumerSendMsgBack
@@ -315,8 +315,6 @@ def test_a_resend_that_was_stopped_is_completed_by_the_next(
     audit = parse_output(f"delta:{tmp_path / 'audit'}")
     wanted = dlq.Resend(to=target)
 
-    write_batch = dlq.write_batch
-
     def stop_before_the_book(df: DataFrame, output: Any, *more: Any, **named: Any) -> None:
         if output.is_table:
             raise KeyboardInterrupt
@@ -345,7 +343,7 @@ def test_sql_over_topics_and_archives(
     source = Input(namesrv=shared_cluster.namesrv, topic=topic)
     lake = parse_output(f"delta:{tmp_path / 'lake'}")
     archive.archive(spark, source, lake, state=tmp_path / "state", once=True)
-    text = f"select m.tags, m.value.id, a.queueOffset from {topic} m join lake a using (queueId, queueOffset)"
+    text = f"select tags, value.id, lake.queueOffset from {topic} join lake using (tags, queueOffset)"  # noqa: S608
     found = sql.query(spark, text, source=source, archives={"lake": lake}, decode="json", schema="id bigint")
     assert sorted(tuple(row) for row in found.collect()) == sorted((f"t{n}", n, n) for n in range(12))
     with pytest.raises(SettingsError, match=f"nowhere.*views: {topic}"):

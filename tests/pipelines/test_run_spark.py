@@ -98,9 +98,8 @@ def test_a_step_that_fails_is_named_by_its_line(
     topic = f"R{uuid.uuid4().hex[:8]}"
     shared_cluster.create_topic(topic, 1)
     path = tmp_path / "pipeline.yml"
-    path.write_text(
-        f"source: {{topic: {topic}}}\nsteps:\n  - sql: select colour from input\nsinks: [console]\n"
-    )
+    steps = "steps:\n  - sql: select colour from input\nsinks: [console]\n"
+    path.write_text(f"source: {{topic: {topic}}}\n{steps}")
     pipeline = load_pipeline(path)
     with pytest.raises(SettingsError, match=r"pipeline.yml:3: sql: .*colour"):
         run.run_pipeline(spark, pipeline, namesrv=shared_cluster.namesrv, state=tmp_path / "state", once=True)

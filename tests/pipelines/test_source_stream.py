@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.schema import columns_schema
+from skylark.pipelines.source import StreamReader
 from tests.pipelines.streams import Stream, rows_done, until
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -170,3 +178,46 @@ def test_store_files_while_they_are_written(
     finally:
         query.stop()
     assert stream.rows() == expected("live", {0: 60})
+
+
+def test_an_idle_query_rests_and_goes_nowhere(shared_cluster: PipelineCluster) -> None:
+    """The process that answers for offsets, driven by hand: Spark would ask it without a pause."""
+    shared_cluster.create_topic("idle", 1)
+    shared_cluster.send("idle", bodies(0, 0, 3))
+    options = load(SourceOptions, shared_cluster.options("idle", pollInterval="100ms"))
+    reader = StreamReader(options, columns_schema(["body"]))
+    start = reader.initialOffset()
+    assert start == reader.initialOffset() == {"idle": {"broker-a": {"0": 3}}}
+    limit = reader.getDefaultReadLimit()
+    started = time.monotonic()
+    assert all(reader.latestOffset(start, limit) is start for _ in range(5))
+    assert time.monotonic() - started >= 0.4
+    shared_cluster.send("idle", bodies(0, 3, 4))
+    end = reader.latestOffset(start, limit)
+    assert end == {"idle": {"broker-a": {"0": 4}}}
+    assert reader.reportLatestOffset() == end
+    copied = pickle.loads(pickle.dumps(reader))  # noqa: S301  made to the left
+    (partition,) = reader.partitions(start, end)
+    rows = [value for batch in copied.read(partition) for value in batch.column(0).to_pylist()]
+    assert rows == [b"0-3"]
+    assert list(copied.read(InputPartition(None))) == []
+
+
+def test_a_task_that_is_tried_again_reads_the_same(
+    spark: SparkSession, shared_cluster: PipelineCluster
+) -> None:
+    def stumble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        for batch in batches:
+            yield batch
+            context = TaskContext.get()
+            if context is not None and context.attemptNumber() == 0:
+                raise RuntimeError("the first attempt fails after its rows")
+
+    shared_cluster.create_topic("retried", 1)
+    shared_cluster.send("retried", bodies(0, 0, 40))
+    options = shared_cluster.options("retried", minPartitions=2)
+    frame = spark.read.format("rocketmq").options(**options).schema("queueOffset BIGINT, body BINARY").load()
+    rows = frame.mapInArrow(stumble, frame.schema).collect()
+    assert sorted((row[0], bytes(row[1])) for row in rows) == [(at, f"0-{at}".encode()) for at in range(40)]

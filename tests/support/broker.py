@@ -16,8 +16,8 @@ from typing import Any, Self, TypeVar
 
 from skylark.broker.broker import Broker
 from skylark.clock import Clock
-from skylark.model.message import StoredMessage, encode_properties
-from skylark.model.record import decode_all
+from skylark.model.message import StoredMessage, encode_properties, pack_host
+from skylark.model.record import decode_all, offset_message_id
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from skylark.protocol.codes import ResponseCode
@@ -114,6 +114,12 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: f
             if await holds if isinstance(holds, Awaitable) else holds:
                 return
             await asyncio.sleep(0.005)
+
+
+def offset_id(message: StoredMessage) -> str:
+    """Return the id by which a broker finds a message."""
+    host, _, port = message.store_host.rpartition(":")
+    return offset_message_id(pack_host(host, int(port)), message.physical_offset)
 
 
 def subscription(

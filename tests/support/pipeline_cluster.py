@@ -13,6 +13,7 @@ from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.pipelines.wire import Cluster, Queue
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
+from tests.interop.servers import Servers
 from tests.support.skylark_servers import SkylarkServers
 
 SENDS_IN_FLIGHT = 128
@@ -28,17 +29,21 @@ SETTINGS: dict[str, str | int] = {
 class PipelineCluster:
     """Everything is written below `directory`; ports stay the same over restarts."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str | int] | None = None) -> None:
-        self.servers = SkylarkServers(directory, {**SETTINGS, **(settings or {})})
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str | int] | None = None,
+        *,
+        servers: Servers | None = None,
+    ) -> None:
+        """`servers` are others than ours, with their store in `directory / "store"`."""
+        self.store_path = str(directory / ("store" if servers else "data"))
+        self.servers = servers or SkylarkServers(directory, {**SETTINGS, **(settings or {})})
         self.wire = Cluster(self.servers.name_server, retry_timeout_s=20)
 
     @property
     def namesrv(self) -> str:
         return self.servers.name_server
-
-    @property
-    def store_path(self) -> str:
-        return str(self.servers.directory / "data")
 
     def __enter__(self) -> Self:
         self.servers.__enter__()
@@ -85,6 +90,7 @@ class PipelineCluster:
         *,
         properties: Mapping[str, str] | None = None,
         sys_flag: int = 0,
+        in_flight_max: int = SENDS_IN_FLIGHT,
     ) -> None:
         """Send bodies to a queue, one message each; in the properties `{n}` is the message's number."""
         connection = self.wire.connection(self.servers.broker)
@@ -104,7 +110,7 @@ class PipelineCluster:
                 body=body,
             )
             asked.append(connection.ask(request, timeout_s=30))
-            if len(asked) >= SENDS_IN_FLIGHT:
+            if len(asked) >= in_flight_max:
                 connection.answer(asked.pop(0))
         for item in asked:
             connection.answer(item)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skylark.errors import SettingsError
 from skylark.settings.consumer import ConsumeFrom, MessageModel, PushConsumerSettings, consume_timestamp_ms
+from skylark.settings.fields import allowed_range
 
 DEFAULTS = {
     "model": MessageModel.CLUSTERING,
@@ -102,3 +104,18 @@ def test_attempts() -> None:
     assert PushConsumerSettings().attempts_max == 16
     assert PushConsumerSettings(orderly=True).attempts_max == 2**31 - 1
     assert PushConsumerSettings(orderly=True, reconsume_times_max=0).attempts_max == 0
+
+
+def test_the_reference_tells_every_setting_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "push-consumer-settings.md").read_text()
+    rows = {
+        row.split("|")[1].strip(" `"): row.split("|") for row in page.splitlines() if row.startswith("| `")
+    }
+    assert list(rows) == [field.name for field in fields(PushConsumerSettings)]
+    for field in fields(PushConsumerSettings):
+        _, _, key, default, allowed, meaning, _ = (cell.strip() for cell in rows[field.name])
+        assert key == f"`{field.metadata['java']}`"
+        assert meaning.endswith(".")
+        if isinstance(field.default, int) and not isinstance(field.default, bool):
+            assert default == f"`{field.default}`"
+            assert allowed == allowed_range(field)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from skylark.admin.results import Client, Consumers, Producers, merged_clients
 from skylark.admin.servers import Servers
+from skylark.client.received import ReceivedMessage
 from skylark.errors import BrokerError, ClientError
 from skylark.protocol.bodies import MessageQueue, ProducerInfo
 from skylark.protocol.codes import ResponseCode
@@ -85,15 +86,13 @@ class Clients:
                 tables.setdefault(name, {}).update(table)
         return tables
 
-    async def consume_directly(
-        self, group: str, client_id: str, topic: str, message_id: str, *, broker: str
-    ) -> ConsumeResult:
-        """Have one consumer consume one stored message now; no offset changes. `message_id` is its offset id.
+    async def consume_directly(self, group: str, client_id: str, message: ReceivedMessage) -> ConsumeResult:
+        """Have one consumer consume a stored message now, in its listener; no offset changes.
 
-        Raises BrokerError if the message or the consumer is not there.
+        Raises BrokerError if the message or the consumer is not there (any more), or does not answer.
         """
-        request = ConsumeMessageDirectly(group, client_id, message_id, topic)
-        address = await self._servers.target(broker)
+        request = ConsumeMessageDirectly(group, client_id, message.offset_message_id, message.queue.topic)
+        address = await self._servers.target(message.broker_name)
         return await self._servers.ask(address, request, timeout_ms=RELAY_TIMEOUT_MS)
 
     async def _broker_of(self, group: str, client_id: str) -> str:

@@ -32,6 +32,7 @@ PROPERTY_RESENT_FROM = "SKYLARK_RESENT_FROM"
 PROPERTY_RESENT_TIME = "SKYLARK_RESENT_TIME"
 SENDER_GROUP = "CLIENT_INNER_PRODUCER"
 LETTERS_MAX = 1000
+STEP_LETTERS = 100
 # What belongs to the life before: an old delay would delay again, old counts would end it at once.
 _DROPPED = (
     PROPERTY_DELAY_LEVEL,
@@ -78,7 +79,10 @@ class Resent:
 
 @dataclass(frozen=True, slots=True)
 class ResendReport:
-    """All that was tried, in order. A queue's first failure ends it: nothing is passed over."""
+    """All that was tried, in order. A queue's first failure ends it: nothing is passed over.
+
+    `failures` are by queue.
+    """
 
     group: str
     resent: tuple[Resent, ...]
@@ -103,23 +107,20 @@ class DeadLetters:
     async def find(
         self, group: str, *, all_letters: bool = False, letters_max: int = LETTERS_MAX
     ) -> list[DeadLetter]:
-        """A group's dead letters that were not sent again yet, oldest first; or all.
+        """A group's dead letters that were not sent again yet, oldest first; or all. At most `letters_max`.
 
         None for a group without any. Raises RemotingError, BrokerError.
         """
         topic = dead_letter_topic(group)
         try:
-            found = await self._messages.between(topic, messages_max=letters_max)
-            dealt_with = {} if all_letters else await self._offsets.committed(group, topic)
+            committed = await self._offsets.committed(group, topic)
         except NoRoute:
             return []
+        starts = {queue: 0 if all_letters else done or 0 for queue, done in committed.items()}
+        found = await self._messages.since(topic, starts, messages_max=letters_max)
         if found.failures:
             raise next(iter(found.failures.values()))
-        return [
-            DeadLetter(group, message)
-            for message in found.messages
-            if message.queue_offset >= (dealt_with.get(message.queue) or 0)
-        ]
+        return [DeadLetter(group, message) for message in found.messages]
 
     async def resend(
         self, group: str, letters: Iterable[DeadLetter] | None = None, *, to_all_groups: bool = False
@@ -130,19 +131,30 @@ class DeadLetters:
         the topic that they were first sent to. Each carries where it came from (`SKYLARK_RESENT_FROM`,
         `SKYLARK_RESENT_TIME`). They count as never tried. What fails is told in the report.
         """
-        chosen = list(letters) if letters is not None else await self.find(group)
         resent: list[Resent] = []
-        stuck: dict[MessageQueue, RocketMQError] = {}
-        for letter in chosen:
-            if letter.message.queue in stuck:
-                continue
-            item = await self._resend(letter, to_all_groups=to_all_groups)
-            resent.append(item)
-            if item.error is not None:
-                stuck[letter.message.queue] = item.error
-        if letters is None:
-            await self._mark(group, resent)
-        return ResendReport(group, tuple(resent), {str(queue): error for queue, error in stuck.items()})
+        if letters is not None:
+            resent += await self._resend_all(letters, to_all_groups=to_all_groups)
+        else:
+            # In steps, each marked before the next: a crash repeats one step at most.
+            while batch := await self.find(group, letters_max=STEP_LETTERS):
+                done = await self._resend_all(batch, to_all_groups=to_all_groups)
+                resent += done
+                await self._mark(group, done)
+                if any(item.error is not None for item in done):
+                    break
+        failures = {str(item.letter.message.queue): item.error for item in resent if item.error is not None}
+        return ResendReport(group, tuple(resent), failures)
+
+    async def _resend_all(self, letters: Iterable[DeadLetter], *, to_all_groups: bool) -> list[Resent]:
+        resent: list[Resent] = []
+        stuck: set[MessageQueue] = set()
+        for letter in letters:
+            if letter.message.queue not in stuck:
+                item = await self._resend(letter, to_all_groups=to_all_groups)
+                resent.append(item)
+                if item.error is not None:
+                    stuck.add(letter.message.queue)
+        return resent
 
     async def _resend(self, letter: DeadLetter, *, to_all_groups: bool) -> Resent:
         target = letter.topic if to_all_groups else retry_topic(letter.group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -63,7 +63,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages, and the brokers that could not be asked."""
+    """Messages, and the errors of brokers that could not be asked, by broker name."""
 
     messages: tuple[ReceivedMessage, ...]
     failures: Failures
@@ -178,14 +178,38 @@ class Messages:
         route = await self._servers.route(topic)
 
         async def ask(queue: MessageQueue) -> list[ReceivedMessage]:
-            return await self._read(route, queue, begin_ms, end_ms, expression, messages_max)
+            search = SearchOffsetByTimestamp(topic, queue.queue_id, begin_ms)
+            first = await self._servers.ask(route.address(queue.broker_name) or "", search)
+            return await self._read(route, queue, first, messages_max, end_ms=end_ms, expression=expression)
 
-        queues = route.queues()
+        return await self._collect(route.queues(), ask, messages_max)
+
+    async def since(
+        self, topic: str, offsets: Mapping[MessageQueue, int], *, messages_max: int = MESSAGES_MAX
+    ) -> Found:
+        """The messages of some queues of a topic from offsets on, oldest first. Raises NoRoute.
+
+        The first `messages_max` of each queue are looked at.
+        """
+        route = await self._servers.route(topic)
+
+        async def ask(queue: MessageQueue) -> list[ReceivedMessage]:
+            return await self._read(route, queue, offsets[queue], messages_max)
+
+        return await self._collect(offsets, ask, messages_max)
+
+    async def _collect(
+        self,
+        queues: Iterable[MessageQueue],
+        ask: Callable[[MessageQueue], Awaitable[list[ReceivedMessage]]],
+        messages_max: int,
+    ) -> Found:
+        queues = list(queues)
         failures: dict[str, RocketMQError] = {}
         found: list[ReceivedMessage] = []
         for queue, part in zip(queues, await at_once(ask, queues), strict=True):
             if isinstance(part, RocketMQError):
-                failures[route.address(queue.broker_name) or queue.broker_name] = part
+                failures[queue.broker_name] = part
             else:
                 found += part
         if failures and not found:
@@ -197,14 +221,13 @@ class Messages:
         self,
         route: Route,
         queue: MessageQueue,
-        begin_ms: int,
-        end_ms: int,
-        expression: str,
+        queue_offset: int,
         messages_max: int,
+        *,
+        end_ms: int = FOREVER_MS,
+        expression: str = MATCH_ALL,
     ) -> list[ReceivedMessage]:
         address = route.address(queue.broker_name) or ""
-        search = SearchOffsetByTimestamp(queue.topic, queue.queue_id, begin_ms)
-        queue_offset = await self._servers.ask(address, search)
         end = await self._servers.ask(address, GetMaxOffset(queue.topic, queue.queue_id))
         found: list[ReceivedMessage] = []
         while queue_offset < end and len(found) < messages_max:

@@ -156,6 +156,7 @@ class Messages(_Part[messages.Messages]):
     by_key = _waiting(messages.Messages.by_key)
     by_unique_key = _waiting(messages.Messages.by_unique_key)
     between = _waiting(messages.Messages.between)
+    since = _waiting(messages.Messages.since)
     units = _waiting(messages.Messages.units)
     track = _waiting(messages.Messages.track)
     resume_check = _waiting(messages.Messages.resume_check)

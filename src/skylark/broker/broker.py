@@ -18,6 +18,7 @@ from skylark.broker.routes import fast_routes, main_routes
 from skylark.broker.slave import Slave
 from skylark.broker.state import BrokerState
 from skylark.broker.stats import STEP_S
+from skylark.broker.timer import FLUSH_INTERVAL_S
 from skylark.clock import Clock
 from skylark.protocol.connection import Limits
 from skylark.remoting.rate import RequestRate
@@ -64,7 +65,8 @@ class Broker(BrokerState):
         groups_file = self.metadata.add(directory / "subscriptionGroup.json", self.groups.snapshot)
         self._offsets_file = self.metadata.add(directory / "consumerOffset.json", self.offsets.snapshot)
         self._delays_file = self.metadata.add(directory / "delayOffset.json", self.schedule.snapshot)
-        self._offset_changes_saved = self._delay_changes_saved = 0
+        self._timers_file = self.metadata.add(directory / "timermetrics", self.timers.snapshot)
+        self._offset_changes_saved = self._delay_changes_saved = self._timer_changes_saved = 0
         self.topics.on_change = self._topics_changed
         self.groups.on_change = groups_file.mark
         modes_file = self.metadata.add(directory / "messageRequestMode.json", self.request_modes.snapshot)
@@ -112,6 +114,8 @@ class Broker(BrokerState):
         load_metadata(directory / "delayOffset.json", self.schedule.load)
         if not self.role.is_slave:
             self.transactions.load()
+        load_metadata(directory / "timermetrics", self.timers.load_metrics)
+        self.timers.load()
         queues: dict[str, int] = {}
         for topic, queue_id in self.store.queues:
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
@@ -129,6 +133,8 @@ class Broker(BrokerState):
         else:
             self.registration.on_reply = self._slave.registered
             self._slave.start()
+        tasks.spawn(self.timers.run())
+        tasks.every(lambda: FLUSH_INTERVAL_S, self.timers.flush)
         tasks.every(lambda: settings.offset_persist_interval_ms / 1000, self._save_offsets)
         tasks.every(lambda: settings.delay_offset_persist_interval_ms / 1000, self._save_delays)
         tasks.every(lambda: settings.hold_check_interval_ms / 1000, self.long_polling.check)
@@ -155,6 +161,7 @@ class Broker(BrokerState):
         self._save_offsets()
         self._save_delays()
         try:
+            await self.timers.flush()
             await self.metadata.flush()
         finally:
             await asyncio.get_running_loop().run_in_executor(self.readers, self.store.close)
@@ -245,6 +252,9 @@ class Broker(BrokerState):
             self._delay_changes_saved = self.schedule.changes
             self.schedule.bump()
             self._delays_file.mark()
+        if self.timers.changes != self._timer_changes_saved:
+            self._timer_changes_saved = self.timers.changes
+            self._timers_file.mark()
 
     async def _run_writer(self, write: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._writers, write)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
-from skylark.atomic_file import write_file
 from skylark.broker.offsets import SEPARATOR
+from skylark.broker.slave_timers import SlaveTimers
 from skylark.broker.state import BrokerState
-from skylark.errors import BrokerError
-from skylark.protocol.bodies import encode_body
+from skylark.errors import BrokerError, MalformedFrame
 from skylark.protocol.requests.admin import GetTimerCheckPoint, GetTimerMetrics
 from skylark.protocol.requests.group import GetAllSubscriptionGroupConfig
 from skylark.protocol.requests.heartbeat import GetAllMessageRequestMode
@@ -25,6 +23,8 @@ from skylark.protocol.stats_bodies import ConsumerOffsetTable
 from skylark.remoting.address import join_address, split_address
 from skylark.remoting.aio import ConnectionPool
 from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.store.timer_check import FIELDS as TIMER_CHECK
+from skylark.store.timer_check import TimerCheck
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ class MetadataSync:
     def __init__(self, broker: BrokerState, pool: ConnectionPool) -> None:
         self._broker = broker
         self._pool = pool
-        self._kept: dict[Path, bytes] = {}
 
     async def run(self, master_address: str) -> None:
         """Take everything once. Raises RemotingError if the master is away, BrokerError if it refuses."""
@@ -107,16 +106,14 @@ class MetadataSync:
         self._broker.request_modes.follow(table)
 
     async def _timer(self, address: str) -> None:
-        """Keep the timer's files as the master has them, if it has a timer: for who is master after it."""
-        directory = self._broker.live.current.config_directory
+        timers = self._broker.timers
+        assert isinstance(timers, SlaveTimers)
         try:
-            checkpoint = await self._pool.call(address, GetTimerCheckPoint(), timeout_s=TIMEOUT_S)
+            check = await self._pool.call(address, GetTimerCheckPoint(), timeout_s=TIMEOUT_S)
             metrics = await self._pool.call(address, GetTimerMetrics(), timeout_s=TIMEOUT_S)
         except BrokerError as error:
             log.debug("the master has no timer address=%s reason=%s", address, error)
             return
-        for name, data in {"timercheck": bytes(checkpoint), "timermetrics": encode_body(metrics)}.items():
-            path = directory / name
-            if self._kept.get(path) != data:
-                await self._broker.read_cold(partial(write_file, path, data))
-                self._kept[path] = data
+        if len(check) < TIMER_CHECK.size:
+            raise MalformedFrame(f"the master's timer check point has {len(check)} bytes")
+        timers.follow(TimerCheck.decode(bytes(check)), metrics)

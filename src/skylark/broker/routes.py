@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from skylark.broker.handlers import admin, clients, offsets, queries, reply, send_back, transactions
+from skylark.broker.handlers import admin, clients, offsets, queries, reply, send_back, timers, transactions
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
 from skylark.broker.state import BrokerHandler, BrokerState
@@ -22,6 +22,7 @@ ROUTES: dict[RequestCode, BrokerHandler] = {
     **send_back.ROUTES,
     **transactions.ROUTES,
     **reply.ROUTES,
+    **timers.ROUTES,
     **admin.ROUTES,
 }
 """All but the hot requests (10, 310, 320, 11, 361, 15), which `main_routes` adds as batches."""

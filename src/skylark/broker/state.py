@@ -18,14 +18,15 @@ from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.locks import QueueLocks
 from skylark.broker.long_polling import HeldPull, LongPolling
 from skylark.broker.offsets import ConsumerOffsets
-from skylark.broker.refusals import system_error
 from skylark.broker.replication import CombinedAnswer, Replication
 from skylark.broker.request_modes import RequestModes
 from skylark.broker.role import Role, SlaveStatus
-from skylark.broker.schedule import TIMER_PROPERTIES, Schedule, parse_level
+from skylark.broker.schedule import Schedule, parse_level
+from skylark.broker.slave_timers import SlaveTimers
 from skylark.broker.stats import BrokerStats
 from skylark.broker.subscriptions import PullSubscriptions
 from skylark.broker.tasks import Tasks
+from skylark.broker.timer import Timers
 from skylark.broker.topics import TopicTable
 from skylark.broker.transaction import Transactions
 from skylark.clock import Clock, SystemClock
@@ -41,7 +42,7 @@ from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.broker import FAST_PORT_DISTANCE
 from skylark.settings.live import Live
-from skylark.store.disk import Disk
+from skylark.store.disk import Disk, RealDisk
 from skylark.store.flush import Answer
 from skylark.store.message_store import MessageStore
 
@@ -104,6 +105,8 @@ class BrokerState(ABC):
         delays_ms = parse_delay_levels(settings.store.delay_levels)
         self.schedule = Schedule(self.store, self.clock, delays_ms, self.read_cold, self.adopt_undeleted)
         self.transactions = Transactions(self)
+        timers = SlaveTimers if self.role.is_slave else Timers
+        self.timers = timers(self, disk or RealDisk(), settings.store.path)
         self.long_polling = LongPolling(
             self.resume_pull, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
         )
@@ -170,13 +173,13 @@ class BrokerState(ABC):
     def delay_or_time(self, message: PutMessage, properties: dict[str, str]) -> None:
         """Send a message to where it waits, if its properties ask for that. Changes it in place.
 
-        Raises BrokerError 1 for a time that is not served.
+        Raises BrokerError 13 for a time that cannot be kept, 1 if the broker does not keep times.
         """
         level = parse_level(properties)
         if level > 0:
             self.schedule.delay(message, properties, level)
-        elif any(name in properties for name in TIMER_PROPERTIES):
-            raise system_error("accurate timer message is not enabled, timerWheelEnable is false")
+        else:
+            self.timers.admit(message, properties)
 
     def tell(self, notice: Notice | None) -> None:
         """Tell the members of a group that it changed."""

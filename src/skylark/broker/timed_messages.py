@@ -196,11 +196,11 @@ class RecallHandle:
         """Raises ValueError."""
         try:
             text = base64.urlsafe_b64decode(handle.encode() + b"=" * (-len(handle) % 4)).decode()
-        except binascii.Error as error:
-            raise ValueError(str(error)) from None
+        except (binascii.Error, UnicodeDecodeError):
+            raise ValueError("a recall handle is base64 of UTF-8") from None
         version, *parts = text.split(" ")
         if version != HANDLE_VERSION or len(parts) != 4 or not all(parts):
-            raise ValueError("it is not of version 1, or has not four parts")
+            raise ValueError("a recall handle is of version 1 and has four parts")
         topic, broker, deliver_ms, unique_key = parts
         return RecallHandle(topic, broker, _number(deliver_ms), unique_key)
 

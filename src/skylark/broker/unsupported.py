@@ -39,7 +39,6 @@ _BY_REASON: dict[str, tuple[Code, ...]] = {
         Code.AUTH_GET_ACL,
         Code.AUTH_LIST_ACL,
     ),
-    "messages timed to the second are not served yet": (Code.RECALL_MESSAGE,),
     "pop consumption is not served yet": (
         Code.QUERY_ASSIGNMENT,
         Code.POP_MESSAGE,
@@ -51,7 +50,7 @@ _BY_REASON: dict[str, tuple[Code, ...]] = {
         Code.BATCH_ACK_MESSAGE,
     ),
     "static topics are not served": (Code.UPDATE_AND_CREATE_STATIC_TOPIC,),
-    "there are no replicas yet, of which one could be told": (
+    "brokers do not change their role by themselves yet": (
         Code.NOTIFY_MIN_BROKER_ID_CHANGE,
         Code.NOTIFY_BROKER_ROLE_CHANGED,
     ),

@@ -19,6 +19,7 @@ from skylark.cli.spark_options import (
     GroupOption,
     JsonOption,
     MasterOption,
+    MetricsOption,
     NamesrvOption,
     OnceOption,
     OptionOption,
@@ -79,6 +80,7 @@ def archive(
     sweep_after: Annotated[
         int, typer.Option("--sweep-after-hours", help="How old those files must be.")
     ] = 24,
+    metrics_port: MetricsOption = None,
     once: OnceOption = False,
     trigger: TriggerOption = "30s",
     state: StateOption = None,
@@ -113,7 +115,7 @@ def archive(
     if dry_run:
         run.show_plan(source, state=where, query="archive", as_json=as_json)
         return
-    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or ())
+    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
     upkeep = spark_archive.upkeep(compact_every, keep)
     spark_archive.launch(place, source, output, upkeep, state=where, once=once, trigger=trigger)
 
@@ -136,6 +138,7 @@ def etl(
     where: WhereOption = None,
     rejects: RejectsOption = None,
     partition_by: Annotated[str | None, typer.Option("--partition-by", help="Columns of a table.")] = None,
+    metrics_port: MetricsOption = None,
     once: OnceOption = False,
     trigger: TriggerOption = "10s",
     state: StateOption = None,
@@ -175,7 +178,8 @@ def etl(
             rejects=aside, once=once, trigger=trigger, watch=run.watcher(),
         )  # fmt: skip
 
-    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
+    run.launch(place, work, source)
 
 
 @app.command()
@@ -195,6 +199,7 @@ def cdc(
     store: StoreOption = None,
     start: FromOption = None,
     group: GroupOption = None,
+    metrics_port: MetricsOption = None,
     once: OnceOption = False,
     trigger: TriggerOption = "10s",
     state: StateOption = None,
@@ -236,7 +241,8 @@ def cdc(
             state=directory, changes=changes, once=once, trigger=trigger, watch=run.watcher(),
         )  # fmt: skip
 
-    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
+    run.launch(place, work, source)
 
 
 @app.command()
@@ -262,6 +268,7 @@ def agg(
     start: FromOption = None,
     group: GroupOption = None,
     tags: TagsOption = None,
+    metrics_port: MetricsOption = None,
     once: OnceOption = False,
     trigger: TriggerOption = "10s",
     state: StateOption = None,
@@ -299,7 +306,8 @@ def agg(
             decode=decode, schema=schema, once=once, trigger=trigger, watch=run.watcher(),
         )  # fmt: skip
 
-    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
+    run.launch(place, work, source)
 
 
 @app.command()
@@ -470,4 +478,4 @@ def run_file(
             spark, loaded, namesrv=namesrv, state=directory, once=once, watch=launch.watcher()
         )
 
-    launch.launch(place, work)
+    launch.launch(place, work, source)

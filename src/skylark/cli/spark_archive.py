@@ -58,4 +58,4 @@ def launch(
             state=state, once=once, trigger=trigger, upkeep=wanted, watch=run.watcher(),
         )  # fmt: skip
 
-    run.launch(place, work)
+    run.launch(place, work, source)

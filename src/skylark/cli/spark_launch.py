@@ -6,7 +6,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ class Place:
     remote: str | None
     pack: bool
     conf: Sequence[str]
+    metrics_port: int | None = None
 
     def settings(self) -> SessionSettings:
         """Raises Mistake, SettingsError."""
@@ -85,8 +87,11 @@ def make_input(
     )
 
 
-def launch(place: Place, job: Callable[[SparkSession], Summary | None], *, as_json: bool = True) -> None:
-    """Start Spark, do the job, print its summary as JSON. Raises RocketMQError in plain words."""
+def launch(place: Place, job: Callable[[SparkSession], Summary | None], source: Input | None = None) -> None:
+    """Start Spark, do the job, print its summary as JSON. Raises RocketMQError in plain words.
+
+    If the source has a group, a listener measures the lag and writes the group's offsets.
+    """
     settings = place.settings()
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -95,12 +100,28 @@ def launch(place: Place, job: Callable[[SparkSession], Summary | None], *, as_js
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        with session(settings) as spark:
+        with session(settings) as spark, _listening(spark, source, place.metrics_port):
             summary = job(spark)
     except PySparkException as error:
         raise plain_error(error) from error
-    if summary is not None and as_json:
+    if summary is not None:
         print_json(summary)
+
+
+@contextmanager
+def _listening(spark: SparkSession, source: Input | None, metrics_port: int | None) -> Iterator[None]:
+    if source is None or source.group is None or source.namesrv is None:
+        yield
+        return
+    from skylark.pipelines.listener import LagListener  # noqa: PLC0415
+
+    listener = LagListener(source.namesrv, source.group, metrics_port=metrics_port)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
 
 
 def watcher() -> Callable[[Progress], None]:

@@ -68,3 +68,6 @@ PackOption = Annotated[
 ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; several times.")
 ]
+MetricsOption = Annotated[
+    int | None, typer.Option("--metrics-port", help="With --group: lag as Prometheus text on this port.")
+]

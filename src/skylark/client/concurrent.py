@@ -130,7 +130,9 @@ class ConcurrentConsumption:
             process_queue = job.process_queue
             process_queue.last_consume_at = now
             size = len(job.messages)
-            total = sums.setdefault(job.messages[0].topic, [0, 0, 0, 0.0])
+            total = sums.get(job.messages[0].topic)
+            if total is None:
+                total = sums[job.messages[0].topic] = [0, 0, 0, 0.0]
             total[0] += outcome.done
             total[1] += size - outcome.done
             total[2] += 1
@@ -141,7 +143,9 @@ class ConcurrentConsumption:
                     process_queue.queue, job.messages[0].queue_offset, size,
                 )  # fmt: skip
             elif outcome.done == size:
-                finished.setdefault(process_queue, []).extend(job.messages)
+                if process_queue not in finished:
+                    finished[process_queue] = []
+                finished[process_queue] += job.messages
             else:
                 self._failed(done, outcome)
         for process_queue, messages in finished.items():

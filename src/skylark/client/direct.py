@@ -21,7 +21,7 @@ from skylark.client.sending import Sending, vip_address
 from skylark.client.session import Session
 from skylark.client.sync import LoopThread
 from skylark.clock import SystemClock
-from skylark.errors import BrokerUnknown, ClientClosed, ConnectFailed, ForkedClient, RocketMQError
+from skylark.errors import BrokerUnknown, ClientClosed, ConnectFailed, ForkedClient, GoAway, RocketMQError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Buffer, RemotingCommand
@@ -73,6 +73,9 @@ class DirectSender:
                 receipts = self._attempt(sending)
                 if receipts is not None:
                     return receipts
+        except KeyboardInterrupt as error:
+            error.add_note(f"send to topic {sending.topic}: whether the message is stored is unknown")
+            raise
         finally:
             self._leave()
 
@@ -129,7 +132,11 @@ class DirectSender:
         except RocketMQError as error:
             if isinstance(error, ConnectFailed):
                 error = self._session.explained(error)
-            if rules.failed(sending, error, time.monotonic()).refresh_route:
+            elif isinstance(error, GoAway):
+                self._connection(sending.address).close()
+            step = rules.failed(sending, error, time.monotonic())
+            time.sleep(rules.pause_s(sending, self.sender.known_route(sending.topic), time.monotonic()))
+            if step.refresh_route:
                 self._refresh(sending.topic)
             return None
         return None if rules.wants_better(sending, receipts, time.monotonic()) else receipts

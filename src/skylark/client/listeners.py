@@ -116,6 +116,8 @@ class Outcome(NamedTuple):
         return self.verdict not in (Verdict.SUCCESS, Verdict.COMMIT)
 
 
+_SUCCESSES = [Outcome(Verdict.SUCCESS, size) for size in range(1025)]
+"""Made once: nearly all outcomes are one of these."""
 _STATUSES: dict[Any, Verdict] = {
     ConsumeResult.SUCCESS: Verdict.SUCCESS,
     ConsumeResult.LATER: Verdict.LATER,
@@ -161,6 +163,8 @@ class Handler:
 
     def judge(self, value: Any, context: ConsumeContext, size: int) -> Outcome:
         """Say what a returned value means for a batch of this size."""
+        if value is None and context.done is None and not self.is_java and size < len(_SUCCESSES):
+            return _SUCCESSES[size]
         verdict = _STATUSES.get(value) if isinstance(value, Enum) else None
         if verdict is None:
             verdict = self._judge_other(value)
@@ -203,7 +207,7 @@ class Handler:
         """Call a listener that may block, in a thread. Never raises."""
         try:
             value = self.handle(messages, context)
-            if isinstance(value, Awaitable):  # a function that returns a coroutine after all
+            if value is not None and inspect.isawaitable(value):  # it returns a coroutine after all
                 value = asyncio.run_coroutine_threadsafe(_awaited(value), loop).result()
             return self.judge(value, context, len(messages))
         except BaseException as error:  # noqa: BLE001 (whatever a listener does must not end the worker)
@@ -213,7 +217,7 @@ class Handler:
         """Await a listener on the loop. Raises nothing but the caller's own cancellation."""
         try:
             value = self.handle(messages, context)
-            if isinstance(value, Awaitable):
+            if value is not None and inspect.isawaitable(value):
                 value = await value
             return self.judge(value, context, len(messages))
         except asyncio.CancelledError as error:

@@ -140,8 +140,15 @@ class LocalOffsetStore:
             if all(self._kept.get(queue) == queue_offset for queue, queue_offset in changes.items()):
                 return
             self._kept |= changes
+            writing = asyncio.ensure_future(
+                asyncio.to_thread(write_file, self._path, encode_offsets(self._kept))
+            )
             try:
-                await asyncio.to_thread(write_file, self._path, encode_offsets(self._kept))
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                # The thread goes on: two writers of one file must not meet, so its end is waited for.
+                await asyncio.wait([writing])
+                raise
             except OSError as error:
                 log.warning("offsets were not kept file=%s error=%s", self._path, error)
 

@@ -243,7 +243,7 @@ class PullConsumer:
     async def poll(self, timeout_ms: float | None = None) -> list[ReceivedMessage]:
         """The next messages, of one queue; none if none come in time. What was handed out before is now done.
 
-        Raises ClientClosed.
+        So one reader at a time: several that share a consumer commit for themselves. Raises ClientClosed.
         """
         current, self._current = self._current, None
         if current is not None and not current[0].is_void:

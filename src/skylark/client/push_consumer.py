@@ -184,6 +184,7 @@ class PushConsumer:
             else self.clock.now_ms() - HALF_AN_HOUR_MS
         )
         self.subscriptions: dict[str, Subscription] = {}
+        self._renewed: dict[str, Subscription] = {}
         self.listeners = Listeners()
         self._queue_listeners: list[QueueListener] = []
         self._state = "CREATE_JUST"
@@ -428,7 +429,10 @@ class PushConsumer:
             consume_type="CONSUME_PASSIVELY",
             message_model=self.settings.model.value,
             consume_from_where=self.settings.consume_from.value,
-            subscription_data_set=[subscription.data() for subscription in self.subscriptions.values()],
+            subscription_data_set=[
+                self._renewed.get(topic, subscription).data()
+                for topic, subscription in self.subscriptions.items()
+            ],
         )
 
     def topics(self) -> Iterable[str]:
@@ -460,9 +464,13 @@ class PushConsumer:
             return
         subscription = self.subscriptions.get(topic)
         if all_queues and subscription is not None:
-            self.subscriptions[topic] = subscription.renewed(self.clock.now_ms())
             self._parts.pulls.thresholds.share(self.settings, len(self._parts.assignment.process_queues))
+            # Brokers hear of the new version first: they refuse pulls that are ahead of them.
+            renewed = self._renewed[topic] = subscription.renewed(self.clock.now_ms())
             await self._parts.session.heartbeat()
+            del self._renewed[topic]
+            if self.subscriptions.get(topic) is subscription:
+                self.subscriptions[topic] = renewed
         for listener in self._queue_listeners:
             try:
                 waiting = listener(topic, all_queues, mine)

@@ -16,6 +16,8 @@ class Step:
 
 
 GIVE_UP = Step(give_up=True)
+PAUSE_S = 0.05
+PAUSE_S_MAX = 1.0
 
 
 def next_step(error: RocketMQError, *, attempts_left: int, time_left_s: float) -> Step:
@@ -33,3 +35,11 @@ def may_be_done(error: RocketMQError) -> bool:
 def is_reachable(error: RocketMQError) -> bool:
     """Say whether a broker that failed so is still worth a try before one that refused."""
     return not isinstance(error, BrokerError)
+
+
+def pause_s(failures: int, *, has_other_broker: bool) -> float:
+    """Return how long to wait before the next attempt: not at all if it can go to another broker.
+
+    A broker that is being started again takes a moment; asking it at once would only use up the attempts.
+    """
+    return 0.0 if has_other_broker else min(PAUSE_S * 2 ** (failures - 1), PAUSE_S_MAX)

@@ -112,19 +112,14 @@ class RouteTable:
 
     def update(self, topic: str, data: TopicRouteData) -> TopicRoute | None:
         """Take in what a name server said; the route if it is news, None if not."""
-        known = self._routes.get(topic)
-        if known is not None and same_route(known.data, data):
-            return None
-        route = TopicRoute.of(topic, data)
-        self._routes[topic] = route
         for broker in data.broker_datas:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
             self._names.update(dict.fromkeys(broker.broker_addrs.values(), broker.broker_name))
+        known = self._routes.get(topic)
+        if known is not None and same_route(known.data, data):
+            return None
+        route = self._routes[topic] = TopicRoute.of(topic, data)
         return route
-
-    def forget(self, topic: str) -> None:
-        """Forget the route of a topic that nobody wants any more, or that is gone."""
-        self._routes.pop(topic, None)
 
     def clean(self) -> list[str]:
         """Forget the addresses that no route names any more, and return them."""

@@ -24,6 +24,7 @@ from skylark.clock import Clock, SystemClock
 from skylark.errors import (
     BrokerUnknown,
     ClientClosed,
+    GoAway,
     LocalProtocolError,
     NoRoute,
     RequestTimeout,
@@ -365,6 +366,8 @@ class Sender:
 
     def _retry(self, flight: Flight, error: RocketMQError) -> None:
         """Try again elsewhere, or give up; a send that nobody waits for any more is not tried again."""
+        if isinstance(error, GoAway):
+            self._session.pool.retire(flight.address)
         try:
             step = self.rules.failed(flight, error, self._loop.time())
         except SendFailed as failure:
@@ -372,10 +375,16 @@ class Sender:
             return
         if flight.is_abandoned:
             self._end(flight, error)
-        elif step.refresh_route:
-            self._tasks.spawn(self._start_slowly(flight, refresh=True), "retry")
+            return
+        wait_s = self.rules.pause_s(flight, self.known_route(flight.topic), self._loop.time())
+        if wait_s or step.refresh_route:
+            self._tasks.spawn(self._start_later(flight, wait_s, refresh=step.refresh_route), "retry")
         else:
             self._start(flight)
+
+    async def _start_later(self, flight: Flight, wait_s: float, *, refresh: bool) -> None:
+        await asyncio.sleep(wait_s)
+        await self._start_slowly(flight, refresh=refresh)
 
     def _end(self, flight: Flight, error: Exception) -> None:
         self._land(flight)
@@ -388,6 +397,10 @@ class Sender:
         self._flight_bytes -= flight.bytes
         if not self._flights:
             self._idle.set()
+        self._wake_for_room()
+
+    def _wake_for_room(self) -> None:
+        """Let the next one who waits for room look again."""
         while self._room_waiters:
             waiter = self._room_waiters.popleft()
             if not waiter.done():
@@ -407,6 +420,7 @@ class Sender:
             if connection is not None:
                 connection.forget(flight.opaque)
                 flight.connection = None
+                connection.suspect(flight.tried_at)
                 self._retry(flight, self._timed_out(flight))
         again = bool(self._flights)
         self._tick = self._loop.call_later(self._tick_s(), self._check_deadlines) if again else None
@@ -435,7 +449,11 @@ class Sender:
                     waiter = self._loop.create_future()
                     self._room_waiters.appendleft(waiter)
                     await waiter
-        except TimeoutError:
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled():
+                self._wake_for_room()  # the room that was ours is for the next one
+            if not isinstance(error, TimeoutError):
+                raise
             elapsed_ms = round((self._loop.time() - started) * 1000)
             reason = (
                 f"no room in flight in time: {len(self._flights)} sends of {self._flight_bytes} bytes are "

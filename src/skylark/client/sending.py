@@ -10,7 +10,7 @@ from skylark.client.latency import LatencyTable
 from skylark.client.namespace import without_namespace
 from skylark.client.preparing import Prepared, property_text
 from skylark.client.receipt import SendReceipt, receipts_of
-from skylark.client.retry import Step, is_reachable, may_be_done, next_step
+from skylark.client.retry import Step, is_reachable, may_be_done, next_step, pause_s
 from skylark.client.routing import TopicRoute
 from skylark.client.selectors import RoundRobin, Selector
 from skylark.errors import BadMessage, BrokerError, NoRoute, RocketMQError, SendFailed
@@ -88,11 +88,6 @@ class Sending:
             )
         wait = "true" if self.members[0].message.wait_for_store else "false"
         self.properties = property_text([(PROPERTY_UNIQUE_KEY, unique_key), (PROPERTY_WAIT, wait)])
-
-    @property
-    def is_pinned(self) -> bool:
-        """Is the queue the caller's choice? Then there is one attempt: no other queue would do."""
-        return self.fixed_queue is not None or self.selector is not None
 
     @property
     def failed_broker(self) -> str | None:
@@ -243,6 +238,13 @@ class SendRules:
             code=error.code if isinstance(error, BrokerError) else None,
             remark=error.remark if isinstance(error, BrokerError) else "",
         ) from error
+
+    def pause_s(self, sending: Sending, route: TopicRoute | None, now: float) -> float:
+        """Return how long to wait before the next attempt, at most what is left."""
+        failed = sending.failed_broker
+        has_other = route is not None and any(queue.broker_name != failed for queue in route.write_queues)
+        wait_s = pause_s(len(sending.brokers), has_other_broker=has_other)
+        return max(0.0, min(wait_s, sending.deadline - now))
 
     def _after(
         self,

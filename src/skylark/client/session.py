@@ -22,11 +22,13 @@ from skylark.client.tasks import Tasks
 from skylark.errors import (
     ClientClosed,
     ConnectFailed,
+    ConnectionLost,
     CorruptRecord,
     ForkedClient,
     GroupInUse,
     NoRoute,
     RemotingError,
+    RequestTimeout,
     RocketMQError,
     TopicNotExist,
 )
@@ -148,6 +150,8 @@ class Session:
         finally:
             if is_last:
                 self._closed = True
+                for task in list(self._refreshing.values()):
+                    task.cancel()
                 await self.tasks.close()
                 await self.pool.close()
 
@@ -189,10 +193,16 @@ class Session:
         if self._closed:
             raise ClientClosed(f"client {self.client_id}")
         timeout_s = (self.settings.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        started = asyncio.get_running_loop().time()
         try:
             return await self.pool.call(address, request, timeout_s=timeout_s)
         except ConnectFailed as error:
             raise self.explained(error) from error
+        except RequestTimeout:
+            connection = self.pool.open_connection(address)
+            if connection is not None:
+                connection.suspect(started)
+            raise
 
     async def notify(self, address: str, request: Request[Any]) -> None:
         """Send a broker a request that wants no answer. Raises ConnectFailed, ClientClosed, ForkedClient."""
@@ -213,18 +223,22 @@ class Session:
 
         Raises BrokerError, and the last one's RemotingError if none answers.
         """
-        failure: RemotingError | None = None
-        for _ in range(len(self._name_servers)):
+        servers_left = len(self._name_servers)
+        may_reconnect = True
+        while True:
             address = self._name_servers[0]
             try:
                 return await self.call(address, request, timeout_ms=timeout_ms)
             except RemotingError as error:
-                failure = error
+                if may_reconnect and isinstance(error, ConnectionLost):
+                    may_reconnect = False  # it was restarted, perhaps, and is back
+                    continue
                 log.warning("name server does not answer address=%s error=%s", address, error)
                 if self._name_servers[0] == address:  # else another call has gone on already
                     self._name_servers.append(self._name_servers.pop(0))
-        assert failure is not None
-        raise failure
+                servers_left -= 1
+                if not servers_left:
+                    raise
 
     def explained(self, error: ConnectFailed) -> ConnectFailed:
         """Say of a broker that cannot be reached whence its address is, and what helps."""
@@ -252,9 +266,14 @@ class Session:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._refresh(topic))
             self._refreshing[topic] = task
-            task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
+            task.add_done_callback(lambda done: self._refreshed(topic, done))
         # Whoever is cancelled while waiting does not take the others' answer away.
         return await asyncio.shield(task)
+
+    def _refreshed(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        del self._refreshing[topic]
+        if not task.cancelled():
+            task.exception()  # those who wait get it; it is no mistake if nobody does any more
 
     async def default_route(self, topic: str, queues_max: int) -> TopicRoute:
         """Return where a topic that does not exist yet may be created by sending to it.
@@ -274,6 +293,8 @@ class Session:
                 await self.refresh_route(topic)
             except NoRoute:
                 log.info("topic has no route topic=%s", topic)
+            except RemotingError:
+                return  # no name server answers, which the call has logged: the others would fare no better
             except RocketMQError as error:
                 log.warning("route was not refreshed topic=%s error=%s", topic, error)
 
@@ -408,8 +429,12 @@ async def join(
         session = sessions[key] = Session(client_id, name_servers, settings)
     session.check_process()
     session._add(member)
-    if session.routes.brokers():
-        await session.heartbeat()
+    try:
+        if session.routes.brokers():
+            await session.heartbeat()
+    except BaseException:
+        await session.leave(member)
+        raise
     return session
 
 

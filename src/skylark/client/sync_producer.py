@@ -103,15 +103,21 @@ class Producer(BlockingFace[AsyncProducer]):
         inner = AsyncProducer(group, namesrv=namesrv, settings=self._settings, client=client)
         super().__init__(inner, "producer")
         self._direct: DirectSender | None = None
+        self._direct_lock = threading.Lock()
+        self._is_ending = False
         self._room = _Room(self._settings.in_flight_max, self._settings.in_flight_bytes_max)
         self._inbox: list[_ThreadFlight] = []
         self._inbox_lock = threading.Lock()
 
     def stop(self) -> None:
         """Take no more messages, wait for those in flight (`client.stop_timeout_ms`), and leave."""
-        direct, self._direct = self._direct, None
+        if self._thread is None:
+            return
+        self._running()
+        with self._direct_lock:
+            self._is_ending = True
+            direct, self._direct = self._direct, None
         if direct is not None:
-            self._running()
             direct.close()
         super().stop()
 
@@ -267,8 +273,8 @@ class Producer(BlockingFace[AsyncProducer]):
     def _connect(self) -> DirectSender:
         """Return the way from this thread to brokers. Raises ClientClosed, ForkedClient."""
         thread = self._running()
-        with self._state_lock:
-            if self._thread is None:
+        with self._direct_lock:
+            if self._is_ending:
                 raise ClientClosed(self._name)
             if self._direct is None:
                 self._direct = DirectSender(self._inner.sender, self._inner.session, thread)

@@ -109,7 +109,7 @@ class PullConsumer(BlockingFace[pull_consumer.PullConsumer]):
     def poll(self, timeout_ms: float | None = None) -> list[ReceivedMessage]:
         """The next messages, of one queue; none if none come in time. What was handed out before is now done.
 
-        Raises ClientClosed.
+        So one reader at a time: several that share a consumer commit for themselves. Raises ClientClosed.
         """
         with self._handing_out:
             rest, self._current = self._current, None

@@ -141,25 +141,8 @@ class StoredMessage:
     def unique_key(self) -> str | None:
         return self.properties.get(PROPERTY_UNIQUE_KEY)
 
-    @property
-    def offset_message_id(self) -> str:
-        """The id by which its broker finds it: where it is stored."""
-        host, _, port = self.store_host.rpartition(":")
-        packed = pack_host(host.removeprefix("[").removesuffix("]"), int(port))
-        return (packed + _OFFSET.pack(self.physical_offset)).hex().upper()
-
-    @property
-    def message_id(self) -> str:
-        """The id that its sender was told: the unique key, or of a message without one, where it is stored."""
-        return self.unique_key or self.offset_message_id
-
-    def json(self) -> Any:
-        """Return the value of a body that is JSON. Raises msgspec.DecodeError (a ValueError)."""
-        return msgspec.json.decode(self.body)
-
 
 _PORT = struct.Struct(">i")
-_OFFSET = struct.Struct(">q")
 HOST_V4_BYTES = 8
 HOST_V6_BYTES = 20
 

@@ -42,7 +42,15 @@ SYSTEM_TOPICS = frozenset(
 )
 """On every broker, whatever its name."""
 UNSENDABLE_TOPICS = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, HALF_CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_OP_TOPIC,
+        HALF_CHECKED_OUT_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
+    }
 )
 """Written by the broker alone."""
 SYSTEM_GROUPS = (

@@ -103,7 +103,7 @@ def option(kind: Kind, default: str | None, scope: str, meaning: str) -> Any:
 
 def spelled(name: str) -> str:
     """The option's name as users write it: `max_rows_per_trigger` is `maxRowsPerTrigger`."""
-    words = re.sub(r"_ms$|_bytes$", "", name).split("_")
+    words = name.removesuffix("_ms").split("_")
     return words[0] + "".join(word.capitalize() for word in words[1:])
 
 

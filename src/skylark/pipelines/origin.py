@@ -131,11 +131,3 @@ def clamped(
         if wanted.messages > 0:
             kept.append(wanted)
     return kept
-
-
-def open_origin(options: SourceOptions) -> Origin:
-    """The origin that the options name; this process keeps it."""
-    from skylark.pipelines.broker_origin import BrokerOrigin  # noqa: PLC0415
-    from skylark.pipelines.store_files import StoreOrigin  # noqa: PLC0415
-
-    return StoreOrigin(options) if options.path is not None else BrokerOrigin(options)

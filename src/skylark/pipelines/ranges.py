@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
 from skylark.model.tag_expression import split_tags
+from skylark.pipelines.broker_origin import BrokerOrigin
 from skylark.pipelines.decode import Decoder
 from skylark.pipelines.json_bodies import JsonBodies
 from skylark.pipelines.offsets import (
@@ -27,7 +28,7 @@ from skylark.pipelines.offsets import (
     split_names,
 )
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.origin import Losses, Origin, QueueRange, clamped, open_origin
+from skylark.pipelines.origin import Losses, Origin, QueueRange, clamped
 from skylark.pipelines.planning import (
     RECORD_BYTES_GUESS,
     TaskLimits,
@@ -39,6 +40,7 @@ from skylark.pipelines.planning import (
 )
 from skylark.pipelines.pushdown import Restrictions
 from skylark.pipelines.schema import RANGE_COLUMNS, VALUE, arrow_schema, columns_schema, spark_schema
+from skylark.pipelines.store_files import StoreOrigin
 from skylark.pipelines.wire import Queue
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,11 @@ class RangeRow:
     messages: int
     record_bytes: int
     range: bytes
+
+
+def open_origin(options: SourceOptions) -> Origin:
+    """The origin that the options name."""
+    return StoreOrigin(options) if options.path is not None else BrokerOrigin(options)
 
 
 class Planner:

@@ -33,6 +33,8 @@ BATCH_MESSAGES_MAX = 256
 SEND_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
 ATTEMPT_PAUSE_S = 0.2
+PAUSE_MIN_S = 0.01
+"""Shorter waits add up until they are worth a pause: at high rates rows still travel in batches."""
 AUTO_CREATE_QUEUES = 4
 WRITE_PERMISSION = 2
 MASTER = 0
@@ -181,7 +183,7 @@ class Sender:
 
     def send(self, message: OutMessage) -> None:
         """Take a message; it is on its way when its batch is full, and safe after `finish`."""
-        if self._pace is not None and (wait_s := self._pace.wait_s(time.monotonic())) > 0:
+        if self._pace is not None and (wait_s := self._pace.wait_s(time.monotonic())) > PAUSE_MIN_S:
             self._flush()
             self._sleep(wait_s)
         self._check(message)

@@ -76,10 +76,14 @@ class SendReplies:
         queue_offset: int,
         *,
         transaction_id: bytes | None = None,
+        recall_handle: bytes | None = None,
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> bytes:
-        """Return the frame that says where a message was stored. `transaction_id` is its unique key."""
+        """Return the frame that says where a message was stored.
+
+        `transaction_id` is its unique key. `recall_handle`, of plain characters, takes it back.
+        """
         transaction = b""
         if transaction_id is not None:
             # The client's own text: letters and digits from every client we know, but it may be anything.
@@ -87,6 +91,8 @@ class SendReplies:
                 transaction = b',"transactionId":"%b"' % transaction_id
             else:
                 transaction = b',"transactionId":' + _encode_json(transaction_id.decode(errors="replace"))
+        if recall_handle is not None:
+            transaction += b',"recallHandle":"%b"' % recall_handle
         return _frame(
             self._stored
             % (code, queue_id, transaction, msg_id, queue_offset, opaque, _remark(remark) if remark else b"")

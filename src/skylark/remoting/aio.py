@@ -35,7 +35,13 @@ class ClientConnection(Link):
             write_high_water_bytes=WRITE_HIGH_WATER_BYTES,
         )
         self.address = address
+        self.received_at = self._loop.time()
         self._on_request = on_request
+
+    def suspect(self, since: float) -> None:
+        """Close a connection on which nothing has come since a request that got no answer: it may be dead."""
+        if self.received_at < since:
+            self.abort()
 
     def write_parts(self, parts: Iterable[Buffer], parts_bytes: int) -> None:
         """Send parts whose length all together is known.
@@ -58,6 +64,7 @@ class ClientConnection(Link):
         self._codec.take_waiter(opaque)
 
     def data_received(self, data: bytes) -> None:
+        self.received_at = self._loop.time()
         self._gathering = True
         for command in self._codec.receive(data):
             if isinstance(command, RemotingCommand) and command.is_response:
@@ -90,6 +97,7 @@ class ConnectionPool:
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._connections: dict[str, ClientConnection] = {}
+        self._retired: list[ClientConnection] = []
         self._opening: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -136,6 +144,13 @@ class ConnectionPool:
         connection = self._connections.get(address)
         return None if connection is None or connection.is_closed else connection
 
+    def retire(self, address: str) -> None:
+        """Use a connection no more, as its server wishes: what still waits on it may be answered."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            self._retired.append(connection)
+            self._retired = [each for each in self._retired if not each.is_closed]
+
     def drop(self, address: str) -> None:
         """Close the connection to an address that is no longer needed."""
         connection = self._connections.pop(address, None)
@@ -150,7 +165,7 @@ class ConnectionPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        connections = list(self._connections.values())
+        connections = [*self._connections.values(), *self._retired]
         for connection in connections:
             connection.close()
         for connection in connections:

@@ -61,6 +61,7 @@ class SharedConnection:
         self._socket: socket.socket | None = None
         self._codec: Connection[_Waiter] = Connection(limits)
         self._used_at = 0.0
+        self._received_at = 0.0
 
     def exchange(self, make_frame: MakeFrame, *, deadline: float, request: str) -> RemotingCommand:
         """Send a frame and return the answer. `deadline` is monotonic; `request` is for the errors' text.
@@ -81,6 +82,8 @@ class SharedConnection:
         try:
             self._wait(connected, codec, waiter, deadline)
         except TimeoutError:
+            if self._received_at < started:  # nothing has come for so long: it may be dead
+                self._lost_by(connected, ConnectionLost(self.address, "silent"))
             raise RequestTimeout(self.address, request, round((time.monotonic() - started) * 1000)) from None
         finally:
             codec.take_waiter(opaque)
@@ -192,6 +195,7 @@ class SharedConnection:
             if not data:
                 self._lost_by(connected, ConnectionLost(self.address))
                 return
+            self._received_at = time.monotonic()
             for command in codec.receive(data):
                 # What servers ask of their own they ask on the connection of the heartbeats, not here.
                 found = codec.take_waiter(command.opaque) if command.is_response else None

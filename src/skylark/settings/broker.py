@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from skylark.errors import SettingsError
-from skylark.settings.delivery import TransactionSettings
+from skylark.settings.delivery import TimerSettings, TransactionSettings
 from skylark.settings.fields import check_ranges, setting
 from skylark.settings.replication import BrokerRole, ReplicationSettings
 from skylark.settings.store import StoreSettings
@@ -25,6 +25,7 @@ class BrokerSettings:
     store: StoreSettings = field(default_factory=StoreSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    timers: TimerSettings = field(default_factory=TimerSettings)
 
     cluster: str = setting("DefaultCluster", "brokerClusterName")
     name: str = setting("broker-a", "brokerName")

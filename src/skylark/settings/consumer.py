@@ -85,7 +85,6 @@ class PushConsumerSettings:
     lock_timeout_ms: int = setting(1000, "lockTimeout", 1)
     give_up_wait_ms: int = setting(500, "giveUpWait", 0)
     unlock_delay_ms: int = setting(20_000, "rocketmq.client.unlockDelayTimeMills", 0)
-    continuously_max_ms: int = setting(60_000, "rocketmq.client.maxTimeConsumeContinuously", 1)
 
     # Progress.
     offset_persist_interval_ms: int = setting(5000, "persistConsumerOffsetInterval", 1)

@@ -73,13 +73,13 @@ _UNUSED_BY_REASON = {
     "compaction topics are not served yet": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
         enableCompaction maxOffsetMapSize""",
-    "messages timed to the second are refused until they are served": """
-        allowRecallWhenBrokerNotWriteable disappearTimeAfterStart mappedFileSizeTimerLog maxDelayTime
-        recallMessageEnable timerCheckMetricsWhen timerColdDataCheckIntervalMs timerCongestNumEachSlot
-        timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs
-        timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
-        timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
-        timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable""",
+    "timed messages are enqueued and delivered by one loop, which tries again until it succeeds": """
+        disappearTimeAfterStart timerCheckMetricsWhen timerColdDataCheckIntervalMs timerEnableCheckMetrics
+        timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
+        timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum timerSkipUnknownError
+        timerStopDequeue timerStopEnqueue timerWarmEnable""",
+    "delay levels are always served by their queues": "maxDelayTime timerInterceptDelayLevel",
+    "what takes a message back is a message": "allowRecallWhenBrokerNotWriteable",
     "delayed messages are delivered in order, one level after the other": """
         enableScheduleAsyncDeliver enableScheduleMessageStats scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked""",

@@ -108,7 +108,10 @@ class Waiter(NamedTuple):
 
 
 class FlushWaiters:
-    """Who waits for a position, the flushed one or the replicas'. Ends and deadlines both grow, so the first is always the next."""
+    """Who waits for a position, the flushed one or the replicas'.
+
+    Ends and deadlines both grow, so the first is always the next.
+    """
 
     def __init__(self, late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT) -> None:
         """`late` is the answer to who waited too long."""

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from skylark.clock import Clock, SystemClock
 from skylark.errors import DiskFull, StoreClosed, StoreFailed
-from skylark.model.message import TRANSACTION_MASK, PutMessage, StoredMessage
-from skylark.model.record import BatchElement, decode, parse_offset_message_id
+from skylark.model.message import TRANSACTION_MASK, PutMessage
+from skylark.model.record import BatchElement
 from skylark.settings import StoreSettings
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk, DiskLock, RealDisk
 from skylark.store.dispatch import Arrival, Dispatcher
 from skylark.store.flush import Answer, FlushWaiters, LogFlusher, Service
@@ -25,8 +24,9 @@ from skylark.store.housekeeping import Housekeeper
 from skylark.store.index import Index
 from skylark.store.manifest import Manifest
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
+from skylark.store.queries import StoreQueries
 from skylark.store.queue_table import QueueTable
-from skylark.store.reading import GetResult, GetStatus, HotChunks, LogReader, RecordFilter, TagsFilter
+from skylark.store.reading import HotChunks, LogReader
 from skylark.store.recovery import Recovery, RecoveryReport
 from skylark.store.tags import delay_level
 from skylark.store.unit import INNER_BATCH
@@ -39,7 +39,7 @@ LOOPBACK_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 """127.0.0.1:10911"""
 
 
-class MessageStore:
+class MessageStore(StoreQueries):
     """A store directory, opened for writing by one process.
 
     Appends may come from any thread, one at a time (the broker: its loop); reads from any thread. `open`
@@ -135,6 +135,8 @@ class MessageStore:
     def _begin_serving(self, checkpoint: Checkpoint, manifest: Manifest) -> None:
         report = self.report
         self.log.last_timestamp = max(report.last_timestamp, checkpoint.logics_timestamp)
+        # Also of records that nobody sees: the next start may have none to read it from.
+        self._dispatcher.dispatched_timestamp = self.log.last_timestamp
         self.log.unsynced_names = bool(self.log.files.starts)
         # What recovery left in the page cache becomes durable before anything is acknowledged on top of it.
         self.log.sync(min(report.scanned_from, max(self.log.appended - 1, 0)), self.log.appended)
@@ -381,89 +383,6 @@ class MessageStore:
         with self._lock:
             return self.index.build(messages_max)
 
-    # Reading
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_messages: int,
-        *,
-        max_bytes: int = 128 << 20,
-        tags_filter: TagsFilter | None = None,
-        record_filter: RecordFilter | None = None,
-        may_block: bool = True,
-    ) -> GetResult:
-        """Messages of a queue from an offset on, as slices of the log. Asking makes the queue. Any thread."""
-        try:
-            queue = self.queue(topic, queue_id)
-        except ValueError:
-            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return self.reader.get(
-            queue,
-            queue_offset,
-            max_messages,
-            max_bytes=max_bytes,
-            tags_filter=tags_filter,
-            record_filter=record_filter,
-            may_block=may_block,
-        )
-
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if it is not there. Raises ValueError for names that cannot be stored."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is None:
-            with self._lock:
-                queue = self.queues[topic, queue_id]
-        return queue
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.get((topic, queue_id))
-        return queue.min_offset if queue else 0
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.get((topic, queue_id))
-        return queue.max_offset if queue else 0
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
-        queue = self.queues.get((topic, queue_id))
-        return self.reader.offset_by_time(queue, timestamp, upper=upper) if queue else 0
-
-    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
-        """Store time of the queue's first message; None without one."""
-        queue = self.queues.get((topic, queue_id))
-        return self.reader.earliest_timestamp(queue) if queue else None
-
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        queue = self.queues.get((topic, queue_id))
-        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
-            return None
-        return self.reader.unit_timestamp(queue, queue_offset)
-
-    def message_at(self, physical_offset: int) -> StoredMessage:
-        """Raises OffsetOutOfRange, CorruptRecord."""
-        return decode(self.reader.record_at(physical_offset))
-
-    def message_by_id(self, offset_message_id: str) -> StoredMessage:
-        """Raises ValueError for what is no id, OffsetOutOfRange, CorruptRecord."""
-        return self.message_at(parse_offset_message_id(offset_message_id)[1])
-
-    def messages_by_key(
-        self, topic: str, key: str, *, maximum: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
-    ) -> list[StoredMessage]:
-        """Messages with a key or unique key, oldest first. Hash collisions are sorted out here."""
-        if self.index is None:
-            return []
-        maximum = min(maximum, self.settings.query_messages_max)
-        found = self.index.query(topic, key, maximum, begin_ms, end_ms)
-        return self.reader.messages_with_key(found.physical_offsets, topic, key)
-
-    # Topics
-
-    def topics(self) -> list[str]:
-        return self.queues.topics()
-
     # Raw log, for replicas
 
     def read_log(self, physical_offset: int, length_max: int) -> bytes:
@@ -485,7 +404,7 @@ class MessageStore:
             self._raw_end = self.log.appended
         if not self._sync_flush:
             self.advance()
-        if self._flush_service is not None:
+        elif self._flush_service is not None:
             self._flush_service.wake()
 
     def truncate(self, physical_offset: int) -> None:
@@ -494,6 +413,8 @@ class MessageStore:
         Durable when it returns. Raises OSError, DiskFull.
         """
         self.housekeeper.cut(physical_offset)
+        # What is appended here from now on, it may publish itself.
+        self._raw_end = min(self._raw_end, physical_offset)
 
     @property
     def path(self) -> Path:

@@ -148,8 +148,8 @@ class Replay:
         first = chain[0]
         queue = first.queue
         gap = first.queue_offset - queue.max_offset
-        if self._begins_late(queue) or (self._from_start and first.queue_offset == 0):
-            # The log's beginning has expired, or a topic was deleted and made again.
+        if self._from_start and (first.queue_offset == 0 or self._is_bare(queue)):
+            # A topic was deleted and made again; or what the queue began with has expired, or was lost.
             queue.reset()
         elif not 0 < gap <= self._lost_records() and not self._from_start:
             self.incomplete.add(queue)
@@ -170,15 +170,15 @@ class Replay:
     def _settle(self, placed: Placed) -> None:
         """No other record speaks for this one: it is believed as far as records can be missing before it."""
         queue = placed.queue
+        is_first = self._from_start and self._is_bare(queue)
+        if is_first:
+            queue.reset()
         gap = placed.queue_offset - queue.max_offset
         # One more: the record before it may have lost its way by a flipped bit in its topic or queue id.
         possible = self._left_out + 1 + self._lost_records()
         if self._from_start:
             possible += (self._position - self._start - self._read_bytes) // RECORD_BYTES_MIN
-        if self._begins_late(queue):
-            queue.reset()
-            self._add(placed)
-        elif 0 <= gap <= possible:
+        if 0 <= gap <= possible or (is_first and self._log.min_offset > 0):
             self._add(placed)
         elif not self._from_start:
             self.incomplete.add(queue)
@@ -190,10 +190,9 @@ class Replay:
         damaged = sum(damage.physical_to - damage.physical_from for damage in self._walk.damages)
         return (damaged + self._filler_bytes) // RECORD_BYTES_MIN
 
-    def _begins_late(self, queue: ConsumeQueue) -> bool:
-        """Whether this is the queue's first record in a log that lost its beginning."""
-        minimum = self._log.min_offset
-        return self._from_start and minimum > 0 and queue.end_below(minimum) >= queue.max_offset
+    def _is_bare(self, queue: ConsumeQueue) -> bool:
+        """Whether the queue has no unit of a record that the log still has."""
+        return queue.end_below(self._log.min_offset) >= queue.max_offset
 
     def _add(self, placed: Placed) -> None:
         queue, begins = placed.queue, placed.queue.max_offset == 0 and self._log.min_offset > 0

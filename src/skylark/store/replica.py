@@ -28,15 +28,15 @@ class Divergence:
 
 
 def overlap_start(store: MessageStore, end: int, overlap_bytes: int) -> int:
-    """The first record within `overlap_bytes` before `end`, or a little earlier if none begins there.
+    """The first record within `overlap_bytes` before `end`, or an earlier one if none is whole there.
 
-    `end` where there is no record at all before it. Reads the disk.
+    `end` where there is no whole record before it: part of one would prove nothing. Reads the disk.
     """
     while True:
         earliest = max(end - overlap_bytes, store.log.min_offset)
         # By a walk over valid records: the bytes there may be the middle of one.
         first = next(iter(LogWalk(store.log, earliest)), None)
-        if first is not None and first.physical_offset < end:
+        if first is not None and first.physical_offset + first.size <= end:
             return first.physical_offset
         if earliest == store.log.min_offset:
             return end

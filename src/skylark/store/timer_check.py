@@ -1,7 +1,7 @@
 """The timers' check point: up to which time slots are done with, and how much of the queue is in the wheel.
 
-Seven i64 begin a page of zeros: last read time · flushed position of the timer log · queue offset · queue offset
-of the master · state version · timestamp · counter.
+Seven i64 begin a page of zeros: last read time · flushed position of the log · queue offset · the master's
+queue offset · state version · timestamp · counter.
 """
 
 from __future__ import annotations

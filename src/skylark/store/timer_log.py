@@ -1,8 +1,8 @@
-"""The timer log: which message is due when, in the order of enqueuing, chained backwards by slots of the wheel.
+"""The timer log: which message is due when, in the order of enqueuing, chained by slot of the wheel.
 
 Unit: size i32 (52) · previous position of the slot i64 · flags i32 · write time i64 · delay i32 (ms from the
-write time) · physical offset i64 · record size i32 · hash of the real topic i32 · reserved i64. Where no other
-unit fits, a file ends: remaining length i32 · 0 i64 · 0xCBD43194 u32.
+write time) · physical offset i64 · record size i32 · hash of the real topic i32 · reserved i64. Where no unit
+fits any more a file ends: remaining length i32 · 0 i64 · 0xCBD43194 u32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The timer wheel: for each second that messages wait for, where their chain in the timer log ends.
 
-Slot: time divided by the precision i64 · first position i64 · last position i64 · number i32 · 0 i32. The file
-has two weeks of slots; a slot is live only if its time is the one asked for. In memory are those that are live.
+Slot: time divided by precision i64 · first position i64 · last position i64 · number i32 · 0 i32. The file
+has two weeks of slots; one is live only if its time is the one asked for. In memory are those that are live.
 """
 
 from __future__ import annotations
@@ -99,6 +99,10 @@ class TimerWheel:
             for time in dirty
             if (slot := self._slots.get(time)) is not None
         )
+
+    def lose_changes(self) -> None:
+        """Take note that changes did not reach the file: all is written next time."""
+        self._dirty.update(self._slots)
 
     def write(self, changes: list[tuple[int, bytes]]) -> None:
         """Return when the changes are on the medium. Any thread, one at a time. Raises DiskFull, OSError."""

@@ -1,4 +1,4 @@
-"""A name server and a broker in the process of a test: free ports, nothing left behind, up in milliseconds."""
+"""A name server and a broker in the process of a test: free ports, nothing left behind, up at once."""
 
 from __future__ import annotations
 

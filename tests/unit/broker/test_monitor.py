@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from skylark.broker import monitor
 from skylark.broker.monitor import Monitor, most
 from skylark.broker.stats import Counter
+from skylark.settings import BrokerRole
 from tests.support.simulated_disk import SimulatedDisk
 from tests.unit.broker.handlers.rig import Rig, rigged
 
@@ -30,6 +31,13 @@ NAMES = {
     "skylark_log_flushed_offset",
     "skylark_log_min_offset",
     "skylark_messages_refused",
+}
+OF_A_MASTER = {"skylark_slave_lag_bytes", "skylark_slave_lag_seconds", "skylark_slaves"}
+OF_A_SLAVE = {
+    "skylark_master_connected",
+    "skylark_master_connections",
+    "skylark_master_lag_bytes",
+    "skylark_master_lag_seconds",
 }
 LABELS = ("topic", "consumer_group")
 
@@ -72,7 +80,9 @@ async def watched() -> AsyncIterator[Watched]:
 
 
 async def test_the_names_of_all_metrics(watched: Watched) -> None:
-    assert set(watched.metrics()) == NAMES
+    assert set(watched.metrics()) == NAMES | OF_A_MASTER
+    watched.rig.broker.role.kind = BrokerRole.SLAVE
+    assert set(watched.metrics()) == NAMES | OF_A_SLAVE
 
 
 async def test_metrics_are_what_the_broker_holds(watched: Watched) -> None:

@@ -14,6 +14,7 @@ from skylark.broker.handlers import (
     reply,
     send_back,
     stats_admin,
+    timers,
     topics_admin,
     transactions,
 )
@@ -42,6 +43,7 @@ def test_no_code_is_in_two_tables() -> None:
         send_back,
         transactions,
         reply,
+        timers,
         topics_admin,
         groups_admin,
         stats_admin,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylark.atomic_file import write_file
 from skylark.client.offset_store import LocalOffsetStore, local_offsets_path
 from skylark.client.offset_table import OffsetTable, decode_offsets, encode_offsets, read_reset_body
 from skylark.client.pulling import StartQuery, SuggestedBrokers, pull_flags, pull_status, start_offset
@@ -91,6 +94,33 @@ async def test_the_file_lasts_and_survives_damage(tmp_path: Path) -> None:
     path.with_name("offsets.json.bak").write_bytes(b"torn, too")
     with pytest.raises(BadStoreFile):
         await again.load()
+
+
+async def test_a_write_that_is_cancelled_is_not_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a consumer its regular write may be cancelled: the last one must still be the last."""
+    running = most = 0
+
+    def slow(path: Path, data: bytes) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.05)
+        write_file(path, data)
+        running -= 1
+
+    monkeypatch.setattr("skylark.client.offset_store.write_file", slow)
+    store = LocalOffsetStore(tmp_path / "offsets.json")
+    store.table.update(ONE, 1, increase_only=True)
+    first = asyncio.create_task(store.persist(ONE))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    store.table.update(ONE, 2, increase_only=True)
+    await store.persist(ONE)
+    assert first.cancelled()
+    assert most == 1
+    assert decode_offsets((tmp_path / "offsets.json").read_bytes()) == {ONE: 2}
 
 
 async def test_a_disk_that_refuses_does_not_stop_the_consumer(

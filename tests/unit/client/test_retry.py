@@ -2,7 +2,7 @@
 
 import pytest
 
-from skylark.client.retry import GIVE_UP, Step, is_reachable, may_be_done, next_step
+from skylark.client.retry import GIVE_UP, PAUSE_S_MAX, Step, is_reachable, may_be_done, next_step, pause_s
 from skylark.errors import BrokerError, BrokerUnknown, ConnectFailed, ConnectionLost, NoRoute, RequestTimeout
 
 AGAIN = Step(give_up=False)
@@ -40,3 +40,11 @@ def test_only_what_may_have_reached_the_broker_may_be_done() -> None:
 def test_a_broker_that_refuses_is_worse_than_one_that_is_away() -> None:
     assert not is_reachable(BrokerError(1))
     assert is_reachable(ConnectFailed("a", "refused"))
+
+
+def test_only_the_same_broker_is_given_a_moment() -> None:
+    assert pause_s(1, has_other_broker=True) == 0
+    pauses = [pause_s(failures, has_other_broker=False) for failures in range(1, 10)]
+    assert pauses[0] > 0
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == PAUSE_S_MAX

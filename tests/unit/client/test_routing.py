@@ -77,7 +77,7 @@ def test_addresses_that_no_route_names_are_forgotten() -> None:
     table.update("t", route("a", ids=(0,)))
     assert sorted(table.clean()) == []
     assert table.brokers() == {"a": {0: "a:0"}, "b": {0: "b:0"}}
-    table.forget("u")
+    table.update("u", TopicRouteData())
     assert table.clean() == ["b:0"]
     assert table.brokers() == {"a": {0: "a:0"}}
     assert (table.broker_of("a:0"), table.broker_of("b:0")) == ("a", None)

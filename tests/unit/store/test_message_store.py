@@ -559,6 +559,18 @@ def test_a_replica_under_sync_flush_shows_what_is_on_its_own_disk() -> None:
             assert arrived == list(range(5))
 
 
+def test_a_replica_that_was_cut_goes_on_as_a_master() -> None:
+    with opened() as master:
+        first, *_ = put_all(master, [sized(1000, fill=b"%04d" % number) for number in range(3)])
+        with opened(small_settings(flush_mode=FlushMode.SYNC)) as replica:
+            copied(master, replica)
+            replica.flush_log()
+            replica.truncate(first.end)
+            for body in (b"one", b"two"):
+                assert replica.put(message(body=body))[0] is PutStatus.PUT_OK
+            assert [body[:4] for body in bodies(replica)] == [b"0000", b"one", b"two"]
+
+
 def test_raw_bytes_that_do_not_fit_are_refused(disk: SimulatedDisk) -> None:
     with opened(disk=disk) as store:
         put_all(store, [message()])

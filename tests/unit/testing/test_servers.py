@@ -12,10 +12,9 @@ import pytest
 
 import skylark
 import skylark.testing
-from skylark import ClientSettings, ConsumeFrom, Message, Producer, PullConsumer
+from skylark import ClientSettings, ConsumeFrom, Message, Producer, PullConsumer, PullConsumerSettings
 from skylark.errors import ClientClosed, RemotingError, SettingsError
 from skylark.remoting.address import split_address
-from skylark.settings.pull_consumer import PullConsumerSettings
 from skylark.testing import EmbeddedServers, ManualClock
 from skylark.testing.servers import BROKER
 

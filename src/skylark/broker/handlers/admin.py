@@ -164,14 +164,6 @@ def set_read_ahead(_: BrokerState, __: Peer, command: RemotingCommand) -> Remoti
 # --- What this broker has none of, and tools ask about ---
 
 
-def get_timer_check_point(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
-    raise system_error("The checkpoint is null")
-
-
-def get_timer_metrics(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
-    raise system_error("The timer message store is null")
-
-
 def check_rocksdb_queues(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:
     body = {"checkResult": "queues are files, there is nothing to check", "checkStatus": CHECKED}
     return command.reply(body=encode_body(body))
@@ -205,8 +197,6 @@ ROUTES: dict[RequestCode, BrokerHandler] = {
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: remove_cold_read_limit,
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: get_cold_read_info,
     RequestCode.SET_COMMITLOG_READ_MODE: set_read_ahead,
-    RequestCode.GET_TIMER_CHECK_POINT: get_timer_check_point,
-    RequestCode.GET_TIMER_METRICS: get_timer_metrics,
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: check_rocksdb_queues,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: export_rocksdb_config,
     RequestCode.POP_ROLLBACK: roll_back_pops,

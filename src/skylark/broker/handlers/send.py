@@ -17,8 +17,10 @@ from skylark.broker.refusals import (
 )
 from skylark.broker.schedule import parse_level
 from skylark.broker.state import BrokerState
+from skylark.broker.timed_messages import PROPERTY_OUT_MS, RecallHandle
 from skylark.broker.topics import Permission, describe
 from skylark.errors import BrokerError
+from skylark.model import names
 from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
     RETRY_TOPIC_PREFIX,
@@ -27,6 +29,7 @@ from skylark.model.message import (
     decode_properties,
     encode_properties,
     find_unique_key,
+    property_finder,
 )
 from skylark.model.record import split_batch
 from skylark.protocol.bodies import TopicConfig
@@ -45,6 +48,8 @@ ZERO_REMARK = "properties: a zero character is not allowed"
 """Recovery takes zeros in a property text for what a power cut left."""
 LATEST_TIME_MS = 253_402_214_400_000
 """The last time that can be written down."""
+
+_find_out_ms = property_finder(PROPERTY_OUT_MS)
 
 WAITING_STATUSES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -305,8 +310,19 @@ class SendPath:
             queue_id,
             placed.queue_offset,
             transaction_id=find_unique_key(message.properties),
+            recall_handle=self._recall_handle(command.request, message),
             code=code,
         )
+
+    def _recall_handle(self, request: Send, message: PutMessage) -> bytes | None:
+        """What takes a timed message back; None for others."""
+        if message.topic != names.TIMER_TOPIC or message.topic == request.topic:
+            return None
+        out_ms = int(_find_out_ms(message.properties) or 0)
+        key = (find_unique_key(message.properties) or b"").decode(errors="replace")
+        # A millisecond into its slot: at the slot's start a time belongs to the one before.
+        handle = RecallHandle(request.topic, self._broker.live.current.name, out_ms + 1, key)
+        return handle.encode().encode()
 
     def _refuse(self, peer: Peer, command: TypedCommand[Send], error: BrokerError) -> None:
         if not command.is_oneway:

@@ -12,12 +12,10 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from skylark.model.sql92 import nodes
+from skylark.model.sql92.limits import EXPRESSION_CHARS_MAX, NESTING_MAX, BadSelector
 from skylark.model.sql92.nodes import Comparison, Node, Search
 from skylark.model.sql92.values import INT64_MAX, kind_of
 
-EXPRESSION_CHARS_MAX = 8192
-NESTING_MAX = 100
-"""Parentheses, signs, NOTs and chains of comparisons, one inside of the other."""
 DOUBLE_MAX = 1.7976931348623157e308
 EXCERPT_CHARS = 20
 
@@ -81,14 +79,6 @@ _SYMBOLS = {
     "COMMA": "','", "STRING": "a text in single quotes", "INTEGER": "a number", "FLOAT": "a decimal number",
     "NAME": "a property",
 }  # fmt: skip
-
-
-class BadSelector(ValueError):
-    """A selector that cannot be used: `position` counts characters from 0."""
-
-    def __init__(self, reason: str, position: int) -> None:
-        super().__init__(f"{reason}, at character {position + 1}")
-        self.position = position
 
 
 def parse(text: str) -> Node:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from skylark.model.message import property_finder
 from skylark.model.sql92.evaluation import Access, compile_condition
-from skylark.model.sql92.parsing import EXPRESSION_CHARS_MAX, BadSelector, parse
+from skylark.model.sql92.limits import EXPRESSION_CHARS_MAX, BadSelector
 from skylark.model.sql92.values import READERS, READERS_OF_BYTES, EvaluationError
 
 SQL92 = "SQL92"
@@ -29,6 +29,9 @@ class Selector:
 
     def __init__(self, expression: str) -> None:
         """Raises BadSelector."""
+        # The parser takes a tenth of a second to load: only who uses selectors waits for it.
+        from skylark.model.sql92.parsing import parse  # noqa: PLC0415
+
         node = parse(expression)
         self.expression = expression
         self._of_mapping = compile_condition(node, OF_MAPPING)

@@ -72,7 +72,6 @@ def agg(
         df = decoded_rows(source.read_stream(spark, **decoding))
     totals = transform(df, window=window, by=by, metrics=metrics)
     writer = write_stream(totals, output, source.namesrv).outputMode("append")
-    query = running.start(writer, "agg", state, once=once, trigger=trigger)
-    summary = running.run("agg", {"agg": query}, state=state, watch=watch)
+    summary = running.run("agg", {"agg": writer}, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output)}
     return summary

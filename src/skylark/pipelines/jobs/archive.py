@@ -75,7 +75,6 @@ def archive(
     before = settings.log().facts()
     ranges = spark.readStream.format("rocketmq").options(**source_options(source), mode="ranges").load()
     writer = ranges.writeStream.format(table.FORMAT).options(**sink)
-    query = running.start(writer, "archive", state, once=once, trigger=trigger)
     last_compaction = time.monotonic()
 
     def compact_now_and_then() -> None:
@@ -86,7 +85,13 @@ def archive(
             last_compaction = time.monotonic()
 
     summary = running.run(
-        "archive", {"archive": query}, state=state, watch=watch, now_and_then=compact_now_and_then
+        "archive",
+        {"archive": writer},
+        state=state,
+        once=once,
+        trigger=trigger,
+        watch=watch,
+        now_and_then=compact_now_and_then,
     )
     after = settings.log().facts()
     details: dict[str, Any] = {

@@ -179,8 +179,7 @@ def cdc(
             merge(DeltaTable(path), rows, changes.keys, application=application, number=number)
 
     writer = source.read_stream(spark).writeStream.foreachBatch(merge_batch)
-    query = running.start(writer, "cdc", state, once=once, trigger=trigger)
-    summary = running.run("cdc", {"cdc": query}, state=state, watch=watch)
+    summary = running.run("cdc", {"cdc": writer}, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output), "version": DeltaTable(path).version()}
     return summary
 

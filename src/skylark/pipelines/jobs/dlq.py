@@ -231,7 +231,7 @@ def _carry_out(
     if homeless := rows.where("topic is null").count():
         raise SettingsError("to", f"{homeless} of the letters do not say from which topic: name one")
     count = rows.count()
-    options = {"exactlyOnce": "keys", **({"rowsPerSecond": rate} if rate else {})}
+    options = {"rowsPerSecond": rate} if rate else {}
     messages = rows.drop("deadTopic", "originId")
     try:
         if count:

@@ -64,10 +64,6 @@ def etl(
     writers = {"rows": write_stream(transform(df, select=select, where=where), output, source.namesrv)}
     if rejects is not None:
         writers["rejects"] = write_stream(rejected(df), rejects, source.namesrv)
-    queries = {
-        name: running.start(writer, name, state, once=once, trigger=trigger)
-        for name, writer in writers.items()
-    }
-    summary = running.run("etl", queries, state=state, watch=watch)
+    summary = running.run("etl", writers, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output), "rejects": str(rejects) if rejects is not None else "dropped"}
     return summary

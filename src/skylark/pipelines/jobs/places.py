@@ -16,6 +16,7 @@ import msgspec
 from skylark.errors import SettingsError
 from skylark.model.names import topic_fault
 from skylark.pipelines import table
+from skylark.pipelines.sink import ORIGIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -149,7 +150,7 @@ def _topic_options(output: Output, namesrv: str | None) -> dict[str, str]:
     if not given:
         raise SettingsError("namesrv", f"{output} needs --to-namesrv: the source has no name server")
     topic = {"topic": output.where} if output.where else {}  # else each row says it
-    return {**topic, **output.options, "namesrv": given}
+    return {"exactlyOnce": "keys", **topic, **output.options, "namesrv": given}
 
 
 def as_messages(df: DataFrame) -> DataFrame:
@@ -158,7 +159,9 @@ def as_messages(df: DataFrame) -> DataFrame:
 
     if "body" in df.columns:
         return df
-    kept = [name for name in ("tags", "keys", "shardingKey") if name in df.columns]
+    kept: list[str] = [name for name in ("tags", "keys", "shardingKey") if name in df.columns]
+    if all(name in df.columns for name in ORIGIN):
+        kept += ORIGIN  # so that a row that is sent again has the same key
     return df.select(F.to_json(F.struct(*[F.col(f"`{name}`") for name in df.columns])).alias("body"), *kept)
 
 

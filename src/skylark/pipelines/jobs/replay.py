@@ -141,8 +141,6 @@ def replay(
     if rate is not None:
         rows = rows.coalesce(1)  # the rate is a task's: one task makes it the whole's
         options["rowsPerSecond"] = rate
-    if state is not None:
-        options |= {"exactlyOnce": "keys"}
     target = dataclasses.replace(output, options={**output.options, **options})
     counted = rows.count()
     try:

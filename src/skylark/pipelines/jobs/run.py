@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from skylark.errors import SettingsError
 from skylark.pipelines import table
 from skylark.pipelines.jobs import etl, running
 from skylark.pipelines.jobs.pipeline_file import PipelineFile, SinkEntry, Step
 from skylark.pipelines.jobs.places import Input, Output, parse_output, table_options, write_stream
 from skylark.pipelines.options import parse_duration_ms
+from skylark.pipelines.sink import ORIGIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -216,8 +219,8 @@ def with_message_columns(rows: DataFrame, options: Mapping[str, Any]) -> DataFra
     for name in ("keys", "tags"):
         if name in options:
             columns.append(F.col(f"`{options[name]}`").cast("string").alias(name))
-    origin = [name for name in ("topic", "brokerName", "queueId", "queueOffset") if name in rows.columns]
-    return rows.select(*columns, *(origin if len(origin) == 4 else []))
+    has_origin = all(name in rows.columns for name in ORIGIN)
+    return rows.select(*columns, *(ORIGIN if has_origin else ()))
 
 
 def run_pipeline(
@@ -241,31 +244,29 @@ def run_pipeline(
         for kind, where in pipeline.rejects.items():
             place = f"topic:{where}" if kind == "topic" else f"delta:{_beside(pipeline, where)}"
             writers[f"rejects-{kind}"] = write_stream(flow.rejects, parse_output(place), source.namesrv)
-    queries = {
-        name: running.start(writer, name, state, once=once, trigger=pipeline.trigger)
-        for name, writer in writers.items()
-    }
-    upkeep = _Compaction(pipeline, outputs)
-    summary = running.run(pipeline.name, queries, state=state, watch=watch, now_and_then=upkeep.now_and_then)
+    summary = running.run(
+        pipeline.name,
+        writers,
+        state=state,
+        once=once,
+        trigger=pipeline.trigger,
+        watch=watch,
+        now_and_then=_Compaction(pipeline, outputs).now_and_then,
+    )
     summary.details = {"sinks": {name: str(output) for name, output in outputs.items()}}
-    if broken := _warnings(pipeline, queries):
+    if summary.observed and (broken := _broken_rules(pipeline, summary.observed)):
         summary.details["quality"] = broken
+    summary.observed = msgspec.UNSET  # it says no more than the line above
     return summary
 
 
-def _warnings(pipeline: PipelineFile, queries: Mapping[str, Any]) -> dict[str, int]:
-    """How many rows broke each rule that only warns, as the first sink's query saw them."""
-    query = next(iter(queries.values()))
-    warned = [(number, rule) for number, rule in enumerate(pipeline.quality) if rule.on_fail == "warn"]
-    found = dict.fromkeys([rule.expect for _, rule in warned], 0)
-    for progress in query.recentProgress:
-        seen = progress.observedMetrics.get(QUALITY)
-        for number, rule in warned if seen is not None else ():
-            found[rule.expect] += int(seen[f"rule{number}"])
-    for expect, count in found.items():
-        if count:
-            log.warning("quality rule=%r rows=%d", expect, count)
-    return {expect: count for expect, count in found.items() if count}
+def _broken_rules(pipeline: PipelineFile, observed: Mapping[str, int]) -> dict[str, int]:
+    """How many rows broke each rule that only warns."""
+    counts = {rule.expect: observed.get(f"rule{number}", 0) for number, rule in enumerate(pipeline.quality)}
+    broken = {expect: count for expect, count in counts.items() if count}
+    for expect, count in broken.items():
+        log.warning("quality rule=%r rows=%d", expect, count)
+    return broken
 
 
 class _Compaction:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skylark.errors import RocketMQError, SettingsError
+from skylark.pipelines.options import parse_duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -30,7 +31,7 @@ END_OF_DATA = "end of data"
 INTERRUPTED = "interrupted"
 
 
-class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Summary(msgspec.Struct, kw_only=True):
     """What a pipeline did; printed as JSON at its end."""
 
     pipeline: str
@@ -38,9 +39,11 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     batches: int = 0
     messages: int = 0
-    """Read, as far as the offsets of the batches tell."""
+    """Read by the first query, as far as the offsets of its batches tell."""
     state: str | None = None
     details: dict[str, Any] = msgspec.field(default_factory=dict)
+    observed: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    """Sums of what the first query's rows were counted by (`DataFrame.observe`)."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,14 +83,18 @@ class Tally:
 
     def __init__(self) -> None:
         self.batches = 0
-        self.messages = 0
+        self.messages: dict[str, int] = {}
+        self.observed: dict[str, dict[str, int]] = {}
         self._seen: dict[str, int] = {}
+
+    def is_new(self, query: str, batch: int) -> bool:
+        return batch > self._seen.get(query, -1)
 
     def take(self, query: str, progress: Mapping[str, Any]) -> Progress | None:
         """Count a batch once; say where the query is."""
         batch = int(progress["batchId"])
         rows = int(progress.get("numInputRows") or 0)
-        if batch <= self._seen.get(query, -1) or not rows:
+        if not self.is_new(query, batch) or not rows:
             return None
         self._seen[query] = batch
         sources = progress.get("sources") or []
@@ -95,7 +102,11 @@ class Tally:
         behind = [distance(each.get("endOffset"), each.get("latestOffset")) for each in sources]
         seconds = max(int(progress.get("batchDuration") or 0), 1) / 1000
         self.batches += 1
-        self.messages += read
+        self.messages[query] = self.messages.get(query, 0) + read
+        for metrics in (progress.get("observedMetrics") or {}).values():
+            sums = self.observed.setdefault(query, {})
+            for name, number in metrics.items():
+                sums[name] = sums.get(name, 0) + int(number or 0)
         return Progress(
             query=query,
             batch=batch,
@@ -106,59 +117,85 @@ class Tally:
 
 
 def start(writer: DataStreamWriter, name: str, state: Path, *, once: bool, trigger: str) -> StreamingQuery:
-    """Start a query of a pipeline, with its checkpoint below the state directory."""
+    """Start a query of a pipeline, with its checkpoint below the state directory. Raises SettingsError."""
     checkpoint = state / "checkpoints" / name
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     writer = writer.option("checkpointLocation", str(checkpoint))
-    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)).start()
+    if once:
+        return writer.trigger(availableNow=True).start()
+    try:
+        interval_ms = parse_duration_ms(trigger)
+    except ValueError as error:
+        raise SettingsError("trigger", str(error)) from None
+    return writer.trigger(processingTime=f"{interval_ms} milliseconds").start()
 
 
 def run(
     pipeline: str,
-    queries: Mapping[str, StreamingQuery],
+    writers: Mapping[str, DataStreamWriter],
     *,
     state: Path,
+    once: bool,
+    trigger: str,
     watch: Watch | None = None,
     now_and_then: Callable[[], None] | None = None,
 ) -> Summary:
-    """Wait until all queries have ended, or one fails, or someone interrupts; call `now_and_then` meanwhile.
+    """Run queries to the end of data, one after the other; or all at once until someone interrupts.
 
-    Raises SettingsError, RocketMQError for what Spark wraps in its own words.
+    Ends when one fails. `now_and_then` is called meanwhile. Raises SettingsError, RocketMQError for what
+    Spark wraps in its own words.
     """
     started = time.monotonic()
     tally = Tally()
-    status = END_OF_DATA
+    rounds = [[name] for name in writers] if once else [list(writers)]
+    is_stopped = False
+    for names in rounds:
+        queries = {name: start(writers[name], name, state, once=once, trigger=trigger) for name in names}
+        is_stopped = _wait(queries, tally, watch, now_and_then)
+        if is_stopped:
+            break
+    first = next(iter(writers))
+    return Summary(
+        pipeline=pipeline,
+        status=INTERRUPTED if is_stopped else END_OF_DATA,
+        seconds=round(time.monotonic() - started, 2),
+        batches=tally.batches,
+        messages=tally.messages.get(first, 0),
+        state=str(state),
+        observed=tally.observed.get(first, msgspec.UNSET),
+    )
+
+
+def _wait(
+    queries: Mapping[str, StreamingQuery],
+    tally: Tally,
+    watch: Watch | None,
+    now_and_then: Callable[[], None] | None,
+) -> bool:
+    """Wait for queries to end; say whether someone interrupted them."""
+    is_stopped = False
     try:
         with stop_signals():
-            while any(query.isActive for query in queries.values()):
+            while all(query.isActive for query in queries.values()):
                 _look(queries, tally, watch)
-                if failed := [query for query in queries.values() if query.exception() is not None]:
-                    raise plain_error(failed[0].exception())
                 if now_and_then is not None:
                     now_and_then()
                 time.sleep(POLL_INTERVAL_S)
     except KeyboardInterrupt:
-        status = INTERRUPTED
+        is_stopped = True
     finally:
         _stop(queries.values())
     _drain(queries, tally, watch)
-    if status != INTERRUPTED:
-        for query in queries.values():
-            if (error := query.exception()) is not None:
-                raise plain_error(error)
-    return Summary(
-        pipeline=pipeline,
-        status=status,
-        seconds=round(time.monotonic() - started, 2),
-        batches=tally.batches,
-        messages=tally.messages,
-        state=str(state),
-    )
+    for query in () if is_stopped else queries.values():
+        if (error := query.exception()) is not None:
+            raise plain_error(error)
+    return is_stopped
 
 
 def _look(queries: Mapping[str, StreamingQuery], tally: Tally, watch: Watch | None) -> None:
     for name, query in queries.items():
-        for progress in query.recentProgress:
+        last = query.lastProgress
+        for progress in query.recentProgress if last is not None and tally.is_new(name, last.batchId) else ():
             seen = tally.take(name, json.loads(progress.json))
             if seen is not None and watch is not None:
                 watch(seen)

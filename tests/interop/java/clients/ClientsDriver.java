@@ -13,7 +13,7 @@ import java.util.concurrent.TimeUnit;
  *
  * <pre>
  * ClientsDriver all    NAMESRV NAME [SCENARIO...]  every scenario, or these, several at a time
- * ClientsDriver delivery NAMESRV NAME [SCENARIO...]  SQL92, transactions, request and reply, or some of them
+ * ClientsDriver delivery NAMESRV NAME [SCENARIO...]  SQL92, transactions, timed messages, request and reply
  * ClientsDriver resume NAMESRV NAME  goes on where "all" with the same NAME stopped; waits for a broker restart
  * ClientsDriver live   NAMESRV NAME  a producer and a consumer that stay until they are killed
  * </pre>

@@ -15,17 +15,22 @@ import org.apache.rocketmq.client.exception.RequestTimeoutException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** SQL92 filters, transactions, requests with replies. The broker asks about transactions after a second. */
+/** SQL92 filters, transactions, timed messages, requests with replies. The broker asks about transactions after a second. */
 final class Delivery {
     static final int TRANSACTIONS = 30;
     static final int REQUESTS = 10;
+    static final int TIMED = 10;
+    // From the end of a slot to the consumer's hands, on a busy machine, and the slot itself.
+    static final long LATE_MS = 4000;
     static final long REPLY_TIMEOUT_MS = 15_000;
     // The client of 5.3.3 does not wait for the reply of a synchronous request once its send is acknowledged.
     static final boolean GIVES_UP_EARLY = MQVersion.CURRENT_VERSION == 479;
@@ -39,6 +44,7 @@ final class Delivery {
     void addTo(Map<String, ClientsDriver.Scenario> scenarios) {
         scenarios.put("transactions", this::transactions);
         scenarios.put("request_reply", this::requestReply);
+        scenarios.put("timed", this::timed);
         scenarios.put("sql_filter", this::sqlFilter);
         scenarios.put("sql_refused", this::sqlRefused);
     }
@@ -135,6 +141,51 @@ final class Delivery {
         received.exactly(wanted);
         producer.shutdown();
         consumer.shutdown();
+    }
+
+    /** Each message comes at its time, or up to the broker's precision later; one is taken back, where clients can. */
+    private void timed() throws Exception {
+        String topic = session.topic("Timed");
+        Received received = new Received();
+        Map<String, Long> arrived = new ConcurrentHashMap<>();
+        DefaultMQPushConsumer consumer = session.push("Timed");
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+            batch.forEach(message -> arrived.put(Received.body(message), System.currentTimeMillis()));
+            return received.consumeMessage(batch, context);
+        });
+        consumer.start();
+        DefaultMQProducer producer = session.producer("Timed");
+        Map<String, Long> due = new ConcurrentHashMap<>();
+        for (int i = 0; i < TIMED; i++) {
+            String body = "timed-" + i;
+            Message message = Session.message(topic, "A", body);
+            long at = System.currentTimeMillis() + 2000 + 300L * i;
+            MessageAccessor.putProperty(message, "TIMER_DELIVER_MS", String.valueOf(at));
+            SendResult result = Session.sent(producer.send(message));
+            if (i == 1 && recall(producer, topic, result)) {
+                continue;
+            }
+            due.put(body, at);
+        }
+        received.exactly(new TreeSet<>(due.keySet()));
+        due.forEach((body, at) -> {
+            long late = arrived.get(body) - at;
+            Session.check(late >= 0 && late < LATE_MS, body + " came " + late + " ms after its time");
+        });
+        consumer.shutdown();
+    }
+
+    /** Only newer clients know how to; false from others. */
+    private static boolean recall(DefaultMQProducer producer, String topic, SendResult result) throws Exception {
+        try {
+            Object handle = SendResult.class.getMethod("getRecallHandle").invoke(result);
+            Session.check(handle != null, "no recall handle");
+            producer.getClass().getMethod("recallMessage", String.class, String.class).invoke(producer, topic, handle);
+            return true;
+        } catch (NoSuchMethodException older) {
+            return false;
+        }
     }
 
     private void requestReply() throws Exception {

@@ -24,8 +24,6 @@ from skylark.protocol.requests.admin import (
     GetBrokerHaStatus,
     GetBrokerRuntimeInfo,
     GetColdDataFlowCtrInfo,
-    GetTimerCheckPoint,
-    GetTimerMetrics,
     RemoveColdDataFlowCtrConfig,
     ResetMasterFlushOffset,
     SetCommitLogReadMode,
@@ -237,8 +235,6 @@ async def test_only_the_kernels_way_of_reading_ahead_is_there(
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (GetTimerCheckPoint(), (1, "The checkpoint is null")),
-        (GetTimerMetrics(), (1, "The timer message store is null")),
         (ExportRocksdbConfigToJson("topics;"), (0, "export done.")),
         (RemotingCommand(code=RequestCode.POP_ROLLBACK), (0, "not set any response code")),
     ],

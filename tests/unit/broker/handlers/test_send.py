@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from skylark.broker.handlers.send import SendPath, refusal_reply
+from skylark.broker.timed_messages import RecallHandle
 from skylark.broker.topics import Permission
 from skylark.model import names
 from skylark.model.message import (
@@ -23,7 +24,7 @@ from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.protocol.bodies import LockRequest, MessageQueue, TopicConfig
 from skylark.protocol.command import ONEWAY_FLAG, RemotingCommand, TypedCommand
 from skylark.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
-from skylark.settings.delivery import TransactionSettings
+from skylark.settings.delivery import TimerSettings, TransactionSettings
 from skylark.settings.store import FlushMode
 from skylark.store.placed import PutStatus
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
@@ -487,12 +488,27 @@ async def test_levels_that_are_none(rig: Rig, level: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
-async def test_timers_are_refused_and_not_stored(rig: Rig, name: str) -> None:
-    assert refusal(await answer(rig, named={name: "1000"})) == (
-        1,
-        "accurate timer message is not enabled, timerWheelEnable is false",
+async def test_timers_can_be_switched_off(name: str) -> None:
+    with rigged(timers=TimerSettings(enabled=False)) as rig:
+        assert refusal(await answer(rig, named={name: "1000"})) == (
+            1,
+            "accurate timer message is not enabled, timerWheelEnable is false",
+        )
+        assert rig.broker.store.appended_offset == 0
+
+
+async def test_a_timed_message_waits_and_can_be_taken_back(rig: Rig) -> None:
+    reply = await answer(rig, named={"TIMER_DELAY_MS": "4500", "UNIQ_KEY": "K1"}, queue_id=2)
+    assert (reply.code, reply.fields["queueId"]) == (0, "2")
+    message = rig.broker.store.message_by_id(reply.fields["msgId"])
+    out_ms = rig.clock.now_ms() + 4000
+    assert (message.topic, message.queue_id, message.properties["TIMER_OUT_MS"]) == (
+        names.TIMER_TOPIC,
+        0,
+        str(out_ms),
     )
-    assert rig.broker.store.appended_offset == 0
+    handle = RecallHandle.decode(reply.fields["recallHandle"])
+    assert handle == RecallHandle("T", "broker-a", out_ms + 1, "K1")
 
 
 async def test_a_level_goes_before_a_timer(rig: Rig) -> None:
@@ -598,7 +614,7 @@ async def test_a_batch_for_a_retry_topic(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "code"), [({"DELAY": "1"}, 13), ({"TRAN_MSG": "true"}, 13), ({"TIMER_DELAY_MS": "5"}, 1)]
+    ("named", "code"), [({"DELAY": "1"}, 13), ({"TRAN_MSG": "true"}, 13), ({"TIMER_DELAY_MS": "5"}, 13)]
 )
 async def test_a_batch_is_neither_delayed_nor_half(rig: Rig, named: dict[str, str], code: int) -> None:
     reply = await answer(rig, body=batch(b"1"), batch=True, named=named)

@@ -1,0 +1,28 @@
+"""Send now, deliver later: by a level that the broker knows (1 is a second, 2 five, … 18 two hours).
+
+Needs servers: `skylark serve`, or set NAMESRV_ADDR.
+"""
+
+import os
+import time
+
+from skylark import ConsumeFrom, Message, Producer, PullConsumer
+from skylark.settings.pull_consumer import PullConsumerSettings
+
+NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
+TOPIC = "example-delay"
+
+with Producer("example-producers", namesrv=NAMESRV) as producer:
+    producer.send(Message(TOPIC, b"now"))
+    producer.send(Message(TOPIC, b"a second later", delay_level=1))
+    sent = time.monotonic()
+    # On brokers with timers any time: deliver_after=timedelta(minutes=3), deliver_at=datetime(…, tzinfo=UTC)
+
+settings = PullConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET)
+with PullConsumer("example-delayed", namesrv=NAMESRV, settings=settings) as consumer:
+    consumer.subscribe(TOPIC)
+    seen: set[bytes] = set()
+    while b"a second later" not in seen:
+        for message in consumer.poll(timeout_ms=1000):
+            seen.add(bytes(message.body))
+            print(f"{time.monotonic() - sent:.1f} s after sending:", message.body.decode())

@@ -1,0 +1,70 @@
+"""The source against Apache's own broker and the files that it writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.interop.servers import ApacheServers
+from tests.pipelines.streams import Stream, until
+from tests.support.pipeline_cluster import PipelineCluster
+
+pytestmark = pytest.mark.interop("java", "mvn")
+TOPIC = "apache_orders"
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster]:
+    """Two queues of 100 messages; the second half of each is stored later than the first."""
+    directory = tmp_path_factory.mktemp("apache")
+    servers = ApacheServers(directory, {"enablePropertyFilter": "true"})
+    with PipelineCluster(directory, servers=servers) as cluster:
+        cluster.create_topic(TOPIC, 2)
+        for half in range(2):
+            for queue_id in range(2):
+                cluster.send(
+                    TOPIC,
+                    [f"{queue_id}-{half * 50 + number}".encode() for number in range(50)],
+                    queue_id,
+                    properties={"TAGS": f"Half{half}", "KEYS": "k{n}", "size": "{n}"},
+                    in_flight_max=1,  # Apache's broker does not keep the order of what comes together
+                )
+            time.sleep(0.2)
+        yield cluster
+
+
+def test_batches_filters_times_and_files(spark: SparkSession, apache: PipelineCluster) -> None:
+    def read(**options: str) -> list[tuple[int, int, bytes]]:
+        frame = spark.read.format("rocketmq").options(**options, topic=TOPIC).load()
+        return sorted(
+            (row[0], row[1], bytes(row[2]))
+            for row in frame.select("queueId", "queueOffset", "body").collect()
+        )
+
+    namesrv = apache.namesrv
+    everything = [(queue_id, at, f"{queue_id}-{at}".encode()) for queue_id in range(2) for at in range(100)]
+    assert read(namesrv=namesrv) == everything
+    assert read(namesrv=namesrv, bulkPulls="false") == everything
+    assert read(namesrv=namesrv, tags="Half1") == [row for row in everything if row[1] >= 50]
+    assert read(namesrv=namesrv, sql92="size > 47") == [row for row in everything if row[1] % 50 > 47]
+    frame = spark.read.format("rocketmq").options(namesrv=namesrv, topic=TOPIC, tags="Half1").load()
+    first_ms = frame.agg(F.min(F.unix_millis("storeTimestamp"))).collect()[0][0]
+    assert read(namesrv=namesrv, startingOffsets=str(first_ms - 50)) == [
+        row for row in everything if row[1] >= 50
+    ]
+    assert read(namesrv=namesrv, startingOffsets="-0s") == []
+    until(lambda: read(path=apache.store_path) == everything, "the files")
+
+
+def test_a_stream_and_its_group(spark: SparkSession, apache: PipelineCluster, tmp_path: Path) -> None:
+    options = apache.options(TOPIC, startingOffsets="earliest", maxRowsPerTrigger=60, groupId="spark-group")
+    stream = Stream(spark, tmp_path, options)
+    stream.run()
+    assert len(stream.rows()) == len(set(stream.rows())) == 200
+    committed = {queue: apache.wire.group_offset("spark-group", queue) for queue in apache.wire.queues(TOPIC)}
+    assert sum(value or 0 for value in committed.values()) == 180

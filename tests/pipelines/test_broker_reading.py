@@ -1,0 +1,118 @@
+"""Ranges read from a broker: whole whatever the pulls bring, and loss is told. No Spark here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from skylark.errors import NoRoute
+from skylark.pipelines import broker_origin
+from skylark.pipelines.broker_origin import BrokerOrigin
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.origin import DataLost, Losses, QueueRange
+from skylark.pipelines.ranges import read_ranges
+from skylark.pipelines.schema import arrow_schema, columns_schema
+from skylark.pipelines.wire import BULK_BYTES, BULK_MESSAGES, Cluster
+from tests.support.pipeline_cluster import PipelineCluster
+
+COUNT = 3000
+SCHEMA = arrow_schema(columns_schema(["queueOffset", "body", "tags"]))
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_cluster: PipelineCluster) -> PipelineCluster:
+    """A queue of messages of very different sizes, every third with a tag."""
+    shared_cluster.create_topic("sizes", 1)
+    rand = random.Random(5)
+    for tag in ("A", "B", "C"):
+        bodies = [bytes([number % 256]) * rand.choice([0, 10, 200, 6000]) for number in range(COUNT // 3)]
+        shared_cluster.send("sizes", [body or b"-" for body in bodies], properties={"TAGS": tag})
+    return shared_cluster
+
+
+def read(cluster: PipelineCluster, wanted: QueueRange, **options: object) -> list[tuple[int, bytes, str]]:
+    loaded = load(SourceOptions, cluster.options(wanted.queue.topic, **options))
+    return [
+        (row["queueOffset"], row["body"], row["tags"])
+        for batch in read_ranges(loaded, [wanted], SCHEMA)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_every_way_of_pulling_gives_the_same(cluster: PipelineCluster) -> None:
+    queue = cluster.queue("sizes")
+    whole = QueueRange(queue, 0, COUNT)
+    rows = read(cluster, whole)
+    assert [row[0] for row in rows] == list(range(COUNT))
+    assert read(cluster, whole, bulkPulls="false") == rows
+    assert read(cluster, whole, batchBytes="1k") == rows
+    part = QueueRange(queue, 17, 2345)
+    assert read(cluster, part) == rows[17:2345]
+    assert read(cluster, part, tags="B || X") == [row for row in rows[17:2345] if row[2] == "B"]
+    assert read(cluster, part, tags="none") == []
+
+
+def test_bulk_pulls_bring_more_and_others_do_not(cluster: PipelineCluster) -> None:
+    queue, wire = cluster.queue("sizes"), cluster.wire
+    stock = wire.ask_broker(queue, wire.pull_request(queue, 0, messages_max=BULK_MESSAGES))
+    assert stock.reply.next_begin_offset == 32
+    many = wire.ask_broker(
+        queue, wire.pull_request(queue, 0, messages_max=BULK_MESSAGES, bulk_bytes=BULK_BYTES)
+    )
+    assert 32 < many.reply.next_begin_offset <= BULK_MESSAGES
+    assert len(many.records) <= BULK_BYTES
+    greedy = wire.ask_broker(queue, wire.pull_request(queue, 0, messages_max=1 << 30, bulk_bytes=1 << 30))
+    assert greedy.reply.next_begin_offset <= BULK_MESSAGES
+    assert len(greedy.records) <= BULK_BYTES
+    one = wire.ask_broker(queue, wire.pull_request(queue, 0, messages_max=10, bulk_bytes=1))
+    assert one.reply.next_begin_offset == 1
+
+
+def test_messages_that_are_not_there_are_told(
+    cluster: PipelineCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_origin, "MISSING_WAIT_S", 0.3)
+    beyond = QueueRange(cluster.queue("sizes"), COUNT - 5, COUNT + 10)
+    with pytest.raises(DataLost, match="10 messages of sizes/broker-a/0 are lost, offsets 3000 to 3010"):
+        read(cluster, beyond)
+    assert len(read(cluster, beyond, failOnDataLoss="false")) == 5
+
+
+def test_offsets_and_sizes(cluster: PipelineCluster) -> None:
+    queue, wire = cluster.queue("sizes"), cluster.wire
+    assert wire.min_offsets([queue]) == {queue: 0}
+    assert wire.max_offsets([queue]) == {queue: COUNT}
+    assert wire.offsets_by_time([queue], 0) == {queue: 0}
+    assert wire.offsets_by_time([queue], 1 << 50) == {queue: COUNT}
+    assert wire.group_offset("nobody", queue) is None
+    wire.commit_offsets("somebody", {queue: 7})
+    wire.advance_offsets("somebody", {queue: 5})
+    assert wire.group_offset("somebody", queue) == 7
+    origin = BrokerOrigin(load(SourceOptions, cluster.options("sizes")))
+    whole = QueueRange(queue, 0, COUNT)
+    (size,) = origin.record_bytes([whole])
+    assert 100 < size < 7000
+    assert origin.end_within(whole, 100_000, size) == int(100_000 / size)
+    with pytest.raises(NoRoute):
+        wire.queues("unheard-of")
+
+
+@pytest.fixture
+def lonely(cluster: PipelineCluster) -> Iterator[Cluster]:
+    """A list of name servers of which only the last one is there."""
+    found = Cluster(f"127.0.0.1:1;{cluster.namesrv}", retry_timeout_s=5)
+    yield found
+    found.close()
+
+
+def test_name_servers_that_are_away_are_passed_over(lonely: Cluster) -> None:
+    assert "sizes" in lonely.topics()
+    assert len(lonely.queues("sizes")) == 1
+
+
+def test_losses_are_counted(cluster: PipelineCluster) -> None:
+    losses = Losses(load(SourceOptions, cluster.options("sizes", failOnDataLoss="false")))
+    losses.aged_out(QueueRange(cluster.queue("sizes"), 3, 10))
+    assert losses.lost == 7
