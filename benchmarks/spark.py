@@ -22,8 +22,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks._common import anonymous_bytes, free_bytes, report, scratch
+from benchmarks._spark_archive import archive_cell, sink_cell
 from skylark.model.message import PutMessage, pack_host
 from skylark.pipelines.decode import Decoder
+from skylark.pipelines.jobs.places import Input
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.origin import Losses, QueueRange
 from skylark.pipelines.record_layout import locate, record_starts
@@ -41,6 +43,7 @@ QUEUES = 4
 ROWS = 1_000_000
 BODY_BYTES = (200, 1024)
 SEVEN = ["topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body"]
+STREAM_LIMITS = {"maxRowsPerTrigger": "500000", "maxBytesPerTrigger": "4g"}
 CELLS = ["decoder", "files", "stream", "broker"]
 CHOICES = {"7": SEVEN, "18": list(COLUMNS)}
 DISK_RESERVE_BYTES = 4 << 30
@@ -131,6 +134,7 @@ def session() -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     warnings.simplefilter("ignore")
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = (
         builder.config("spark.driver.memory", "2g").config("spark.sql.session.timeZone", "UTC").getOrCreate()
     )
@@ -166,7 +170,6 @@ def batch_cells(spark: Any, options: dict[str, str], rows: int, *, parquet: Path
 def stream_cells(spark: Any, options: dict[str, str], rows: int, where: Path) -> dict[str, Any]:
     """AvailableNow in batches of half a million rows."""
     results: dict[str, Any] = {}
-    limits = {"startingOffsets": "earliest", "maxRowsPerTrigger": "500000", "maxBytesPerTrigger": "4g"}
     for name, columns in CHOICES.items():
         for sink in ("noop", "parquet"):
             number = 0
@@ -175,7 +178,9 @@ def stream_cells(spark: Any, options: dict[str, str], rows: int, where: Path) ->
                 nonlocal number
                 number += 1
                 place = where / f"{name}-{sink}-{number}"
-                frame = spark.readStream.format("rocketmq").options(**options, **limits)
+                frame = spark.readStream.format("rocketmq").options(
+                    **options, startingOffsets="earliest", **STREAM_LIMITS
+                )
                 writer = frame.schema(columns_schema(columns)).load().writeStream.format(sink)
                 writer = writer.option("checkpointLocation", str(place / "checkpoint"))
                 query = writer.option("path", str(place / "output")).trigger(availableNow=True).start()
@@ -246,6 +251,11 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
         results["files, batch"] = batch_cells(spark, files, rows, parquet=where / "parquet")
     if "stream" in cells:
         results["files, AvailableNow"] = stream_cells(spark, files, rows, where)
+        source = Input(store=store, topic=TOPIC, options=STREAM_LIMITS)
+        results["files, archive"] = {
+            name: [archive_cell(spark, source, where, columns) for _ in range(2)]
+            for name, columns in CHOICES.items()
+        }
     if "broker" in cells:
         settings = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
         with PipelineCluster(where / "cluster", settings) as cluster:
@@ -253,6 +263,8 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
             for name, more in (("bulk", {}), ("32 messages", {"bulkPulls": "false"})):
                 options = {**cluster.options(TOPIC), **more}
                 results[f"broker, batch, {name}"] = batch_cells(spark, options, rows, parquet=None)
+            cluster.create_topic("sunk", QUEUES)
+            results["sink"] = [sink_cell(spark, cluster.namesrv, "sunk", body_bytes) for _ in range(2)]
             results["trigger_ms"] = trigger_cells(spark, where, cluster.namesrv)
     return results
 

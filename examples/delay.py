@@ -1,10 +1,11 @@
-"""Send now, deliver later: by a level that the broker knows (1 is a second, 2 five, … 18 two hours).
+"""Send now, deliver later: by a level that the broker knows (1 is a second, … 18 two hours), or by time.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
 
 import os
 import time
+from datetime import timedelta
 
 from skylark import ConsumeFrom, Message, Producer, PullConsumer
 from skylark.settings.pull_consumer import PullConsumerSettings
@@ -16,7 +17,10 @@ with Producer("example-producers", namesrv=NAMESRV) as producer:
     producer.send(Message(TOPIC, b"now"))
     producer.send(Message(TOPIC, b"a second later", delay_level=1))
     sent = time.monotonic()
-    # On brokers with timers any time: deliver_after=timedelta(minutes=3), deliver_at=datetime(…, tzinfo=UTC)
+    # Any time, to the second; and a change of mind.
+    receipt = producer.send(Message(TOPIC, b"in an hour", deliver_after=timedelta(hours=1)))
+    assert receipt.recall_handle is not None
+    producer.recall(TOPIC, receipt.recall_handle)
 
 settings = PullConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET)
 with PullConsumer("example-delayed", namesrv=NAMESRV, settings=settings) as consumer:

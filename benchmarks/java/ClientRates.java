@@ -1,13 +1,19 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
-/** What the Java client does on this machine: ClientRates NAMESRV TOPIC BODY_BYTES WARM_UP_S SECONDS. */
+/**
+ * What the Java client does on this machine: ClientRates NAMESRV TOPIC BODY_BYTES. Each line of input is a cell and
+ * a number of seconds, each is answered with "rate" and messages a second.
+ */
 public class ClientRates {
     private static final int IN_FLIGHT = 256;
     private static final int BATCH = 32;
@@ -19,22 +25,14 @@ public class ClientRates {
     public static void main(String[] arguments) throws Exception {
         String topic = arguments[1];
         byte[] body = new byte[Integer.parseInt(arguments[2])];
-        double warmUp = Double.parseDouble(arguments[3]);
-        double seconds = Double.parseDouble(arguments[4]);
         DefaultMQProducer producer = new DefaultMQProducer("java-rates");
         producer.setNamesrvAddr(arguments[0]);
         producer.setSendMsgTimeout(30000);
         producer.start();
-        measure("one_in_flight", warmUp, seconds, () -> {
-            producer.send(new Message(topic, body));
-            return 1;
-        });
-        AtomicLong done = new AtomicLong();
         Semaphore window = new Semaphore(IN_FLIGHT);
         SendCallback callback = new SendCallback() {
             @Override
             public void onSuccess(SendResult result) {
-                done.incrementAndGet();
                 window.release();
             }
 
@@ -44,13 +42,17 @@ public class ClientRates {
                 System.exit(1);
             }
         };
-        measure("many_in_flight", warmUp, seconds, () -> {
+        Map<String, Step> cells = new HashMap<>();
+        cells.put("one_in_flight", () -> {
+            producer.send(new Message(topic, body));
+            return 1;
+        });
+        cells.put("many_in_flight", () -> {
             window.acquire();
             producer.send(new Message(topic, body), callback);
             return 1;
         });
-        window.acquire(IN_FLIGHT);
-        measure("batch", warmUp, seconds, () -> {
+        cells.put("batch", () -> {
             List<Message> messages = new ArrayList<>(BATCH);
             for (int i = 0; i < BATCH; i++) {
                 messages.add(new Message(topic, body));
@@ -58,16 +60,19 @@ public class ClientRates {
             producer.send(messages);
             return BATCH;
         });
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            String[] words = line.split(" ");
+            System.out.println("rate " + run(cells.get(words[0]), Double.parseDouble(words[1])));
+            System.out.flush();
+            window.acquire(IN_FLIGHT);
+            window.release(IN_FLIGHT);
+        }
         producer.shutdown();
         System.exit(0);
     }
 
-    private static void measure(String name, double warmUp, double seconds, Step step) throws Exception {
-        run(warmUp, step);
-        System.out.println("rate " + name + " " + run(seconds, step));
-    }
-
-    private static double run(double seconds, Step step) throws Exception {
+    private static double run(Step step, double seconds) throws Exception {
         long started = System.nanoTime();
         long end = started + (long) (seconds * 1e9);
         long count = 0;

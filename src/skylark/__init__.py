@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from skylark.client.sync_producer import Producer
     from skylark.client.sync_pull import PullConsumer
     from skylark.client.sync_push import PushConsumer
+    from skylark.client.sync_transaction import TransactionProducer
+    from skylark.client.transaction_producer import TransactionReceipt, TransactionState
     from skylark.model.message import Message
     from skylark.protocol.bodies import MessageQueue
     from skylark.settings.client import ClientSettings, Compression, ProducerSettings
@@ -50,6 +52,8 @@ _MODULES = {
     "client.sync_producer": "Producer",
     "client.sync_pull": "PullConsumer",
     "client.sync_push": "PushConsumer",
+    "client.sync_transaction": "TransactionProducer",
+    "client.transaction_producer": "TransactionReceipt TransactionState",
     "model.message": "Message",
     "protocol.bodies": "MessageQueue",
     "settings.client": "ClientSettings Compression ProducerSettings",
@@ -84,6 +88,9 @@ __all__ = [
     "SendHook",
     "SendReceipt",
     "SendStatus",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
     "__version__",
     "by_hash",
     "by_random",

@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from skylark.client.producer import Producer
     from skylark.client.pull_consumer import PullConsumer
     from skylark.client.push_consumer import PushConsumer
+    from skylark.client.transaction_producer import TransactionProducer
 
 _PUBLIC = {
     "Admin": "admin.admin",
     "Producer": "client.producer",
     "PullConsumer": "client.pull_consumer",
     "PushConsumer": "client.push_consumer",
+    "TransactionProducer": "client.transaction_producer",
 }
 
-__all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
 
 
 def __getattr__(name: str) -> Any:

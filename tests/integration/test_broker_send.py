@@ -30,6 +30,8 @@ UPDATE_TOPIC = 17
 SCENARIOS = [
     "probe-send",
     "probe-pull",
+    "transaction",
+    "binary-transaction",
     *sorted(
         path.name.removesuffix(".jsonl.gz")
         for pattern in ("producer-*", "code10-*", "vip-*", "binary-producer-*", "binary-server-producer-*")

@@ -188,21 +188,3 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     complaint = dump.stderr.read()
     dump.stderr.close()
     assert (dump.wait(60), complaint) == (141, b"")
-
-
-# The demonstration
-
-
-def test_the_demonstration_agrees_with_itself_and_can_be_kept(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    done = skylark("demo", "--keep", kept)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Everything agrees: nothing acknowledged was lost." in done.stdout
-    assert "WRONG" not in done.stdout
-    assert f"skylark store info {kept}" in done.stdout
-    verified = skylark("store", "verify", kept, "--json")
-    assert verified.returncode == 0
-    assert json.loads(verified.stdout)["counts"]["records"] == 10_000
-    again = skylark("demo", "--keep", kept)
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "there already" in again.stderr

@@ -25,6 +25,7 @@ from skylark.client.receipt import SendReceipt
 from skylark.client.selectors import by_hash, by_random
 from skylark.errors import (
     BadMessage,
+    BrokerError,
     BrokerSystemError,
     ClientClosed,
     ConnectFailed,
@@ -361,6 +362,41 @@ with Producer("PG", namesrv=sys.argv[1]) as producer:
 """
 
 
+ASYNCIO_FORKS = """
+import asyncio, os, sys
+from skylark import Message, aio
+from skylark.errors import ForkedClient
+
+async def main():
+    async with aio.Producer("PG", namesrv=sys.argv[1]) as producer:
+        await producer.send(Message("orders", b"parent"))
+        child = os.fork()
+        if not child:
+            for use in (producer.send, producer.submit, producer.send_oneway):
+                try:
+                    await use(Message("orders", b"x"))
+                except ForkedClient as error:
+                    print(error, flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        await producer.send(Message("orders", b"parent again"))
+
+asyncio.run(main())
+"""
+
+
+async def test_in_a_fork_an_asyncio_producer_says_so(one: Cluster) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "ignore", "-c", ASYNCIO_FORKS, one.namesrv,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    assert output.decode().count("make and start clients after the fork") == 3
+    assert {each.body for each in await one.stored(TOPIC)} == {b"parent", b"parent again"}
+
+
 async def test_in_a_fork_a_producer_says_so_and_a_new_one_works(one: Cluster) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "ignore", "-c", FORKS, one.namesrv,
@@ -493,6 +529,28 @@ async def test_a_selector_sees_the_queues_and_must_choose_one(one: Cluster) -> N
             await producer.send(message(), queue=MessageQueue("other", "broker-a", 0))
     assert receipt.queue.queue_id == 3
     assert seen == [(4, message(), 7), (4, message(), 8)]
+
+
+async def test_a_timed_message_can_be_taken_back(one: Cluster) -> None:
+    soon = timedelta(seconds=3)
+    async with aio.Producer("PG", namesrv=one.namesrv) as producer:
+        kept = await producer.send(message(1, deliver_after=soon))
+        taken = await producer.send(message(2, deliver_at=datetime.now(UTC) + soon))
+        assert kept.recall_handle is not None
+        assert taken.recall_handle is not None
+        assert await producer.recall(TOPIC, taken.recall_handle) == taken.message_id
+        with pytest.raises(BadMessage, match="no recall handle"):
+            await producer.recall(TOPIC, "nonsense")
+        with pytest.raises(BrokerError, match="topic not match"):
+            await producer.recall("TBW102", taken.recall_handle)
+        late = await producer.send(message(3, deliver_after=soon))
+
+    async def all_came() -> bool:
+        return len(await one.stored(TOPIC)) >= 2
+
+    await until(all_came)
+    assert {each.body for each in await one.stored(TOPIC)} == {b"body 1", b"body 3"}
+    assert late.recall_handle != kept.recall_handle
 
 
 async def test_an_unknown_broker_is_told(one: Cluster) -> None:

@@ -393,6 +393,7 @@ async def test_sf_037_111_running_info_tells_rates_and_queues(tmp_path: Path) ->
                 assert found.status_table["T"].pull_tps > 0
                 properties = found.properties
                 assert properties["consumeThreadMin"] == properties["consumeThreadMax"] == "20"
+                assert properties["consumeTimeout"] == "15"  # minutes, as RocketMQ's tools expect
                 assert properties["PROP_NAMESERVER_ADDR"] == f"{rig.name_server.address};"
                 assert properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
                 assert int(properties["PROP_THREADPOOL_CORE_SIZE"]) >= 3

@@ -81,9 +81,8 @@ async def test_sf_106_each_queue_in_order(tmp_path: Path, kind: str) -> None:
 
         handler = listener if kind == "function" else coroutine
         async with rig.consumer("G", "T", handler, orderly=True, batch_max=3):
-            await asyncio.gather(
-                *(rig.send("T", *numbered(2500), queue_id=queue_id) for queue_id in range(4))
-            )
+            for queue_id in range(4):
+                await rig.fill("T", queue_id, *numbered(2500))
             await eventually(lambda: sum(map(len, seen.values())) >= 10_000, timeout_s=60)
             for queue_id in range(4):
                 await rig.until_committed("G", "T", 2500, queue_id)

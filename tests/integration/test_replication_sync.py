@@ -27,7 +27,7 @@ from tests.support.store import bodies
 
 OK = int(ResponseCode.SUCCESS)
 PATIENT = {"ack_timeout_ms": 60_000}
-HASTY = {"ack_timeout_ms": 200}
+HASTY = {"ack_timeout_ms": 2000}
 
 
 async def test_sf_074_without_a_slave_the_answer_says_so_and_with_one_it_has_the_message(

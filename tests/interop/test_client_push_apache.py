@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from skylark.client.listeners import ConsumeContext, ConsumeResult
+from skylark.client.producer import Producer
 from skylark.client.push_consumer import PushConsumer
 from skylark.client.received import ReceivedMessage
 from skylark.errors import BrokerError
+from skylark.model.message import Message
 from skylark.protocol.requests.admin import UpdateBrokerConfig
-from skylark.protocol.requests.group import GetConsumerConnectionList
+from skylark.protocol.requests.group import GetConsumerConnectionList, GetConsumeStats
 from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.protocol.requests.offset import (
     InvokeBrokerToGetConsumerStatus,
@@ -26,7 +28,9 @@ from skylark.protocol.requests.offset import (
 )
 from skylark.settings.client import ClientSettings
 from skylark.settings.consumer import MessageModel
-from tests.interop.servers import ApacheServers, create_topic
+from tests.interop.client_driver import ClientDriver
+from tests.interop.mqadmin import MqAdmin, admin_classpath
+from tests.interop.servers import ApacheServers, Servers, create_topic
 from tests.support.broker import BrokerClient, until
 from tests.support.consumer import (
     FAST_CLIENT,
@@ -157,10 +161,11 @@ async def test_sf_026_030_035_retries_and_dead_letters(pair: Pair) -> None:
     seen: list[tuple[bytes, str, int]] = []
 
     def listener(messages: Messages, context: ConsumeContext) -> ConsumeResult | None:
-        seen.extend((message.body, message.topic, message.reconsume_times) for message in messages)
-        if messages[0].body == b"bad":
-            return ConsumeResult.LATER
-        context.done = sum(message.reconsume_times > 0 or message.body == b"good" for message in messages)
+        for number, message in enumerate(messages):
+            seen.append((message.body, message.topic, message.reconsume_times))
+            if message.body == b"bad" or (message.body == b"once more" and not message.reconsume_times):
+                return ConsumeResult.LATER
+            context.done = number + 1
         return None
 
     async with pair.consumer(listener, reconsume_times_max=2, batch_max=8) as consumer:
@@ -276,6 +281,116 @@ async def test_an_offset_reset_reaches_a_running_consumer(pair: Pair) -> None:
         )
         await until_count(got, 16, timeout_s=40)
         assert [message.queue_offset for message in got][10:16] == list(range(4, 10))
+
+
+async def test_sf_044_100_a_queue_that_moves_takes_its_offset_along(pair: Pair) -> None:
+    await pair.make_topic(2)
+    slow: dict[str, Any] = {"offset_persist_interval_ms": 60_000, "offset_persist_first_ms": 60_000}
+    first: list[ReceivedMessage] = []
+    second: list[ReceivedMessage] = []
+    async with pair.consumer(first.extend, **slow) as one:
+        await pair.send(*numbered(20), queues=2)
+        await until_count(first, 20)
+        async with pair.consumer(second.extend, **slow) as two:
+            await until_shared([one, two], pair.topic, 2)
+            [moved] = [queue for queue in two.queues() if queue.topic == pair.topic]
+            await pair.until_committed(10, moved.queue_id)
+            await pair.send(b"new", queue_id=moved.queue_id)
+            await eventually(lambda: b"new" in bodies(second))
+
+
+async def test_sf_068_115_compressed_bodies_and_posted_subscriptions(pair: Pair) -> None:
+    await pair.make_topic(1)
+    async with Producer(f"{pair.group}_producers", namesrv=pair.servers.name_server) as producer:
+        contents = [bytes(number % 251 for number in range(size)) for size in (4095, 4096, 100_000)]
+        for body in contents:
+            await producer.send(Message(pair.topic, body, tags="mine"))
+        await producer.send(Message(pair.topic, b"other", tags="other"))
+    got: list[ReceivedMessage] = []
+    async with pair.consumer(got.extend, "mine", post_subscription=True, hold_ms=1000):
+        await until_count(got, 3)
+        await pair.until_committed(4)
+    assert sorted(message.body for message in got) == sorted(contents)
+
+
+async def test_sf_031_broadcasting_tries_nothing_again(pair: Pair, tmp_path: Path) -> None:
+    await pair.make_topic(1)
+    await pair.send(*numbered(5), queue_id=0)
+    seen: list[int] = []
+
+    def listener(messages: Messages) -> ConsumeResult:
+        seen.append(messages[0].queue_offset)
+        return ConsumeResult.LATER
+
+    settings: dict[str, Any] = {"model": MessageModel.BROADCASTING, "offset_directory": tmp_path}
+    async with pair.consumer(listener, **settings) as consumer:
+        await until_count(seen, 5)
+        path = tmp_path / consumer.client_id / pair.group / "offsets.json"
+    assert ":5" in path.read_text()
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+async def test_apache_s_tool_shows_our_consumer(pair: Pair, tmp_path: Path) -> None:
+    await pair.make_topic(2)
+    got: list[ReceivedMessage] = []
+    async with pair.consumer(got.extend, "a || b") as consumer:
+        await pair.send(*numbered(6), queues=2, properties={"TAGS": "a"})
+        await until_count(got, 6)
+        for queue_id in range(2):
+            await pair.until_committed(3, queue_id)
+        tool = MqAdmin(admin_classpath(), pair.servers.name_server, tmp_path)
+        connection, status, progress = await asyncio.to_thread(
+            tool.run,
+            ["consumerConnection", "-g", pair.group],
+            ["consumerStatus", "-g", pair.group, "-i", consumer.client_id, "-s"],
+            ["consumerProgress", "-g", pair.group],
+        )
+        assert consumer.client_id in connection
+        assert "PYTHON" in connection
+        assert "a || b" in connection
+        assert "CONSUME_PASSIVELY" in connection
+        assert "PROP_CONSUMEORDERLY" in status
+        assert f"consume-{pair.group}" in status  # the stacks of its threads
+        assert pair.topic in status
+        assert "Consume Diff Total: 0" in progress
+
+
+async def test_sf_096_a_java_member_and_ours_share_a_group(servers: Servers, tmp_path: Path) -> None:
+    """Both compute the same split: every queue has one owner, and every message is consumed once."""
+    driver = ClientDriver("5.3.3", servers.name_server, tmp_path)
+    topic, group = f"Live-{driver.name}", f"LiveConsumer-{driver.name}"
+    with contextlib.ExitStack() as stack:
+        java_id, _ = await asyncio.to_thread(stack.enter_context, driver.live())
+        got: list[ReceivedMessage] = []
+        consumer = PushConsumer(
+            group, namesrv=servers.name_server, settings=fast(), client=ClientSettings(**FAST_CLIENT)
+        )
+        consumer.subscribe(topic, "TagA || TagB", got.extend)
+        async with consumer, BrokerClient(servers.broker) as client:
+
+            async def shared() -> bool:
+                info = await client.ask(GetConsumerRunningInfo(group, java_id))
+                theirs = {queue.queue_id for queue in info.mq_table if queue.topic == topic}
+                ours = {queue.queue_id for queue in consumer.queues() if queue.topic == topic}
+                return len(theirs) == len(ours) == 2 and theirs | ours == set(range(4))
+
+            await until(shared, timeout_s=60)
+            ours = {queue.queue_id for queue in consumer.queues() if queue.topic == topic}
+            for number in range(40):
+                await client.send(topic, b"%d" % number, number % 4, properties={"TAGS": "TagB"})
+            # What was sent before may come again with the queues that moved.
+            await eventually(lambda: sum(message.body.isdigit() for message in got) == 20)
+            assert {message.queue_id for message in got} == ours
+
+            async def consumed() -> bool:
+                stats = await client.ask(GetConsumeStats(group, topic))
+                return all(
+                    entry.broker_offset == entry.consumer_offset for entry in stats.offset_table.values()
+                )
+
+            await until(consumed, timeout_s=60)
+            assert sum(message.body.isdigit() for message in got) == 20
+    assert not servers.complaints()
 
 
 async def test_sf_029_membership_changes_under_load_lose_nothing(pair: Pair) -> None:

@@ -174,6 +174,18 @@ def test_row_groups_close_by_bytes_and_only_repeating_columns_have_dictionaries(
     assert with_dictionary == {"brokerName", "tags", "bornHost", "storeHost"}
 
 
+def test_memory_is_bounded_however_many_topics_a_task_has(tmp_path: Path) -> None:
+    size = messages(0, 100).nbytes
+    files = PartitionedFiles(tmp_path, "n", layout(row_group_bytes=3 * size))
+    for first in range(0, 1000, 100):
+        for topic in "abcdefghijkl":  # more than may be open at once
+            files.write(messages(first, 100, topic=topic))
+            assert files.waiting_bytes <= 7 * size
+    done = files.finish()
+    assert sum(file.rows for file in done) == 12_000
+    assert sum(pq.read_metadata(tmp_path / file.path).num_rows for file in done) == 12_000
+
+
 def test_delta_skips_files_by_their_minima_and_maxima(tmp_path: Path) -> None:
     log = archive(tmp_path, "delta")
     log.add(BatchName("q", 0), write(log, "a", messages(0, 10)))

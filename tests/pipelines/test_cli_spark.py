@@ -197,6 +197,25 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     assert rows(table) == [(0, number) for number in range(75)]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    shared_cluster.send(topic, [b"x"] * 50, 1)
+    process = start(
+        *("archive", "-n", shared_cluster.namesrv, "-t", topic, "--to", f"delta:{table}"),
+        *("--group", f"G{topic}", "--once", "--remote", "local[2]"),
+        home=tmp_path,
+    )
+    try:
+        summary = finish(process)
+    finally:
+        kill(process)
+    assert (summary["batches"], summary["messages"]) == (1, 50)
+    assert rows(table) == [(1, number) for number in range(50)]
+    assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 1)) == 50
+
+
 def kill(process: subprocess.Popen[str]) -> None:
     """The whole group, JVM and workers: it is a session of its own."""
     try:
@@ -211,7 +230,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 def test_after_five_kills_every_message_is_in_the_archive_once(
     cluster: PipelineCluster, tmp_path: Path
 ) -> None:
-    count, table, seed = 30_000, tmp_path / "table", random.randrange(1 << 30)
+    count, table, seed = 10_000, tmp_path / "table", random.randrange(1 << 30)
     print(f"seed {seed}")  # noqa: T201
     chance = random.Random(seed)
     cluster.create_topic("K", 4)
@@ -219,7 +238,7 @@ def test_after_five_kills_every_message_is_in_the_archive_once(
         cluster.send("K", [b"%d" % number for number in range(count)], queue_id)
     arguments = [
         *("archive", "-n", cluster.namesrv, "-t", "K", "--to", f"delta:{table}", "--once"),
-        *("--option", "maxRowsPerTrigger=4000", "--master", "local[2,4]"),
+        *("--option", "maxRowsPerTrigger=2000", "--master", "local[2,4]"),
     ]
     kills = 0
     while kills < 5:

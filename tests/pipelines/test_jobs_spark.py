@@ -20,7 +20,7 @@ from skylark.pipelines.jobs.places import Input, parse_output, write_batch
 from skylark.pipelines.jobs.report_page import render
 from skylark.pipelines.jobs.session import probe, register
 from skylark.protocol.requests.send import ConsumerSendMsgBack
-from tests.pipelines.test_sink_spark import stored
+from tests.pipelines.messages import stored
 from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from skylark.errors import SettingsError
 from skylark.pipelines.jobs import run
 from skylark.pipelines.jobs.pipeline_file import load_pipeline
 from skylark.pipelines.jobs.session import register
-from tests.pipelines.test_sink_spark import stored
+from tests.pipelines.messages import stored
 from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:

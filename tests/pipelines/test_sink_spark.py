@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from skylark.model.message import StoredMessage
-from skylark.model.record import decode_all
 from skylark.pipelines.dedup import SeenKeys
+from tests.pipelines.messages import stored
 from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def topic() -> str:
     return f"T{uuid.uuid4().hex[:10]}"
-
-
-def stored(cluster: PipelineCluster, topic: str) -> list[StoredMessage]:
-    """All messages of a topic, read without Spark."""
-    found: list[StoredMessage] = []
-    for queue in cluster.wire.queues(topic, refresh=True):
-        queue_offset, end = 0, cluster.wire.max_offsets([queue])[queue]
-        while queue_offset < end:
-            part = list(decode_all(cluster.wire.pull(queue, queue_offset).records))
-            found += part
-            queue_offset = part[-1].queue_offset + 1
-    return found
 
 
 def write(df: DataFrame, cluster: PipelineCluster, **options: str) -> None:

@@ -19,10 +19,12 @@ from skylark.broker.broker import Broker
 from skylark.client.push_consumer import PushConsumer
 from skylark.client.received import ReceivedMessage
 from skylark.model.names import retry_topic
+from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
+from skylark.protocol.requests.send import SendBatchMessage
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.settings.client import ClientSettings
 from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
@@ -38,6 +40,15 @@ AT_FULL_LENGTH = frozenset(
 """Limits rather than intervals: on a slow machine a hundredth of them would be reached by mere slowness."""
 IMMEDIATE_LEVELS = " ".join(["0s"] * 18)
 """Delay levels of a broker that retries at once."""
+
+
+BATCH_MESSAGES = 250
+
+
+def batch_element(body: bytes) -> bytes:
+    """One message without properties, as batches hold it."""
+    size = BATCH_ELEMENT.size + len(body) + LENGTH.size
+    return BATCH_ELEMENT.pack(size, 0, 0, 0, len(body)) + body + LENGTH.pack(0)
 
 
 def fast(**changes: Any) -> PushConsumerSettings:
@@ -83,6 +94,25 @@ class ConsumerRig:
         count = queues.write_queue_nums if queues is not None else 4
         for number, body in enumerate(bodies):
             await self.client.send(topic, body, number % count if queue_id is None else queue_id, **members)
+
+    async def fill(self, topic: str, queue_id: int, *bodies: bytes) -> None:
+        """Send many messages to one queue, a few hundred at a time."""
+        for start in range(0, len(bodies), BATCH_MESSAGES):
+            elements = b"".join(map(batch_element, bodies[start : start + BATCH_MESSAGES]))
+            await self.client.ask(
+                SendBatchMessage(
+                    producer_group="PG",
+                    topic=topic,
+                    default_topic="TBW102",
+                    default_topic_queue_nums=4,
+                    queue_id=queue_id,
+                    sys_flag=0,
+                    born_timestamp=1,
+                    flag=0,
+                    batch=True,
+                    body=elements,
+                )
+            )
 
     def consumer(
         self,

@@ -28,7 +28,7 @@ def replication(**changes: Any) -> ReplicationSettings:
     """Intervals of a hundredth of the real ones, changed as asked."""
     values = {
         "heartbeat_interval_ms": 50,
-        "idle_timeout_ms": 5000,
+        "idle_timeout_ms": 20_000,
         "reconnect_interval_ms_max": 200,
         "metadata_interval_ms": 100,
         **changes,

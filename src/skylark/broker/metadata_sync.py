@@ -37,6 +37,8 @@ class MetadataSync:
     def __init__(self, broker: BrokerState, pool: ConnectionPool) -> None:
         self._broker = broker
         self._pool = pool
+        self._masters: set[str] = set()
+        """The topics that the master had when it was last asked."""
 
     async def run(self, master_address: str) -> None:
         """Take everything once. Raises RemotingError if the master is away, BrokerError if it refuses."""
@@ -60,9 +62,11 @@ class MetadataSync:
         broker = self._broker
         table = await self._pool.call(address, GetAllTopicConfig(), timeout_s=TIMEOUT_S)
         if table.data_version == broker.topics.data_version:
+            self._masters = set(table.topic_config_table)
             return
-        for topic in broker.topics.follow(table):
-            # Only what the master had and has no more: a topic that it made since it answered is not gone.
+        gone, self._masters = self._masters, set(table.topic_config_table)
+        # Only what the master had and has no more: what it has made since it answered is not gone.
+        for topic in gone.intersection(broker.topics.follow(table)):
             log.info("topic is gone from the master topic=%s", topic)
             broker.offsets.delete_topic(topic)
             broker.long_polling.wake_topic(topic)

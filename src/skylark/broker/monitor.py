@@ -38,6 +38,8 @@ class BrokerCollector:
             "rocketmq_topic_number": ("Topics", len(broker.topics)),
             "rocketmq_consumer_group_number": ("Consumer groups", len(broker.groups)),
             "skylark_held_pulls": ("Pulls that wait for messages", broker.long_polling.count),
+            "skylark_timed_messages": ("Messages whose time has not come", broker.timers.waiting),
+            "skylark_open_transactions": ("Half messages that are open", broker.transactions.open_count),
             "skylark_log_min_offset": ("Physical offset of the oldest record", store.log.min_offset),
             "skylark_log_appended_offset": (
                 "Physical offset of the log's end",

@@ -107,9 +107,9 @@ def _of_broker(broker: BrokerState) -> dict[str, str]:
         "msgGetTotalTodayMorning": str(stats.this_morning.gets),
         "msgGetTotalTodayNow": str(stats.gets.count),
         "startAcceptSendRequestTimeStamp": str(broker.live.current.accept_sends_from_ms),
-        "timerReadBehind": "0",
-        "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
+        "timerReadBehind": str(broker.timers.behind_ms // 1000),
+        "timerOffsetBehind": str(broker.timers.queue_behind),
+        "timerCongestNum": str(broker.timers.waiting),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
     }

@@ -56,6 +56,9 @@ class Slave:
         self._frames = FrameReader()
         self._intake = Intake(self._store, 0)
         self._found = asyncio.Event()
+        self._common_end = 0
+        self._joined = asyncio.Event()
+        """Set while the link is open and the logs were found to be the same: it is the right master."""
         self.status.master_address = self._settings.slave_of
         self.status.replica_address = self._settings.replica_address
         if self._settings.slave_of:
@@ -156,6 +159,9 @@ class Slave:
 
     async def _follow(self) -> None:
         """Follow the master until the link is lost. Raises what ended it."""
+        if self._store.settings.syncs_every_put:
+            # What is reported first is where the master begins: it must be on disk.
+            await self._broker.read_cold(self._store.flusher.flush)
         start, is_common = await self._where_to_begin(await self._ask_master())
         self._frames = FrameReader()
         self._intake = Intake(self._store, start, is_common=is_common)
@@ -166,9 +172,12 @@ class Slave:
             self.status.connections += 1
             self._report(link)
             self._see_master(True)
+            if self._common_end == 0:
+                self._joined.set()
             await self._watch(link)
         finally:
             self._link = None
+            self._joined.clear()
             self._see_master(False)
             link.abort()
         raise link.failure or ConnectionLost(link.address)
@@ -183,8 +192,10 @@ class Slave:
                 f"its log begins at {master.min_offset}, and this one ends at {end}: what lies between is "
                 "gone. Move the store away and begin with an empty one"
             )
-        common_end = min(end, master.max_offset)
-        start = await self._broker.read_cold(partial(overlap_start, store, common_end, self._overlap_bytes))
+        self._common_end = min(end, master.max_offset)
+        start = await self._broker.read_cold(
+            partial(overlap_start, store, self._common_end, self._overlap_bytes)
+        )
         start = max(start, master.min_offset)
         if start == 0 and master.max_offset == 0:
             raise CannotFollow(
@@ -200,6 +211,7 @@ class Slave:
 
     async def _begin_empty(self, master: MasterLog) -> tuple[int, bool]:
         """Get all that the master has."""
+        self._common_end = 0
         if master.min_offset or master.max_offset < self._store.log.file_bytes:
             return master.min_offset, True
         # A report of 0 would mean its last file: the first record is asked for, and the others follow.
@@ -222,8 +234,9 @@ class Slave:
         status.received_bytes += len(data)
         status.read_ms = self._broker.clock.now_ms()
         self._report(link)
-        if not self._intake.is_comparing:
+        if self._intake.position >= self._common_end:
             self._overlap_bytes = self._settings.overlap_bytes
+            self._joined.set()
         if store.appended_offset - store.flushed_offset > store.settings.unflushed_bytes_max:
             link.pause_reading()
 
@@ -283,7 +296,8 @@ class Slave:
 
     async def _keep_metadata(self) -> None:
         while True:
-            await self._found.wait()
+            # Not before: another broker's topics would take the place of ours.
+            await self._joined.wait()
             try:
                 await self._metadata.run(self.status.master_address)
                 await self._ask_master()

@@ -133,6 +133,16 @@ class TimedMessage:
         return self.properties.get(PROPERTY_DELETES)
 
     @property
+    def rolls(self) -> int:
+        """How often it was written again on the way."""
+        return _number(self.properties.get(PROPERTY_ROLLS, "0"))
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What all records of one message share."""
+        return self.real_topic, self.properties.get(PROPERTY_UNIQUE_KEY, ""), self.out_ms
+
+    @property
     def topic_hash(self) -> int:
         return java_hash(self.real_topic)
 
@@ -149,7 +159,7 @@ class TimedMessage:
     def rolled(self, enqueued_ms: int, now_ms: int) -> PutMessage:
         """The message once more for the timer topic."""
         self._stamp(enqueued_ms, now_ms)
-        self.properties[PROPERTY_ROLLS] = str(_number(self.properties.get(PROPERTY_ROLLS, "0")) + 1)
+        self.properties[PROPERTY_ROLLS] = str(self.rolls + 1)
         return self._put(names.TIMER_TOPIC, 0)
 
     def _stamp(self, enqueued_ms: int, now_ms: int) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ FLUSH_INTERVAL_S = 1.0
 FAILURE_PAUSE_S = 0.5
 AT_ONCE = 64
 """Messages that are read, written and delivered before others have their turn."""
+UNITS_AT_ONCE = 512
 EMPTY_SLOTS_AT_ONCE = 10_000
 WEEK_MS = 7 * 24 * 3600 * 1000
 MARGIN_MS = 60_000
@@ -119,28 +120,78 @@ class Timers:
         """Messages whose time has not come."""
         return self.wheel.count
 
+    @property
+    def behind_ms(self) -> int:
+        """How long ago the slot was over that is to be dealt with next."""
+        return max(self._floor(self._broker.clock.now_ms()) - self.read_ms, 0) if self._is_loaded else 0
+
+    @property
+    def queue_behind(self) -> int:
+        """Messages that are not in the wheel yet."""
+        return max(self._queue().max_offset - self.queue_offset, 0)
+
     # --- Over restarts ---
 
     def load(self) -> None:
         """Go on where the files end. May wait for the disk. Raises DiskFull, OSError."""
         now_ms = self._broker.clock.now_ms()
         check = self._check_file.load()
-        if check is None:
-            # From here on time counts, even if the broker is killed before anything else is written.
-            check = TimerCheck(read_ms=self._floor(now_ms))
-            self._check_file.save(check)
-        self.check = check
-        self.read_ms = max(check.read_ms, self._floor(now_ms - WEEK_MS + MARGIN_MS))
+        self.check = check or TimerCheck(read_ms=self._floor(self._last_written_ms() or now_ms))
+        self.read_ms = max(self.check.read_ms, self._floor(now_ms - WEEK_MS + MARGIN_MS))
         self.wheel.load(self.read_ms, max(now_ms, self.read_ms) + self._window_ms + MARGIN_MS)
         last: TimerUnit | None = None
-        for position, unit in self.log.load(max(check.log_flushed - self.log.file_bytes, 0)):
+        for position, unit in self.log.load(max(self.check.log_flushed - self.log.file_bytes, 0)):
             if unit.due_ms >= self.read_ms:
                 self.wheel.add(unit.due_ms, position, _weight(unit))
             last = unit
         queue = self._queue()
-        found = check.queue_offset if last is None else max(check.queue_offset, self._behind(last))
+        found = self.check.queue_offset if last is None else max(self.check.queue_offset, self._behind(last))
         self.queue_offset = min(max(found, queue.min_offset), queue.max_offset)
+        if check is None or self.log.appended < check.log_flushed or (last is None and check.log_flushed):
+            self._rebuild(queue)
+        if check is None:
+            # From here on time counts, even if the broker is killed before anything else is written.
+            self._check_file.save(self.check)
         self._is_loaded = True
+
+    def _rebuild(self, queue: ConsumeQueue) -> None:
+        """Put all of the queue into the wheel whose slot was not dealt with, for there is no log of them."""
+        self.wheel.clear()
+        rolls: dict[tuple[str, str, int], int] = {}
+        for _, timed in self._all(queue):
+            if timed.rolls:
+                rolls[timed.identity] = max(timed.rolls, rolls.get(timed.identity, 0))
+        for where, timed in self._all(queue):
+            # Of one that was written again on the way, only the last record counts.
+            if timed.out_ms >= self.read_ms and timed.rolls == rolls.get(timed.identity, 0):
+                self._into_wheel(timed, where)
+        self.queue_offset = queue.max_offset
+        if len(self.wheel):
+            log.warning("timers found again in their queue count=%d", self.wheel.count)
+
+    def _all(self, queue: ConsumeQueue) -> Iterator[tuple[_Place, TimedMessage]]:
+        first = queue.min_offset
+        while first < queue.max_offset:
+            units = queue.units(first, min(UNITS_AT_ONCE, queue.max_offset - first))
+            if not units:
+                first = queue.next_file_offset(first)
+                continue
+            for where in _places(first, units):
+                [record] = self._records([where.physical_offset])
+                timed = None if record is None else _timed(record)
+                if timed is not None:
+                    yield where, timed
+            first += len(units) // UNIT.size
+
+    def _last_written_ms(self) -> int | None:
+        """When the last message was stored that is still there; None in an empty store."""
+        store = self._broker.store
+        times = [
+            store.store_timestamp(topic, queue_id, queue.max_offset - 1)
+            for (topic, queue_id), queue in list(store.queues.items())
+            if queue.max_offset > queue.min_offset
+        ]
+        return max((time for time in times if time is not None), default=None)
 
     def _behind(self, unit: TimerUnit) -> int:
         """The queue offset behind the message of a unit."""
@@ -243,16 +294,17 @@ class Timers:
         return bool(places)
 
     async def _enqueue(self, timed: TimedMessage, where: _Place) -> None:
-        now_ms = self._broker.clock.now_ms()
-        # Its slot may be over, but not dealt with: then what takes it back still counts.
-        write_ms = min(self._floor(now_ms), timed.out_ms)
-        deletes = timed.deletes is not None
         if timed.out_ms < self.read_ms:
-            if not deletes:
-                await self._put([timed.due(NEVER_ENQUEUED_MS, now_ms)])
+            if timed.deletes is None:
+                await self._put([timed.due(NEVER_ENQUEUED_MS, self._broker.clock.now_ms())])
             return
+        self._into_wheel(timed, where)
+
+    def _into_wheel(self, timed: TimedMessage, where: _Place) -> None:
+        # Its slot may be over, but not dealt with: then what takes it back still counts.
+        write_ms = min(self._floor(self._broker.clock.now_ms()), timed.out_ms)
         settings = self._broker.live.current.timers
-        slot_ms, flags = place(timed.out_ms, write_ms, settings, deletes=deletes)
+        slot_ms, flags = place(timed.out_ms, write_ms, settings, deletes=timed.deletes is not None)
         unit = TimerUnit(
             self.wheel.last_position(slot_ms), flags, write_ms, slot_ms - write_ms,
             where.physical_offset, where.size, timed.topic_hash,
@@ -272,8 +324,7 @@ class Timers:
         if not units:
             self.queue_offset = queue.next_file_offset(first)
             return []
-        places = [_Place(first + n, *unit[:2]) for n, unit in enumerate(UNIT.iter_unpack(units))]
-        return [each for each in places if each.size != BLANK_UNIT_SIZE]
+        return _places(first, units)
 
     # --- Delivering ---
 
@@ -370,6 +421,11 @@ class Timers:
 
     def _floor(self, time_ms: int) -> int:
         return time_ms - time_ms % self._precision_ms
+
+
+def _places(first: int, units: bytes | bytearray) -> list[_Place]:
+    places = [_Place(first + number, *unit[:2]) for number, unit in enumerate(UNIT.iter_unpack(units))]
+    return [each for each in places if each.size != BLANK_UNIT_SIZE]
 
 
 def _timed(record: bytes) -> TimedMessage | None:

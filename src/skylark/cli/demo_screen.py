@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -9,24 +12,38 @@ from skylark import demo
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen
 
+FAST_ORDERS = 1_000
+ORDERS = 10_000
 
-def show(keep: Path | None) -> bool:
-    """Run the demonstration; return whether all counts agreed. Raises Mistake, OSError."""
+
+def show(keep: Path | None, *, fast: bool = False, spark: bool = True) -> bool:
+    """Run the demonstration; return whether all counts agreed. Raises Mistake, RocketMQError, OSError."""
     screen = Screen()
-    if keep is not None:
-        if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-            raise Mistake(f"--keep {keep} is there already; choose a new directory")
-        outcome = _run(screen, keep)
-        _print_next(screen, keep)
-        return outcome.agrees
-    with tempfile.TemporaryDirectory(prefix="skylark-demo-") as directory:
-        outcome = _run(screen, Path(directory) / "store")
-    _print_next(screen, None)
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise Mistake(f"--keep {keep} is there already; choose a new directory")
+    archive: demo.Archive | None = None
+    if spark and _has_spark(screen):
+        from skylark.demo_spark import archive  # noqa: PLC0415 - it takes a second to load
+    with tempfile.TemporaryDirectory(prefix="skylark-demo-") as temporary:
+        orders = FAST_ORDERS if fast else ORDERS
+        wanted = demo.Wanted(directory=keep or Path(temporary) / "demo", orders=orders)
+        wanted.directory.mkdir(parents=True, exist_ok=True)
+        outcome = asyncio.run(demo.run(wanted, lambda words: screen.line(f"- {words}", "dim"), archive))
+    _print(screen, outcome, kept=keep)
     return outcome.agrees
 
 
-def _run(screen: Screen, directory: Path) -> demo.Outcome:
-    outcome = demo.run(directory, lambda sentence: screen.line(f"- {sentence}", "dim"))
+def _has_spark(screen: Screen) -> bool:
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("deltalake") is None:
+        screen.warn("Spark is left out: install skylarkmq[spark]")
+        return False
+    if shutil.which("java") is None:
+        screen.warn("Spark is left out: install Java 17 or newer")
+        return False
+    return True
+
+
+def _print(screen: Screen, outcome: demo.Outcome, kept: Path | None) -> None:
     screen.line()
     rates = [[name, count, f"{count / seconds:,.0f}/s"] for name, count, seconds in outcome.rates]
     screen.table(("what", "messages", "rate"), rates)
@@ -36,18 +53,19 @@ def _run(screen: Screen, directory: Path) -> demo.Outcome:
     ]
     screen.table(("check", "expected", "found", ""), checks)
     if outcome.agrees:
-        screen.line("Everything agrees: nothing acknowledged was lost.", "bold green")
+        screen.line("Everything agrees: what was sent has arrived, and nothing was lost.", "bold green")
     else:
         screen.line("Some counts are wrong.", "bold red")
-    return outcome
-
-
-def _print_next(screen: Screen, kept: Path | None) -> None:
     screen.line()
     if kept is None:
-        screen.line("Next: skylark demo --keep DIR, and look into what it leaves behind.")
+        screen.line("Next: skylark demo --keep DIR leaves the store, the Delta table and the report there;")
+        screen.line("      skylark serve starts a queue of your own.")
         return
-    screen.line("Next, look into the store:")
-    for command in ("info", "verify", "dump -t orders -n 10", "dump -t orders --key order-4242 --json"):
-        name, _, options = command.partition(" ")
-        screen.line(f"  skylark store {name} {kept} {options}".rstrip())
+    for what, place in outcome.places.items():
+        screen.line(f"{what}: {place}")
+    screen.line("Next:")
+    store = outcome.places["store"]
+    screen.line(f"  skylark store dump {store} -t {demo.TOPIC} --key order-42")
+    question = f"select tags, count(*) from {demo.TOPIC} group by tags"  # noqa: S608 - for a person to copy
+    screen.line(f"  skylark spark sql --store {store} '{question}'")
+    screen.line(f"  skylark serve --data {store}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,25 @@ import typer
 from typer.core import TyperGroup
 
 from skylark import __version__
-from skylark.cli import servers, spark, store, torture
+from skylark.cli import (
+    broker,
+    cluster,
+    consumer,
+    dlq,
+    group,
+    message,
+    namesrv,
+    offset,
+    producer,
+    servers,
+    spark,
+    store,
+    talk,
+    topic,
+    torture,
+    view,
+)
+from skylark.cli.hints import hint
 from skylark.cli.mistake import Mistake
 from skylark.errors import RocketMQError
 
@@ -22,7 +41,7 @@ EXIT_BROKEN_PIPE = 141
 
 
 class Commands(TyperGroup):
-    """Failures become one sentence and an exit code: 2 for what cannot be done, 130 for Ctrl-C."""
+    """Failures become a sentence, a hint and an exit code: 2 for what cannot be done, 130 for Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -35,7 +54,11 @@ class Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
         except (RocketMQError, Mistake, OSError) as error:
+            if ctx.params.get("debug"):
+                raise
             sys.stderr.write(f"skylark: {sentence(error)}\n")
+            if advice := hint(error):
+                sys.stderr.write(f"  hint: {advice}\n")
             raise typer.Exit(EXIT_MISTAKE) from None
 
 
@@ -53,12 +76,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Skylark, a message queue that keeps Apache RocketMQ's files and speaks its protocol.",
 )
-app.add_typer(store.app, name="store")
-app.add_typer(spark.app, name="spark")
-app.command()(servers.namesrv)
-app.add_typer(servers.broker_app, name="broker")
-app.command()(servers.serve)
-app.command()(torture.torture)
+RUN, TALK, LOOK, DATA = "Run", "Send and receive", "Administer", "Store, pipelines, proof"
+app.command(rich_help_panel=RUN)(servers.serve)
+app.add_typer(broker.app, name="broker", rich_help_panel=RUN)
+app.add_typer(namesrv.app, name="namesrv", rich_help_panel=RUN)
+app.command(rich_help_panel=RUN)(view.doctor)
+app.command(rich_help_panel=TALK)(talk.send)
+app.command(rich_help_panel=TALK)(talk.tail)
+app.command(rich_help_panel=LOOK)(view.top)
+for _noun in (cluster, topic, group, consumer, producer, offset, message, dlq):
+    app.add_typer(_noun.app, name=_noun.__name__.rpartition(".")[2], rich_help_panel=LOOK)
+app.add_typer(store.app, name="store", rich_help_panel=DATA)
+app.add_typer(spark.app, name="spark", rich_help_panel=DATA)
+app.command(rich_help_panel=DATA)(torture.torture)
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,20 +102,30 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
     """Options of all commands."""
+    # What clients log is for programs; a command says in its own words what went wrong.
+    logging.getLogger("skylark").addHandler(logging.NullHandler())
+    if debug:
+        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
-@app.command()
+@app.command(rich_help_panel=DATA)
 def demo(
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Write the store there and leave it.")
+        Path | None, typer.Option("--keep", metavar="DIR", help="Leave store, Delta table and report there.")
     ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="1,000 orders instead of 10,000.")] = False,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Leave out what needs Spark.")] = False,
 ) -> None:
-    """See it work: a store is written, killed in the middle, recovered, verified and read back."""
+    """See it work: orders are sent, billed, retried, archived by Spark, buried and dug out again.
+
+    Example: skylark demo --keep ./demo
+    """
     from skylark.cli import demo_screen  # noqa: PLC0415  no other command needs it
 
-    if not demo_screen.show(keep):
+    if not demo_screen.show(keep, fast=fast, spark=not no_spark):
         raise typer.Exit(EXIT_FOUND)
 
 

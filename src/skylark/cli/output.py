@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.progress import TimeRemainingColumn as Remaining
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 NOT_KNOWN = "-"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -59,19 +61,32 @@ class Screen:
             for row in (columns, *rows):
                 self.cells(row)
             return
+        self.out.print(self.as_table(columns, rows), soft_wrap=False)
+
+    def as_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+        """For a terminal."""
         table = Table(header_style="bold")
         for number, name in enumerate(columns):
-            is_number = bool(rows) and all(isinstance(row[number], int) for row in rows)
+            is_number = bool(rows) and all(isinstance(row[number], int | float | Rate) for row in rows)
             table.add_column(name, justify="right" if is_number else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(clean(str(cell))) for cell in row))
-        self.out.print(table, soft_wrap=False)
+        return table
 
     @contextmanager
     def progress(self, title: str, *, in_bytes: bool) -> Iterator[tuple[Progress, Any]]:
         """A bar on standard error while it is a terminal; nothing stays of it."""
+        from rich.progress import (  # noqa: PLC0415 - most commands show none
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
         counter = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
-        columns = (TextColumn(title), BarColumn(), counter, Remaining())
+        columns = (TextColumn(title), BarColumn(), counter, TimeRemainingColumn())
         shown = self.err.is_terminal
         with Progress(*columns, console=self.err, transient=True, disable=not shown) as progress:
             yield progress, progress.add_task(title, total=None)
@@ -109,3 +124,23 @@ def format_time(timestamp_ms: int | None) -> str:
         return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "milliseconds")
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Milliseconds since 1970: a local time for people, the number for programs."""
+
+    ms: int | None
+
+    def __str__(self) -> str:
+        return format_time(self.ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many a second, None if it is not known yet."""
+
+    per_s: float | None
+
+    def __str__(self) -> str:
+        return NOT_KNOWN if self.per_s is None else f"{self.per_s:,.1f}"

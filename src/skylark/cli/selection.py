@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 
 from skylark.cli.mistake import Mistake
+from skylark.cli.times import parse_time
 from skylark.errors import BadStoreFile, CorruptRecord, OffsetOutOfRange
 from skylark.model.message import StoredMessage
 from skylark.store.reader import QueueRange, StoreReader
@@ -161,18 +161,6 @@ class Selection:
     def _is_in_time(self, timestamp: int) -> bool:
         is_late = self.since_ms is None or timestamp >= self.since_ms
         return is_late and (self.until_ms is None or timestamp <= self.until_ms)
-
-
-def parse_time(text: str, option: str) -> int:
-    """Milliseconds since 1970 of a local date and time, or of such a number. Raises Mistake."""
-    if text.isdigit() and len(text) > 8:
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise Mistake(
-            f"{option} {text!r} is no time such as 2026-11-15 or '2026-11-15 10:30', nor milliseconds"
-        ) from None
 
 
 def names(all_names: list[str]) -> str:

@@ -41,6 +41,7 @@ Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where 
 
 
 def namesrv(
+    context: typer.Context,
     port: Annotated[int | None, typer.Option("--port", help="9876 by default; 0: any.")] = None,
     bind: Bind = None,
     config: Config = None,
@@ -51,6 +52,8 @@ def namesrv(
 
     Example: skylark namesrv --port 9876 --bind 127.0.0.1
     """
+    if context.invoked_subcommand is not None:
+        return
     from skylark.namesrv import server  # noqa: PLC0415 - no other command needs it
 
     started = time.monotonic()
@@ -130,6 +133,8 @@ def ha(
     replication.show(address, as_json=as_json)
 
 
+namesrv_app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
+namesrv_app.callback()(namesrv)
 broker_app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
 broker_app.callback()(broker)
 broker_app.command()(ha)

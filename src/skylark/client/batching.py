@@ -53,8 +53,6 @@ def split_into_batches(
 class _Gathered(Flight):
     """A batch whose members have a future each."""
 
-    __slots__ = ("futures",)
-
     futures: list[asyncio.Future[SendReceipt]]
 
     @property

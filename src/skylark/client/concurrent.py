@@ -17,6 +17,7 @@ from skylark.client.received import ReceivedMessage
 from skylark.client.send_back import SendBack
 from skylark.client.tasks import Tasks
 from skylark.client.workers import TaskWorkers, ThreadWorkers
+from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.settings.consumer import PushConsumerSettings
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,6 @@ class ConcurrentConsumption:
     `send_back` is None for broadcasting, where nothing is tried again. `made_room` is told of queues that
     hold less than before.
     """
-
-    orderly = False
 
     def __init__(
         self,
@@ -92,10 +91,12 @@ class ConcurrentConsumption:
 
     def _jobs(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> Iterator[Job]:
         size = self._settings.batch_max
-        # In a retry topic, neighbours may be of different topics and so for different listeners.
-        for topic, of_topic in groupby(messages, _topic_of):
-            run = tuple(of_topic)
-            handler = self._listeners.get(topic)
+        runs = [tuple(messages)]
+        if process_queue.queue.topic.startswith(RETRY_TOPIC_PREFIX):
+            # Neighbours may be of different topics there, and so for different listeners.
+            runs = [tuple(of_topic) for _, of_topic in groupby(messages, _topic_of)]
+        for run in runs:
+            handler = self._listeners.get(run[0].topic)
             for start in range(0, len(run), size):
                 yield Job(process_queue, run[start : start + size], handler)
 

@@ -6,7 +6,6 @@ server crosses to the loop.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from skylark.client.sending import Sending, vip_address
 from skylark.client.session import Session
 from skylark.client.sync import LoopThread
 from skylark.clock import SystemClock
-from skylark.errors import BrokerUnknown, ClientClosed, ConnectFailed, ForkedClient, GoAway, RocketMQError
+from skylark.errors import BrokerUnknown, ClientClosed, ConnectFailed, GoAway, RocketMQError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Buffer, RemotingCommand
@@ -139,7 +138,11 @@ class DirectSender:
             if step.refresh_route:
                 self._refresh(sending.topic)
             return None
-        return None if rules.wants_better(sending, receipts, time.monotonic()) else receipts
+        if self.sender.settings.retry_when_not_stored and rules.wants_better(
+            sending, receipts, time.monotonic()
+        ):
+            return None
+        return receipts
 
     def _begin(self, sending: Sending) -> None:
         route = self._route(sending.topic)
@@ -194,8 +197,7 @@ class DirectSender:
     # --- Life ---
 
     def _enter(self) -> None:
-        if self._thread.pid != os.getpid():
-            raise ForkedClient("producer", self._thread.pid, os.getpid())
+        self._thread.birth.check("producer")
         with self._lock:
             if self._closed:
                 raise ClientClosed("producer")
@@ -204,7 +206,7 @@ class DirectSender:
     def _leave(self) -> None:
         with self._lock:
             self._active -= 1
-            if not self._active:
+            if self._closed and not self._active:
                 self._idle.notify_all()
 
     def close(self) -> None:

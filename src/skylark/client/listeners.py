@@ -246,14 +246,25 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _with_context(function: Callable[..., Any]) -> Handle:
-    """Return a function of messages and context; one that takes one argument gets the messages alone."""
+    """Return a function of messages and context; a listener that wants no context gets the messages alone.
+
+    It wants one if its second parameter has no default or is called `context`: a default is often a loop's
+    variable, as in `lambda messages, number=number: …`.
+    """
     try:
-        inspect.signature(function).bind(None, None)
+        parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # some builtins have no signature
-        pass
-    except TypeError:
         return _messages_only(function)
-    else:
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters[:2]):
+        return function
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(positional) > 1 and (
+        positional[1].default is positional[1].empty or positional[1].name == "context"
+    ):
         return function
     return _messages_only(function)
 

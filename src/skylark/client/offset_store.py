@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -72,24 +73,29 @@ class BrokerOffsetStore:
     async def persist(self, queue: MessageQueue) -> None:
         queue_offset = self.table.get(queue)
         if queue_offset is not None:
-            await self._send(queue, queue_offset)
+            await self._send_all({queue: queue_offset})
 
     async def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        if not queues:
-            return
-        for queue, queue_offset in self.table.keep(queues).items():
-            await self._send(queue, queue_offset)
+        if queues:
+            await self._send_all(self.table.keep(queues))
+
+    async def _send_all(self, offsets: dict[MessageQueue, int]) -> None:
+        failures: Counter[str] = Counter()
+        for queue, queue_offset in offsets.items():
+            try:
+                await self._send(queue, queue_offset)
+            except (RocketMQError, TimeoutError) as error:
+                failures[str(error) or f"no connection within {self._timeout_ms} ms"] += 1
+        for reason, count in failures.items():
+            log.warning("offsets were not kept group=%s queues=%d error=%s", self._group, count, reason)
 
     async def _send(self, queue: MessageQueue, queue_offset: int) -> None:
         request = UpdateConsumerOffset(
             self._group, queue.topic, queue.queue_id, queue_offset, broker_name=queue.broker_name
         )
-        try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                address = await find_broker(self._session, queue)
-                await self._session.notify(address, request)
-        except (RocketMQError, TimeoutError) as error:
-            log.warning("offset was not kept queue=%s offset=%d error=%s", queue, queue_offset, error)
+        async with asyncio.timeout(self._timeout_ms / 1000):
+            address = await find_broker(self._session, queue)
+            await self._session.notify(address, request)
 
 
 async def find_broker(session: Session, queue: MessageQueue) -> str:

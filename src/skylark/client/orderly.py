@@ -57,8 +57,6 @@ class OrderlyConsumption:
     `locks` is None for broadcasting, where every member has all queues and nobody else interferes.
     """
 
-    orderly = True
-
     def __init__(
         self,
         group: str,

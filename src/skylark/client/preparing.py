@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Callable
@@ -216,6 +217,18 @@ def _check_bytes(topic: str, text: str) -> None:
         raise BadMessage(
             topic, f"the properties take {properties_bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed"
         )
+
+
+def broker_of_handle(topic: str, handle: str) -> str:
+    """Return which broker gave a recall handle: base64 of `v1 topic broker time key`. Raises BadMessage."""
+    try:
+        padded = handle.encode() + b"=" * (-len(handle) % 4)
+        _, _, broker, _, _ = base64.urlsafe_b64decode(padded).decode().split(" ")
+    except ValueError:
+        raise BadMessage(
+            topic, f"{handle!r} is no recall handle: it is in the receipt of a timed message"
+        ) from None
+    return broker
 
 
 def check_batch(messages: list[Message]) -> None:

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from skylark.client.batching import Accumulator
+from skylark.client.forks import Birth
 from skylark.client.hooks import SendHook
 from skylark.client.namespace import with_namespace, without_namespace
-from skylark.client.preparing import check_batch, check_group
+from skylark.client.preparing import broker_of_handle, check_batch, check_group
 from skylark.client.receipt import SendReceipt
 from skylark.client.routing import TopicRoute
 from skylark.client.selectors import Selector, by_hash
@@ -21,6 +22,7 @@ from skylark.client.trace import TraceHook
 from skylark.errors import AlreadyStarted, BadMessage, ClientClosed
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue, ProducerData
+from skylark.protocol.requests.send import RecallMessage
 from skylark.settings.client import ClientSettings, ProducerSettings, name_server_list
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Producer:
         check_group(group)
         check_group(self._group)
         self._state = "CREATE_JUST"
+        self._birth = Birth()
         self._hooks: list[SendHook] = []
         self._session: Session | None = None
         self._sender: Sender | None = None
@@ -68,6 +71,7 @@ class Producer:
         if self._state != "CREATE_JUST":
             raise AlreadyStarted("producer", self._state)
         self._state = "START_FAILED"
+        self._birth = Birth()
         self._session = await join(self, self._client, self._name_servers)
         self._sender = Sender(self._session, self._group, self._settings)
         for hook in self._hooks:
@@ -122,6 +126,7 @@ class Producer:
     def _running(self) -> Sender:
         if self._state != "RUNNING" or self._sender is None:
             raise ClientClosed(f"producer {self._group}")
+        self._birth.check("producer")
         return self._sender
 
     # --- Sending ---
@@ -229,6 +234,19 @@ class Producer:
         sender = self._running()
         found = await sender.find_topic(with_namespace(self._client.namespace, topic))
         return [MessageQueue(topic, each.broker_name, each.queue_id) for each in found.route.write_queues]
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take back a timed message whose time has not come, by its receipt's `recall_handle`; return its id.
+
+        Raises BadMessage for a text that is no handle, BrokerError if it is too late, RemotingError.
+        """
+        sender = self._running()
+        wire_topic = with_namespace(self._client.namespace, topic)
+        broker = broker_of_handle(topic, handle)
+        await sender.find_topic(wire_topic)
+        address = self.session.routes.master(broker)
+        reply = await self.session.call(address, RecallMessage(wire_topic, handle, self._group))
+        return reply.msg_id
 
     async def flush(self) -> None:
         """Send what automatic batching is still gathering, without waiting for the answers."""

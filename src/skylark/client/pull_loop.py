@@ -39,6 +39,9 @@ from skylark.settings.consumer import MessageModel, PushConsumerSettings
 
 log = logging.getLogger(__name__)
 
+FAILURES_TOLD_EVERY = 60
+"""A broker that is away is told of once a minute for each of its queues, not every second."""
+
 
 class Consumption(Protocol):
     """Who is handed what was pulled."""
@@ -118,8 +121,9 @@ class PullLoop:
             process_queue.last_pull_at = time.monotonic()
             try:
                 delay_ms = await self._turn(request)
+                request.failures = 0
             except RocketMQError as error:
-                delay_ms = self._delay_after(error, request.queue)
+                delay_ms = self._delay_after(error, request)
             except Exception:
                 log.exception("pulling failed and goes on queue=%s", request.queue)
                 delay_ms = self._settings.pull_failure_delay_ms
@@ -176,11 +180,16 @@ class PullLoop:
         request.next_offset = stored
         request.was_locked = True
 
-    def _delay_after(self, error: RocketMQError, queue: MessageQueue) -> float:
+    def _delay_after(self, error: RocketMQError, request: PullRequest) -> float:
         if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
             return self._settings.broker_busy_delay_ms
-        if not queue.topic.startswith(RETRY_TOPIC_PREFIX):
-            log.warning("pull failed and is repeated queue=%s error=%s", queue, error)
+        if not request.queue.topic.startswith(RETRY_TOPIC_PREFIX):
+            if request.failures % FAILURES_TOLD_EVERY == 0:
+                log.warning(
+                    "pull failed and is repeated queue=%s failures=%d error=%s",
+                    request.queue, request.failures + 1, error,
+                )  # fmt: skip
+            request.failures += 1
         return self._settings.pull_failure_delay_ms
 
     # --- One pull ---

@@ -30,7 +30,7 @@ class PullRequest:
     `was_locked` is set by the first pull under a lock: what was committed before may be another's work.
     """
 
-    __slots__ = ("group", "next_offset", "process_queue", "queue", "waits", "was_locked")
+    __slots__ = ("failures", "group", "next_offset", "process_queue", "queue", "waits", "was_locked")
 
     def __init__(self, group: str, process_queue: ProcessQueue, next_offset: int) -> None:
         self.group = group
@@ -39,6 +39,7 @@ class PullRequest:
         self.next_offset = next_offset
         self.was_locked = False
         self.waits = 0  # for room: every thousandth is told
+        self.failures = 0  # in a row
 
 
 class WaitReason(Enum):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +97,7 @@ class _Running:
             lambda: self.consumption.threads.thread_count,
         )  # fmt: skip
 
-    def begin(self, settings: PushConsumerSettings, clock: Clock) -> None:
+    def begin(self, settings: PushConsumerSettings) -> None:
         """Start what happens regularly."""
         every, process_queues = self.tasks.every, self.assignment.process_queues
         self.tasks.spawn(self.assignment.run(), "rebalance")
@@ -107,12 +107,12 @@ class _Running:
             "keep offsets",
             first_ms=settings.offset_persist_first_ms,
         )
-        every(SAMPLE_INTERVAL_MS, lambda: self.stats.take_sample(asyncio.get_running_loop().time()), "sample")
+        every(SAMPLE_INTERVAL_MS, lambda: self.stats.take_sample(time.monotonic()), "sample")
         locks, consumption = self.locks, self.consumption
         if locks is not None:
             every(
                 settings.lock_interval_ms,
-                lambda: locks.renew(process_queues.values(), asyncio.get_running_loop().time()),
+                lambda: locks.renew(process_queues.values(), time.monotonic()),
                 "renew locks",
                 first_ms=settings.lock_first_ms,
             )
@@ -274,8 +274,8 @@ class PushConsumer:
             await parts.offsets.load()
             for topic in list(self.subscriptions):
                 await self._check_topic(topic)
-            parts.begin(self.settings, self.clock)
-            await session.heartbeat()
+            await session.heartbeat()  # before the first round: brokers count only whom they have heard of
+            parts.begin(self.settings)
         except BaseException:
             await parts.end()
             self._parts = None

@@ -33,6 +33,8 @@ from skylark.settings.consumer import PushConsumerSettings
 
 log = logging.getLogger(__name__)
 
+MINUTE_MS = 60_000
+
 
 class Controlled(Protocol):
     """What remote control needs of a consumer."""
@@ -123,6 +125,7 @@ class RemoteControl:
         properties |= {
             "consumerGroup": self._consumer.group,
             "consumeThreadMin": str(settings.threads_max),
+            "consumeTimeout": str(settings.consume_timeout_ms // MINUTE_MS),
             "PROP_CONSUMEORDERLY": _text(settings.orderly),
             "PROP_THREADPOOL_CORE_SIZE": str(self._thread_count()),
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),

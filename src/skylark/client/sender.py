@@ -67,8 +67,6 @@ class Flight(Sending):
     What becomes of the outcome is for those who inherit to say.
     """
 
-    __slots__ = ("attempt_deadline", "connection", "opaque", "sender")
-
     def __init__(
         self, sender: Sender, members: Sequence[Prepared], *, started: float, deadline: float, attempts: int
     ) -> None:
@@ -106,8 +104,6 @@ class Flight(Sending):
 
 class _OneFuture(Flight):
     """One message, or one batch, and the future of its receipt or receipts."""
-
-    __slots__ = ("future",)
 
     future: asyncio.Future[Any]
 

@@ -27,27 +27,16 @@ VIP_PORT_DISTANCE = 2
 class Sending:
     """One send on its way: what is sent, where it was tried, and until when. Times are monotonic seconds."""
 
-    __slots__ = (
-        "address",
-        "argument",
-        "attempts_left",
-        "body",
-        "brokers",
-        "bytes",
-        "context",
-        "deadline",
-        "fixed_queue",
-        "is_batch",
-        "maybe_stored",
-        "members",
-        "properties",
-        "queue",
-        "selector",
-        "started",
-        "sys_flag",
-        "topic",
-        "tried_at",
-    )
+    # As sends are made by the thousand, what most of them leave as it is lies in the class.
+    is_batch = False
+    fixed_queue: MessageQueue | None = None
+    selector: Selector | None = None
+    argument: Any = None
+    brokers: tuple[str, ...] = ()
+    maybe_stored = False
+    queue: MessageQueue | None = None
+    address = ""
+    context: SendContext | None = None
 
     def __init__(
         self, members: Sequence[Prepared], *, started: float, deadline: float, attempts: int
@@ -55,23 +44,13 @@ class Sending:
         first = members[0]
         self.members = members
         self.topic = first.topic
-        self.is_batch = False
         self.body: bytes = first.body
         self.sys_flag = first.sys_flag
         self.properties = first.properties
         self.bytes = len(first.body)
-        self.started = started
+        self.started = self.tried_at = started
         self.deadline = deadline
         self.attempts_left = attempts
-        self.fixed_queue: MessageQueue | None = None
-        self.selector: Selector | None = None
-        self.argument: Any = None
-        self.brokers: tuple[str, ...] = ()
-        self.maybe_stored = False
-        self.queue: MessageQueue | None = None
-        self.address = ""
-        self.tried_at = started
-        self.context: SendContext | None = None
 
     def make_batch(self, unique_key: str, body_bytes_max: int) -> None:
         """Make one batch of the members. Raises BadMessage if it is too large."""

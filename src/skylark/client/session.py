@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import field
 
+from skylark.client.forks import Birth
 from skylark.client.routing import MASTER_ID, RouteTable, TopicRoute, limited
 from skylark.client.tasks import Tasks
 from skylark.errors import (
@@ -24,7 +25,6 @@ from skylark.errors import (
     ConnectFailed,
     ConnectionLost,
     CorruptRecord,
-    ForkedClient,
     GroupInUse,
     NoRoute,
     RemotingError,
@@ -113,7 +113,7 @@ class Session:
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
         self._greeting: set[str] = set()
         self._heartbeat_lock = asyncio.Lock()
-        self._pid = os.getpid()
+        self._birth = Birth()
         self._started = False
         self._closed = False
 
@@ -182,8 +182,7 @@ class Session:
 
     def check_process(self) -> None:
         """Raises ForkedClient in a fork of the process that made the session."""
-        if os.getpid() != self._pid:
-            raise ForkedClient(f"client {self.client_id}", self._pid, os.getpid())
+        self._birth.check(f"client {self.client_id}")
 
     # --- Calls ---
 

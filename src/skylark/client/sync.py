@@ -6,13 +6,13 @@ import asyncio
 import atexit
 import concurrent.futures
 import logging
-import os
 import threading
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from skylark.errors import AlreadyStarted, ClientClosed, ForkedClient
+from skylark.client.forks import Birth
+from skylark.errors import AlreadyStarted, ClientClosed
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class LoopThread:
     """An event loop that runs in a thread of its own. Any thread may use it."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        self.birth = Birth()
         self.loop = asyncio.new_event_loop()
         self._users = 0
         self._thread = threading.Thread(target=self._run, name="skylark-client", daemon=True)
@@ -64,7 +64,7 @@ def acquire_loop() -> LoopThread:
     """Return the process's loop thread, started if it is the first to ask. Pair with `release_loop`."""
     global _current  # noqa: PLW0603 (one loop for all blocking clients of a process)
     with _lock:
-        if _current is None or _current.pid != os.getpid():
+        if _current is None or not _current.birth.is_here:
             _current = LoopThread()
         _current._users += 1
         return _current
@@ -151,8 +151,7 @@ class BlockingFace(Generic[A]):
         thread = self._thread
         if thread is None:
             raise ClientClosed(self._name)
-        if thread.pid != os.getpid():
-            raise ForkedClient(self._name, thread.pid, os.getpid())
+        thread.birth.check(self._name)
         return thread
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -174,7 +173,7 @@ class BlockingFace(Generic[A]):
         return thread.submit(work)
 
     def _stop_at_exit(self) -> None:
-        if self._thread is None or self._thread.pid != os.getpid():
+        if self._thread is None or not self._thread.birth.is_here:
             return
         try:
             self.stop()

@@ -29,8 +29,6 @@ from skylark.settings.client import ClientSettings, ProducerSettings
 class _ThreadFlight(Flight):
     """A send whose outcome a future of the caller's thread awaits."""
 
-    __slots__ = ("outcome",)
-
     outcome: concurrent.futures.Future[SendReceipt]
 
     @property
@@ -161,7 +159,8 @@ class Producer(BlockingFace[AsyncProducer]):
                 )
             )
         direct = self._direct or self._connect()
-        queue, selector, argument = self._inner.target(message, queue, selector, argument)
+        if queue is not None or message.sharding_key is not None:
+            queue, selector, argument = self._inner.target(message, queue, selector, argument)
         prepared = direct.sender.preparation.prepare(message)
         return direct.send(
             (prepared,), queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
@@ -265,6 +264,13 @@ class Producer(BlockingFace[AsyncProducer]):
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be written to. Raises NoRoute, RemotingError."""
         return self._wait(self._inner.queues(topic))
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Take back a timed message whose time has not come, by its receipt's `recall_handle`; return its id.
+
+        Raises BadMessage for a text that is no handle, BrokerError if it is too late, RemotingError.
+        """
+        return self._wait(self._inner.recall(topic, handle))
 
     def flush(self) -> None:
         """Send what automatic batching is still gathering, without waiting for the answers."""

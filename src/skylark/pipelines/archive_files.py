@@ -29,6 +29,8 @@ ROW_GROUP_BYTES = 64 << 20
 FILE_BYTES_MAX = 1 << 30
 """Of Arrow memory that went into a file: the file itself is smaller."""
 FILES_OPEN_MAX = 8
+WAITING_GROUPS_MAX = 2
+"""So many row groups may wait in memory; with more, the largest is written before it is full."""
 BATCH_ID_DIGITS = 8
 NO_KEY = bytes(KEY_BYTES)
 
@@ -129,8 +131,15 @@ class PartitionedFiles:
             file.waiting_bytes += kept.nbytes
             if file.waiting_bytes >= self._layout.row_group_bytes:
                 self._write_group(file)
+            if self.waiting_bytes > WAITING_GROUPS_MAX * self._layout.row_group_bytes:
+                self._write_group(max(self._open.values(), key=lambda each: each.waiting_bytes))
             if file.arrow_bytes >= FILE_BYTES_MAX:
                 self._finish_file(values)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is held in memory for row groups that are not full yet."""
+        return sum(file.waiting_bytes for file in self._open.values())
 
     def finish(self) -> list[ArchiveFile]:
         """Close all files and return them."""

@@ -13,12 +13,19 @@ from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.pipelines.options import SourceOptions
 from skylark.pipelines.origin import Losses, QueueRange
 from skylark.pipelines.record_layout import Records, locate, record_starts
-from skylark.pipelines.wire import BULK_BYTES, BULK_MESSAGES, PULL_MESSAGES, Cluster, Queue, cluster
+from skylark.pipelines.wire import (
+    BULK_BYTES,
+    BULK_MESSAGES,
+    PULL_MESSAGES,
+    SAMPLE_UNITS,
+    Cluster,
+    Queue,
+    cluster,
+)
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.pull import PullResult, QueryConsumeQueue
+from skylark.protocol.requests.pull import PullResult
 from skylark.remoting.blocking import Asked, BlockingConnection
 
-SAMPLE_UNITS = 32
 RECORD_BYTES_GUESS = 1024
 """Where no sample can be had."""
 PULLS_IN_FLIGHT = 8
@@ -64,16 +71,15 @@ class BrokerOrigin:
     # --- How much it is ---
 
     def record_bytes(self, ranges: Sequence[QueueRange]) -> list[float]:
-        questions = [
-            (wanted.queue, QueryConsumeQueue(wanted.queue.topic, wanted.queue.queue_id, place, SAMPLE_UNITS))
+        places = [
+            (wanted.queue, place)
             for wanted in ranges
             for place in (wanted.from_offset, max(wanted.to_offset - SAMPLE_UNITS, wanted.from_offset))
         ]
         try:
-            answers = self._cluster.ask_all(questions)
+            sizes = self._cluster.record_bytes(places)
         except RocketMQError:  # a broker that does not show its queues
             return [RECORD_BYTES_GUESS for _ in ranges]
-        sizes = [[unit.physic_size for unit in answer.queue_data] for answer in answers]
         pairs = [first + last for first, last in zip(sizes[0::2], sizes[1::2], strict=True)]
         return [sum(pair) / len(pair) if pair else RECORD_BYTES_GUESS for pair in pairs]
 

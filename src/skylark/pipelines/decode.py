@@ -32,7 +32,6 @@ MICROSECONDS = pa.timestamp("us", tz="UTC")
 # No time that counts is further away, and a thousand times this is still a number of 64 bits.
 _MILLISECONDS_MAX = (1 << 63) // 1000 - 1
 _HEX = np.array([f"{byte:02X}".encode() for byte in range(256)]).view("<u2")
-_BODY_COLUMNS = frozenset({"body", BODY_TEXT, VALUE, REJECTS})
 
 BadRows = Callable[[CorruptRecord, int], None]
 
@@ -74,7 +73,7 @@ class Decoder:
             tags = PropertyTexts(records).tags
             wanted = pc.fill_null(pc.is_in(tags, self._wanted_tags), False)
             records = records.only(np.asarray(wanted.to_numpy(zero_copy_only=False), np.bool_))
-        columns = _Columns(records, broker_name, self._json, self.schema)
+        columns = _Columns(records, broker_name, self._json)
         arrays = [columns.column(name) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -82,13 +81,10 @@ class Decoder:
 class _Columns:
     """The columns of one batch, each computed when it is asked for."""
 
-    def __init__(
-        self, records: Records, broker_name: str, json: JsonBodies | None, schema: pa.Schema
-    ) -> None:
+    def __init__(self, records: Records, broker_name: str, json: JsonBodies | None) -> None:
         self._records = records
         self._broker_name = broker_name
         self._json = json
-        self._schema = schema
 
     def column(self, name: str) -> pa.Array:
         return _COLUMNS[name](self)

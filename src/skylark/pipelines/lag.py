@@ -10,9 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from skylark.errors import RocketMQError
 from skylark.model.record import decode_all
 from skylark.pipelines.wire import Cluster, Queue
-from skylark.protocol.requests.pull import QueryConsumeQueue
 
-SAMPLE_UNITS = 32
 _LABELS = ("group", "topic", "broker", "queue")
 
 
@@ -43,15 +41,10 @@ def measure(brokers: Cluster, offsets: Mapping[Queue, int], now_ms: int) -> list
 
 
 def _sizes(brokers: Cluster, queues: Sequence[Queue], offsets: Mapping[Queue, int]) -> list[float]:
-    questions = [
-        (queue, QueryConsumeQueue(queue.topic, queue.queue_id, offsets[queue], SAMPLE_UNITS))
-        for queue in queues
-    ]
     try:
-        answers = brokers.ask_all(questions)
+        samples = brokers.record_bytes([(queue, offsets[queue]) for queue in queues])
     except RocketMQError:  # a broker that does not show its queues
         return [0.0] * len(queues)
-    samples = [[unit.physic_size for unit in answer.queue_data] for answer in answers]
     return [sum(sample) / len(sample) if sample else 0.0 for sample in samples]
 
 

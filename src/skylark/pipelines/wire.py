@@ -64,6 +64,7 @@ ROUTE_AGE_MAX_S = 5.0
 QUESTIONS_IN_FLIGHT_MAX = 256
 """Of one round of questions to a broker."""
 PULL_MESSAGES = 32
+SAMPLE_UNITS = 32
 BULK_MESSAGES = 2048
 BULK_BYTES = 1 << 20
 READ_PERMISSION = 4
@@ -319,10 +320,13 @@ class Cluster:
         """Records from an offset on, as many as the broker gives."""
         return self.ask_broker(queue, self.pull_request(queue, queue_offset, messages_max=messages_max))
 
-    def record_bytes(self, queue: Queue, queue_offset: int, count: int) -> list[int]:
-        """Sizes of the records from an offset on, as the consume queue has them; fewer at its end."""
-        request = QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, count)
-        return [unit.physic_size for unit in self.ask_broker(queue, request).queue_data]
+    def record_bytes(self, places: Sequence[tuple[Queue, int]]) -> list[list[int]]:
+        """Sizes of up to 32 records from each of these offsets on, as the consume queues have them."""
+        questions = [
+            (queue, QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, SAMPLE_UNITS))
+            for queue, queue_offset in places
+        ]
+        return [[unit.physic_size for unit in answer.queue_data] for answer in self.ask_all(questions)]
 
     def by_key(self, queue: Queue, key: str, *, maximum: int, unique: bool) -> bytes:
         """Records with a key on the queue's broker, of all queues of the topic there, through its index."""

@@ -28,23 +28,34 @@ MakeFrame = Callable[[int], tuple[Buffer, ...]]
 
 
 class _Waiter:
-    """A thread that waits for one answer."""
+    """A thread that waits for one answer. The lock is made when it has to wait for another one to read."""
 
-    __slots__ = ("failure", "reply", "woken")
+    __slots__ = ("failure", "is_done", "reply", "woken")
 
     def __init__(self) -> None:
+        self.is_done = False
         self.reply: RemotingCommand | None = None
         self.failure: Exception | None = None
-        self.woken = threading.Lock()
-        self.woken.acquire()
+        self.woken: threading.Lock | None = None
 
-    @property
-    def is_done(self) -> bool:
-        return self.reply is not None or self.failure is not None
+    def finish(self, reply: RemotingCommand | None, failure: Exception | None = None) -> None:
+        self.reply = reply
+        self.failure = failure
+        self.is_done = True
 
     def wake(self) -> None:
-        if self.woken.locked():
-            self.woken.release()
+        woken = self.woken
+        if woken is not None and woken.locked():
+            with contextlib.suppress(RuntimeError):  # another thread was faster
+                woken.release()
+
+    def wait(self, seconds: float) -> None:
+        """Wait to be woken; whoever is between the look and the wait looks again after a tick."""
+        if self.woken is None:
+            self.woken = threading.Lock()
+            self.woken.acquire()
+        if not self.is_done:
+            self.woken.acquire(timeout=min(seconds, TICK_S))
 
 
 class SharedConnection:
@@ -133,11 +144,12 @@ class SharedConnection:
         return connected
 
     def _send(self, connected: socket.socket, parts: tuple[Buffer, ...], deadline: float) -> None:
-        left = memoryview(b"".join(parts))
+        data = b"".join(parts)
+        sent = 0
         try:
-            while left:
+            while sent < len(data):
                 try:
-                    left = left[connected.send(left) :]
+                    sent += connected.send(memoryview(data)[sent:] if sent else data)
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         raise TimeoutError("the server does not read") from None
@@ -154,7 +166,7 @@ class SharedConnection:
             connected.shutdown(socket.SHUT_RDWR)
         connected.close()
         for waiter in self._codec.take_all_waiters():
-            waiter.failure = failure
+            waiter.finish(None, failure)
             waiter.wake()
 
     # --- Waiting ---
@@ -169,12 +181,13 @@ class SharedConnection:
                     self._read_until(connected, codec, waiter, deadline)
                 finally:
                     self._reading.release()
-                    self._wake_another(codec)
+                    if codec.pending_requests:
+                        self._wake_another(codec)
             else:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError
-                waiter.woken.acquire(timeout=left)
+                waiter.wait(left)
 
     def _read_until(
         self, connected: socket.socket, codec: Connection[_Waiter], waiter: _Waiter, deadline: float
@@ -201,7 +214,7 @@ class SharedConnection:
                 found = codec.take_waiter(command.opaque) if command.is_response else None
                 if found is not None:
                     assert isinstance(command, RemotingCommand)
-                    found.reply = command
+                    found.finish(command)
                     if found is not waiter:
                         found.wake()
             if codec.failure is not None:

@@ -37,12 +37,15 @@ class TimerWheel:
         self._path = path
         self._precision_ms = precision_ms
         self._slots: dict[int, Slot] = {}
+        self.count = 0
+        """How many messages wait."""
         self._dirty: set[int] = set()
         self._file: DiskFile | None = None
 
     def load(self, first_ms: int, last_ms: int) -> None:
         """Take the live slots of a range of times from the file, if there is one. Raises OSError."""
         self._slots.clear()
+        self.count = 0
         try:
             file = self._disk.open(self._path)
         except FileNotFoundError:
@@ -56,8 +59,17 @@ class TimerWheel:
                 time, *slot, _ = SLOT.unpack_from(data, number * SLOT_BYTES)
                 if time == first + number:
                     self._slots[time] = Slot(*slot)
+                    self.count += slot[-1]
             first += count
         file.close()
+
+    def clear(self) -> None:
+        """Forget all, and the file, whose slots name places in a log that is gone."""
+        self._slots.clear()
+        self._dirty.clear()
+        self.count = 0
+        self._file = None
+        self._disk.delete(self._path)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -80,16 +92,14 @@ class TimerWheel:
             self._slots[time] = Slot(slot.first, position, slot.waiting + waiting)
         else:
             return
+        self.count += waiting
         self._dirty.add(time)
 
     def remove(self, time_ms: int) -> None:
         """Forget a time that is over. The file keeps it, and does no harm."""
-        self._slots.pop(time_ms // self._precision_ms, None)
-
-    @property
-    def count(self) -> int:
-        """How many messages wait."""
-        return sum(slot.waiting for slot in self._slots.values())
+        slot = self._slots.pop(time_ms // self._precision_ms, None)
+        if slot is not None:
+            self.count -= slot.waiting
 
     def changes(self) -> list[tuple[int, bytes]]:
         """Take what the file lacks: positions and bytes, for `write`."""

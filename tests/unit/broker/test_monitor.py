@@ -31,6 +31,8 @@ NAMES = {
     "skylark_log_flushed_offset",
     "skylark_log_min_offset",
     "skylark_messages_refused",
+    "skylark_open_transactions",
+    "skylark_timed_messages",
 }
 OF_A_MASTER = {"skylark_slave_lag_bytes", "skylark_slave_lag_seconds", "skylark_slaves"}
 OF_A_SLAVE = {

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from skylark import demo
 from skylark.cli.main import app
-from skylark.demo import Outcome
+from skylark.demo import Archive, Billing, Outcome, Say, Wanted
 
 
 def outcome(found: int) -> Outcome:
-    made = Outcome(rates=[("written", 1000, 0.5)])
-    made.check("messages in all queues", 10, 10)
-    made.check("acknowledged orders lost by the kill", 0, found)
+    made = Outcome(rates=[("sent", 1000, 0.5)], places={"store": Path("here/store")})
+    made.check("orders acknowledged", 10, 10)
+    made.check("orders billed", 10, found)
     return made
 
 
@@ -26,15 +26,24 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_agrees(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(directory: Path, say: demo.Say) -> Outcome:
-        directory.mkdir()
+def pretend(monkeypatch: pytest.MonkeyPatch, found: int) -> list[Wanted]:
+    asked: list[Wanted] = []
+
+    async def run(wanted: Wanted, say: Say, archive: Archive | None) -> Outcome:
+        assert archive is None
+        asked.append(wanted)
         say("working")
-        return outcome(0)
+        return outcome(found)
 
     monkeypatch.setattr(demo, "run", run)
-    result = CliRunner().invoke(app, ["demo"])
+    return asked
+
+
+def test_all_agrees(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [asked] = [pretend(monkeypatch, 10)]
+    result = CliRunner().invoke(app, ["demo", "--no-spark", "--fast"])
     assert result.exit_code == 0
+    assert [wanted.orders for wanted in asked] == [1000]
     assert "- working" in result.output
     assert "2,000/s" in result.output
     assert "Everything agrees" in result.output
@@ -43,22 +52,36 @@ def test_all_agrees(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_count_that_is_wrong_is_exit_code_1(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "run", lambda directory, say: outcome(3))
-    result = CliRunner().invoke(app, ["demo"])
+    pretend(monkeypatch, 3)
+    result = CliRunner().invoke(app, ["demo", "--no-spark"])
     assert result.exit_code == 1
-    assert "acknowledged orders lost by the kill\t0\t3\tWRONG" in result.output
+    assert "orders billed\t10\t3\tWRONG" in result.output
     assert "Some counts are wrong." in result.output
     assert "Everything agrees" not in result.output
     assert list(temporary.iterdir()) == []
 
 
-def test_nothing_checked_is_nothing_agreed() -> None:
-    assert not Outcome().agrees
+def test_what_is_kept_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, 10)
+    result = CliRunner().invoke(app, ["demo", "--no-spark", "--keep", str(tmp_path / "kept")])
+    assert result.exit_code == 0
+    assert "skylark store dump here/store -t orders --key order-42" in result.output
 
 
-def test_orders_are_told_apart_by_number_and_place() -> None:
-    sent = {demo.message(number).body for number in range(200)}
-    assert len(sent) == 200
-    assert {demo.place(number) for number in range(200)} == {
-        (topic, queue_id) for topic in demo.TOPICS for queue_id in range(demo.QUEUES)
-    }
+def test_a_directory_that_is_there_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    result = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
+    assert result.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_orders_are_told_apart_and_some_are_special() -> None:
+    messages = [demo.order(number) for number in range(1000)]
+    assert len({message.body for message in messages}) == 1000
+    assert {message.tags for message in messages} == set(demo.STATES)
+    assert sum(message.delay_level == 1 for message in messages) == 10
+    assert sum(b'"bad":true' in message.body for message in messages) == 2
+
+
+def test_nothing_is_billed_at_first() -> None:
+    assert not Billing().billed

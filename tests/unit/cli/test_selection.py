@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from skylark.cli.mistake import Mistake
-from skylark.cli.selection import Selection, names, parse_time
+from skylark.cli.selection import Selection, names
+from skylark.cli.times import parse_time
 
 NOTHING: dict[str, Any] = {
     "topic": None,

@@ -1,9 +1,14 @@
 """Settings of clients: Java's defaults, ranges, and where name servers come from."""
 
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+
 import pytest
 
 from skylark.errors import SettingsError
 from skylark.settings.client import ClientSettings, Compression, ProducerSettings, name_server_list
+from skylark.settings.fields import allowed_range
 
 
 def test_the_defaults_are_java_s() -> None:
@@ -52,3 +57,28 @@ def test_a_name_server_without_a_port_is_refused(given: str) -> None:
 def test_without_name_servers_it_is_said_how_to_give_them() -> None:
     with pytest.raises(SettingsError, match="NAMESRV_ADDR"):
         name_server_list("", ClientSettings(), {})
+
+
+def shown(value: object) -> str:
+    """A default as the reference writes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, Enum):
+        return f"`{value.name}`"
+    return f"`{value}`" if value != "" else "empty"
+
+
+def test_the_reference_tells_every_setting_with_its_default_and_range() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "producer-settings.md").read_text()
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| `")
+    ]
+    settings = [*fields(ProducerSettings), *fields(ClientSettings)]
+    assert [row[0].strip("`") for row in rows] == [each.name for each in settings]
+    for row, each in zip(rows, settings, strict=True):
+        assert row[1:3] == [f"`{each.metadata['java']}`", shown(each.default)], each.name
+        assert row[4].endswith(".")
+        if allowed_range(each):
+            assert row[3] == allowed_range(each)

@@ -149,16 +149,20 @@ async def test_functions_of_one_and_of_two_arguments() -> None:
     def two(messages: Messages, told: ConsumeContext) -> None:
         seen.append(told.group)
 
-    def optional(messages: Messages, told: ConsumeContext | None = None) -> None:
-        seen.append(told is not None)
+    def optional(messages: Messages, context: ConsumeContext | None = None) -> None:
+        seen.append(context is not None)
+
+    def anything(*arguments: Any) -> None:
+        seen.append(len(arguments))
 
     def three(prefix: str, messages: Messages, told: ConsumeContext) -> None:
         seen.append(prefix)
 
-    listeners = [Callable(), AsyncCallable(), two, optional, functools.partial(three, "partial"), seen.append]
-    for listener in listeners:
+    of_loop = [lambda messages, number=number: seen.append(number) for number in range(2)]
+    partial = functools.partial(three, "partial")
+    for listener in (Callable(), AsyncCallable(), two, optional, anything, partial, seen.append, *of_loop):
         assert (await outcome_of(listener)).verdict is Verdict.SUCCESS
-    assert seen == ["object", QUEUE, "G", True, "partial", BATCH]
+    assert seen == ["object", QUEUE, "G", True, 2, "partial", BATCH, 0, 1]
 
 
 async def test_a_function_that_returns_a_coroutine_is_awaited() -> None:

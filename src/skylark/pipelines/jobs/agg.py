@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.etl import transform as decoded_rows
@@ -31,8 +33,6 @@ def transform(df: DataFrame, *, window: Window, by: Sequence[str], metrics: Sequ
 
     Raises SettingsError for a time column that is not there.
     """
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     if window.time not in df.columns:
         raise SettingsError("time", f"there is no column {window.time}; there are {', '.join(df.columns)}")
     if not metrics:

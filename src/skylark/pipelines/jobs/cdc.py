@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark.errors import PySparkException
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import running
@@ -23,7 +27,6 @@ from skylark.pipelines.schema import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 FORMATS = ("debezium", "canal")
 DELETED = "_deleted"
@@ -55,9 +58,6 @@ def transform(df: DataFrame, changes: Changes) -> DataFrame:
 
     Messages of one key are expected in one queue; `sequence` orders them where that does not hold.
     """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     rows = _debezium(df, changes) if changes.format == "debezium" else _canal(df, changes)
     for name in changes.keys:
         if name not in rows.columns:
@@ -68,8 +68,6 @@ def transform(df: DataFrame, changes: Changes) -> DataFrame:
 
 
 def _sequence(changes: Changes, *, position: Column) -> Column:
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     given = [
         F.get_json_object(F.col("body").cast("string"), f"$.{name}").cast("decimal(38,0)")
         for name in changes.sequence
@@ -79,9 +77,6 @@ def _sequence(changes: Changes, *, position: Column) -> Column:
 
 
 def _debezium(df: DataFrame, changes: Changes) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: PLC0415
-    from pyspark.sql.types import StringType, StructType  # noqa: PLC0415
-
     row_type = row_schema(changes)
     event = StructType().add("op", StringType()).add("before", row_type).add("after", row_type)
     text = F.col("body").cast("string")
@@ -96,9 +91,6 @@ def _debezium(df: DataFrame, changes: Changes) -> DataFrame:
 
 
 def _canal(df: DataFrame, changes: Changes) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: PLC0415
-    from pyspark.sql.types import ArrayType, StringType, StructField, StructType  # noqa: PLC0415
-
     row_type = row_schema(changes)
     # Canal writes every value as text.
     as_text = StructType([StructField(name, StringType()) for name in row_type.names])
@@ -114,9 +106,6 @@ def _canal(df: DataFrame, changes: Changes) -> DataFrame:
 
 def row_schema(changes: Changes) -> StructType:
     """The table's rows. Raises SettingsError for text that is no DDL."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-    from pyspark.sql.types import StructType  # noqa: PLC0415
-
     try:
         schema = StructType.fromDDL(changes.schema)
     except PySparkException as error:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
 
 from skylark.atomic_file import write_file
 from skylark.errors import SettingsError
@@ -64,8 +66,6 @@ def dead_input(source: Input, group: str | None) -> Input:
 
 def transform(df: DataFrame) -> DataFrame:
     """Dead letters with what matters of them as columns. Pure."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     group = F.expr(f"substring(topic, {len(DEAD_LETTER_TOPIC_PREFIX) + 1})")
     return df.select(
         group.alias("group"),
@@ -89,8 +89,6 @@ def transform(df: DataFrame) -> DataFrame:
 
 def overview(letters: DataFrame) -> DataFrame:
     """By group and topic: how many, since when, until when. Pure."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     return (
         letters.groupBy("group", "originTopic")
         .agg(
@@ -111,8 +109,6 @@ def chosen(letters: DataFrame, where: str | None) -> DataFrame:
 
 def outgoing(letters: DataFrame, to: str) -> DataFrame:
     """Letters as messages to send: where to, and where they came from. Pure."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     spent = F.array(*[F.lit(name) for name in (ORIGIN_TOPIC, ORIGIN_ID, "UNIQ_KEY", "DELAY")])
     kept = F.map_filter("properties", lambda name, _: ~F.array_contains(spent, name))
     story = F.create_map(
@@ -192,8 +188,6 @@ def export(spark: SparkSession, source: Input, output: Output, where: str | None
 
 
 def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> DataFrame:
-    from deltalake import DeltaTable  # noqa: PLC0415
-
     if not DeltaTable.is_deltatable(audit.where):
         return letters
     done = read_delta(spark, audit.path).select(*PLACE)
@@ -225,8 +219,6 @@ def _carry_out(
     spark: SparkSession, plan: Plan, namesrv: str, rate: str | None, state: Path, audit: Output
 ) -> int:
     """Send, write down, close the plan; each step may be repeated."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     rows = spark.read.parquet(plan.rows)
     if homeless := rows.where("topic is null").count():
         raise SettingsError("to", f"{homeless} of the letters do not say from which topic: name one")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, Output, write_stream
 from skylark.pipelines.schema import REJECTS, VALUE
@@ -30,8 +32,6 @@ def transform(df: DataFrame, *, select: Sequence[str] = (), where: str | None = 
 
 def rejected(df: DataFrame) -> DataFrame:
     """Messages whose bodies do not decode, as they are, with a property that says where they were. Pure."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
     return df.where(f"{REJECTS} is not null").select(
         *ORIGIN,

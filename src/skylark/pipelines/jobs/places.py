@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
 from skylark.model.names import topic_fault
@@ -155,8 +156,6 @@ def _topic_options(output: Output, namesrv: str | None) -> dict[str, str]:
 
 def as_messages(df: DataFrame) -> DataFrame:
     """Rows that a topic takes: those without a body become JSON, beside the columns that mean something."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     if "body" in df.columns:
         return df
     kept: list[str] = [name for name in ("tags", "keys", "shardingKey") if name in df.columns]

@@ -14,6 +14,8 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
 
 from skylark.errors import SettingsError
 from skylark.pipelines.archive_files import DATE
@@ -50,8 +52,6 @@ class Stretch:
 
 def transform(df: DataFrame, stretch: Stretch, *, keep_times: bool = False) -> DataFrame:
     """What is sent: bodies and properties, and the place each came from, which identifies it. Pure."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     for limit_ms, is_after in ((stretch.since_ms, True), (stretch.until_ms, False)):
         if limit_ms is not None:
             moment = F.lit(datetime.fromtimestamp(limit_ms / 1000, UTC))
@@ -90,9 +90,6 @@ def read_delta(
     spark: SparkSession, path: Path, is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True
 ) -> DataFrame:
     """The newest version of a Delta table, without a jar: Spark is given the files that the log names."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-    from pyspark.sql.types import StringType, StructType  # noqa: PLC0415
-
     if not DeltaTable.is_deltatable(str(path)):
         raise SettingsError("archive", f"there is no Delta table in {path}")
     delta = DeltaTable(path)

@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark.sql import functions as F
 
 from skylark.errors import RocketMQError
 from skylark.pipelines.jobs.places import Input
+from skylark.pipelines.ranges import plan
 from skylark.pipelines.wire import Cluster, cluster
+from skylark.protocol.requests.topic import QueryTopicConsumeByWho
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,8 +57,6 @@ class Report(msgspec.Struct, frozen=True):
 
 def sizes(df: DataFrame) -> DataFrame:
     """By queue: how many messages, how large, from when to when."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     return (
         df.groupBy("topic", "brokerName", "queueId")
         .agg(
@@ -72,8 +73,6 @@ def sizes(df: DataFrame) -> DataFrame:
 
 def traffic(df: DataFrame, bucket: str = "1 minute") -> DataFrame:
     """By topic and stretch of time: messages and bytes stored."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     return (
         df.groupBy("topic", F.window("storeTimestamp", bucket).alias("w"))
         .agg(F.count("*").alias("messages"), F.sum(F.length("body")).alias("bodyBytes"))
@@ -84,8 +83,6 @@ def traffic(df: DataFrame, bucket: str = "1 minute") -> DataFrame:
 
 def keys(df: DataFrame, top: int = TOP_KEYS) -> DataFrame:
     """The most frequent keys."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     each = df.select("topic", F.explode(F.split("keys", " ")).alias("key")).where("key <> ''")
     counted = each.groupBy("topic", "key").agg(F.count("*").alias("messages"))
     return counted.orderBy(F.desc("messages"), "topic", "key").limit(top)
@@ -93,8 +90,6 @@ def keys(df: DataFrame, top: int = TOP_KEYS) -> DataFrame:
 
 def duplicates(df: DataFrame) -> DataFrame:
     """By topic: messages whose unique key another message has too."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     by_key = df.where("uniqKey is not null").groupBy("topic", "uniqKey").agg(F.count("*").alias("n"))
     return (
         by_key.groupBy("topic")
@@ -111,8 +106,6 @@ def duplicates(df: DataFrame) -> DataFrame:
 
 def latency(df: DataFrame) -> DataFrame:
     """By topic: milliseconds from birth at the producer to the store, by the clocks of both."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     took = (F.unix_millis("storeTimestamp") - F.unix_millis("bornTimestamp")).alias("ms")
     quantiles = [
         F.percentile_approx("ms", quantile).alias(f"p{quantile * 100:g}") for quantile in LATENCY_QUANTILES
@@ -148,8 +141,6 @@ def lag(brokers: Cluster, topics: Sequence[str], groups: Sequence[str]) -> list[
 
 def groups_of(brokers: Cluster, topics: Sequence[str]) -> list[str]:
     """The groups that brokers know to consume these topics."""
-    from skylark.protocol.requests.topic import QueryTopicConsumeByWho  # noqa: PLC0415
-
     found: set[str] = set()
     for topic in topics:
         one_per_broker = {queue.broker_name: queue for queue in brokers.queues(topic)}
@@ -214,8 +205,6 @@ def _section(kind: str, df: DataFrame) -> Section:
 
 
 def _lag_section(source: Input, groups: Sequence[str]) -> Section:
-    from skylark.pipelines.ranges import plan  # noqa: PLC0415
-
     assert source.namesrv is not None
     brokers = cluster(source.namesrv)
     topics = sorted({row.topic for row in plan(source.source_options(is_stream=False))})

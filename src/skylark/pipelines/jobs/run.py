@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
 from skylark.pipelines import table
@@ -86,8 +88,6 @@ def decoding(pipeline: PipelineFile) -> dict[str, str]:
 
 def transform(spark: SparkSession, df: DataFrame, pipeline: PipelineFile) -> Flow:
     """Apply the steps and the rules. Raises SettingsError that names the line of a step that fails."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     rows, rejects = df, None
     for step in pipeline.steps:
         try:
@@ -103,8 +103,6 @@ def transform(spark: SparkSession, df: DataFrame, pipeline: PipelineFile) -> Flo
 
 
 def _failing(df: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
     stop = F.raise_error(F.concat(F.lit("the body does not decode: "), place))
     return df.withColumn("rejects", F.when(F.col("rejects").isNotNull(), stop.cast("binary")))
@@ -153,8 +151,6 @@ def function_from(path: Path, function: str) -> Callable[..., Any]:
 
 
 def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -> Flow:
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     warned: list[Any] = []
     for number, rule in enumerate(pipeline.quality):
         holds = F.coalesce(F.expr(rule.expect), F.lit(False))
@@ -173,8 +169,6 @@ def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -
 
 def _as_reject(rows: DataFrame, reason: str) -> DataFrame:
     """A row that breaks a rule, as a message: itself as JSON, the reason as a property."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in rows.columns]))
     why = F.create_map(F.lit(REASON), F.lit(reason))
     return rows.select(whole.cast("binary").alias("body"), why.alias("properties"))
@@ -201,19 +195,21 @@ def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
     if sink.kind == "rocketmq":
         given = {name: str(value) for name, value in sink.options.items() if name not in MESSAGE_COLUMNS}
         return parse_output(f"topic:{sink.options['topic']}", **given)
-    partition = sink.options.get("partition") or []
-    names = partition if isinstance(partition, list) else [partition]
     return parse_output(
         f"{sink.kind}:{_beside(pipeline, str(sink.options['path']))}",
-        partitionBy=",".join(map(str, names)) or None,
+        partitionBy=_names(sink.options.get("partition")),
+        columns=_names(sink.options.get("columns")),
         codec=sink.options.get("codec"),
     )
 
 
+def _names(value: Any) -> str | None:
+    """Names of columns, one or a list of them, as an option has them."""
+    return ",".join(map(str, value if isinstance(value, list) else [value])) if value else None
+
+
 def with_message_columns(rows: DataFrame, options: Mapping[str, Any]) -> DataFrame:
     """For a topic: the columns that the sink's `keys` and `tags` name, as the message's."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
     whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in rows.columns])).cast("binary")
     columns = [rows["body"] if "body" in rows.columns else whole.alias("body")]
     for name in ("keys", "tags"):

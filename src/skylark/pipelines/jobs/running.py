@@ -181,11 +181,13 @@ def _wait(
                 if now_and_then is not None:
                     now_and_then()
                 time.sleep(POLL_INTERVAL_S)
+        _drain(queries, tally, watch)  # a Connect server tells nothing more of a query that was stopped
     except KeyboardInterrupt:
         is_stopped = True
     finally:
         _stop(queries.values())
-    _drain(queries, tally, watch)
+    if is_stopped:
+        _drain(queries, tally, watch)
     for query in () if is_stopped else queries.values():
         if (error := query.exception()) is not None:
             raise plain_error(error)

@@ -80,7 +80,7 @@ def session(settings: SessionSettings) -> Iterator[SparkSession]:
     """A session with our formats registered; stopped at the end. Raises SettingsError."""
     if settings.remote is None:
         check_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would start whatever the PATH has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would start whatever the PATH has
     with _packed_environment(settings) as packed:
         spark = _build(settings, packed)
         try:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs.places import Input, Output
 from skylark.pipelines.jobs.replay import Stretch, read_archive
@@ -28,8 +30,6 @@ def query(
     Every topic is a view of its name (in backquotes if it has other characters than letters, digits and
     underscores), every archive a view of the name it is given.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     views = _views(source)
     for name, each in views.items():
         more = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})} if decode else {}

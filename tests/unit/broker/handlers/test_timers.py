@@ -294,3 +294,52 @@ async def test_a_disk_that_fails_is_tried_again(rig: Rig, monkeypatch: pytest.Mo
     assert rig.broker.timers.check.queue_offset == 0
     await rig.broker.timers.flush()
     assert restarted(rig).waiting == 1
+
+
+# --- Without files ---
+
+
+def lose_files(rig: Rig) -> None:
+    disk = rig.broker.store._disk
+    for path in (ROOT / "config" / "timercheck", ROOT / "timerwheel"):
+        disk.delete(path)
+    disk.delete_directory(ROOT / "timerlog")
+
+
+async def delivered_after(rig: Rig, seconds: int) -> list[int]:
+    for _ in range(seconds):
+        await step(rig, 1000)
+    return sorted(map(int, delivered(rig)))
+
+
+async def test_timers_whose_files_are_gone_are_found_in_the_queue(rig: Rig) -> None:
+    """What was delivered is not delivered again, what waits is."""
+    for number in range(12):
+        timed(rig, 1500 + number * 1000, b"%d" % number, f"K{number}")
+    slot = timed(rig, 150_000, b"12", "K12")
+    timed(rig, 160_000, b"13", "K13")
+    assert await delivered_after(rig, 5) == [0, 1, 2, 3]
+    assert (await recall(rig, RecallHandle("T", "broker-a", slot + 1, "K12"))).code == 0
+    await step(rig)
+    lose_files(rig)
+    timers = restarted(rig)
+    assert timers.waiting >= 8
+    assert await delivered_after(rig, 170) == [*range(12), 13]
+
+
+async def test_a_rolled_message_is_found_once(rig: Rig) -> None:
+    timed(rig, 150_000, b"0")
+    assert await delivered_after(rig, 100) == []
+    assert rig.broker.store.max_offset(names.TIMER_TOPIC, 0) > 1
+    lose_files(rig)
+    restarted(rig)
+    assert await delivered_after(rig, 60) == [0]
+
+
+async def test_timers_whose_log_is_gone_are_found_in_the_queue(rig: Rig) -> None:
+    timed(rig, 5000, b"0")
+    await step(rig)
+    await rig.broker.timers.flush()
+    rig.broker.store._disk.delete_directory(ROOT / "timerlog")
+    restarted(rig)
+    assert await delivered_after(rig, 8) == [0]

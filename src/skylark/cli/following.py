@@ -1,0 +1,151 @@
+"""`skylark tail`: the last messages of a topic, and those that come, without being anybody's consumer."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from skylark.admin.messages import TOOLS_GROUP
+from skylark.admin.results import QueueStats
+from skylark.cli import received_text
+from skylark.cli.mistake import Mistake
+from skylark.cli.options import connected
+from skylark.cli.output import Screen, print_json
+from skylark.cli.times import parse_time
+from skylark.client.received import ReceivedMessage
+from skylark.client.sync_pull import PullConsumer
+from skylark.errors import BadBody, CorruptRecord
+from skylark.protocol.bodies import MessageQueue
+from skylark.settings.pull_consumer import PullConsumerSettings
+
+POLL_MS = 200
+HOLD_MS = 3000
+PULL_MESSAGES = 256
+Printing = Callable[[ReceivedMessage], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """As typed."""
+
+    topic: str
+    start: str | None
+    last: int
+    follow: bool
+    limit: int | None
+    tags: str
+    sql: str | None
+
+
+def printer(*, as_json: bool, body_only: bool) -> Printing:
+    """How a message is printed. Raises Mistake."""
+    if as_json and body_only:
+        raise Mistake("say --json or --body, not both")
+    screen = Screen()
+    if as_json:
+        return lambda message: print_json(received_text.document(message))
+    if body_only:
+        return _print_body
+    if screen.out.is_terminal:
+        return lambda message: screen.out.print(received_text.pretty(message))
+    return lambda message: screen.cells(received_text.row(message))
+
+
+def _print_body(message: ReceivedMessage) -> None:
+    try:
+        body = message.body
+    except (BadBody, CorruptRecord) as error:
+        sys.stderr.write(f"skylark: {error}\n")
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(body + b"\n")
+
+
+def follow(wanted: Wanted, *, namesrv: str, printing: Printing) -> None:
+    """Until Ctrl-C, the end or the limit. Raises Mistake, NoRoute, SettingsError."""
+    if wanted.sql is not None and wanted.tags != "*":
+        raise Mistake("say --tags or --sql, not both")
+    start_ms = None
+    if wanted.start is not None and wanted.start not in ("begin", "end"):
+        start_ms = parse_time(wanted.start, "--from", round(time.time() * 1000))
+    with connected(namesrv) as admin:
+        stats = admin.topics.stats(wanted.topic)
+    queues = {part.queue: part for part in stats.queues}
+    settings = PullConsumerSettings(
+        auto_commit=False, hold_ms=HOLD_MS, pull_batch_max=PULL_MESSAGES, poll_timeout_ms=POLL_MS
+    )
+    consumer = PullConsumer(TOOLS_GROUP, namesrv=namesrv, settings=settings)
+    consumer.assign(queues, wanted.tags, sql=wanted.sql)
+    try:
+        with consumer:
+            _seek(consumer, wanted, start_ms, queues)
+            _Following(consumer, wanted, queues, printing).run()
+    except KeyboardInterrupt:
+        return  # the usual end
+
+
+def _seek(
+    consumer: PullConsumer, wanted: Wanted, start_ms: int | None, queues: Mapping[MessageQueue, QueueStats]
+) -> None:
+    for queue, part in queues.items():
+        if start_ms is not None:
+            consumer.seek_to_time(queue, start_ms)
+        elif wanted.start is None:
+            consumer.seek(queue, max(part.begin, part.end - wanted.last))
+        else:
+            consumer.seek(queue, part.begin if wanted.start == "begin" else part.end)
+
+
+class _Following:
+    """What was there when it began is known by the queues' ends at that time."""
+
+    def __init__(
+        self,
+        consumer: PullConsumer,
+        wanted: Wanted,
+        queues: Mapping[MessageQueue, QueueStats],
+        printing: Printing,
+    ) -> None:
+        self._consumer = consumer
+        self._wanted = wanted
+        self._ends = {queue: part.end for queue, part in queues.items()}
+        self._printing = printing
+        self._left = wanted.limit
+
+    def run(self) -> None:
+        if self._wanted.start is None:
+            self._show_last()
+        else:
+            while self._left != 0 and not self._is_at_end():
+                self._print(self._chosen(self._consumer.poll(POLL_MS)))
+        while self._wanted.follow and self._left != 0:
+            self._print(self._consumer.poll(POLL_MS))
+
+    def _show_last(self) -> None:
+        """The last ones of all queues together, by time: as many of each queue are read."""
+        messages: list[ReceivedMessage] = []
+        while not self._is_at_end():
+            messages += self._chosen(self._consumer.poll(POLL_MS))
+        messages.sort(key=lambda item: (item.store_timestamp, item.queue, item.queue_offset))
+        old = [item for item in messages if self._is_old(item)]
+        self._print(old[len(old) - min(len(old), self._wanted.last) :])
+        self._print([item for item in messages if not self._is_old(item)])
+
+    def _is_old(self, message: ReceivedMessage) -> bool:
+        return message.queue_offset < self._ends[message.queue]
+
+    def _chosen(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        return messages if self._wanted.follow else [item for item in messages if self._is_old(item)]
+
+    def _is_at_end(self) -> bool:
+        positions = self._consumer.positions()
+        return all((positions.get(queue) or 0) >= end for queue, end in self._ends.items())
+
+    def _print(self, messages: list[ReceivedMessage]) -> None:
+        for message in messages if self._left is None else messages[: self._left]:
+            self._printing(message)
+        if self._left is not None:
+            self._left -= min(self._left, len(messages))
+        sys.stdout.flush()

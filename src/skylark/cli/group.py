@@ -1,0 +1,294 @@
+"""`skylark group`: consumer groups, how far they are, and what they may do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skylark.cli.listing import Listing, Rates, done, show, show_live
+from skylark.cli.mistake import Mistake
+from skylark.cli.options import (
+    EVERY_S,
+    NAMESRV,
+    AsJson,
+    Broker,
+    Cluster,
+    Every,
+    Group,
+    Namesrv,
+    Topic,
+    Watch,
+    Yes,
+    complete_group,
+    complete_topic,
+    confirm,
+    connected,
+)
+from skylark.cli.output import Rate, When
+
+if TYPE_CHECKING:
+    from skylark.admin.results import Progress
+    from skylark.admin.sync import Admin
+
+app = typer.Typer(
+    no_args_is_help=True, help="Consumer groups: make, change, delete, and see how far they are."
+)
+
+NOT_ONLINE = 206
+Retries = Annotated[int | None, typer.Option("--retries", help="Before a message is a dead letter.")]
+Enabled = Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may consume.")]
+Broadcast = Annotated[
+    bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
+]
+Orderly = Annotated[bool | None, typer.Option("--orderly/--concurrently")]
+PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag", "in flight", "last consumed")
+
+
+@app.command("list")
+def list_groups(
+    cluster: Cluster = None,
+    system: Annotated[bool, typer.Option("--system", help="Built-in ones too.")] = False,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """List groups with their members, topics and lag.
+
+    Example: skylark group list
+    """
+    with connected(namesrv) as admin:
+        rows = [_overview(admin, name) for name in named_groups(admin, cluster=cluster, system=system)]
+    show(Listing(("group", "members", "topics", "lag", "out/s"), rows), as_json=as_json)
+
+
+def named_groups(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
+    """The names of groups; without `system` only those that people made."""
+    from skylark.model.names import SYSTEM_GROUPS  # noqa: PLC0415
+
+    names = admin.groups.names(cluster=cluster)
+    return names if system else [name for name in names if name not in SYSTEM_GROUPS]
+
+
+def _overview(admin: Admin, name: str) -> tuple[object, ...]:
+    progress = admin.groups.progress(name)
+    topics = sorted({part.queue.topic for part in progress.queues if not part.queue.topic.startswith("%")})
+    return (name, _member_count(admin, name), topics, progress.lag, Rate(progress.consumed_per_s))
+
+
+def _member_count(admin: Admin, name: str) -> int:
+    from skylark.errors import BrokerError  # noqa: PLC0415
+
+    try:
+        return len(admin.clients.consumers(name).clients)
+    except BrokerError as error:
+        if error.code == NOT_ONLINE:
+            return 0
+        raise
+
+
+@app.command()
+def create(
+    group: Group,
+    retries: Retries = None,
+    enabled: Enabled = None,
+    broadcast: Broadcast = None,
+    orderly: Orderly = None,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Make a group on all brokers, of one cluster, or on one; or replace its settings.
+
+    Example: skylark group create billing --retries 5
+    """
+    from skylark.admin import results  # noqa: PLC0415
+
+    with connected(namesrv) as admin:
+        wanted = results.Group(group, **_changes(retries, enabled, broadcast, orderly))
+        admin.groups.create(wanted, cluster=cluster, broker=broker)
+    done(f"group {group} is made", {"group": group, "created": True}, as_json=as_json)
+
+
+@app.command()
+def update(
+    group: Group,
+    retries: Retries = None,
+    enabled: Enabled = None,
+    broadcast: Broadcast = None,
+    orderly: Orderly = None,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Change what is given on each broker that has the group, and leave the rest.
+
+    Example: skylark group update billing --disabled
+    """
+    changes = _changes(retries, enabled, broadcast, orderly)
+    if not changes:
+        raise Mistake("nothing to change: say --retries, --enabled, --broadcast or --orderly")
+    with connected(namesrv) as admin:
+        admin.groups.update(group, cluster=cluster, broker=broker, **changes)
+    done(f"group {group} is changed", {"group": group, "updated": True}, as_json=as_json)
+
+
+def _changes(
+    retries: int | None, enabled: bool | None, broadcast: bool | None, orderly: bool | None
+) -> dict[str, Any]:
+    """By the names of `admin.results.Group`."""
+    wanted = {
+        "retries_max": retries,
+        "consume_enabled": enabled,
+        "broadcast_enabled": broadcast,
+        "orderly": orderly,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+@app.command()
+def delete(
+    group: Group,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="It can go on where it was.")] = False,
+    cluster: Cluster = None,
+    yes: Yes = False,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group with its offsets, its retry topic and its dead letters.
+
+    Example: skylark group delete billing --yes
+    """
+    confirm(f"Delete group {group}, its offsets and its dead letters?", yes=yes)
+    with connected(namesrv) as admin:
+        admin.groups.delete(group, cluster=cluster, keep_offsets=keep_offsets)
+    done(f"group {group} is deleted", {"group": group, "deleted": True}, as_json=as_json)
+
+
+@app.command()
+def config(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
+    """Show a group's settings on each broker that has it.
+
+    Example: skylark group config billing
+    """
+    with connected(namesrv) as admin:
+        found = admin.groups.config(group)
+    if not found.answers and not found.failures:
+        raise Mistake(f"there is no group {group} on any broker; `skylark group list` shows what there is")
+    rows = [
+        (
+            address, item.consume_enabled, item.broadcast_enabled, item.orderly, item.retries_max,
+            item.retry_queues, item.consume_timeout_min,
+        )
+        for address, item in found.answers.items()
+    ]  # fmt: skip
+    columns = ("broker", "enabled", "broadcast", "orderly", "retries", "retry queues", "timeout minutes")
+    show(Listing(columns, rows, failures=found.failures), as_json=as_json)
+
+
+@app.command()
+def status(
+    group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_group)],
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Only this topic.", autocompletion=complete_topic)
+    ] = None,
+    watch: Watch = False,
+    every: Every = EVERY_S,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a group is in each queue: committed, end, lag.
+
+    Examples: skylark group status billing
+
+    skylark group status billing --watch
+    """
+    rates = Rates()
+    with connected(namesrv) as admin:
+        if watch:
+            show_live(
+                lambda: _progress(admin, group, topic, rates, time.monotonic()),
+                as_json=as_json,
+                every_s=every,
+            )
+        else:
+            show(_progress(admin, group, topic), as_json=as_json)
+
+
+def _progress(
+    admin: Admin, group: str, topic: str | None, rates: Rates | None = None, now_s: float = 0.0
+) -> Listing:
+    progress = admin.groups.progress(group, topic)
+    if not progress.queues and not progress.failures and group not in admin.groups.names():
+        raise Mistake(f"there is no group {group}; `skylark group list` shows what there is")
+    return progress_listing(progress, _member_count(admin, group), rates, now_s)
+
+
+def progress_listing(progress: Progress, members: int, rates: Rates | None, now_s: float) -> Listing:
+    """With `rates`, how fast each queue is consumed and grows."""
+    rows: list[tuple[object, ...]] = []
+    for part in progress.queues:
+        row: tuple[object, ...] = (
+            part.queue.topic, part.queue.broker_name, part.queue.queue_id, part.committed, part.end,
+            part.lag, part.pulled - part.committed, When(part.last_consumed_ms),
+        )  # fmt: skip
+        if rates is not None:
+            out = rates.per_s((part.queue, "out"), part.committed, now_s)
+            row = (*row, rates.per_s((part.queue, "in"), part.end, now_s), out)
+        rows.append(row)
+    facts: list[tuple[str, object]] = [
+        ("group", progress.group),
+        ("members", members),
+        ("lag", progress.lag),
+    ]
+    if rates is None:
+        facts.append(("out/s", Rate(progress.consumed_per_s)))
+    else:
+        total_in = sum(part.end for part in progress.queues)
+        total_out = sum(part.committed for part in progress.queues)
+        facts.append(("in/s", rates.per_s("in", total_in, now_s)))
+        facts.append(("out/s", rates.per_s("out", total_out, now_s)))
+    columns = PROGRESS_COLUMNS if rates is None else (*PROGRESS_COLUMNS, "in/s", "out/s")
+    return Listing(columns, rows, facts, progress.failures, items="queues")
+
+
+@app.command()
+def delay(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
+    """Show for each queue of a topic how long the group's next message has been waiting.
+
+    Example: skylark group delay billing orders
+    """
+    with connected(namesrv) as admin:
+        spans = admin.groups.time_spans(group, topic)
+    rows = [
+        (
+            span.message_queue.broker_name, span.message_queue.queue_id, When(span.min_time_stamp),
+            When(span.max_time_stamp), When(span.consume_time_stamp), span.delay_time,
+        )
+        for span in spans
+    ]  # fmt: skip
+    columns = ("broker", "queue", "first stored", "last stored", "next stored", "waiting ms")
+    show(Listing(columns, rows), as_json=as_json)
+
+
+@app.command()
+def mode(
+    group: Group,
+    topic: Topic,
+    wanted: Annotated[str, typer.Argument(metavar="PULL|POP")],
+    queues: Annotated[int, typer.Option("--pop-queues", min=0, help="Queues each member pops; 0: all.")] = 0,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether members of a group pull a topic or pop it.
+
+    Example: skylark group mode billing orders POP
+    """
+    if wanted.upper() not in ("PULL", "POP"):
+        raise Mistake(f"mode {wanted}: PULL or POP is possible")
+    with connected(namesrv) as admin:
+        admin.groups.set_request_mode(group, topic, wanted.upper(), pop_queues=queues)
+    sentence = f"members of {group} use {wanted.upper()} for topic {topic}"
+    done(sentence, {"group": group, "topic": topic, "mode": wanted.upper()}, as_json=as_json)

@@ -1,0 +1,62 @@
+"""Pure. What to do about an error, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from skylark.errors import (
+    BadName,
+    BrokerError,
+    ConnectFailed,
+    MessageTooLarge,
+    NoPermission,
+    NoRoute,
+    RequestTimeout,
+    RocketMQError,
+    SettingsError,
+    SomeServersFailed,
+    StoreLocked,
+    SubscriptionGroupNotExist,
+)
+
+CONSUMER_NOT_ONLINE = 206
+_BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[RocketMQError], str]], ...] = (
+    (NoRoute, lambda error: f"`skylark topic list` shows what there is; {_create(error)}"),
+    (
+        ConnectFailed,
+        lambda error: "is it running? `skylark serve` starts servers here; `skylark doctor` looks for faults",
+    ),
+    (RequestTimeout, lambda error: "it may be overloaded or stopped; `skylark doctor` looks for faults"),
+    (
+        SubscriptionGroupNotExist,
+        lambda error: "`skylark group list` shows what there is; `skylark group create GROUP` makes one",
+    ),
+    (
+        NoPermission,
+        lambda error: "`skylark topic config TOPIC` and `skylark broker config BROKER` show permissions",
+    ),
+    (BadName, lambda error: "letters, digits, and the characters % | _ - make a name"),
+    (
+        MessageTooLarge,
+        lambda error: "send a reference to the data instead, or raise the limits of clients and brokers",
+    ),
+    (SomeServersFailed, lambda error: "what is done is done; say the same again when the others are back"),
+    (StoreLocked, lambda error: "one server has it open already: stop that one or choose another --data"),
+)
+
+
+def hint(error: Exception) -> str | None:
+    """What the person can do, None if the error says it itself. Causes count where they say more."""
+    if isinstance(error, BrokerError) and error.code == CONSUMER_NOT_ONLINE:
+        return "nobody of the group is connected; `skylark group status GROUP` shows how far it is"
+    if isinstance(error, SettingsError) and error.name == "name_servers":
+        return "say --namesrv HOST:PORT or set NAMESRV_ADDR"
+    for kind, advice in _BY_CLASS:
+        if isinstance(error, kind):
+            return advice(error)
+    cause = error.__cause__
+    return hint(cause) if isinstance(cause, Exception) else None
+
+
+def _create(error: RocketMQError) -> str:
+    return f"`skylark topic create {getattr(error, 'topic', 'TOPIC')}` makes it"

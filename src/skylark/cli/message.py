@@ -1,0 +1,280 @@
+"""`skylark message`: find messages, follow what became of them, have one consumed again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skylark.cli import message_trace, received_text
+from skylark.cli.listing import Listing, show
+from skylark.cli.mistake import Mistake
+from skylark.cli.offset import parse_queue
+from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected
+from skylark.cli.output import Screen, When, print_json
+from skylark.cli.times import TIME_HELP, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skylark.admin.messages import Found
+    from skylark.client.received import ReceivedMessage
+
+app = typer.Typer(no_args_is_help=True, help="Stored messages: find them, and follow what became of them.")
+
+FOUND_MAX = 64
+LISTED_MAX = 1000
+TRACES_MAX = 1000
+EXIT_NOTHING_FOUND = 1
+Id = Annotated[str, typer.Argument(metavar="ID", help="The sender's id, or that of its place in a log.")]
+Queue = Annotated[str, typer.Argument(metavar="BROKER:ID", help="A queue, such as broker-a:0.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help=f"Stored then or later: {TIME_HELP}.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stored before.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+
+
+@app.command()
+def get(
+    topic: Topic,
+    message_id: Id,
+    track: Annotated[bool, typer.Option("--track", help="Where it stands with each group, too.")] = False,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Show one message by either of its ids.
+
+    Example: skylark message get orders 7F000001000A2B5C8D1E0001 --track
+    """
+    with connected(namesrv) as admin:
+        message = admin.messages.get(topic, message_id)
+        tracks = admin.messages.track(message) if track else []
+    rows = [(item.group, item.state.value, str(item.error or "")) for item in tracks]
+    _show_one(message, Listing(("group", "state", "error"), rows) if track else None, as_json=as_json)
+
+
+def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool) -> None:
+    if as_json:
+        members = received_text.document(message)
+        print_json(members if tracks is None else {**members, "groups": tracks.document()})
+        return
+    screen = Screen()
+    screen.facts(received_text.facts(message))
+    if screen.out.is_terminal:
+        screen.out.print(received_text.pretty_body(message))
+    else:
+        screen.cells(("body", received_text.text_of(message)))
+    if tracks is not None:
+        screen.line()
+        tracks.show(screen, as_json=False)
+
+
+@app.command()
+def key(
+    topic: Topic,
+    wanted: Annotated[str, typer.Argument(metavar="KEY", help="A key, or with --unique a sender's id.")],
+    unique: Annotated[bool, typer.Option("--unique", help="By the id that the sender gave it.")] = False,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = FOUND_MAX,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """List the messages that carry a key, newest first. Exit code 1 if there are none.
+
+    Example: skylark message key orders order-4242
+    """
+    begin_ms, end_ms = _span(since, until)
+    with connected(namesrv) as admin:
+        if unique:
+            found = admin.messages.by_unique_key(topic, wanted)
+        else:
+            found = admin.messages.by_key(topic, wanted, begin_ms=begin_ms, end_ms=end_ms, messages_max=limit)
+    _show_found(found, as_json=as_json)
+
+
+@app.command("list")
+def list_messages(
+    topic: Topic,
+    since: Since = None,
+    until: Until = None,
+    tags: Annotated[str, typer.Option("--tags", help="Such as 'created || paid'.")] = "*",
+    limit: Limit = LISTED_MAX,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """List messages by time, oldest first. Exit code 1 if there are none. `skylark tail` follows a topic.
+
+    Example: skylark message list orders --since 10m --tags paid
+    """
+    begin_ms, end_ms = _span(since, until)
+    with connected(namesrv) as admin:
+        found = admin.messages.between(topic, begin_ms, end_ms, expression=tags, messages_max=limit)
+    _show_found(found, as_json=as_json)
+
+
+def _show_found(found: Found, *, as_json: bool) -> None:
+    _show_messages(found.messages, as_json=as_json)
+    screen = Screen()
+    for broker, error in found.failures.items():
+        screen.warn(f"no answer from {broker}: {error}")
+    if found.failures or not found.messages:
+        raise typer.Exit(EXIT_NOTHING_FOUND)
+
+
+def _show_messages(messages: Sequence[ReceivedMessage], *, as_json: bool) -> None:
+    if as_json:
+        for message in messages:
+            print_json(received_text.document(message))
+    else:
+        show(Listing(received_text.COLUMNS, [received_text.row(item) for item in messages]), as_json=False)
+
+
+@app.command()
+def at(
+    topic: Topic,
+    queue: Queue,
+    queue_offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0)],
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Show the message at an offset of a queue.
+
+    Example: skylark message at orders broker-a:0 1000
+    """
+    from skylark.protocol.bodies import MessageQueue  # noqa: PLC0415
+
+    with connected(namesrv) as admin:
+        message = admin.messages.at(MessageQueue(topic, *parse_queue(queue)), queue_offset)
+    if message is None:
+        raise Mistake(
+            f"queue {queue} of topic {topic} has no message at {queue_offset};"
+            f" `skylark topic status {topic}` shows where queues begin and end"
+        )
+    _show_one(message, None, as_json=as_json)
+
+
+@app.command("id")
+def decode_id(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Of a place in a log.")],
+    as_json: AsJson = False,
+) -> None:
+    """Take an id of a place in a log apart: the broker's address and the physical offset.
+
+    Example: skylark message id 7F00000100002A9F0000000000000000
+    """
+    from skylark.model.message import format_host  # noqa: PLC0415
+    from skylark.model.record import parse_offset_message_id  # noqa: PLC0415
+
+    try:
+        host, physical_offset = parse_offset_message_id(message_id)
+    except ValueError as error:
+        raise Mistake(f"{message_id!r} is no id of a place in a log: {error}") from None
+    facts = [("broker", format_host(host)), ("physical offset", physical_offset)]
+    if as_json:
+        print_json({"broker": format_host(host), "physical_offset": physical_offset})
+    else:
+        Screen().facts(facts)
+
+
+@app.command()
+def trace(
+    message_id: Id,
+    trace_topic: Annotated[str, typer.Option("--trace-topic")] = "RMQ_SYS_TRACE_TOPIC",
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Show a message's life as a timeline: sent, delivered, consumed, as traced by its clients.
+
+    By a key, the lives of all messages that carry it. Exit code 1 if nothing was traced.
+
+    Example: skylark message trace 7F000001000A2B5C8D1E0001
+    """
+    with connected(namesrv) as admin:
+        found = admin.messages.by_key(trace_topic, message_id, messages_max=TRACES_MAX)
+    steps = message_trace.read_steps(received_text.text_of(item) for item in found.messages)
+    own = [step for step in steps if step.message_id == message_id] or steps
+    rows = [
+        (
+            When(step.time_ms), step.what, "ok" if step.is_ok else "FAILED", step.group, step.took_ms,
+            step.details, step.message_id,
+        )
+        for step in own
+    ]  # fmt: skip
+    columns = ("time", "what", "outcome", "group", "took ms", "details", "message")
+    show(Listing(columns, rows, failures=found.failures), as_json=as_json)
+    if not rows:
+        Screen().warn(f"nothing was traced of {message_id}: clients trace if they are told to (trace=True)")
+        raise typer.Exit(EXIT_NOTHING_FOUND)
+
+
+@app.command()
+def consume(
+    group: Group,
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="As `skylark consumer list` shows it.")],
+    topic: Topic,
+    message_id: Id,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Have one consumer consume a stored message now, in its listener; no offset changes.
+
+    Exit code 1 if it does not succeed.
+
+    Example: skylark message consume billing 10.0.0.1@4711 orders 7F000001000A2B5C8D1E0001
+    """
+    with connected(namesrv) as admin:
+        message = admin.messages.get(topic, message_id)
+        result = admin.clients.consume_directly(group, client, message)
+    facts = [
+        ("result", result.consume_result),
+        ("took ms", result.spent_time_mills),
+        ("remark", result.remark or ""),
+    ]
+    if as_json:
+        print_json({name.replace(" ", "_"): value for name, value in facts})
+    else:
+        Screen().facts(facts)
+    if result.consume_result != "CR_SUCCESS":
+        raise typer.Exit(EXIT_NOTHING_FOUND)
+
+
+@app.command()
+def units(
+    topic: Topic,
+    queue: Queue,
+    queue_offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0)],
+    limit: Limit = 10,
+    group: Annotated[str, typer.Option("--group", help="Does its filter match?")] = "",
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Show the entries of a consume queue: physical offset, size, hash of the tags.
+
+    Example: skylark message units orders broker-a:0 0
+    """
+    from skylark.protocol.bodies import MessageQueue  # noqa: PLC0415
+
+    with connected(namesrv) as admin:
+        target = MessageQueue(topic, *parse_queue(queue))
+        found = admin.messages.units(target, queue_offset, count=limit, group=group or None)
+    rows = [
+        (queue_offset + number, unit.physic_offset, unit.physic_size, unit.tags_code, unit.msg or "")
+        for number, unit in enumerate(found.queue_data)
+    ]
+    facts = [("begin", found.min_queue_index), ("end", found.max_queue_index)]
+    columns = ("offset", "physical offset", "bytes", "tags hash", "remark")
+    show(Listing(columns, rows, facts, items="units"), as_json=as_json)
+
+
+def _span(since: str | None, until: str | None) -> tuple[int, int]:
+    from skylark.admin.messages import FOREVER_MS  # noqa: PLC0415
+
+    now_ms = round(time.time() * 1000)
+    begin_ms = 0 if since is None else parse_time(since, "--since", now_ms)
+    end_ms = FOREVER_MS if until is None else parse_time(until, "--until", now_ms)
+    if begin_ms > end_ms:
+        raise Mistake(f"--since {since} is later than --until {until}")
+    return begin_ms, end_ms

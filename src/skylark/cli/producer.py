@@ -1,0 +1,49 @@
+"""`skylark producer`: producers that are connected."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from skylark.cli.listing import Listing, show
+from skylark.cli.options import NAMESRV, AsJson, Broker, Namesrv, connected
+
+app = typer.Typer(no_args_is_help=True, help="Producers that are connected.")
+
+COLUMNS = ("group", "client", "address", "language", "version", "brokers")
+
+
+@app.command("list")
+def list_producers(
+    group: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="Of this group only; without: all.")
+    ] = None,
+    broker: Broker = None,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """List the producers that are connected, of one group or all, to one broker or all.
+
+    Examples: skylark producer list
+
+    skylark producer list shop
+    """
+    with connected(namesrv) as admin:
+        if group is not None and broker is None:
+            found = admin.clients.producers(group)
+            rows = [
+                (group, client.client_id, client.address, client.language, client.version, client.brokers)
+                for client in found.clients
+            ]
+            show(Listing(COLUMNS, rows, failures=found.failures), as_json=as_json)
+            return
+        names = [broker] if broker else sorted({node.name for node in admin.brokers.nodes()})
+        rows = [
+            (name, item.client_id, item.remote_ip, item.language, item.version, (at,))
+            for at in names
+            for name, items in sorted(admin.clients.all_producers(at).items())
+            for item in items
+            if group in (None, name)
+        ]
+    show(Listing(COLUMNS, rows), as_json=as_json)

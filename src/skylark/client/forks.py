@@ -1,0 +1,39 @@
+"""Has this process been forked since? Asked at every use of a client, so it must cost nothing."""
+
+from __future__ import annotations
+
+import os
+
+from skylark.errors import ForkedClient
+
+_forks = 0
+
+
+def _count() -> None:
+    global _forks  # noqa: PLW0603 (one number of the process)
+    _forks += 1
+
+
+# Where there is no such hook there are no forks either.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count)
+
+
+class Birth:
+    """The process in which something was made."""
+
+    __slots__ = ("_forks", "_pid")
+
+    def __init__(self) -> None:
+        self._forks = _forks
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Is this still the same process?"""
+        return self._forks == _forks
+
+    def check(self, client: str) -> None:
+        """Raises ForkedClient in a fork; connections and loops do not survive one."""
+        if self._forks != _forks:
+            raise ForkedClient(client, self._pid, os.getpid())

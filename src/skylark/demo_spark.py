@@ -1,0 +1,62 @@
+"""The part of the demonstration that needs Spark: an archive in Delta, totals back to a topic, a report."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from skylark.demo import TOPIC, TOTALS_TOPIC, Outcome, Say, Wanted
+from skylark.pipelines.jobs import agg, report, report_page
+from skylark.pipelines.jobs import archive as archiving
+from skylark.pipelines.jobs.places import Input, Output, write_batch
+from skylark.pipelines.jobs.session import SessionSettings, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDER_SCHEMA = "id bigint, customer string, amount double, state string"
+
+
+async def archive(wanted: Wanted, namesrv: str, say: Say, outcome: Outcome) -> None:
+    """Start Spark beside the loop, which goes on serving it. Raises RocketMQError."""
+    await asyncio.to_thread(_archive, wanted, namesrv, say, outcome)
+
+
+def _archive(wanted: Wanted, namesrv: str, say: Say, outcome: Outcome) -> None:
+    say("Spark starts, which takes a few seconds")
+    with session(SessionSettings(master="local[2]", conf={"spark.ui.enabled": "false"})) as spark:
+        spark.sparkContext.setLogLevel("ERROR")
+        orders = Input(namesrv=namesrv, topic=TOPIC)
+        _to_delta(spark, wanted, orders, outcome)
+        _to_totals(spark, wanted, orders, namesrv, outcome)
+        page = wanted.directory / "report.html"
+        page.write_text(report_page.render(report.report(spark, orders)))
+        outcome.places["report"] = page
+    say(f"{wanted.orders} orders are in a Delta table, their totals in topic {TOTALS_TOPIC}")
+
+
+def _to_delta(spark: SparkSession, wanted: Wanted, orders: Input, outcome: Outcome) -> None:
+    started = time.monotonic()
+    table = wanted.directory / "orders-delta"
+    output = Output(kind="delta", where=str(table))
+    summary = archiving.archive(spark, orders, output, state=wanted.directory / "archive-state", once=True)
+    outcome.rates.append(("archived", summary.messages, time.monotonic() - started))
+    outcome.check("orders archived", wanted.orders, summary.messages)
+    outcome.places["Delta table"] = table
+
+
+def _to_totals(spark: SparkSession, wanted: Wanted, orders: Input, namesrv: str, outcome: Outcome) -> None:
+    decoded = orders.read(spark, decode="json", decodeSchema=ORDER_SCHEMA).select("bornTimestamp", "value.*")
+    totals = agg.transform(
+        decoded,
+        window=agg.Window(length="10 seconds"),
+        by=["state"],
+        metrics=["count(*) as orders", "sum(amount) as amount"],
+    )
+    write_batch(totals, Output(kind="topic", where=TOTALS_TOPIC), namesrv)
+    back = Input(namesrv=namesrv, topic=TOTALS_TOPIC).read(spark, decode="json", decodeSchema="orders bigint")
+    row = back.select(F.sum("value.orders")).first()
+    outcome.check("orders in the totals", wanted.orders, int(row[0] or 0) if row is not None else 0)

@@ -1,0 +1,138 @@
+"""What jobs share, without Spark: progress, plain errors, places, the checks before a session starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylark.cli.spark_launch import last_offsets
+from skylark.errors import NoRoute, SettingsError
+from skylark.pipelines.jobs.places import parse_output, state_directory
+from skylark.pipelines.jobs.report import Chart, Report, Section
+from skylark.pipelines.jobs.report_page import render
+from skylark.pipelines.jobs.running import Tally, distance, plain_error
+from skylark.pipelines.jobs.session import check_java
+
+QUEUES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 1000), min_size=1)
+
+
+@given(QUEUES, QUEUES)
+def test_the_distance_of_offsets_counts_messages_of_queues_that_both_know(
+    before: dict[str, int], added: dict[str, int]
+) -> None:
+    after = {name: before.get(name, 0) + count for name, count in added.items()}
+    start, end = ({"t": {"b": queues}} for queues in (before, after))
+    expected = sum(count for name, count in added.items() if name in before)
+    assert distance(json.dumps(start), end) == expected
+    assert distance(None, end) is None
+
+
+def batch(number: int, rows: int, start: int | None, end: int) -> dict[str, Any]:
+    offsets = [None if at is None else {"t": {"b": {"0": at}}} for at in (start, end, end + 5)]
+    names = ("startOffset", "endOffset", "latestOffset")
+    return {
+        "batchId": number,
+        "numInputRows": rows,
+        "batchDuration": 500,
+        "sources": [dict(zip(names, offsets, strict=True))],
+        "observedMetrics": {"quality": {"rule0": 2}},
+    }
+
+
+def test_batches_are_counted_once() -> None:
+    tally = Tally()
+    first = tally.take("q", batch(0, 3, None, 30))
+    assert first is not None
+    assert (first.messages, first.behind) == (3, 5)
+    second = tally.take("q", batch(1, 1, 30, 70))  # a range is one row, and forty messages
+    assert second is not None
+    assert (second.messages, second.messages_per_second) == (40, 80.0)
+    assert tally.take("q", batch(1, 1, 30, 70)) is None
+    assert tally.take("q", batch(2, 0, 70, 70)) is None
+    assert (tally.batches, tally.messages, tally.observed) == (2, {"q": 43}, {"q": {"rule0": 4}})
+
+
+WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] boom
+Traceback (most recent call last):
+  File "x.py", line 3, in write
+    raise SettingsError(...)
+skylark.errors.SettingsError: setting body: row 3: it is empty
+ SQLSTATE: XXKST"""
+
+
+def test_of_sparks_traces_the_sentence_is_left() -> None:
+    assert str(plain_error(RuntimeError(WRAPPED))) == "setting body: row 3: it is empty"
+    lost = WRAPPED.replace("SettingsError: setting body: row 3: it is empty", "NoRoute: no route for topic x")
+    assert "no route for topic x" in str(plain_error(RuntimeError(lost)))
+    ours = NoRoute("t")
+    assert plain_error(ours) is ours
+    other = "Traceback\n  File\nZeroDivisionError: division by zero\n\tat org.apache.spark"
+    assert "ZeroDivisionError: division by zero" in str(plain_error(RuntimeError(other)))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "where"),
+    [
+        ("delta:/lake/x", "delta", "/lake/x"),
+        ("table:/lake/x", "delta", "/lake/x"),
+        ("/lake/x", "delta", "/lake/x"),
+        ("parquet:/lake/x", "parquet", "/lake/x"),
+        ("topic:orders", "topic", "orders"),
+        ("console", "console", ""),
+    ],
+)
+def test_places_are_read(text: str, kind: str, where: str) -> None:
+    output = parse_output(text)
+    assert (output.kind, output.where) == (kind, where)
+    assert parse_output("delta:relative").where == str(Path.cwd() / "relative")
+
+
+@pytest.mark.parametrize("text", ["", "kafka:x", "delta:", "topic:no spaces", "delta:s3://bucket/x"])
+def test_places_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse_output(text)
+
+
+def test_a_pipeline_finds_its_state_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one = state_directory(None, "archive", "orders,pay_.*", "127.0.0.1:9876", "delta:/lake")
+    assert one == state_directory(None, "archive", "orders,pay_.*", "127.0.0.1:9876", "delta:/lake")
+    assert one != state_directory(None, "archive", "orders,pay_.*", "127.0.0.1:9876", "delta:/other")
+    assert one.parent == tmp_path / "skylark" / "spark"
+    assert state_directory(tmp_path / "own", "archive", "x") == tmp_path / "own"
+
+
+def test_a_plan_starts_where_the_last_batch_ended(tmp_path: Path) -> None:
+    assert last_offsets(tmp_path) is None
+    for folder in ("commits", "offsets"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "commits" / "9").touch()
+    (tmp_path / "commits" / ".9.crc").touch()
+    for number in (9, 10):  # the last was planned and not committed
+        (tmp_path / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"t":{{"b":{{"0":{number}}}}}}}')
+    assert last_offsets(tmp_path) == '{"t":{"b":{"0":9}}}'
+
+
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match=r"Java 17 or newer; .* is 11\.0\.2"):
+        check_java()
+
+
+def test_a_page_escapes_what_it_shows_and_draws_what_is_there() -> None:
+    rows: list[list[Any]] = [["<b>", 3], ['"quoted" & more', 1], [None, None]]
+    section = Section("s", "A <title>", ["name", "n"], rows, Chart(label="name", value="n", unit="x"))
+    page = render(Report("R & D", "now", [section, Section("e", "Empty", ["a"], [])]))
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert page.count("<rect") == 3
+    assert "Nothing to show" in page

@@ -1,0 +1,62 @@
+"""The sender against Apache's own broker: batches, order, delays, and a topic that is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from skylark.model.message import encode_properties
+from skylark.pipelines.sending import OutMessage, Sender
+from tests.interop.servers import ApacheServers
+from tests.pipelines.messages import stored
+from tests.pipelines.streams import until
+from tests.support.pipeline_cluster import PipelineCluster
+
+pytestmark = pytest.mark.interop("java", "mvn")
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster]:
+    directory = tmp_path_factory.mktemp("apache")
+    with PipelineCluster(directory, servers=ApacheServers(directory, {})) as cluster:
+        yield cluster
+
+
+def send(cluster: PipelineCluster, topic: str, count: int, **changes: Any) -> None:
+    sender = Sender(cluster.wire, group="sink")
+    for number in range(count):
+        properties = {"TAGS": "t", "KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
+        values: dict[str, Any] = {"topic": topic, "body": b"%d" % number, "row": number, **changes}
+        if sharding := changes.get("sharding_key"):
+            values["sharding_key"] = f"{sharding}{number % 5}"
+        sender.send(
+            OutMessage(properties=encode_properties({**properties, **values.pop("more", {})}), **values)
+        )
+    sender.finish()
+
+
+def test_batches_arrive_whole(apache: PipelineCluster) -> None:
+    apache.create_topic("sink", 4)
+    send(apache, "sink", 2000)
+    messages = stored(apache, "sink")
+    assert sorted(int(message.body) for message in messages) == list(range(2000))
+    for message in messages:
+        assert message.unique_key == f"{int(message.body):032X}"
+        assert message.keys == [f"k{int(message.body)}"]
+
+
+def test_order_is_kept(apache: PipelineCluster) -> None:
+    apache.create_topic("ordered", 4)
+    send(apache, "ordered", 3000, sharding_key="customer-")
+    by_key: dict[int, list[int]] = {}
+    for message in stored(apache, "ordered"):
+        by_key.setdefault(int(message.body) % 5, []).append(int(message.body))
+    assert sum(map(len, by_key.values())) == 3000
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def test_a_delayed_message_and_a_topic_that_the_broker_makes(apache: PipelineCluster) -> None:
+    send(apache, "made_by_itself", 1, more={"DELAY": "1"}, is_single=True)
+    until(lambda: [message.body for message in stored(apache, "made_by_itself")] == [b"0"], "the message")
