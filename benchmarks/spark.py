@@ -83,15 +83,17 @@ def fill(directory: Path, rows: int, body_bytes: int) -> None:
         store.close()
 
 
-def rates(cell: Callable[[], int], rounds: int = ROUNDS) -> dict[str, float]:
-    """Thousand rows a second, the best and the median of some rounds."""
+def rates(name: str, cell: Callable[[], int], rounds: int = ROUNDS) -> dict[str, float]:
+    """Thousand rows a second, the best and the median of some rounds; told as soon as they are known."""
     found = []
     for _ in range(rounds):
         started = time.perf_counter()
         rows = cell()
         found.append(rows / (time.perf_counter() - started) / 1000)
     found.sort()
-    return {"best_krows": round(found[-1], 1), "median_krows": round(found[len(found) // 2], 1)}
+    rate = {"best_krows": round(found[-1], 1), "median_krows": round(found[len(found) // 2], 1)}
+    print(name, rate, f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    return rate
 
 
 def decoder_cells(directory: Path, rows: int) -> dict[str, Any]:
@@ -120,9 +122,9 @@ def decoder_cells(directory: Path, rows: int) -> dict[str, Any]:
             return int(batch_of(rows_of(sample, "b"), schema).num_rows)
 
         results[name] = {
-            "files": rates(from_files),
-            "answers": rates(from_answers, 9),
-            "record_loop": rates(loop, 3),
+            "files": rates(f"decoder {name} files", from_files),
+            "answers": rates(f"decoder {name} answers", from_answers, 9),
+            "record_loop": rates(f"decoder {name} loop", loop, 3),
         }
         answers, looped = results[name]["answers"]["best_krows"], results[name]["record_loop"]["best_krows"]
         results[name]["times_the_loop"] = round(answers / looped, 1)
@@ -143,7 +145,9 @@ def session() -> Any:
     return spark
 
 
-def batch_cells(spark: Any, options: dict[str, str], rows: int, *, parquet: Path | None) -> dict[str, Any]:
+def batch_cells(
+    spark: Any, what: str, options: dict[str, str], rows: int, *, parquet: Path | None
+) -> dict[str, Any]:
     """A batch into nothing, and into Spark's Parquet."""
     results: dict[str, Any] = {}
     for name, columns in CHOICES.items():
@@ -161,9 +165,9 @@ def batch_cells(spark: Any, options: dict[str, str], rows: int, *, parquet: Path
             return rows
 
         into_noop()  # the first job of a session warms it up
-        results[name] = {"noop": rates(into_noop)}
+        results[name] = {"noop": rates(f"{what} {name} noop", into_noop)}
         if parquet is not None:
-            results[name]["parquet_zstd"] = rates(into_parquet, 2)
+            results[name]["parquet_zstd"] = rates(f"{what} {name} parquet", into_parquet, 2)
     return results
 
 
@@ -187,7 +191,7 @@ def stream_cells(spark: Any, options: dict[str, str], rows: int, where: Path) ->
                 query.awaitTermination()
                 return rows
 
-            results[f"{name} -> {sink}"] = rates(run, 2)
+            results[f"{name} -> {sink}"] = rates(f"stream {name} {sink}", run, 2)
     return results
 
 
@@ -248,7 +252,7 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
     if "decoder" in cells:
         results["decoder, one core"] = decoder_cells(store, rows)
     if "files" in cells:
-        results["files, batch"] = batch_cells(spark, files, rows, parquet=where / "parquet")
+        results["files, batch"] = batch_cells(spark, "files", files, rows, parquet=where / "parquet")
     if "stream" in cells:
         results["files, AvailableNow"] = stream_cells(spark, files, rows, where)
         source = Input(store=store, topic=TOPIC, options=STREAM_LIMITS)
@@ -262,7 +266,9 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
             cluster.create_topic(TOPIC, QUEUES)
             for name, more in (("bulk", {}), ("32 messages", {"bulkPulls": "false"})):
                 options = {**cluster.options(TOPIC), **more}
-                results[f"broker, batch, {name}"] = batch_cells(spark, options, rows, parquet=None)
+                results[f"broker, batch, {name}"] = batch_cells(
+                    spark, f"broker {name}", options, rows, parquet=None
+                )
             cluster.create_topic("sunk", QUEUES)
             results["sink"] = [sink_cell(spark, cluster.namesrv, "sunk", body_bytes) for _ in range(2)]
             results["trigger_ms"] = trigger_cells(spark, where, cluster.namesrv)

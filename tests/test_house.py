@@ -37,7 +37,6 @@ LAYERS = {
     "bench": 6,
     "torture": 6,
     "demo": 6,
-    "demo_spark": 7,
     "cli": 7,
     "dashboard": 7,
     "aio": 8,  # with `skylark` itself, the public names

@@ -113,7 +113,7 @@ SENDS: dict[str, tuple[bytes, int]] = {
     "DELAY=x": (send(i=named(DELAY="x")), 0),
     "DELAY of 10000 digits": (send(i=named(DELAY="9" * 10_000)), 0),
     "a forged half message": (send(i=named(TRAN_MSG="true", PGROUP="PG")), 0),
-    "a timer": (send(i=named(TIMER_DELAY_MS="10")), 0),
+    "a timer": (send(i=named(TIMER_DELAY_SEC="1000")), 0),
     "a timer for never": (send(i=named(TIMER_DELAY_SEC="9" * 5000)), 13),
     "a message for the timers themselves": (send(b="rmq_sys_wheel_timer"), 16),
     "two unique keys": (send(i="UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02"), 0),

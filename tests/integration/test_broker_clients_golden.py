@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from skylark.broker.broker import Broker
-from skylark.broker.filters import PARSE_FAILED_REMARK
 from skylark.broker.clients import Client
+from skylark.broker.filters import PARSE_FAILED_REMARK
 from skylark.model import java
 from skylark.model.message import PutMessage
 from skylark.protocol.bodies import decode_body

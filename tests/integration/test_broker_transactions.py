@@ -111,7 +111,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 
 async def test_kills_lose_no_commit_and_make_none_twice(process: Process) -> None:
-    """A third is committed at once, a third rolled back, a third only when asked; the broker dies meanwhile."""
+    """A third is committed at once, a third rolled back, a third only when asked; the broker dies often."""
     acknowledged: set[int] = set()
     for life in range(KILLS + 1):
         process.start()

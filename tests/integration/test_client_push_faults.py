@@ -657,6 +657,26 @@ async def test_a_lost_connection_is_made_again() -> None:
         assert len(heartbeats) > 3  # the new connections were introduced
 
 
+async def test_a_broker_that_is_away_does_not_keep_the_others_offsets_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fake_broker(queues={"T": 3}) as fake:
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend) as consumer:
+            await until_owned(consumer, "T", count=3)
+            assert consumer._parts is not None
+            store, table = consumer._parts.offsets, consumer._parts.offsets.table
+            away = [MessageQueue("T", "away", number) for number in range(50)]
+            for queue in (*away, QUEUE):
+                table.update(queue, 7, increase_only=False)
+            caplog.clear()
+            await store.persist_all([*away, QUEUE])
+            await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 7)
+            told = [text for text in caplog.messages if "offsets were not kept" in text]
+            assert len(told) == 1
+            assert "queues=50" in told[0]
+
+
 async def test_a_bad_body_fails_its_message_alone() -> None:
     async with fake_broker() as fake:
         good, bad = record(0, b"good"), bytearray(record(1, b"bad body"))

@@ -242,6 +242,25 @@ async def test_a_lost_lock_stops_pulling_and_consuming_until_it_is_back() -> Non
         assert not unlocked[-1].is_oneway  # at the end, the broker's word is waited for
 
 
+async def test_a_stop_amid_a_round_leaves_no_lock_behind() -> None:
+    async with fake_broker(queues={"T": 3}) as fake:
+        asked = asyncio.Event()
+
+        async def slowly(command: RemotingCommand) -> RemotingCommand:
+            asked.set()
+            await asyncio.sleep(0.3)  # the queues are locked, and where to begin is not known yet
+            return fake._query_consumer_offset(command)
+
+        fake.answers[RequestCode.QUERY_CONSUMER_OFFSET] = slowly
+        consumer = orderly_of(fake, print)
+        await consumer.start()
+        await asked.wait()
+        await consumer.stop()
+        locked = [queue for c in fake.asked_for(41) for queue in decode_body(c.body, LockRequest).mq_set]
+        unlocked = [queue for c in fake.asked_for(42) for queue in decode_body(c.body, LockRequest).mq_set]
+        assert set(locked) == set(unlocked) != set()
+
+
 async def test_sf_110_the_first_pull_under_a_lock_asks_where_to_begin() -> None:
     """Between taking a queue and its first pull another member may have committed more."""
     async with fake_broker(offsets={("G", "T", 0): 3}) as fake:

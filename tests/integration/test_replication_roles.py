@@ -18,7 +18,7 @@ from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
-from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
+from skylark.protocol.requests.offset import CloneGroupOffset, QueryConsumerOffset, UpdateConsumerOffset
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, PullResult
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import ConsumerSendMsgBack
@@ -61,6 +61,15 @@ async def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
                 await refused
             assert caught.value.code == ResponseCode.SYSTEM_BUSY
         assert slave.store.appended_offset == 0
+
+
+async def test_a_slave_sends_administrators_to_its_master(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (master, slave), BrokerClient(slave.address) as client:
+        for request in (NEW_GROUP, DeleteTopicInBroker("T"), CloneGroupOffset("A", "B", "T")):
+            with pytest.raises(BrokerError, match=f"from its master: ask {master.address}") as caught:
+                await client.ask(request)
+            assert caught.value.code == ResponseCode.SYSTEM_ERROR
+        assert slave.groups.get("CG") is None
 
 
 async def test_a_slave_serves_pulls_only_if_told_to(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     table = tmp_path / "table"
     shared_cluster.send(topic, [b"x"] * 50, 0)
     arguments = ["archive", "-n", shared_cluster.namesrv, "-t", topic, "--to", f"delta:{table}"]
+    arguments += ["--group", f"G{topic}"]
     running = start(*arguments, "--trigger", "200ms", "--master", "local[2,4]", home=tmp_path)
     try:
         deadline = time.monotonic() + RUN_TIMEOUT_S
@@ -194,6 +195,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     finally:
         kill(again)
     assert (summary["status"], summary["messages"]) == ("end of data", 25)
+    assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 0)) == 75
     assert rows(table) == [(0, number) for number in range(75)]
 
 

@@ -1,4 +1,4 @@
-"""Timed messages against a model: killed anywhere, none is lost or early; after an orderly end none is doubled."""
+"""Timed messages against a model: killed anywhere, none is lost or early; an orderly end doubles none."""
 
 from __future__ import annotations
 

@@ -200,7 +200,8 @@ class Broker(BrokerState):
 
     def _hop_to_loop(self) -> None:
         """The flush thread is done: go on where the tables live."""
-        self._loop.call_soon_threadsafe(self._flushed)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: a disk that hung let the broker stop
+            self._loop.call_soon_threadsafe(self._flushed)
 
     def _flushed(self) -> None:
         self.store.advance()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 
 from skylark.broker.handlers import admin, clients, offsets, queries, reply, send_back, timers, transactions
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
+from skylark.broker.refusals import system_error
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.protocol.codes import RequestCode
-from skylark.remoting.link import Handler
-from skylark.remoting.server import Batch, Routes
+from skylark.protocol.command import RemotingCommand
+from skylark.remoting.link import Answer, Handler
+from skylark.remoting.server import Batch, Peer, Routes
 
 PULLS_AT_ONCE = 8
 """Answers to pulls are large: the peer's pace is looked at after so many."""
@@ -27,6 +30,23 @@ ROUTES: dict[RequestCode, BrokerHandler] = {
 }
 """All but the hot requests (10, 310, 320, 11, 361, 15), which `main_routes` adds as batches."""
 
+OF_MASTERS = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+    }
+)
+"""Changes that a slave takes from its master: made on the slave, they would be undone a moment later."""
+
 # What only the main port serves.
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -38,7 +58,10 @@ def main_routes(broker: BrokerState, sends: SendPath, pulls: PullPath) -> Routes
 
 def fast_routes(broker: BrokerState, sends: SendPath, _: PullPath) -> Routes:
     """The fast port's: everything but pulls."""
-    routes: dict[int, Handler | Batch] = {code: partial(handler, broker) for code, handler in ROUTES.items()}
+    routes: dict[int, Handler | Batch] = {
+        code: partial(_on_master, handler, broker) if code in OF_MASTERS else partial(handler, broker)
+        for code, handler in ROUTES.items()
+    }
     single = Batch(sends.send)
     hot: dict[int, Batch] = {
         RequestCode.SEND_MESSAGE: single,
@@ -47,3 +70,12 @@ def fast_routes(broker: BrokerState, sends: SendPath, _: PullPath) -> Routes:
         RequestCode.UPDATE_CONSUMER_OFFSET: Batch(partial(offsets.update_offsets, broker)),
     }
     return {**routes, **hot}
+
+
+def _on_master(
+    handler: BrokerHandler, broker: BrokerState, peer: Peer, command: RemotingCommand
+) -> Answer | Awaitable[Answer]:
+    if broker.role.is_slave:
+        master = broker.slave_status.master_address or "its master"
+        raise system_error(f"a slave takes topics, groups and offsets from its master: ask {master}")
+    return handler(broker, peer, command)

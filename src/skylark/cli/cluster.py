@@ -9,7 +9,7 @@ import typer
 
 from skylark.cli.listing import Listing, show, show_live
 from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Cluster, Every, Namesrv, Watch, connected
-from skylark.cli.output import Rate, When
+from skylark.cli.output import Rate, Share, When
 
 if TYPE_CHECKING:
     from skylark.admin.results import ClusterSummary
@@ -51,7 +51,7 @@ def summary_listing(summary: ClusterSummary) -> Listing:
         (
             item.node.cluster, item.node.name, item.node.broker_id, item.node.address, item.version,
             Rate(item.puts_per_s), Rate(item.gets_per_s), item.puts_today, item.gets_today,
-            f"{item.disk_used_ratio:.0%}", When(item.earliest_message_ms),
+            Share(item.disk_used_ratio), When(item.earliest_message_ms),
         )
         for item in summary.brokers
     ]  # fmt: skip

@@ -8,9 +8,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from skylark import demo
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen
+from skylark.demo import story
 
 FAST_ORDERS = 1_000
 ORDERS = 10_000
@@ -21,14 +21,14 @@ def show(keep: Path | None, *, fast: bool = False, spark: bool = True) -> bool:
     screen = Screen()
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise Mistake(f"--keep {keep} is there already; choose a new directory")
-    archive: demo.Archive | None = None
+    archive: story.Archive | None = None
     if spark and _has_spark(screen):
-        from skylark.demo_spark import archive  # noqa: PLC0415 - it takes a second to load
+        from skylark.demo.spark_part import archive  # noqa: PLC0415 - it takes a second to load
     with tempfile.TemporaryDirectory(prefix="skylark-demo-") as temporary:
         orders = FAST_ORDERS if fast else ORDERS
-        wanted = demo.Wanted(directory=keep or Path(temporary) / "demo", orders=orders)
+        wanted = story.Wanted(directory=keep or Path(temporary) / "demo", orders=orders)
         wanted.directory.mkdir(parents=True, exist_ok=True)
-        outcome = asyncio.run(demo.run(wanted, lambda words: screen.line(f"- {words}", "dim"), archive))
+        outcome = asyncio.run(story.run(wanted, lambda words: screen.line(f"- {words}", "dim"), archive))
     _print(screen, outcome, kept=keep)
     return outcome.agrees
 
@@ -43,7 +43,7 @@ def _has_spark(screen: Screen) -> bool:
     return True
 
 
-def _print(screen: Screen, outcome: demo.Outcome, kept: Path | None) -> None:
+def _print(screen: Screen, outcome: story.Outcome, kept: Path | None) -> None:
     screen.line()
     rates = [[name, count, f"{count / seconds:,.0f}/s"] for name, count, seconds in outcome.rates]
     screen.table(("what", "messages", "rate"), rates)
@@ -65,7 +65,7 @@ def _print(screen: Screen, outcome: demo.Outcome, kept: Path | None) -> None:
         screen.line(f"{what}: {place}")
     screen.line("Next:")
     store = outcome.places["store"]
-    screen.line(f"  skylark store dump {store} -t {demo.TOPIC} --key order-42")
-    question = f"select tags, count(*) from {demo.TOPIC} group by tags"  # noqa: S608 - for a person to copy
+    screen.line(f"  skylark store dump {store} -t {story.TOPIC} --key order-42")
+    question = f"select tags, count(*) from {story.TOPIC} group by tags"  # noqa: S608 - for a person to copy
     screen.line(f"  skylark spark sql --store {store} '{question}'")
     screen.line(f"  skylark serve --data {store}")

@@ -108,8 +108,8 @@ def resend(
         letters = chosen if chosen is not None else admin.dead_letters.find(group)
         count = f"{len(letters)}{' or more' if len(letters) >= LETTERS_MAX else ''}"
         if dry_run:
-            rows = [(letter.message.message_id, letter.topic, None, "would be sent") for letter in letters]
-            show(Listing(RESENT_COLUMNS, rows), as_json=as_json)
+            planned = [(letter.message.message_id, letter.topic, None, "would be sent") for letter in letters]
+            show(Listing(RESENT_COLUMNS, planned), as_json=as_json)
             return
         if letters:
             confirm(f"Send {count} dead letters of group {group} again?", yes=yes)

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from skylark.cli.output import NOT_KNOWN, Rate, Screen, When, clean, print_json
+from skylark.cli.output import NOT_KNOWN, Rate, Screen, Share, When, clean, print_json
 from skylark.errors import RocketMQError
 
 EXIT_INCOMPLETE = 1
@@ -132,6 +132,8 @@ def _plain(value: object) -> object:
         return value.ms
     if isinstance(value, Rate):
         return value.per_s
+    if isinstance(value, Share):
+        return value.ratio
     return value
 
 

@@ -66,7 +66,7 @@ def sentence(error: Exception) -> str:
     """What went wrong, for a person."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return " ".join(str(error).split())  # what a broker remarks may have several lines
 
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli import message_trace, received_text
+from skylark.cli import received_text
 from skylark.cli.listing import Listing, show
 from skylark.cli.mistake import Mistake
 from skylark.cli.offset import parse_queue
@@ -192,6 +192,8 @@ def trace(
 
     Example: skylark message trace 7F000001000A2B5C8D1E0001
     """
+    from skylark.cli import message_trace  # noqa: PLC0415
+
     with connected(namesrv) as admin:
         found = admin.messages.by_key(trace_topic, message_id, messages_max=TRACES_MAX)
     steps = message_trace.read_steps(received_text.text_of(item) for item in found.messages)

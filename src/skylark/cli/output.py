@@ -137,6 +137,16 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a whole, 0.0 to 1.0: per cent for people."""
+
+    ratio: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.0%}"
+
+
+@dataclass(frozen=True, slots=True)
 class Rate:
     """So many a second, None if it is not known yet."""
 

@@ -8,20 +8,24 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skylark import __version__
 from skylark.cli.descriptors import raise_descriptor_limit
 from skylark.cli.mistake import Mistake
-from skylark.settings import BrokerSettings, FlushMode, NameServerSettings
-from skylark.settings.loading import Loaded, load_settings, to_properties
+from skylark.cli.options import NAMESRV
 
-ENVIRONMENT_PREFIXES = {BrokerSettings: "SKYLARK_BROKER_", NameServerSettings: "SKYLARK_NAMESRV_"}
+if TYPE_CHECKING:
+    from skylark.settings import BrokerSettings, NameServerSettings
+    from skylark.settings.loading import Loaded
+
+BROKER_PREFIX = "SKYLARK_BROKER_"
+NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-FLUSH_MODES = {"async": FlushMode.ASYNC, "sync": FlushMode.SYNC}
+FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings: .properties or .toml.")
@@ -55,11 +59,12 @@ def namesrv(
     if context.invoked_subcommand is not None:
         return
     from skylark.namesrv import server  # noqa: PLC0415 - no other command needs it
+    from skylark.settings import NameServerSettings  # noqa: PLC0415
 
     started = time.monotonic()
-    loaded = _load(NameServerSettings, config, {"port": port, "host": bind}, sets)
+    loaded = _load(NameServerSettings, NAME_SERVER_PREFIX, config, {"port": port, "host": bind}, sets)
     if print_config:
-        typer.echo(to_properties(loaded.settings), nl=False)
+        _print_settings(loaded.settings)
         return
 
     def ready(running: server.NameServer) -> None:
@@ -100,6 +105,7 @@ def broker(
         return
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
     from skylark.broker.broker import Broker  # noqa: PLC0415
+    from skylark.settings import BrokerSettings  # noqa: PLC0415
 
     started = time.monotonic()
     flags = {
@@ -107,9 +113,9 @@ def broker(
         "advertised_host": advertise, "replication.slave_of": slave_of,
         "replication.force_master": force_master or None, **_store_flags(data, flush),
     }  # fmt: skip
-    loaded = _load(BrokerSettings, config, flags, sets)
+    loaded = _load(BrokerSettings, BROKER_PREFIX, config, flags, sets)
     if print_config:
-        typer.echo(to_properties(loaded.settings), nl=False)
+        _print_settings(loaded.settings)
         return
     settings = _checked(replace(loaded.settings, config_path=loaded.settings.config_path or config))
 
@@ -163,10 +169,11 @@ def serve(
               skylark serve --brokers 4
     """
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
+    from skylark.settings import BrokerSettings, NameServerSettings  # noqa: PLC0415
 
     started = time.monotonic()
     flags = {"port": broker_port, "host": bind, "advertised_host": advertise, **_store_flags(data, flush)}
-    settings = _checked(_load(BrokerSettings, config, flags, sets).settings)
+    settings = _checked(_load(BrokerSettings, BROKER_PREFIX, config, flags, sets).settings)
     name_server = NameServerSettings(
         host=settings.host,
         port=name_server_port,
@@ -184,6 +191,7 @@ def serve(
             assert both.broker is not None
             _say(started, f"name server on {both.name_server.address}")
             _say_broker(started, both.broker)
+            _say_next(both.name_server.address)
 
         await embedded.serve(both, ready)
 
@@ -206,6 +214,7 @@ def _serve_many(
 
     def ready(namesrv: str) -> None:
         _say(started, f"name server on {namesrv}, {count} brokers")
+        _say_next(namesrv)
 
     return many_brokers.serve(name_server, settings, count, more, typer.echo, ready)
 
@@ -213,13 +222,19 @@ def _serve_many(
 def _store_flags(data: Path | None, flush: str | None) -> dict[str, Any]:
     if flush is not None and flush not in FLUSH_MODES:
         raise Mistake(f"--flush {flush}: async or sync is possible")
-    mode = FLUSH_MODES[flush].value if flush is not None else None
+    mode = FLUSH_MODES[flush] if flush is not None else None
     return {"store.path": None if data is None else str(data), "store.flush_mode": mode}
 
 
 def _load(
-    settings_type: type[Any], config: Path | None, flags: Mapping[str, Any], sets: list[str] | None
+    settings_type: type[Any],
+    prefix: str,
+    config: Path | None,
+    flags: Mapping[str, Any],
+    sets: list[str] | None,
 ) -> Loaded[Any]:
+    from skylark.settings.loading import load_settings  # noqa: PLC0415 - `skylark --help` must not wait for it
+
     given = {key: str(value) for key, value in flags.items() if value is not None}
     for text in sets or ():
         key, equals, value = text.partition("=")
@@ -230,12 +245,18 @@ def _load(
         settings_type,
         file=config,
         environment=os.environ,
-        prefix=ENVIRONMENT_PREFIXES[settings_type],
+        prefix=prefix,
         flags=given,
     )
     for warning in loaded.warnings:
         typer.echo(f"skylark: {warning}", err=True)
     return loaded
+
+
+def _print_settings(settings: Any) -> None:
+    from skylark.settings.loading import to_properties  # noqa: PLC0415
+
+    typer.echo(to_properties(settings), nl=False)
 
 
 def _checked(settings: BrokerSettings) -> BrokerSettings:
@@ -262,6 +283,12 @@ def _say_broker(started: float, server: Any) -> None:
         typer.echo(
             f"metrics http://{server.monitor.address}/metrics, health http://{server.monitor.address}/health"
         )
+
+
+def _say_next(namesrv: str) -> None:
+    """Two lines to copy."""
+    where = "" if namesrv == NAMESRV else f" --namesrv {namesrv}"
+    typer.echo(f"try: skylark send orders 'hello'{where}\n     skylark tail orders{where}")
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:

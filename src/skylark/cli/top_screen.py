@@ -16,7 +16,7 @@ from skylark.admin.sync import Admin
 from skylark.cli.group import named_groups
 from skylark.cli.listing import Listing, Rates
 from skylark.cli.options import connected
-from skylark.cli.output import Rate, Screen, clean, counted, format_time, print_json
+from skylark.cli.output import Rate, Screen, Share, clean, counted, format_time, print_json
 from skylark.cli.topic import named_topics
 from skylark.errors import RocketMQError
 
@@ -121,7 +121,7 @@ class View:
         brokers = [
             (
                 item.node.name, item.node.broker_id, item.node.address, Rate(item.puts_per_s),
-                Rate(item.gets_per_s), item.puts_today, item.gets_today, f"{item.disk_used_ratio:.0%}",
+                Rate(item.gets_per_s), item.puts_today, item.gets_today, Share(item.disk_used_ratio),
             )
             for item in now.summary.brokers
         ]  # fmt: skip

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 RETRY_ROUTE_ROUNDS = 30
 """So often a new group's retry topic, which its first heartbeat makes, is looked for without a pause."""
 
+ROUND_WAIT_S = 3.0
+
 
 class Owner(Protocol):
     """The consumer whose queues these are."""
@@ -289,6 +291,15 @@ class Assignment:
                     continue
                 self._offsets.table.freeze(process_queue.queue, offsets[process_queue.queue])
                 await self._give_up(process_queue)
+
+    async def finish_round(self) -> None:
+        """Begin no more rounds, and let the one under way end: half of it would leave locks behind."""
+        self.paused = True
+        try:
+            async with asyncio.timeout(ROUND_WAIT_S), self._round:
+                pass
+        except TimeoutError:
+            log.warning("a round of rebalancing is broken off group=%s", self._group)
 
     async def release(self) -> None:
         """Drop everything at the end; offsets were kept before."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -80,22 +79,27 @@ class BrokerOffsetStore:
             await self._send_all(self.table.keep(queues))
 
     async def _send_all(self, offsets: dict[MessageQueue, int]) -> None:
-        failures: Counter[str] = Counter()
+        """Tell all brokers at the same time: one that is away must not keep the others waiting."""
+        by_broker: dict[str, dict[MessageQueue, int]] = {}
         for queue, queue_offset in offsets.items():
-            try:
-                await self._send(queue, queue_offset)
-            except (RocketMQError, TimeoutError) as error:
-                failures[str(error) or f"no connection within {self._timeout_ms} ms"] += 1
-        for reason, count in failures.items():
-            log.warning("offsets were not kept group=%s queues=%d error=%s", self._group, count, reason)
+            by_broker.setdefault(queue.broker_name, {})[queue] = queue_offset
+        await asyncio.gather(*map(self._send_to_broker, by_broker.values()))
 
-    async def _send(self, queue: MessageQueue, queue_offset: int) -> None:
-        request = UpdateConsumerOffset(
-            self._group, queue.topic, queue.queue_id, queue_offset, broker_name=queue.broker_name
-        )
-        async with asyncio.timeout(self._timeout_ms / 1000):
-            address = await find_broker(self._session, queue)
-            await self._session.notify(address, request)
+    async def _send_to_broker(self, offsets: dict[MessageQueue, int]) -> None:
+        sent = 0
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                for queue, queue_offset in offsets.items():
+                    address = await find_broker(self._session, queue)
+                    request = UpdateConsumerOffset(
+                        self._group, queue.topic, queue.queue_id, queue_offset, broker_name=queue.broker_name
+                    )
+                    await self._session.notify(address, request)
+                    sent += 1
+        except (RocketMQError, TimeoutError) as error:
+            reason = str(error) or f"not within {self._timeout_ms} ms"
+            left = len(offsets) - sent
+            log.warning("offsets were not kept group=%s queues=%d error=%s", self._group, left, reason)
 
 
 async def find_broker(session: Session, queue: MessageQueue) -> str:

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from skylark.client import subscription as subscribing
-from skylark.client.assignment import Assignment
-from skylark.client.concurrent import ConcurrentConsumption
-from skylark.client.consume_stats import SAMPLE_INTERVAL_MS, ConsumeStats
 from skylark.client.listeners import Listener, Listeners, Middleware
 from skylark.client.namespace import with_namespace
-from skylark.client.offset_store import BrokerOffsetStore, LocalOffsetStore, OffsetStore, local_offsets_path
-from skylark.client.orderly import OrderlyConsumption
+from skylark.client.offset_store import OffsetStore
 from skylark.client.preparing import check_group
 from skylark.client.process_queue import ProcessQueue
-from skylark.client.pull_loop import PullLoop
 from skylark.client.pulling import PullRequest
-from skylark.client.queue_locks import QueueLocks
-from skylark.client.queue_offsets import StartOffsets, offset_at
+from skylark.client.push_parts import PushParts
+from skylark.client.queue_offsets import offset_at
 from skylark.client.rebalance import Strategy, strategy_named
-from skylark.client.remote_control import RemoteControl
 from skylark.client.routing import TopicRoute
-from skylark.client.send_back import SendBack
-from skylark.client.session import CONSUMER, BrokerHandler, Session, join
-from skylark.client.signals import until_terminated
+from skylark.client.session import CONSUMER, BrokerHandler, join
+from skylark.client.signals import on_termination
 from skylark.client.subscription import Subscription
-from skylark.client.tasks import Tasks
 from skylark.clock import Clock, SystemClock
 from skylark.errors import AlreadyStarted, ClientClosed, NoRoute, SettingsError
 from skylark.model import names
@@ -42,7 +33,6 @@ from skylark.protocol.requests.heartbeat import CheckClientConfig
 from skylark.protocol.stats_bodies import ConsumerRunningInfo
 from skylark.settings.client import ClientSettings, name_server_list
 from skylark.settings.consumer import (
-    OFFSET_DIRECTORY,
     MessageModel,
     PushConsumerSettings,
     consume_timestamp_ms,
@@ -56,85 +46,6 @@ QueueListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], 
 
 UNNAMED_GROUP = "DEFAULT_CONSUMER"
 HALF_AN_HOUR_MS = 1_800_000
-
-
-class _Running:
-    """The parts of a consumer that exist while it runs."""
-
-    def __init__(self, consumer: PushConsumer, session: Session, settings: PushConsumerSettings) -> None:
-        group = consumer.group
-        clustering = settings.model is MessageModel.CLUSTERING
-        self.session = session
-        self.offsets = consumer.offset_store or _offset_store(session, group, settings)
-        self.stats = ConsumeStats()
-        self.tasks = Tasks()
-        self.locks = (
-            QueueLocks(session, group, settings.lock_timeout_ms) if clustering and settings.orderly else None
-        )
-        send_back = None
-        if clustering:
-            send_back = SendBack(
-                session, group, attempts_max=settings.attempts_max, timeout_ms=settings.send_back_timeout_ms
-            )
-        start_offsets = StartOffsets(session, self.offsets, settings.consume_from, consumer.timestamp_ms)
-        table = self.offsets.table
-        self.pulls = PullLoop(
-            session, group, settings, consumer.subscriptions, table, start_offsets, self.stats, self._repair,
-        )  # fmt: skip
-        common = (group, settings, consumer.listeners, table, send_back, self.stats, self.pulls.made_room)
-        self.consumption: ConcurrentConsumption | OrderlyConsumption
-        if settings.orderly:
-            self.consumption = OrderlyConsumption(*common, self.locks)
-        else:
-            self.consumption = ConcurrentConsumption(*common)
-        self.pulls.consumption = self.consumption
-        self.assignment = Assignment(
-            session, group, settings, consumer.strategy, consumer, self.offsets, start_offsets, self.locks,
-            self.consumption.wait_until_free if isinstance(self.consumption, OrderlyConsumption) else None,
-        )  # fmt: skip
-        self.control = RemoteControl(
-            consumer, self.assignment, table, self.stats, consumer.clock, consumer.name_servers,
-            lambda: self.consumption.threads.thread_count,
-        )  # fmt: skip
-
-    def begin(self, settings: PushConsumerSettings) -> None:
-        """Start what happens regularly."""
-        every, process_queues = self.tasks.every, self.assignment.process_queues
-        self.tasks.spawn(self.assignment.run(), "rebalance")
-        every(
-            settings.offset_persist_interval_ms,
-            lambda: self.offsets.persist_all(list(process_queues)),
-            "keep offsets",
-            first_ms=settings.offset_persist_first_ms,
-        )
-        every(SAMPLE_INTERVAL_MS, lambda: self.stats.take_sample(time.monotonic()), "sample")
-        locks, consumption = self.locks, self.consumption
-        if locks is not None:
-            every(
-                settings.lock_interval_ms,
-                lambda: locks.renew(process_queues.values(), time.monotonic()),
-                "renew locks",
-                first_ms=settings.lock_first_ms,
-            )
-        if isinstance(consumption, ConcurrentConsumption):
-            every(
-                settings.consume_timeout_ms,
-                lambda: consumption.clean_expired(process_queues.values()),
-                "clean expired messages",
-            )
-
-    def _repair(self, queue: MessageQueue, queue_offset: int) -> None:
-        self.tasks.spawn(self.assignment.repair(queue, queue_offset), f"repair {queue}")
-
-    async def end(self) -> None:
-        """Stop in order: no new messages, listeners finish, progress is kept."""
-        await self.tasks.close()
-        await self.pulls.stop()
-        await self.consumption.stop()
-        queues = list(self.assignment.process_queues)
-        await self.offsets.persist_all(queues)
-        if self.locks is not None:
-            await self.locks.unlock_all(queues)
 
 
 class PushConsumer:
@@ -188,7 +99,8 @@ class PushConsumer:
         self.listeners = Listeners()
         self._queue_listeners: list[QueueListener] = []
         self._state = "CREATE_JUST"
-        self._parts: _Running | None = None
+        self._ended = asyncio.Event()
+        self._parts: PushParts | None = None
 
     # --- What to consume, and with what ---
 
@@ -269,7 +181,7 @@ class PushConsumer:
         if not broadcasting:
             self.subscriptions[retry_topic] = Subscription(retry_topic, "*", "TAG", self.clock.now_ms())
         session = await join(self, self._client, self.name_servers, keep_default_name=broadcasting)
-        parts = self._parts = _Running(self, session, self.settings)
+        parts = self._parts = PushParts(self, session, self.settings)
         try:
             await parts.offsets.load()
             for topic in list(self.subscriptions):
@@ -301,12 +213,16 @@ class PushConsumer:
             await parts.session.leave(self)
             await parts.assignment.release()
             self._parts = None
+            self._ended.set()
 
     async def run(self) -> None:
-        """Start, consume until SIGTERM, Ctrl-C or cancellation, and stop."""
+        """Start, consume until SIGTERM, Ctrl-C, cancellation or `stop`, and stop."""
+        loop = asyncio.get_running_loop()
         await self.start()
         try:
-            await until_terminated()
+            # Ctrl-C comes as a cancellation, as asyncio has it.
+            with on_termination(lambda: loop.call_soon_threadsafe(self._ended.set)):
+                await self._ended.wait()
         finally:
             await self.stop()
 
@@ -365,7 +281,7 @@ class PushConsumer:
         for topic, of_topic in offsets.items():
             await self.reset_offsets(topic, of_topic)
 
-    def _running(self) -> _Running:
+    def _running(self) -> PushParts:
         if self._state != "RUNNING" or self._parts is None:
             raise ClientClosed(f"push consumer {self._group}")
         return self._parts
@@ -478,10 +394,3 @@ class PushConsumer:
                     await waiting
             except Exception:
                 log.exception("queue listener failed topic=%s", topic)
-
-
-def _offset_store(session: Session, group: str, settings: PushConsumerSettings) -> OffsetStore:
-    if settings.model is MessageModel.CLUSTERING:
-        return BrokerOffsetStore(session, group, settings.offset_timeout_ms)
-    directory = settings.offset_directory or Path.home() / OFFSET_DIRECTORY
-    return LocalOffsetStore(local_offsets_path(directory, session.client_id, group))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from types import FrameType
 
 
 @contextmanager
-def on_termination(stop: Callable[[], None]) -> Iterator[None]:
+def on_termination(stop: Callable[[], object]) -> Iterator[None]:
     """Call `stop` on SIGTERM, while the block runs. Only the main thread has signals: others just run."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -25,15 +24,3 @@ def on_termination(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-async def until_terminated() -> None:
-    """Wait for SIGTERM on the running loop. Ctrl-C comes as a cancellation, as asyncio has it."""
-    loop = asyncio.get_running_loop()
-    terminated = asyncio.Event()
-
-    def stop() -> None:
-        loop.call_soon_threadsafe(terminated.set)
-
-    with on_termination(stop):
-        await terminated.wait()

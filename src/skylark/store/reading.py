@@ -204,11 +204,13 @@ class LogReader:
         first, _, _ = UNIT.unpack_from(units)
         last, last_size, _ = UNIT.unpack_from(units, -UNIT_BYTES)
         start = first - first % log.file_bytes
-        view = log.views.get(start)
+        end = last + last_size
+        view = log.views.get(start) or log.view(start)
+        known_hot_from = max(self.hot.written_from, log.appended - self._memory_bytes)
         if (
             view is None
-            or not first <= last < last + last_size <= start + log.file_bytes
-            or first < max(self.hot.written_from, log.appended - self._memory_bytes)
+            or not first <= last < end <= start + log.file_bytes
+            or (first < known_hot_from and not self.hot.holds(first, end - first))
         ):
             return None
         records: list[memoryview] = []
@@ -237,9 +239,9 @@ class LogReader:
             view is None
             or not 0 < end - first <= max_bytes
             or len(units) > self.settings.transfer_count_in_memory * UNIT_BYTES
-            or first < self.hot.written_from
             or first < log.appended - self._memory_bytes
             or end > start + log.file_bytes
+            or (first < self.hot.written_from and not self.hot.holds(first, end - first))
         ):
             return None
         size_at = _SIZE.unpack_from

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from skylark import demo
 from skylark.cli.main import app
-from skylark.demo import Archive, Billing, Outcome, Say, Wanted
+from skylark.demo import story
+from skylark.demo.story import Archive, Billing, Outcome, Say, Wanted
 
 
 def outcome(found: int) -> Outcome:
@@ -35,7 +35,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, found: int) -> list[Wanted]:
         say("working")
         return outcome(found)
 
-    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(story, "run", run)
     return asked
 
 
@@ -76,9 +76,9 @@ def test_a_directory_that_is_there_is_not_written_to(tmp_path: Path) -> None:
 
 
 def test_orders_are_told_apart_and_some_are_special() -> None:
-    messages = [demo.order(number) for number in range(1000)]
+    messages = [story.order(number) for number in range(1000)]
     assert len({message.body for message in messages}) == 1000
-    assert {message.tags for message in messages} == set(demo.STATES)
+    assert {message.tags for message in messages} == set(story.STATES)
     assert sum(message.delay_level == 1 for message in messages) == 10
     assert sum(b'"bad":true' in message.body for message in messages) == 2
 

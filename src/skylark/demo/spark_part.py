@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from skylark.demo import TOPIC, TOTALS_TOPIC, Outcome, Say, Wanted
+from skylark.demo.story import TOPIC, TOTALS_TOPIC, Outcome, Say, Wanted
 from skylark.pipelines.jobs import agg, report, report_page
 from skylark.pipelines.jobs import archive as archiving
 from skylark.pipelines.jobs.places import Input, Output, write_batch

@@ -1,0 +1,96 @@
+"""The doctor's single checks: what is well, what is not, and what is advised."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+
+from skylark.cli import health
+from skylark.cli.health import Check, State
+
+BOOT_MS = 1_700_000_000_000
+RUNTIME = {"bootTimestamp": str(BOOT_MS), "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"}
+NOW_S = BOOT_MS / 1000 + 93_784
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', State.OK),
+        ('openjdk version "21" 2023-09-19', State.OK),
+        ('java version "1.8.0_412"', State.NOTE),
+        ("no such thing", State.NOTE),
+        (None, State.NOTE),
+    ],
+)
+def test_java(version: str | None, state: State) -> None:
+    check = health._java(version)
+    assert check.state is state
+    assert bool(check.advice) == (state is State.NOTE)
+
+
+def test_a_port_in_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(health, "PORTS", {port: "name server"})
+        [busy] = asyncio.run(health._ports())
+    [free] = asyncio.run(health._ports())
+    assert (busy.state, free.state) == (State.NOTE, State.OK)
+    assert busy.found.startswith("in use (name server)")
+
+
+def test_the_disk_below_which_the_data_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "DISK_USED_MAX", 1.0)
+    monkeypatch.setattr(health, "FREE_BYTES_MIN", 0)
+    assert health._disk(tmp_path / "not" / "yet").found.startswith(f"{tmp_path}: ")
+    assert health._disk(tmp_path).state is State.OK
+    monkeypatch.setattr(health, "FREE_BYTES_MIN", 1 << 62)
+    assert health._disk(tmp_path).state is State.FAULT
+
+
+def test_limits() -> None:
+    assert health._descriptors(resource.RLIM_INFINITY) == Check("open files", State.OK, "no limit")
+    assert health._descriptors(1024).state is State.NOTE
+    assert health._maps(65_530).state is State.OK
+    assert "vm.max_map_count" in health._maps(1000).advice
+
+
+@pytest.mark.parametrize(
+    ("here_s", "state"),
+    [
+        (NOW_S, State.OK),
+        (NOW_S + 0.9, State.OK),  # it tells whole seconds
+        (NOW_S + 30, State.FAULT),
+        (NOW_S - 30, State.FAULT),
+    ],
+)
+def test_clocks_are_compared(here_s: float, state: State) -> None:
+    assert health._clock("broker a", RUNTIME, here_s, here_s + 0.1).state is state
+
+
+@pytest.mark.parametrize("runtime", [{}, {"bootTimestamp": "x"}, {"bootTimestamp": "1", "runtime": "long"}])
+def test_a_broker_that_does_not_tell_its_time_is_noted(runtime: dict[str, str]) -> None:
+    assert health._clock("broker a", runtime, NOW_S, NOW_S).state is State.NOTE
+
+
+def test_no_name_server_is_a_fault() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    [check] = health.servers(f"127.0.0.1:{port}")
+    assert (check.name, check.state) == ("name servers", State.FAULT)
+    assert "skylark serve" in check.advice
+
+
+def test_faults_are_told_as_lines_and_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(health, "machine", lambda data: [Check("disk", State.FAULT, "full", "free some")])
+    monkeypatch.setattr(health, "servers", lambda namesrv: [Check("name servers", State.OK, namesrv)])
+    assert not health.show(tmp_path, "h:1", as_json=False)
+    assert capsys.readouterr().out == "disk\tFAULT\tfull\tfree some\nname servers\tok\th:1\t\n"
+    health.show(tmp_path, "h:1", as_json=True)
+    assert capsys.readouterr().out.startswith('[{"check":"disk","state":"FAULT"')

@@ -1,0 +1,44 @@
+"""What to do about an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from skylark.cli.hints import hint
+from skylark.cli.mistake import Mistake
+from skylark.errors import (
+    BadName,
+    BrokerError,
+    ConnectFailed,
+    NoRoute,
+    RocketMQError,
+    SendFailed,
+    SettingsError,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NoRoute("orders"), "skylark topic create orders"),
+        (ConnectFailed("h:1", "refused"), "skylark serve"),
+        (BrokerError.for_code(26, "no group"), "skylark group create"),
+        (BrokerError.for_code(206, "not online"), "nobody of the group is connected"),
+        (BrokerError.for_code(16, "no"), "permissions"),
+        (SettingsError("name_servers", "none"), "NAMESRV_ADDR"),
+        (BadName("topic", "a b", "bad"), "letters, digits"),
+    ],
+)
+def test_an_error_has_a_hint(error: RocketMQError, words: str) -> None:
+    assert words in (hint(error) or "")
+
+
+def test_what_caused_a_failure_is_asked_too() -> None:
+    error = SendFailed("orders", (), 1, "no broker")
+    error.__cause__ = ConnectFailed("h:1", "refused")
+    assert "skylark serve" in (hint(error) or "")
+
+
+@pytest.mark.parametrize("error", [Mistake("x"), OSError(2, "x"), SettingsError("port", "is bad")])
+def test_what_says_it_itself_has_none(error: Exception) -> None:
+    assert hint(error) is None

@@ -1,0 +1,81 @@
+"""The pages about commands are those of the commands, and every command explains itself."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylark.cli.reference import commands, markdown, root, sentences_and_examples
+
+DOCS = Path(__file__).parents[3] / "docs"
+ALL = dict(commands(root()))
+LEAVES = {name: command for name, command in ALL.items() if not hasattr(command, "commands")}
+WITHOUT_JSON = re.compile(
+    r"skylark (demo|serve|tail|store export|spark .*|torture|bench .*|plan .*|store backup.*|store restore.*)"
+)
+
+
+def test_the_reference_is_up_to_date() -> None:
+    page = (DOCS / "reference" / "commands.md").read_text()
+    assert page == markdown(), "run: python -m skylark.cli.reference > docs/reference/commands.md"
+
+
+@pytest.mark.parametrize("name", sorted(LEAVES))
+def test_every_command_has_a_sentence_and_an_example_that_is_possible(name: str) -> None:
+    text, examples = sentences_and_examples(LEAVES[name].help or "")
+    assert text.partition("\n")[0].rstrip().endswith((".", ":")) or "." in text
+    assert examples, f"{name} has no example"
+    for example in examples:
+        for part in re.split(r" \| | && | > ", example):
+            if part.startswith("skylark"):
+                check_command_line(part)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in LEAVES if not WITHOUT_JSON.fullmatch(name)))
+def test_every_command_prints_json(name: str) -> None:
+    assert any("--json" in param.opts for param in LEAVES[name].params)
+
+
+def check_command_line(line: str) -> None:
+    """That its command is there, and all its options."""
+    words = shlex.split(line.replace("…", "x"))
+    name, command = "skylark", root()
+    options: set[str] = set()
+    for word in words[1:]:
+        options |= {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+        found: Any = getattr(command, "commands", {}).get(word)
+        if found is None:
+            break
+        name, command = f"{name} {word}", found
+    options |= {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    assert name in ALL, f"there is no command {line!r}"
+    for word in words[1:]:
+        if re.fullmatch(r"--?[a-zA-Z][\w-]*", word):
+            assert word in options, f"{name} has no option {word}"
+
+
+def test_the_page_for_people_who_know_mqadmin_names_commands_that_there_are() -> None:
+    page = (DOCS / "howto" / "mqadmin.md").read_text()
+    lines = re.findall(r"`(skylark [a-z][^`]*)`", page) + re.findall(r"^(skylark .*)$", page, re.MULTILINE)
+    assert len(lines) > 40
+    for line in lines:
+        check_command_line(line)
+
+
+DAILY = """updateTopic updateTopicPerm deleteTopic topicList topicRoute topicStatus topicClusterList updateOrderConf
+    allocateMQ statsAll updateSubGroup deleteSubGroup getConsumerConfig setConsumeMode consumerProgress
+    consumerConnection consumerStatus producerConnection producer resetOffsetByTime skipAccumulatedMessage
+    cloneGroupOffset queryMsgById queryMsgByKey queryMsgByUniqueKey queryMsgByOffset queryMsgTraceById printMsg
+    printMsgByQueue consumeMessage sendMessage checkMsgSendRT DecodeMessageId queryCq clusterList clusterRT
+    brokerStatus brokerConsumeStats getBrokerConfig updateBrokerConfig cleanExpiredCQ cleanUnusedTopic
+    deleteExpiredCommitLog wipeWritePerm addWritePerm haStatus getNamesrvConfig updateNamesrvConfig
+    updateKvConfig deleteKvConfig""".split()
+
+
+@pytest.mark.parametrize("name", DAILY)
+def test_every_daily_command_of_mqadmin_is_on_the_page(name: str) -> None:
+    assert re.search(rf"`{name}\b", (DOCS / "howto" / "mqadmin.md").read_text())
