@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from skylark.client.pulling import PullStatus
     from skylark.client.receipt import SendReceipt, SendStatus
     from skylark.client.received import ReceivedMessage
+    from skylark.client.replying import Reply, reply
     from skylark.client.selectors import by_hash, by_random
     from skylark.client.sync_producer import Producer
     from skylark.client.sync_pull import PullConsumer
@@ -48,6 +49,7 @@ _MODULES = {
     "client.pulling": "PullStatus",
     "client.receipt": "SendReceipt SendStatus",
     "client.received": "ReceivedMessage",
+    "client.replying": "Reply reply",
     "client.selectors": "by_hash by_random",
     "client.sync_producer": "Producer",
     "client.sync_pull": "PullConsumer",
@@ -84,6 +86,7 @@ __all__ = [
     "PushConsumer",
     "PushConsumerSettings",
     "ReceivedMessage",
+    "Reply",
     "SendContext",
     "SendHook",
     "SendReceipt",
@@ -94,6 +97,7 @@ __all__ = [
     "__version__",
     "by_hash",
     "by_random",
+    "reply",
     "split_into_batches",
 ]
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from skylark.client.producer import Producer
     from skylark.client.pull_consumer import PullConsumer
     from skylark.client.push_consumer import PushConsumer
+    from skylark.client.replying import reply
     from skylark.client.transaction_producer import TransactionProducer
 
 _PUBLIC = {
@@ -20,9 +21,10 @@ _PUBLIC = {
     "PullConsumer": "client.pull_consumer",
     "PushConsumer": "client.push_consumer",
     "TransactionProducer": "client.transaction_producer",
+    "reply": "client.replying",
 }
 
-__all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
+__all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer", "reply"]
 
 
 def __getattr__(name: str) -> Any:

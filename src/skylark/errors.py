@@ -19,7 +19,7 @@
        ├─ NoRoute, BrokerUnknown                  where to send or read is not known
        ├─ BadMessage, MessageTooLarge, BadName    refused before the network
        ├─ ClientClosed, AlreadyStarted, GroupInUse, ForkedClient
-       └─ SendFailed, SendUnknown, SomeServersFailed
+       └─ SendFailed, SendUnknown, NoReply, SomeServersFailed
 
 Retry policy is data: `retriable` says that another attempt (on another broker) may succeed,
 `refresh_route` that the route known to the client is out of date.
@@ -479,6 +479,20 @@ class SendUnknown(ClientError):
     text = "send to topic {topic}: {reason}; whether the message is stored is unknown"
     topic: str
     reason: str
+
+
+@dataclass(eq=False)
+class NoReply(ClientError):
+    """A request that was sent, but to which no reply came in time. It may still be worked on."""
+
+    text = (
+        "send request message to <{topic}> OK, but wait reply message timeout, {timeout_ms} ms. "
+        "(message {message_id}, correlation id {correlation_id})"
+    )
+    topic: str
+    timeout_ms: int
+    message_id: str
+    correlation_id: str
 
 
 @dataclass(eq=False)

@@ -174,7 +174,7 @@ def test_metrics_and_health_are_served(tmp_path: Path) -> None:
         found = re.search(r"metrics (\S+)/metrics", running.said)
         assert found
         metrics = urllib.request.urlopen(f"{found[1]}/metrics", timeout=10).read().decode()  # noqa: S310
-        assert 'rocketmq_messages_in_total{topic="orders"} 1.0' in metrics
+        assert re.search(r'^rocketmq_messages_in_total{.*topic="orders"} 1.0$', metrics, re.MULTILINE)
         health = urllib.request.urlopen(f"{found[1]}/health", timeout=10)  # noqa: S310
         assert (health.status, health.read()) == (200, b"ok\n")
         with pytest.raises(urllib.error.HTTPError, match="404"):

@@ -265,14 +265,24 @@ async def test_sf_017_020_a_pull_that_fails_is_repeated_and_disturbs_no_other() 
         assert {message.queue_id for message in got} == set(range(100))
 
 
-async def test_sf_118_class_filters_are_not_served() -> None:
-    """Filter servers are gone from RocketMQ 5; a subscription here is by tags or SQL92, and says so."""
-    async with fake_broker() as fake:
-        async with consumer_of(fake, print):
-            await eventually(lambda: pulls(fake))
-        heartbeat = fake.asked_for(RequestCode.HEART_BEAT)[0]
-        assert b'"classFilterMode":false' in bytes(heartbeat.body)
-        assert not int(pulls(fake)[0].fields["sysFlag"]) & 8
+async def test_sf_118_a_filter_class_is_pulled_from_a_filter_server(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_broker() as fake, fake_broker() as filter_server:
+        consumer = consumer_of(fake, print, post_subscription=True)
+        got: list[ReceivedMessage] = []
+        consumer.subscribe("T", listener=got.extend, filter_class="com.example.Filter")
+        async with consumer:
+            await eventually(lambda: f"broker at {fake.address} has no filter server" in caplog.text)
+            assert pulls(fake) == []
+            heartbeat = bytes(fake.asked_for(RequestCode.HEART_BEAT)[0].body)
+            assert b'"classFilterMode":true' in heartbeat
+            assert b'"subString":"com.example.Filter"' in heartbeat
+            fake.filter_servers = {fake.address: [filter_server.address]}
+            await filter_server.put("T", record(0, properties={"TAGS": "whatever"}))
+            await until_count(got, 1)
+        assert pulls(fake) == []
+        fields = pulls(filter_server)[0].fields
+        assert fields["sysFlag"] == "10"  # class filter, suspend; the subscription is not sent along
+        assert "subscription" not in fields
 
 
 async def test_sf_128_an_interval_between_pulls() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skylark.errors import NoRoute
+from skylark.errors import BrokerError, NoRoute
 from skylark.pipelines import broker_origin
 from skylark.pipelines.broker_origin import BrokerOrigin
 from skylark.pipelines.options import SourceOptions, load
@@ -52,6 +52,11 @@ def test_every_way_of_pulling_gives_the_same(cluster: PipelineCluster) -> None:
     assert read(cluster, part) == rows[17:2345]
     assert read(cluster, part, tags="B || X") == [row for row in rows[17:2345] if row[2] == "B"]
     assert read(cluster, part, tags="none") == []
+    assert read(cluster, part, sql92="TAGS = 'B' OR TAGS IS NULL") == [
+        row for row in rows[17:2345] if row[2] == "B"
+    ]
+    with pytest.raises(BrokerError):
+        read(cluster, part, sql92="TAGS = = 'B'")
 
 
 def test_bulk_pulls_bring_more_and_others_do_not(cluster: PipelineCluster) -> None:

@@ -15,7 +15,7 @@ from skylark.errors import NoRoute, SettingsError
 from skylark.pipelines.jobs.places import parse_output, state_directory
 from skylark.pipelines.jobs.report import Chart, Report, Section
 from skylark.pipelines.jobs.report_page import render
-from skylark.pipelines.jobs.running import Tally, distance, plain_error
+from skylark.pipelines.jobs.running import Tally, distance, is_late_worker, plain_error
 from skylark.pipelines.jobs.session import check_java
 
 QUEUES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 1000), min_size=1)
@@ -57,6 +57,18 @@ def test_batches_are_counted_once() -> None:
     assert (tally.batches, tally.messages, tally.observed) == (2, {"q": 43}, {"q": {"rule0": 4}})
 
 
+def test_what_a_connect_server_tells_is_understood() -> None:
+    told = batch(0, 0, 10, 30)
+    del told["numInputRows"]
+    told["sources"] = [
+        {name: json.dumps(value) for name, value in source.items()} | {"numInputRows": 1}
+        for source in told["sources"]
+    ]
+    seen = Tally().take("q", told)
+    assert seen is not None
+    assert (seen.messages, seen.behind) == (20, 5)
+
+
 WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] boom
 Traceback (most recent call last):
   File "x.py", line 3, in write
@@ -73,6 +85,12 @@ def test_of_sparks_traces_the_sentence_is_left() -> None:
     assert plain_error(ours) is ours
     other = "Traceback\n  File\nZeroDivisionError: division by zero\n\tat org.apache.spark"
     assert "ZeroDivisionError: division by zero" in str(plain_error(RuntimeError(other)))
+
+
+def test_only_a_worker_that_started_late_is_started_again() -> None:
+    assert is_late_worker(RuntimeError("[STREAM_FAILED] ... Python worker failed to connect back."))
+    assert not is_late_worker(RuntimeError(WRAPPED))
+    assert not is_late_worker(None)
 
 
 @pytest.mark.parametrize(

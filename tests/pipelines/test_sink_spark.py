@@ -12,6 +12,7 @@ import pytest
 
 from skylark.model.message import StoredMessage
 from skylark.pipelines.dedup import SeenKeys
+from skylark.pipelines.jobs import running
 from tests.pipelines.messages import stored
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -118,31 +119,25 @@ def check_once_by_key(messages: list[StoredMessage], numbers: range) -> int:
 def test_a_replayed_batch_of_a_stream_has_the_same_keys(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
 ) -> None:
-    source, checkpoint = f"{topic}_in", tmp_path / "checkpoint"
+    source, commits = f"{topic}_in", tmp_path / "checkpoints" / "copy" / "commits"
     shared_cluster.create_topic(source, 2)
     shared_cluster.create_topic(topic)
 
     def run() -> None:
-        df = spark.readStream.format("rocketmq").options(
-            **shared_cluster.options(source, startingOffsets="earliest")
+        options = shared_cluster.options(source, startingOffsets="earliest")
+        df = spark.readStream.format("rocketmq").options(**options).load()
+        writer = df.writeStream.format("rocketmq").options(
+            namesrv=shared_cluster.namesrv, topic=topic, exactlyOnce="keys"
         )
-        query = (
-            df.load()
-            .writeStream.format("rocketmq")
-            .options(namesrv=shared_cluster.namesrv, topic=topic, exactlyOnce="keys")
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        running.run("copy", {"copy": writer}, state=tmp_path, once=True, trigger="1s")
 
     shared_cluster.send(source, [b"%d" % number for number in range(500)], 0)
     shared_cluster.send(source, [b"%d" % number for number in range(500, 1000)], 1)
     run()
     assert check_once_by_key(stored(shared_cluster, topic), range(1000)) == 0
-    last = max((path for path in (checkpoint / "commits").glob("[0-9]*")), key=lambda path: int(path.name))
+    last = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
-    (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
     shared_cluster.send(source, [b"%d" % number for number in range(1000, 1200)], 0)
     run()
     assert check_once_by_key(stored(shared_cluster, topic), range(1200)) == 1000

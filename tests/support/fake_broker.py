@@ -77,6 +77,7 @@ class FakeBroker:
         self.answers: dict[int, Answers] = {}
         self.queues: dict[str, int] = {"T": 1}
         self.replicas: dict[int, str] = {}
+        self.filter_servers: dict[str, list[str]] = {}
         self.records: dict[tuple[str, int], list[bytes]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: list[str] = []
@@ -105,6 +106,7 @@ class FakeBroker:
         route = TopicRouteData(
             broker_datas=[BrokerData(BROKER, "c", {0: self.address, **self.replicas})],
             queue_datas=[QueueData(BROKER, count, count, 6)],
+            filter_server_table=self.filter_servers,
         )
         return command.reply(body=encode_body(route))
 

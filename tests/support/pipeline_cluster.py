@@ -23,6 +23,7 @@ SETTINGS: dict[str, str | int] = {
     "brokerName": BROKER,
     "registerNameServerPeriod": 1000,
     "flushIntervalConsumeQueue": 50,
+    "enablePropertyFilter": "true",
 }
 
 

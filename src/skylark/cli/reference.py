@@ -43,7 +43,8 @@ def commands(command: Any, path: tuple[str, ...] = ("skylark",)) -> Iterator[tup
 
 def sentences_and_examples(text: str) -> tuple[str, list[str]]:
     """The help of a command without its examples, and these."""
-    words, examples = [], []
+    words: list[str] = []
+    examples: list[str] = []
     seen = False
     for line in map(str.strip, text.splitlines()):
         if line.startswith(EXAMPLE_WORDS):

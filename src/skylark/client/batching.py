@@ -8,6 +8,7 @@ from typing import Any
 
 from skylark.client.preparing import Prepared
 from skylark.client.receipt import SendReceipt
+from skylark.client.replying import Reply
 from skylark.client.sender import Flight, Sender
 from skylark.errors import RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX, Message
@@ -101,6 +102,7 @@ class Accumulator:
             and message.deliver_at is None
             and message.deliver_after is None
             and not message.topic.startswith(RETRY_TOPIC_PREFIX)
+            and not isinstance(message, Reply)
         )
 
     def add(self, prepared: Prepared, queue: MessageQueue | None) -> asyncio.Future[SendReceipt]:

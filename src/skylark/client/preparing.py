@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -13,6 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from skylark.client.namespace import with_namespace
+from skylark.client.replying import Reply
 from skylark.errors import BadMessage, BadName, MessageTooLarge
 from skylark.model.body import compress
 from skylark.model.message import (
@@ -65,6 +66,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     unique_key: str
     reconsume_times: int = 0  # of messages that a consumer sends back by itself
     max_reconsume_times: int | None = None
+    is_reply: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,25 @@ class Preparation:
     group: str
     next_unique_key: Callable[[], str]
 
-    def prepare(self, message: Message, *, is_member: bool = False, is_half: bool = False) -> Prepared:
+    def prepare(
+        self,
+        message: Message,
+        *,
+        is_member: bool = False,
+        is_half: bool = False,
+        system: Sequence[tuple[str, str]] = (),
+    ) -> Prepared:
         """Return what is sent of a message; nothing of a batch (`is_member`) is compressed.
+
+        `system` are properties that the application may not set itself.
 
         Raises BadMessage, BadName, MessageTooLarge, BadBody if its codec is not installed.
         """
         topic = with_namespace(self.namespace, message.topic) if self.namespace else message.topic
+        if isinstance(message, Reply):
+            if is_member or is_half or system:
+                raise BadMessage(message.topic, "a reply goes by itself, with send")
+            topic, system = message.topic, message.system_properties()
         fault = _topic_fault(topic)
         if fault is not None:
             raise BadName("topic", topic, fault)
@@ -99,17 +114,21 @@ class Preparation:
         if is_half:
             sys_flag |= SystemFlag.TRANSACTION_PREPARED
         unique_key = self.next_unique_key()
-        properties = self._properties(message, unique_key, is_half=is_half)
-        return Prepared(message, topic, body, sys_flag, properties, unique_key)
+        if is_half:
+            system = [(PROPERTY_TRANSACTION, "true"), (PROPERTY_PRODUCER_GROUP, self.group)]
+        properties = self._properties(message, unique_key, system)
+        return Prepared(
+            message, topic, body, sys_flag, properties, unique_key, is_reply=isinstance(message, Reply)
+        )
 
-    def _properties(self, message: Message, unique_key: str, *, is_half: bool) -> str:
+    def _properties(self, message: Message, unique_key: str, system: Sequence[tuple[str, str]]) -> str:
         """Return the property text: the application's first, as nobody may hide one of the system's."""
         keys = message.keys
         if not isinstance(keys, str):
             keys = " ".join(keys)
         tags = message.tags or ""
         if (
-            is_half
+            system
             or self.namespace
             or message.properties
             or message.delay_level
@@ -118,7 +137,7 @@ class Preparation:
             or message.sharding_key is not None
             or message.flag not in _FLAG_RANGE
         ):
-            rest = self._rare_properties(message, is_half=is_half)
+            rest = self._rare_properties(message, system)
         else:
             rest = ""
         # What can be printed holds no separators; what cannot is looked at closely.
@@ -134,11 +153,9 @@ class Preparation:
             _check_bytes(message.topic, text)
         return text
 
-    def _rare_properties(self, message: Message, *, is_half: bool) -> str:
+    def _rare_properties(self, message: Message, system: Sequence[tuple[str, str]]) -> str:
         """Return the text of what most messages do not have."""
-        pairs = _own_properties(message) + _special_properties(message)
-        if is_half:
-            pairs += [(PROPERTY_TRANSACTION, "true"), (PROPERTY_PRODUCER_GROUP, self.group)]
+        pairs = [*_own_properties(message), *_special_properties(message), *system]
         if self.namespace:
             pairs.append((PROPERTY_INSTANCE, self.namespace))
         if any(_UNSAFE.search(name + value) for name, value in pairs):

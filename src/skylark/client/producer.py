@@ -14,6 +14,9 @@ from skylark.client.hooks import SendHook
 from skylark.client.namespace import with_namespace, without_namespace
 from skylark.client.preparing import broker_of_handle, check_batch, check_group
 from skylark.client.receipt import SendReceipt
+from skylark.client.received import ReceivedMessage
+from skylark.client.replying import Reply
+from skylark.client.requesting import REQUEST_TIMEOUT_MS, Requests
 from skylark.client.routing import TopicRoute
 from skylark.client.selectors import Selector, by_hash
 from skylark.client.sender import Sender
@@ -22,6 +25,7 @@ from skylark.client.trace import TraceHook
 from skylark.errors import AlreadyStarted, BadMessage, ClientClosed
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue, ProducerData
+from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.send import RecallMessage
 from skylark.settings.client import ClientSettings, ProducerSettings, name_server_list
 
@@ -61,6 +65,7 @@ class Producer:
         self._hooks: list[SendHook] = []
         self._session: Session | None = None
         self._sender: Sender | None = None
+        self._requests: Requests | None = None
         self._accumulator: Accumulator | None = None
         self._trace: TraceHook | None = None
 
@@ -74,6 +79,7 @@ class Producer:
         self._birth = Birth()
         self._session = await join(self, self._client, self._name_servers)
         self._sender = Sender(self._session, self._group, self._settings)
+        self._requests = Requests(self._sender, self._session)
         for hook in self._hooks:
             self._sender.rules.hooks.add(hook)
         if self._settings.trace:
@@ -92,13 +98,14 @@ class Producer:
         if self._state != "RUNNING":
             return
         self._state = "SHUTDOWN_ALREADY"
-        assert self._session is not None and self._sender is not None
+        assert self._session is not None and self._sender is not None and self._requests is not None
         self._session.check_process()
         if self._accumulator is not None:
             self._accumulator.flush()
         stop_timeout_s = self._client.stop_timeout_ms / 1000
         try:
             await self._sender.close(stop_timeout_s)
+            self._requests.close()
             if self._trace is not None:
                 await self._trace.close(stop_timeout_s)
         finally:
@@ -174,7 +181,7 @@ class Producer:
         is wrong with the message; all else, as for `send`, is in the future.
         """
         sender = self._running()
-        if queue is not None or message.sharding_key is not None:
+        if queue is not None or message.sharding_key is not None or isinstance(message, Reply):
             queue, selector, argument = self.target(message, queue, selector, argument)
         gathering = self._accumulator
         if gathering is not None and timeout_ms is None and selector is None and gathering.takes(message):
@@ -229,6 +236,27 @@ class Producer:
             (sender.preparation.prepare(message),), queue=queue, selector=selector, argument=argument
         )
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for the reply of whoever consumes it (see `reply`).
+
+        `timeout_ms` is for all together. Raises NoReply if the message was sent but no reply came in time: it
+        may still be worked on, and a reply that comes later is dropped. Else as `send`.
+        """
+        self._running()
+        assert self._requests is not None
+        queue, selector, argument = self.target(message, queue, selector, argument)
+        return await self._requests.ask(
+            message, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
+        )
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be written to. Raises NoRoute, RemotingError."""
         sender = self._running()
@@ -258,6 +286,8 @@ class Producer:
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, argument: Any
     ) -> tuple[MessageQueue | None, Selector | None, Any]:
         """Return which queue, or which way to choose one, a message's sender means. Raises BadMessage."""
+        if isinstance(message, Reply):
+            return MessageQueue(message.topic, message.broker_name, 0), None, None
         if queue is None:
             if selector is None and message.sharding_key is not None:
                 return None, by_hash, message.sharding_key
@@ -307,4 +337,6 @@ class Producer:
         """Nothing to do: a producer owns no queues."""
 
     def handlers(self) -> Mapping[int, BrokerHandler]:
-        return {}
+        if self._requests is None:
+            return {}
+        return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.on_push}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -30,7 +31,7 @@ from skylark.client.routing import FoundBroker
 from skylark.client.session import Session
 from skylark.client.subscription import Subscription
 from skylark.client.tasks import Tasks
-from skylark.errors import BrokerError, BrokerUnknown, RocketMQError
+from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
@@ -199,14 +200,15 @@ class PullLoop:
         broker = await self._find_broker(queue)
         committed = self._offsets.get(queue) if self._clustering else 0
         commit = self._clustering and committed is not None and committed > 0 and not broker.is_slave
-        posted = settings.post_subscription
+        posted = settings.post_subscription and not subscription.by_class
+        address = self._filter_server(queue.topic, broker) if subscription.by_class else broker.address
         message = PullMessage(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=request.next_offset,
             max_msg_nums=settings.pull_batch_max,
-            sys_flag=pull_flags(commit=commit, subscription=posted),
+            sys_flag=pull_flags(commit=commit, subscription=posted, class_filter=subscription.by_class),
             commit_offset=-1 if committed is None else committed,
             suspend_timeout_ms=settings.hold_ms,
             sub_version=subscription.version,
@@ -216,7 +218,7 @@ class PullLoop:
             broker_name=queue.broker_name,
         )
         asked = time.monotonic()
-        result = await self._session.call(broker.address, message, timeout_ms=settings.pull_timeout_ms)
+        result = await self._session.call(address, message, timeout_ms=settings.pull_timeout_ms)
         self._suggested.note(queue, result.reply.suggest_which_broker_id)
         return self._take(request, subscription, result, (time.monotonic() - asked) * 1000)
 
@@ -227,6 +229,14 @@ class PullLoop:
         except BrokerUnknown:
             await self._session.refresh_route(queue.topic)
             return self._session.routes.readable(queue.broker_name, broker_id)
+
+    def _filter_server(self, topic: str, broker: FoundBroker) -> str:
+        """Return one of the filter servers of a broker. Raises NoRoute if it has none."""
+        route = self._session.routes.get(topic)
+        found = route.data.filter_server_table.get(broker.address) if route is not None else None
+        if not found:
+            raise NoRoute(topic, f"the broker at {broker.address} has no filter server for a filter class")
+        return random.choice(found)  # noqa: S311
 
     def _take(
         self, request: PullRequest, subscription: Subscription, result: PullResult, took_ms: float

@@ -11,7 +11,13 @@ from skylark.errors import RemoteProtocolError
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.pull import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from skylark.protocol.requests.pull import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
 from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
 
 
@@ -131,12 +137,20 @@ def start_offset(stored: int | None, consume_from: ConsumeFrom, topic: str) -> i
     return StartQuery.MAX_OFFSET
 
 
-def pull_flags(*, commit: bool, suspend: bool = True, subscription: bool = False, lite: bool = False) -> int:
-    """The system flag of a pull."""
+def pull_flags(
+    *,
+    commit: bool,
+    suspend: bool = True,
+    subscription: bool = False,
+    class_filter: bool = False,
+    lite: bool = False,
+) -> int:
+    """The system flag of a pull. Filter servers know the subscription: it is not sent to them."""
     return (
         (PULL_COMMIT_OFFSET if commit else 0)
         | (PULL_SUSPEND if suspend else 0)
-        | (PULL_SUBSCRIPTION if subscription else 0)
+        | (PULL_SUBSCRIPTION if subscription and not class_filter else 0)
+        | (PULL_CLASS_FILTER if class_filter else 0)
         | (PULL_LITE if lite else 0)
     )
 

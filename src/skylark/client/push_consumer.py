@@ -105,18 +105,27 @@ class PushConsumer:
     # --- What to consume, and with what ---
 
     def subscribe(
-        self, topic: str, expression: str = "*", listener: Listener | None = None, *, sql: str | None = None
+        self,
+        topic: str,
+        expression: str = "*",
+        listener: Listener | None = None,
+        *,
+        sql: str | None = None,
+        filter_class: str | None = None,
     ) -> Callable[[F], F]:
         """Consume a topic: all messages, those with tags (`a || b`), or those that an SQL92 condition takes.
 
         A listener given here, or the function that this decorates, gets the messages of this topic; without
-        either they go to the one that `listen` set. Before the start or while running.
+        either they go to the one that `listen` set. Before the start or while running. `filter_class` names a
+        class for clusters that still run filter servers; their messages are then pulled from those.
         Raises SettingsError for a topic or an expression that cannot be one.
         """
         wire_topic = with_namespace(self._client.namespace, topic)
         now_ms = self.clock.now_ms()
         if sql is not None:
             self.subscriptions[wire_topic] = subscribing.by_sql(wire_topic, sql, now_ms=now_ms)
+        elif filter_class is not None:
+            self.subscriptions[wire_topic] = subscribing.by_class(wire_topic, filter_class, now_ms=now_ms)
         else:
             self.subscriptions[wire_topic] = subscribing.by_tags(wire_topic, expression, now_ms=now_ms)
         if listener is not None:

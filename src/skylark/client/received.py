@@ -15,6 +15,7 @@ from skylark.model.message import (
     HOST_V6_MASK,
     KEY_SEPARATOR,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_REPLY_TO,
     SystemFlag,
     decode_properties,
     find_keys,
@@ -133,6 +134,11 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         return int(self.properties.get(PROPERTY_DELAY_LEVEL, 0))
 
     @property
+    def wants_reply(self) -> bool:
+        """Does its sender wait for a reply (see `reply`)?"""
+        return PROPERTY_REPLY_TO in self.properties
+
+    @property
     def born_host(self) -> str:
         return format_host(self.packed_born_host)
 
@@ -212,7 +218,7 @@ def decode_pull(
             if body_bytes and crc32(message.plain_body) != body_crc:
                 message.body_is_bad = True
             elif sys_flag & COMPRESSED:
-                _inflate(message)
+                inflate(message)
             if sys_flag & INNER_BATCH == INNER_BATCH and not message.body_is_bad:
                 messages[-1:] = _members(message)
     except (struct.error, IndexError) as error:
@@ -220,7 +226,8 @@ def decode_pull(
     return messages
 
 
-def _inflate(message: ReceivedMessage) -> None:
+def inflate(message: ReceivedMessage) -> None:
+    """Decompress the body; one that cannot be is bad."""
     try:
         message.plain_body = decompress(message.plain_body, message.sys_flag)
         message.sys_flag &= ~COMPRESSED

@@ -85,6 +85,7 @@ def same_route(one: TopicRouteData, other: TopicRouteData) -> bool:
         sorted(one.queue_datas, key=_broker_name) == sorted(other.queue_datas, key=_broker_name)
         and sorted(one.broker_datas, key=_broker_name) == sorted(other.broker_datas, key=_broker_name)
         and one.order_topic_conf == other.order_topic_conf
+        and one.filter_server_table == other.filter_server_table
     )
 
 

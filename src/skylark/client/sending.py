@@ -163,6 +163,7 @@ class SendRules:
                 reconsume_times=first.reconsume_times,
                 max_reconsume_times=first.max_reconsume_times,
                 is_batch=sending.is_batch,
+                is_reply=first.is_reply,
                 is_oneway=is_oneway,
             )
         except UnicodeEncodeError as error:

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from msgspec import field
 
 from skylark.client.forks import Birth
+from skylark.client.received import ReceivedMessage
 from skylark.client.routing import MASTER_ID, RouteTable, TopicRoute, limited
 from skylark.client.tasks import Tasks
 from skylark.errors import (
@@ -108,6 +109,7 @@ class Session:
             on_open=self._on_open,
             connect_timeout_s=settings.connect_timeout_ms / 1000,
         )
+        self.awaited_replies: dict[str, asyncio.Future[ReceivedMessage]] = {}  # by correlation id
         self._name_servers = random.sample(name_servers, len(name_servers))
         self._members: dict[tuple[str, str], Member] = {}
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}

@@ -28,6 +28,7 @@ class Subscription:
     expression_type: str
     version: int
     tags: frozenset[bytes] = frozenset()
+    by_class: bool = False  # the expression names a class that filter servers have
 
     @property
     def is_tag_type(self) -> bool:
@@ -54,6 +55,7 @@ class Subscription:
             tags_set=tags,
             code_set=[java_hash(tag) for tag in tags],
             sub_version=self.version,
+            class_filter_mode=self.by_class,
         )
 
 
@@ -77,6 +79,14 @@ def by_sql(topic: str, expression: str, *, now_ms: int) -> Subscription:
     if not expression.strip():
         raise SettingsError(f"subscription of {topic}", "an SQL92 expression cannot be empty")
     return Subscription(topic, expression, SQL92, now_ms)
+
+
+def by_class(topic: str, name: str, *, now_ms: int) -> Subscription:
+    """A class that filter servers have, for clusters that still run some. Raises SettingsError."""
+    _check(topic)
+    if not name.strip():
+        raise SettingsError(f"subscription of {topic}", "the name of a filter class cannot be empty")
+    return Subscription(topic, name, TAG, now_ms, by_class=True)
 
 
 def _check(topic: str) -> None:

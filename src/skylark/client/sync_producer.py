@@ -17,6 +17,9 @@ from skylark.client.hooks import SendHook
 from skylark.client.preparing import Prepared, check_batch
 from skylark.client.producer import Producer as AsyncProducer
 from skylark.client.receipt import SendReceipt
+from skylark.client.received import ReceivedMessage
+from skylark.client.replying import Reply
+from skylark.client.requesting import REQUEST_TIMEOUT_MS
 from skylark.client.selectors import Selector
 from skylark.client.sender import Flight, Sender
 from skylark.client.sync import BlockingFace
@@ -159,7 +162,7 @@ class Producer(BlockingFace[AsyncProducer]):
                 )
             )
         direct = self._direct or self._connect()
-        if queue is not None or message.sharding_key is not None:
+        if queue is not None or message.sharding_key is not None or isinstance(message, Reply):
             queue, selector, argument = self._inner.target(message, queue, selector, argument)
         prepared = direct.sender.preparation.prepare(message)
         return direct.send(
@@ -260,6 +263,42 @@ class Producer(BlockingFace[AsyncProducer]):
         queue, selector, argument = self._inner.target(message, queue, selector, argument)
         prepared = direct.sender.preparation.prepare(message)
         direct.send_oneway((prepared,), queue=queue, selector=selector, argument=argument)
+
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for the reply of whoever consumes it (see `reply`).
+
+        `timeout_ms` is for all together. Raises NoReply if the message was sent but no reply came in time: it
+        may still be worked on, and a reply that comes later is dropped. Else as `send`.
+        """
+        return self._wait(
+            self._inner.request(
+                message, timeout_ms=timeout_ms, queue=queue, selector=selector, argument=argument
+            )
+        )
+
+    def submit_request(
+        self,
+        message: Message,
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+    ) -> concurrent.futures.Future[ReceivedMessage]:
+        """As `request`, but return the future of the reply. All that `request` raises is in it."""
+        return self._submit(
+            self._inner.request(
+                message, timeout_ms=timeout_ms, queue=queue, selector=selector, argument=argument
+            )
+        )
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be written to. Raises NoRoute, RemotingError."""

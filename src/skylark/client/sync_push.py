@@ -64,21 +64,28 @@ class PushConsumer(BlockingFace[AsyncPushConsumer]):
     # --- What to consume, and with what ---
 
     def subscribe(
-        self, topic: str, expression: str = "*", listener: Listener | None = None, *, sql: str | None = None
+        self,
+        topic: str,
+        expression: str = "*",
+        listener: Listener | None = None,
+        *,
+        sql: str | None = None,
+        filter_class: str | None = None,
     ) -> Callable[[F], F]:
         """Consume a topic: all messages, those with tags (`a || b`), or those that an SQL92 condition takes.
 
         A listener given here, or the function that this decorates, gets the messages of this topic; without
-        either they go to the one that `listen` set. Before the start or while running.
+        either they go to the one that `listen` set. Before the start or while running. `filter_class` names a
+        class for clusters that still run filter servers; their messages are then pulled from those.
         Raises SettingsError for a topic or an expression that cannot be one.
         """
 
         async def subscribe() -> Callable[[F], F]:
-            return self._inner.subscribe(topic, expression, listener, sql=sql)
+            return self._inner.subscribe(topic, expression, listener, sql=sql, filter_class=filter_class)
 
         if self._thread is not None:
             return self._wait(subscribe())
-        return self._inner.subscribe(topic, expression, listener, sql=sql)
+        return self._inner.subscribe(topic, expression, listener, sql=sql, filter_class=filter_class)
 
     def unsubscribe(self, topic: str) -> None:
         """Consume a topic no more: its queues are given up in the next round."""

@@ -66,13 +66,18 @@ assert {flags: kind.itemsize for flags, kind in HEAD_TYPES.items()} == {
 def record_starts(data: bytes | memoryview) -> Ints:
     """Where the records of a pull's answer begin. Raises CorruptRecord when a size leads out of it."""
     starts: list[int] = []
-    position, end, size_at = 0, len(data), _SIZE.unpack_from
-    while position < end:
-        starts.append(position)
-        size = size_at(data, position)[0] if end - position >= _SIZE.size else 0
-        if size < RECORD_BYTES_MIN:
-            raise CorruptRecord(physical_offset=-1, reason=f"size {size} at byte {position} of an answer")
-        position += size
+    add, size_at = starts.append, _SIZE.unpack_from
+    position, end = 0, len(data)
+    try:
+        while position < end:
+            add(position)
+            (size,) = size_at(data, position)
+            if size < RECORD_BYTES_MIN:
+                reason = f"size {size} at byte {position} of an answer"
+                raise CorruptRecord(physical_offset=-1, reason=reason)
+            position += size
+    except struct.error:
+        position = -1
     if position != end:
         raise CorruptRecord(physical_offset=-1, reason="an answer's last record is cut short")
     return np.array(starts, np.int64)

@@ -20,7 +20,7 @@ def _text(value: str) -> bytes:
 
 
 class SendTemplate:
-    """The frames of sends by one group to one queue, with the short names of 310 and 320.
+    """The frames of sends by one group to one queue, with the short names of 310, 320 and 325.
 
     `default_topic` and `default_queues` tell the broker how to create a topic that does not exist yet.
     """
@@ -55,11 +55,13 @@ class SendTemplate:
         reconsume_times: int = 0,
         max_reconsume_times: int | None = None,
         is_batch: bool = False,
+        is_reply: bool = False,
         is_oneway: bool = False,
     ) -> tuple[bytes, Buffer]:
         """Return head and body of one request. Raises UnicodeEncodeError for a text with lone surrogates."""
+        code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
         header = self._header % (
-            RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else code,
             sys_flag,
             born_ms,
             flag,

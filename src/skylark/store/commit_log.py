@@ -164,9 +164,6 @@ class CommitLog:
         ready, self._ready = self._ready, None
         if ready is None or ready.path != self.files.path(start):
             ready = self._disk.create(self.files.path(start), self.file_bytes)
-            # Where there is no room for that much, the write tells.
-            with suppress(DiskFull, OSError):
-                ready.allocate(0, min(ALLOCATION_BYTES, self.file_bytes))
         self._open[start] = ready
         self.files.starts.append(start)
         self.unsynced_names = True

@@ -6,42 +6,31 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from skylark.broker import monitor
-from skylark.broker.monitor import Monitor, most
+from skylark.broker import collector
+from skylark.broker.clients import Client
+from skylark.broker.collector import most, settled
+from skylark.broker.monitor import Monitor
 from skylark.broker.stats import Counter
+from skylark.metrics import METRICS, markdown
+from skylark.model import names
+from skylark.protocol.bodies import ConsumerData, TopicConfig
 from skylark.settings import BrokerRole
 from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import message
 from tests.unit.broker.handlers.rig import Rig, rigged
 
-NAMES = {
-    "rocketmq_broker_permission",
-    "rocketmq_consumer_group_number",
-    "rocketmq_messages_in",
-    "rocketmq_messages_out",
-    "rocketmq_throughput_in",
-    "rocketmq_throughput_out",
-    "rocketmq_topic_number",
-    "skylark_held_pulls",
-    "skylark_log_appended_offset",
-    "skylark_log_flushed_offset",
-    "skylark_log_min_offset",
-    "skylark_messages_refused",
-    "skylark_open_transactions",
-    "skylark_timed_messages",
-}
-OF_A_MASTER = {"skylark_slave_lag_bytes", "skylark_slave_lag_seconds", "skylark_slaves"}
-OF_A_SLAVE = {
-    "skylark_master_connected",
-    "skylark_master_connections",
-    "skylark_master_lag_bytes",
-    "skylark_master_lag_seconds",
-}
-LABELS = ("topic", "consumer_group")
+ROOT = Path(__file__).parents[3]
+OF_A_MASTER = {name for name, spec in METRICS.items() if spec.text.endswith("Of a master.")}
+OF_A_SLAVE = {name for name, spec in METRICS.items() if spec.text.endswith("Of a slave.")}
+COMMON = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
+Found = dict[str, dict[tuple[str, ...], float]]
 
 
 class Watched:
@@ -60,17 +49,23 @@ class Watched:
             with error:
                 return error.code, error.read().decode()
 
-    def metrics(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """By name and labels: the values."""
+    def metrics(self) -> Found:
+        """By name and the values of a metric's own labels: the values. Names and labels are as described."""
         status, text = self.get("/metrics")
         assert status == 200
-        return {
-            family.name: {
-                tuple(sample.labels[name] for name in LABELS if name in sample.labels): sample.value
-                for sample in family.samples
-            }
-            for family in text_string_to_metric_families(text)
-        }
+        found: Found = {}
+        for family in text_string_to_metric_families(text):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            spec = METRICS[name]
+            assert family.type == spec.kind
+            common = COMMON if name.startswith("rocketmq_") else {}
+            values = found[name] = {}
+            for sample in family.samples:
+                assert sample.name == name
+                assert {**sample.labels, **common} == sample.labels
+                assert set(sample.labels) == {*common, *spec.labels}
+                values[tuple(sample.labels[label] for label in spec.labels)] = sample.value
+        return found
 
 
 @pytest.fixture
@@ -81,10 +76,10 @@ async def watched() -> AsyncIterator[Watched]:
         made.monitor.stop()
 
 
-async def test_the_names_of_all_metrics(watched: Watched) -> None:
-    assert set(watched.metrics()) == NAMES | OF_A_MASTER
+async def test_all_metrics_are_there_and_no_others(watched: Watched) -> None:
+    assert set(watched.metrics()) == set(METRICS) - OF_A_SLAVE
     watched.rig.broker.role.kind = BrokerRole.SLAVE
-    assert set(watched.metrics()) == NAMES | OF_A_SLAVE
+    assert set(watched.metrics()) == set(METRICS) - OF_A_MASTER
 
 
 async def test_metrics_are_what_the_broker_holds(watched: Watched) -> None:
@@ -92,31 +87,172 @@ async def test_metrics_are_what_the_broker_holds(watched: Watched) -> None:
     results = [watched.rig.put(topic) for topic in ("A", "A", "B")]
     broker.stats.count_puts(results)
     broker.stats.count_gets("A", "G", 5, 500)
+    broker.stats.count_send_back("A", "G")
     found = watched.metrics()
-    assert found["rocketmq_messages_in"] == {("A",): 2, ("B",): 1}
-    assert found["rocketmq_throughput_in"]["B",] == results[2].size
-    assert found["rocketmq_messages_out"] == {("A", "G"): 5}
-    assert found["rocketmq_throughput_out"] == {("A", "G"): 500}
+    assert found["rocketmq_messages_in_total"] == {
+        ("A", "unspecified", "false"): 2,
+        ("B", "unspecified", "false"): 1,
+    }
+    assert found["rocketmq_throughput_in_total"]["B", "unspecified", "false"] == results[2].size
+    assert found["rocketmq_messages_out_total"] == {("A", "G", "false", "false"): 5}
+    assert found["rocketmq_throughput_out_total"] == {("A", "G", "false", "false"): 500}
+    assert found["skylark_messages_sent_back_total"] == {("A", "G"): 1}
     assert found["rocketmq_topic_number"][()] == len(broker.topics)
     assert found["rocketmq_consumer_group_number"][()] == len(broker.groups)
     assert found["rocketmq_broker_permission"][()] == 6
-    assert found["skylark_log_appended_offset"][()] == broker.store.appended_offset > 0
+
+
+async def test_labels_say_what_kind_of_topic_and_group_it_is(watched: Watched) -> None:
+    broker = watched.rig.broker
+    broker.topics.update(
+        TopicConfig(topic_name="F", attributes={"+message.type": "FIFO"}), now_ms=watched.rig.clock.now_ms()
+    )
+    for topic in ("F", "%DLQ%G", "SCHEDULE_TOPIC_XXXX"):
+        broker.stats.count_puts([watched.rig.append(message(topic, 0, b"x"))])
+    broker.stats.count_gets("%RETRY%G", "G", 1, 1)
+    broker.stats.count_gets("F", "CID_RMQ_SYS_TRANS", 1, 1)
+    found = watched.metrics()
+    assert set(found["rocketmq_messages_in_total"]) == {
+        ("F", "fifo", "false"),
+        ("%DLQ%G", "unspecified", "false"),
+        ("SCHEDULE_TOPIC_XXXX", "unspecified", "true"),
+    }
+    assert set(found["rocketmq_messages_out_total"]) == {
+        ("%RETRY%G", "G", "false", "true"),
+        ("F", "CID_RMQ_SYS_TRANS", "true", "false"),
+    }
+    assert found["rocketmq_send_to_dlq_messages_total"] == {("G", "%DLQ%G", "false"): 1}
+
+
+async def test_storage_is_measured(watched: Watched) -> None:
+    store, disk = watched.rig.broker.store, ("local", "disk")
+    assert watched.metrics()["rocketmq_storage_message_reserve_time"] == {disk: 0}
+    watched.rig.put()
+    watched.rig.clock.advance(5000)
+    found = watched.metrics()
+    end = store.appended_offset
+    assert end > 0
+    assert found["rocketmq_storage_size"] == {disk: end}
+    assert found["rocketmq_storage_flush_behind_bytes"] == {disk: end}
+    assert found["rocketmq_storage_dispatch_behind_bytes"] == {disk: 0}
+    assert found["rocketmq_storage_message_reserve_time"] == {disk: 5000}
+    assert found["skylark_log_appended_offset"][()] == end
     assert found["skylark_log_flushed_offset"][()] == 0
-    broker.store.flush_log()
-    assert watched.metrics()["skylark_log_flushed_offset"][()] == broker.store.appended_offset
+    store.flush_log()
+    found = watched.metrics()
+    assert found["skylark_log_flushed_offset"][()] == end
+    assert found["rocketmq_storage_flush_behind_bytes"] == {disk: 0}
+
+
+async def test_lag_is_what_a_group_has_still_to_do(watched: Watched) -> None:
+    rig, offsets = watched.rig, watched.rig.broker.offsets
+    for queue_id in (0, 0, 0, 1):
+        rig.put("T", queue_id)
+        rig.clock.advance(1000)
+    offsets.commit("T", "G", 0, 1, now_ms=0)
+    offsets.note_pull("T", "G", 0, 2)
+    offsets.commit("T", "DONE", 0, 3, now_ms=0)
+    offsets.commit("T", "DONE", 1, 99, now_ms=0)
+    offsets.commit("GONE", "G", 0, 1, now_ms=0)
+    found = watched.metrics()
+    behind, done = ("T", "G", "false", "false"), ("T", "DONE", "false", "false")
+    assert found["rocketmq_consumer_lag_messages"] == {behind: 3, done: 0}
+    assert found["rocketmq_consumer_inflight_messages"] == {behind: 1, done: 0}
+    assert found["rocketmq_consumer_ready_messages"] == {behind: 2, done: 0}
+    assert found["rocketmq_consumer_lag_latency"] == {behind: 3000, done: 0}
+    assert found["rocketmq_consumer_queueing_latency"] == {behind: 2000, done: 0}
+
+
+async def test_only_the_slowest_groups_have_series_and_ages(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "SERIES_MAX", 3)
+    monkeypatch.setattr(collector, "AGES_MAX", 8)  # the queues of two pairs
+    for _ in range(10):
+        watched.rig.put("T", 0)
+    for number in range(10):
+        watched.rig.broker.offsets.commit("T", f"G{number}", 0, number, now_ms=0)
+    found = watched.metrics()
+    assert [key[1] for key in found["rocketmq_consumer_lag_messages"]] == ["G0", "G1", "G2"]
+    assert [key[1] for key in found["rocketmq_consumer_lag_latency"]] == ["G0", "G1"]
+
+
+async def test_what_cannot_be_read_has_no_age(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    watched.rig.put("T", 0)
+    watched.rig.broker.offsets.commit("T", "G", 0, 0, now_ms=0)
+    monkeypatch.setattr(watched.rig.broker.store, "store_timestamp", fail)
+    found = watched.metrics()
+    assert found["rocketmq_consumer_lag_messages"] == {("T", "G", "false", "false"): 1}
+    assert found["rocketmq_consumer_lag_latency"] == {("T", "G", "false", "false"): 0}
+
+
+async def test_connections_are_counted_by_kind(watched: Watched) -> None:
+    rig = watched.rig
+    for client_id in ("1", "2"):
+        client = Client(rig.connect().peer, client_id, "JAVA", 479)
+        rig.broker.producers.register("P", client, now=0.0)
+    rig.broker.groups.find("G", now_ms=0)
+    data = ConsumerData(group_name="G", message_model="CLUSTERING")
+    rig.broker.consumers.register(Client(rig.client.peer, "3", "PYTHON", 479), data, notify=False, now=0.0)
+    found = watched.metrics()
+    assert found["rocketmq_producer_connections"] == {("JAVA", "479", "remoting"): 2}
+    assert found["rocketmq_consumer_connections"] == {
+        ("PYTHON", "479", "remoting", "G", "clustering", "false"): 1
+    }
+
+
+async def test_timed_and_half_messages_are_counted(watched: Watched) -> None:
+    broker = watched.rig.broker
+    broker.timers.load_metrics(b'{"timingCount":{"T":{"count":2,"timeStamp":1}}}')
+    watched.rig.append(message(names.HALF_TOPIC, 0, b"x"))
+    found = watched.metrics()
+    assert found["rocketmq_timing_messages"] == {("T",): 2}
+    assert found["rocketmq_half_messages"] == {(): 1}
+    assert found["rocketmq_timer_enqueue_lag"] == {(): 0}
+
+
+def test_a_table_that_grows_is_read_again() -> None:
+    table = {number: number for number in range(3)}
+    added = iter(range(10, 12))
+
+    def read() -> list[int]:
+        copy = []
+        for key in table:
+            copy.append(key)
+            if (number := next(added, None)) is not None:
+                table[number] = number
+        return copy
+
+    assert settled(read) == [0, 1, 2, 10, 11]
+
+
+def test_a_table_that_never_settles_is_an_error() -> None:
+    def read() -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with pytest.raises(RuntimeError):
+        settled(read)
+
+
+def test_the_reference_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    assert page == markdown(), "run: python -m skylark.metrics > docs/reference/metrics.md"
 
 
 async def test_labels_may_hold_anything(watched: Watched) -> None:
     watched.rig.broker.stats.count_gets('to"pic\\\n', "gröup", 1, 1)
-    assert watched.metrics()["rocketmq_messages_out"] == {('to"pic\\\n', "gröup"): 1}
+    assert watched.metrics()["rocketmq_messages_out_total"] == {('to"pic\\\n', "gröup", "false", "false"): 1}
 
 
 async def test_only_the_busiest_topics_have_series(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "SERIES_MAX", 3)
+    monkeypatch.setattr(collector, "SERIES_MAX", 3)
     for number in range(10):
         watched.rig.broker.stats.count_gets(f"T{number}", "G", number, 1)
-    found = watched.metrics()["rocketmq_messages_out"]
-    assert set(found) == {("T7", "G"), ("T8", "G"), ("T9", "G")}
+    found = watched.metrics()["rocketmq_messages_out_total"]
+    assert {key[0] for key in found} == {"T7", "T8", "T9"}
 
 
 def test_the_busiest_of_few_are_all() -> None:
@@ -130,15 +266,28 @@ async def test_health_says_why_nothing_can_be_stored(watched: Watched) -> None:
     assert isinstance(disk, SimulatedDisk)
     disk.used = 0.95
     watched.rig.broker.store.housekeeper.clean()
-    assert watched.get("/health") == (503, "disk of /store is too full\n")
+    assert watched.get("/health") == watched.get("/ready") == (503, "disk of /store is too full\n")
+    assert watched.metrics()["skylark_store_writable"][()] == 0
     disk.used = 0.1
     watched.rig.broker.store.housekeeper.clean()
     assert watched.get("/health") == (200, "ok\n")
 
 
+async def test_a_broker_is_ready_when_it_does_its_work(watched: Watched) -> None:
+    broker = watched.rig.broker
+    assert watched.get("/ready") == (200, "ok\n")
+    broker.live.current = replace(broker.live.current, permission=0)
+    assert watched.get("/health") == (200, "ok\n")
+    assert watched.get("/ready") == (503, "its permission is neither to be read nor to be written\n")
+    broker.role.kind = BrokerRole.SLAVE
+    assert watched.get("/ready") == (503, "not connected to its master\n")
+    broker.slave_status.sees_master = True
+    assert watched.get("/ready") == (200, "ok\n")
+
+
 async def test_other_pages_are_not_there(watched: Watched) -> None:
     for path in ("/", "/metricsx", "/../etc/passwd"):
-        assert watched.get(path) == (404, "there are /metrics and /health\n")
+        assert watched.get(path) == (404, "there are /metrics, /health and /ready\n")
 
 
 async def test_a_port_that_is_taken_is_done_without(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from skylark import __version__
 from skylark.cli import main, store
 from skylark.cli.main import app
+from skylark.errors import ConnectFailed
 
 
 def test_version() -> None:
@@ -42,12 +44,41 @@ def test_without_arguments_help_is_shown() -> None:
     assert "Usage" in CliRunner().invoke(app, []).output
 
 
-def test_help_does_not_wait_for_the_store() -> None:
-    code = "import sys, skylark.cli.main; print([name for name in sys.modules if 'skylark.store' in name])"
+HEAVY = (
+    *(
+        f"skylark.{part}"
+        for part in ("store", "broker", "namesrv", "client", "admin", "remoting", "protocol")
+    ),
+    *(f"skylark.{part}" for part in ("settings", "pipelines", "torture", "embedded", "demo")),
+    *("lark", "pyspark", "pyarrow", "numpy", "pandas", "uvloop", "prometheus_client", "rich.progress"),
+)
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    code = (
+        "import sys, skylark.cli.main, typer.main; typer.main.get_command(skylark.cli.main.app);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_an_error_has_a_hint_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectFailed("127.0.0.1:9876", "refused\nSee the FAQ")
+
+    monkeypatch.setattr(store, "open_reader", refuse)
+    result = CliRunner().invoke(app, ["store", "info", "somewhere"])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        "skylark: cannot connect to 127.0.0.1:9876: refused See the FAQ",
+        "  hint: is it running? `skylark serve` starts servers here; `skylark doctor` looks for faults",
+    ]
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)  # it would outlive the test
+    debugged = CliRunner().invoke(app, ["--debug", "store", "info", "somewhere"])
+    assert isinstance(debugged.exception, ConnectFailed)
 
 
 def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:

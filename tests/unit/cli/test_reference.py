@@ -30,9 +30,7 @@ def test_every_command_has_a_sentence_and_an_example_that_is_possible(name: str)
     assert text.partition("\n")[0].rstrip().endswith((".", ":")) or "." in text
     assert examples, f"{name} has no example"
     for example in examples:
-        for part in re.split(r" \| | && | > ", example):
-            if part.startswith("skylark"):
-                check_command_line(part)
+        check_line(example)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in LEAVES if not WITHOUT_JSON.fullmatch(name)))
@@ -40,9 +38,19 @@ def test_every_command_prints_json(name: str) -> None:
     assert any("--json" in param.opts for param in LEAVES[name].params)
 
 
-def check_command_line(line: str) -> None:
-    """That its command is there, and all its options."""
-    words = shlex.split(line.replace("…", "x"))
+def check_line(line: str) -> None:
+    """That each command on a line is there, and all its options."""
+    words: list[str] = []
+    for word in [*shlex.split(line), "|"]:
+        if word not in ("|", "&&", ">"):
+            words.append(word)
+            continue
+        if words[:1] == ["skylark"]:
+            check_command(words)
+        words = []
+
+
+def check_command(words: list[str]) -> None:
     name, command = "skylark", root()
     options: set[str] = set()
     for word in words[1:]:
@@ -52,7 +60,7 @@ def check_command_line(line: str) -> None:
             break
         name, command = f"{name} {word}", found
     options |= {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
-    assert name in ALL, f"there is no command {line!r}"
+    assert name in ALL, f"there is no command {words}"
     for word in words[1:]:
         if re.fullmatch(r"--?[a-zA-Z][\w-]*", word):
             assert word in options, f"{name} has no option {word}"
@@ -63,17 +71,20 @@ def test_the_page_for_people_who_know_mqadmin_names_commands_that_there_are() ->
     lines = re.findall(r"`(skylark [a-z][^`]*)`", page) + re.findall(r"^(skylark .*)$", page, re.MULTILINE)
     assert len(lines) > 40
     for line in lines:
-        check_command_line(line)
+        check_line(line)
 
 
-DAILY = """updateTopic updateTopicPerm deleteTopic topicList topicRoute topicStatus topicClusterList updateOrderConf
-    allocateMQ statsAll updateSubGroup deleteSubGroup getConsumerConfig setConsumeMode consumerProgress
-    consumerConnection consumerStatus producerConnection producer resetOffsetByTime skipAccumulatedMessage
-    cloneGroupOffset queryMsgById queryMsgByKey queryMsgByUniqueKey queryMsgByOffset queryMsgTraceById printMsg
-    printMsgByQueue consumeMessage sendMessage checkMsgSendRT DecodeMessageId queryCq clusterList clusterRT
-    brokerStatus brokerConsumeStats getBrokerConfig updateBrokerConfig cleanExpiredCQ cleanUnusedTopic
+DAILY = """
+    updateTopic updateTopicPerm deleteTopic topicList topicRoute topicStatus topicClusterList
+    updateOrderConf allocateMQ statsAll updateSubGroup deleteSubGroup getConsumerConfig
+    setConsumeMode consumerProgress consumerConnection consumerStatus producerConnection producer
+    resetOffsetByTime skipAccumulatedMessage cloneGroupOffset queryMsgById queryMsgByKey
+    queryMsgByUniqueKey queryMsgByOffset queryMsgTraceById printMsg printMsgByQueue consumeMessage
+    sendMessage checkMsgSendRT DecodeMessageId queryCq clusterList clusterRT brokerStatus
+    brokerConsumeStats getBrokerConfig updateBrokerConfig cleanExpiredCQ cleanUnusedTopic
     deleteExpiredCommitLog wipeWritePerm addWritePerm haStatus getNamesrvConfig updateNamesrvConfig
-    updateKvConfig deleteKvConfig""".split()
+    updateKvConfig deleteKvConfig
+""".split()
 
 
 @pytest.mark.parametrize("name", DAILY)

@@ -49,5 +49,5 @@ def test_durations(number: int, unit: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "-5s", "five", "5 s"])
 def test_what_is_no_duration_is_said(text: str) -> None:
-    with pytest.raises(Mistake, match="--delay .* is no duration such as 10s"):
+    with pytest.raises(Mistake, match=r"--delay .* is no duration such as 10s"):
         parse_duration_ms(text, "--delay")

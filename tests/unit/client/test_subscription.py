@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.client.received import decode_pull
-from skylark.client.subscription import by_sql, by_tags
+from skylark.client.subscription import by_class, by_sql, by_tags
 from skylark.errors import SettingsError
 from skylark.model.java import java_hash
 from tests.unit.client.messages import QUEUE, record
@@ -44,6 +44,13 @@ def test_sql() -> None:
 def test_expressions_without_a_tag_are_refused(expression: str) -> None:
     with pytest.raises(SettingsError, match="subscription of T"):
         by_tags("T", expression, now_ms=1)
+
+
+def test_a_filter_class() -> None:
+    data = by_class("T", "com.example.Filter", now_ms=1).data()
+    assert (data.class_filter_mode, data.sub_string, data.tags_set) == (True, "com.example.Filter", [])
+    with pytest.raises(SettingsError, match="filter class cannot be empty"):
+        by_class("T", " ", now_ms=1)
 
 
 def test_other_mistakes() -> None:

@@ -8,7 +8,13 @@ from skylark.broker.refusals import SLAVE_REMARK, invalid_parameter, system_busy
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.broker.topics import describe
 from skylark.errors import RocketMQError
-from skylark.model.message import PutMessage, decode_properties, encode_properties, format_host
+from skylark.model.message import (
+    PROPERTY_REPLY_TO,
+    PutMessage,
+    decode_properties,
+    encode_properties,
+    format_host,
+)
 from skylark.model.record import offset_message_id
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
@@ -22,7 +28,6 @@ from skylark.store.placed import Placed
 
 log = logging.getLogger(__name__)
 
-PROPERTY_REPLY_TO = "REPLY_TO_CLIENT"
 PROPERTY_PUSH_TIME = "PUSH_REPLY_TIME"
 PUSH_TIMEOUT_S = 10.0
 """RocketMQ's; the client that asked has given up by then."""

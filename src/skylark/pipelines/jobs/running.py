@@ -27,6 +27,9 @@ POLL_INTERVAL_S = 0.2
 PROGRESS_WAIT_S = 2.0
 """Spark tells of the last batch up to a second after the query has ended."""
 
+START_ATTEMPTS_MAX = 4
+LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
+
 END_OF_DATA = "end of data"
 INTERRUPTED = "interrupted"
 
@@ -93,11 +96,14 @@ class Tally:
     def take(self, query: str, progress: Mapping[str, Any]) -> Progress | None:
         """Count a batch once; say where the query is."""
         batch = int(progress["batchId"])
-        rows = int(progress.get("numInputRows") or 0)
+        sources = progress.get("sources") or []
+        # A Connect server gives no total.
+        rows = int(
+            progress.get("numInputRows") or sum(int(each.get("numInputRows") or 0) for each in sources)
+        )
         if not self.is_new(query, batch) or not rows:
             return None
         self._seen[query] = batch
-        sources = progress.get("sources") or []
         read = sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources) or rows
         behind = [distance(each.get("endOffset"), each.get("latestOffset")) for each in sources]
         seconds = max(int(progress.get("batchDuration") or 0), 1) / 1000
@@ -105,7 +111,7 @@ class Tally:
         self.messages[query] = self.messages.get(query, 0) + read
         for metrics in (progress.get("observedMetrics") or {}).values():
             sums = self.observed.setdefault(query, {})
-            for name, number in metrics.items():
+            for name, number in metrics.items() if isinstance(metrics, Mapping) else ():
                 sums[name] = sums.get(name, 0) + int(number or 0)
         return Progress(
             query=query,
@@ -150,8 +156,15 @@ def run(
     rounds = [[name] for name in writers] if once else [list(writers)]
     is_stopped = False
     for names in rounds:
-        queries = {name: start(writers[name], name, state, once=once, trigger=trigger) for name in names}
-        is_stopped = _wait(queries, tally, watch, now_and_then)
+        for attempt in range(1, START_ATTEMPTS_MAX + 1):
+            queries = {name: start(writers[name], name, state, once=once, trigger=trigger) for name in names}
+            try:
+                is_stopped = _wait(queries, tally, watch, now_and_then)
+                break
+            except RocketMQError as error:
+                if attempt == START_ATTEMPTS_MAX or not is_late_worker(error.__cause__):
+                    raise
+                log.warning("starting again attempt=%d error=%s", attempt, error)
         if is_stopped:
             break
     first = next(iter(writers))
@@ -190,8 +203,13 @@ def _wait(
         _drain(queries, tally, watch)
     for query in () if is_stopped else queries.values():
         if (error := query.exception()) is not None:
-            raise plain_error(error)
+            raise plain_error(error) from error
     return is_stopped
+
+
+def is_late_worker(error: BaseException | None) -> bool:
+    """Spark gives a Python process ten seconds to start: on a busy machine that can be too short."""
+    return any(text in str(error) for text in LATE_WORKER)
 
 
 def _look(queries: Mapping[str, StreamingQuery], tally: Tally, watch: Watch | None) -> None:

@@ -1,0 +1,470 @@
+"""The commands that administer, send and follow, against real servers: what they print, change and refuse."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from skylark import Admin, ConsumeConcurrentlyStatus, Message, Producer, PushConsumer
+from skylark.cli.main import app
+from skylark.testing import EmbeddedServers
+
+TIMEOUT_S = 60
+TOPIC = "cli-orders"
+GROUP = "cli-billing"
+MESSAGES = 8
+
+
+class Commands:
+    """`run("topic", "list")` runs `skylark topic list`; neither terminal nor colours."""
+
+    def __init__(self, namesrv: str) -> None:
+        self.namesrv = namesrv
+
+    def invoke(self, *words: object, standard_input: str | bytes | None = None) -> Result:
+        environment = {"NAMESRV_ADDR": self.namesrv, "COLUMNS": "200"}
+        return CliRunner().invoke(app, [str(word) for word in words], input=standard_input, env=environment)
+
+    def __call__(self, *words: object, standard_input: str | bytes | None = None) -> str:
+        result = self.invoke(*words, standard_input=standard_input)
+        assert result.exit_code == 0, (words, result.output, result.exception)
+        return result.stdout
+
+    def rows(self, *words: object) -> list[list[str]]:
+        return [line.split("\t") for line in self(*words).splitlines()]
+
+    def json(self, *words: object) -> Any:
+        return json.loads(self(*words, "--json"))
+
+    def lines(self, *words: object) -> list[Any]:
+        return [json.loads(line) for line in self(*words, "--json").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[EmbeddedServers]:
+    """With a topic of two queues, eight messages in it, a group at its beginning, and traces."""
+    with EmbeddedServers(settings={"trace_topic": True}) as running:
+        with Admin(namesrv=running.namesrv) as admin:
+            admin.topics.create(TOPIC, queues=2)
+            admin.groups.create(GROUP)
+            with Producer("cli-shop", namesrv=running.namesrv) as producer:
+                queues = producer.queues(TOPIC)
+                for number in range(MESSAGES):
+                    message = Message.json(
+                        TOPIC,
+                        {"order": number},
+                        tags=("created", "paid")[number % 2],
+                        keys=[f"key-{number}"],
+                        properties={"amount": str(number)},
+                    )
+                    producer.send(message, queue=queues[number // 2 % 2])
+            admin.offsets.reset(GROUP, TOPIC, 0)
+        yield running
+
+
+@pytest.fixture
+def run(servers: EmbeddedServers, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    return Commands(servers.namesrv)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- What every listing prints, as lines and as JSON ---
+
+
+@pytest.mark.parametrize(
+    ("words", "columns", "row"),
+    [
+        (("topic", "list"), "topic brokers read_queues write_queues permission", {"topic": TOPIC}),
+        (
+            ("topic", "route", TOPIC),
+            "broker cluster read_queues write_queues permission id address",
+            {"id": 0},
+        ),
+        (("topic", "config", TOPIC), "broker read_queues write_queues permission ordered attributes", {}),
+        (("topic", "groups", TOPIC), "group lag", {"group": GROUP, "lag": MESSAGES}),
+        (("topic", "share", TOPIC, "a", "b"), "member broker queue", {"member": "b", "queue": 1}),
+        (("group", "list"), "group members topics lag out_per_s", {"group": GROUP, "lag": MESSAGES}),
+        (
+            ("group", "config", GROUP),
+            "broker enabled broadcast orderly retries retry_queues timeout_minutes",
+            {},
+        ),
+        (
+            ("group", "delay", GROUP, TOPIC),
+            "broker queue first_stored last_stored next_stored waiting_ms",
+            {"queue": 0},
+        ),
+        (("offset", "list", GROUP, TOPIC), "broker queue committed", {"queue": 1, "committed": 0}),
+        (("broker", "list"), "cluster broker id address", {"broker": "broker-a"}),
+        (
+            ("broker", "stats", "broker-a", "TOPIC_PUT_NUMS", TOPIC),
+            "last sum rate_per_s average",
+            {"last": "day"},
+        ),
+        (("broker", "timers", "broker-a"), "topic waiting changed", None),
+        (
+            ("cluster", "list"),
+            "cluster broker id address version in_per_s out_per_s in_today out_today disk oldest_message",
+            {"broker": "broker-a", "version": "V5_3_3"},
+        ),
+        (
+            ("cluster", "latency", "-n", "2"),
+            "cluster broker messages average_ms median_ms worst_ms",
+            {"messages": 2},
+        ),
+        (("namesrv", "config"), "name_server key value", {"key": "listenPort"}),
+        (("namesrv", "kv", "NOTHING"), "key value", None),
+        (("producer", "list"), "group client address language version brokers", None),
+        (("producer", "list", "nobody"), "group client address language version brokers", None),
+        (("dlq", "list"), "group letters waiting last", None),
+        (("dlq", "resend", GROUP, "--yes"), "id to_topic new_id outcome", None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_listing(run: Commands, words: tuple[str, ...], columns: str, row: dict[str, Any] | None) -> None:
+    head, *rows = run.rows(*words)
+    names = [name.replace("/", "_per_").replace(" ", "_") for name in head]
+    assert names == columns.split()
+    assert all(len(cells) == len(head) for cells in rows)
+    if row is None:
+        return
+    documents = run.json(*words)
+    assert any(row.items() <= document.items() for document in documents), documents
+    assert all(list(document) == columns.split() for document in documents)
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "count"),
+    [
+        (("topic", "status", TOPIC), {"topic": TOPIC, "messages": MESSAGES}, 2),
+        (("group", "status", GROUP), {"group": GROUP, "members": 0, "lag": MESSAGES}, 2),
+        (("broker", "progress", "broker-a"), {"broker": "broker-a"}, 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_listing_with_facts(
+    run: Commands, words: tuple[str, ...], facts: dict[str, Any], count: int
+) -> None:
+    document = run.json(*words)
+    assert facts.items() <= document.items()
+    assert len(document["queues"]) >= count
+    lines = run.rows(*words)
+    assert all([name, str(value)] in lines for name, value in facts.items())
+
+
+def test_settings_are_shown_and_changed(run: Commands) -> None:
+    assert "orderMessageEnable" in run("namesrv", "config", "--like", "ordermessage")
+    run("broker", "set", "fileReservedTime=47", "--broker", "broker-a")
+    assert run.json("broker", "config", "broker-a", "--like", "fileReserved") == {"fileReservedTime": "47"}
+    assert ["brokerVersionDesc", "V5_3_3"] in run.rows("broker", "status", "broker-a", "--like", "version")
+    run("namesrv", "put", "NS", "a", "b")
+    assert run.json("namesrv", "kv", "NS") == [{"key": "a", "value": "b"}]
+    run("namesrv", "delete", "NS", "a")
+    assert run.json("namesrv", "kv", "NS") == []
+
+
+def test_a_broker_is_drained_and_comes_back(run: Commands) -> None:
+    run("broker", "drain", "broker-a")
+    assert {row["permission"] for row in run.json("topic", "route", TOPIC)} == {"r"}
+    assert run.json("broker", "drain", "broker-a", "--undo")["writable"] is True
+    assert {row["permission"] for row in run.json("topic", "route", TOPIC)} == {"rw"}
+
+
+@pytest.mark.parametrize("what", ["queues", "topics", "log"])
+def test_a_broker_is_cleaned(run: Commands, what: str) -> None:
+    assert run.json("broker", "clean", what, "--yes") == {"cleaned": what, "where": "all brokers"}
+
+
+# --- The life of a topic, of a group ---
+
+
+def test_a_topic_is_made_changed_and_deleted(run: Commands) -> None:
+    assert run.json("topic", "create", "cli-life", "-q", "3") == {
+        "topic": "cli-life", "brokers": ["broker-a"], "created": True,
+    }  # fmt: skip
+    run("topic", "update", "cli-life", "--permission", "r", "--read-queues", "5")
+    [row] = run.json("topic", "config", "cli-life")
+    assert (row["read_queues"], row["write_queues"], row["permission"]) == (5, 3, "r")
+    assert "broker-a:3" in run("topic", "order", "cli-life", "broker-a:3")
+    assert run.json("topic", "order", "cli-life", "--remove")["order"] is None
+    assert "cli-life" in run("topic", "list")
+    run("topic", "delete", "cli-life", "--yes")
+    assert "cli-life" not in run("topic", "list", "--system")
+
+
+def test_a_group_is_made_changed_and_deleted(run: Commands) -> None:
+    run("group", "create", "cli-life", "--retries", "3")
+    run("group", "update", "cli-life", "--disabled")
+    [row] = run.json("group", "config", "cli-life")
+    assert (row["retries"], row["enabled"]) == (3, False)
+    assert run.json("group", "mode", "cli-life", TOPIC, "pop")["mode"] == "POP"
+    run("group", "delete", "cli-life", "--yes")
+    assert "cli-life" not in run("group", "list")
+    assert "TOOLS_CONSUMER" in run("group", "list", "--system")
+
+
+def test_a_group_is_moved(run: Commands) -> None:
+    def committed(group: str) -> list[int]:
+        return [row["committed"] for row in run.json("offset", "list", group, TOPIC)]
+
+    run("group", "create", "cli-moved")
+    run("offset", "reset", "cli-moved", TOPIC, "--to", "begin", "--yes")
+    assert committed("cli-moved") == [0, 0]
+    run("offset", "skip", "cli-moved", TOPIC, "--yes")
+    assert committed("cli-moved") == [4, 4]
+    run("offset", "reset", "cli-moved", TOPIC, "--queue", "broker-a:1", "--offset", "2", "--yes")
+    assert committed("cli-moved") == [4, 2]
+    run("group", "create", "cli-clone")
+    assert run.json("offset", "clone", "cli-moved", "cli-clone")["topics"] == [TOPIC]
+    assert committed("cli-clone") == [4, 2]
+    moved = run.json("offset", "reset", "cli-moved", TOPIC, "--to", "1h", "--yes")
+    assert [row["offset"] for row in moved["queues"]] == [0, 0]
+
+
+# --- Messages ---
+
+
+def test_messages_are_found(run: Commands) -> None:
+    [found] = run.lines("message", "key", TOPIC, "key-3")
+    assert (found["body"], found["tags"], found["queue"], found["offset"]) == ('{"order":3}', "paid", 1, 1)
+    for wanted in (found["message_id"], found["offset_message_id"]):
+        assert run.json("message", "get", TOPIC, wanted) == found
+    assert run.lines("message", "key", TOPIC, found["message_id"], "--unique") == [found]
+    assert run.json("message", "at", TOPIC, "broker-a:1", 1) == found
+    assert ["id", found["message_id"]] in run.rows("message", "get", TOPIC, found["message_id"])
+    tracked = run.json("message", "get", TOPIC, found["message_id"], "--track")
+    assert {row["group"] for row in tracked["groups"]} >= {GROUP}
+    place = run.json("message", "id", found["offset_message_id"])
+    assert place["broker"] == found["store_host"]
+    [unit] = run.json("message", "units", TOPIC, "broker-a:1", 1, "--limit", 1)["units"]
+    assert unit["physical_offset"] == place["physical_offset"]
+    listed = run.lines("message", "list", TOPIC, "--since", "1h", "--tags", "paid")
+    assert [json.loads(item["body"])["order"] for item in listed] == [1, 3, 5, 7]
+
+
+def test_what_is_not_found_has_exit_code_1(run: Commands) -> None:
+    for words in (
+        ("message", "key", TOPIC, "no-such-key"),
+        ("message", "list", TOPIC, "--until", "2001-01-01"),
+    ):
+        assert run.invoke(*words).exit_code == 1
+    missing = run.invoke("message", "trace", "no-such-id")
+    assert missing.exit_code == 1
+    assert "nothing was traced of no-such-id" in missing.stderr
+
+
+def test_a_trace_is_a_timeline(run: Commands) -> None:
+    run("topic", "create", "cli-traced")
+    cells = run.rows("send", "cli-traced", "hello", "--key", "traced-1", "--trace")[0]
+    steps: list[Any] = []
+
+    def is_told() -> bool:
+        result = run.invoke("message", "trace", cells[0], "--json")
+        steps[:] = json.loads(result.stdout.splitlines()[0])
+        return bool(steps)
+
+    until(is_told)
+    assert [(step["what"], step["outcome"], step["group"]) for step in steps] == [
+        ("sent", "ok", "skylark-send")
+    ]
+    assert "5 bytes to topic cli-traced" in steps[0]["details"]
+    assert run.json("message", "trace", "traced-1") == steps
+
+
+# --- Send and tail ---
+
+
+def test_what_is_sent_is_seen(run: Commands) -> None:
+    run("topic", "create", "cli-sent", "-q", "1")
+    [one] = run.lines("send", "cli-sent", '{"id": 42}', "-t", "created", "-k", "42", "-p", "a=5")
+    assert (one["broker"], one["queue"], one["offset"], one["status"]) == ("broker-a", 0, 0, "SEND_OK")
+    assert len(run.rows("send", "cli-sent", "order {n}", "-c", "3")) == 3
+    run("send", "cli-sent", "--lines", "--order-by", "k", standard_input="x\ny\n")
+    run("send", "cli-sent", "--queue", "broker-a:0", standard_input=b"\xff\x00")
+    messages = run.lines("tail", "cli-sent", "--from", "begin", "--no-follow")
+    assert [item.get("body") for item in messages] == [
+        '{"id": 42}', "order 1", "order 2", "order 3", "x", "y", None,
+    ]  # fmt: skip
+    first = messages[0]
+    assert (first["tags"], first["keys"], first["properties"]["a"]) == ("created", ["42"], "5")
+    assert messages[-1]["body_base64"] == "/wA="
+    assert [item["properties"].get("__SHARDINGKEY") for item in messages[4:6]] == ["k", "k"]
+
+
+@pytest.mark.parametrize(
+    ("words", "orders"),
+    [
+        ((), [0, 1, 2, 3, 4, 5, 6, 7]),
+        (("-n", "3"), [5, 6, 7]),
+        (("-n", "0"), []),
+        (("--from", "begin", "--limit", "2"), None),
+        (("--from", "end"), []),
+        (("--from", "1h", "--tags", "paid"), [1, 3, 5, 7]),
+        (("--from", "begin", "--sql", "amount > 5"), [6, 7]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_tail_shows_what_is_wanted(run: Commands, words: tuple[str, ...], orders: list[int] | None) -> None:
+    found = [json.loads(item["body"])["order"] for item in run.lines("tail", TOPIC, "--no-follow", *words)]
+    assert len(found) == 2 if orders is None else sorted(found) == orders
+
+
+def test_tail_prints_lines_and_bodies(run: Commands) -> None:
+    bodies = run("tail", TOPIC, "--no-follow", "--from", "begin", "--body").splitlines()
+    assert sorted(bodies) == [f'{{"order":{number}}}' for number in range(MESSAGES)]
+    last = run.rows("tail", TOPIC, "--no-follow", "-n", "1")[-1]
+    assert (last[1], last[5], last[6], last[7]) == ("broker-a", "paid", "key-7", '{"order":7}')
+
+
+def test_a_topic_is_copied_through_a_pipe(run: Commands) -> None:
+    copied = run("tail", TOPIC, "--no-follow", "--from", "begin", "--json")
+    run("send", "cli-copy", "--from-json", standard_input=copied)
+    until(lambda: len(run.invoke("message", "list", "cli-copy", "--json").stdout.splitlines()) == MESSAGES)
+    items = run.lines("message", "list", "cli-copy")
+    assert {(item["tags"], *item["keys"], item["properties"]["amount"]) for item in items} == {
+        (("created", "paid")[number % 2], f"key-{number}", str(number)) for number in range(MESSAGES)
+    }
+
+
+# --- Clients, dead letters, everything ---
+
+
+def test_clients_say_what_they_do_and_dead_letters_are_sent_again(run: Commands) -> None:
+    run("topic", "create", "cli-fails", "-q", "1")
+    run("group", "create", "cli-fails", "--retries", "0")
+    failing = True
+    bodies: list[bytes] = []
+
+    def consume(messages: list[Any], context: Any) -> ConsumeConcurrentlyStatus:
+        if failing:
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER
+        bodies.extend(message.body for message in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer = PushConsumer("cli-fails", namesrv=run.namesrv)
+    consumer.subscribe("cli-fails", consume)
+    with consumer:
+        until(lambda: run.invoke("consumer", "list", "cli-fails").exit_code == 0)
+        members = run.json("consumer", "list", "cli-fails")
+        [client] = [row["client"] for row in members["clients"]]
+        assert members["model"] == "CLUSTERING"
+        [cells] = run.rows("send", "cli-fails", "letter")
+        until(lambda: run.invoke("dlq", "show", "cli-fails", "--json").stdout)
+        status = run.json("consumer", "status", "cli-fails")
+        assert {queue["topic"] for queue in status[client]["queues"]} >= {"cli-fails"}
+        assert client in run("consumer", "status", "cli-fails")
+        [letter] = run.lines("dlq", "show", "cli-fails")
+        assert (letter["origin_topic"], letter["body"]) == ("cli-fails", "letter")
+        [row] = [row for row in run.json("dlq", "list") if row["group"] == "cli-fails"]
+        assert (row["letters"], row["waiting"]) == (1, 1)
+        refused = run.invoke("message", "consume", "cli-fails", client, "cli-fails", cells[0])
+        assert (refused.exit_code, refused.stdout.splitlines()[0]) == (1, "result\tCR_LATER")
+        failing = False
+        taken = run.json("message", "consume", "cli-fails", client, "cli-fails", cells[0])
+        assert (taken["result"], bodies) == ("CR_SUCCESS", [b"letter"])
+        assert run.json("dlq", "resend", "cli-fails", "--dry-run")[0]["outcome"] == "would be sent"
+        assert run.json("dlq", "resend", "cli-fails", "--yes")[0]["outcome"] == "sent"
+        until(lambda: len(bodies) == 2)
+        assert run.json("dlq", "resend", "cli-fails", "--yes") == []
+        by_id = run.json("dlq", "resend", "cli-fails", "--id", letter["message_id"], "--yes")
+        assert [item["outcome"] for item in by_id] == ["sent"]
+        until(lambda: len(bodies) == 3)
+    positions = run.invoke("consumer", "positions", "cli-fails", "cli-fails")
+    assert positions.exit_code == 0
+
+
+def test_top_shows_everything_once(run: Commands) -> None:
+    document = run.json("top", "--once", "--every", "0.1")
+    assert [row["broker"] for row in document["brokers"]] == ["broker-a"]
+    assert {"topic": TOPIC, "messages": MESSAGES, "in_per_s": 0.0} in document["topics"]
+    [group] = [row for row in document["groups"] if row["group"] == GROUP]
+    assert (group["lag"], group["topics"]) == (MESSAGES, [TOPIC])
+    assert document["failures"] == []
+    assert run("top", "--every", "0.1").startswith("broker\tid\taddress")
+
+
+def test_the_doctor_finds_the_servers_well(run: Commands, tmp_path: Any) -> None:
+    result = run.invoke("doctor", "--data", tmp_path, "--json")
+    checks = {item["check"]: item for item in json.loads(result.stdout)}
+    for name in ("Python", "name servers", "broker broker-a", "clock of broker broker-a"):
+        assert checks[name]["state"] == "ok", checks[name]
+    assert all(item["advice"] for item in checks.values() if item["state"] != "ok" and item["found"])
+
+
+# --- Mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("topic", "status", "nothing"), "No route info of this topic: nothing"),
+        (("topic", "create", "a b"), "topic 'a b': "),
+        (("topic", "create", "x", "--permission", "x"), "--permission x: rw, r or w is possible"),
+        (("topic", "create", "x", "--attribute", "a"), "--attribute a: KEY=VALUE is expected"),
+        (("topic", "create", "x", "--cluster", "other"), "there is no cluster other"),
+        (("topic", "create", "x", "--broker", "other"), "there is no broker other"),
+        (("topic", "update", TOPIC), "nothing to change"),
+        (("topic", "delete", TOPIC), "Say --yes"),
+        (("topic", "order", TOPIC, "a:1", "--remove"), "not both"),
+        (("topic", "share", TOPIC, "a", "--strategy", "X"), "'X' is none of"),
+        (("group", "status", "nobody"), "there is no group nobody"),
+        (("group", "config", "nobody"), "there is no group nobody"),
+        (("group", "update", "nobody", "--retries", "1"), "there is no group nobody"),
+        (("group", "update", GROUP), "nothing to change"),
+        (("group", "mode", GROUP, TOPIC, "push"), "PULL or POP is possible"),
+        (("group", "delete", GROUP), "Say --yes"),
+        (("offset", "reset", GROUP, TOPIC), "say either --to TIME, or --queue"),
+        (("offset", "reset", GROUP, TOPIC, "--to", "soon"), "--to 'soon' is no time"),
+        (("offset", "reset", GROUP, TOPIC, "--queue", "x", "--offset", "1"), "BROKER:ID is expected"),
+        (("offset", "reset", "nobody", TOPIC, "--to", "begin", "--yes"), "nobody"),
+        (("offset", "clone", "nobody", "x"), "group nobody has no offsets"),
+        (("consumer", "list", GROUP), "not online"),
+        (("message", "get", TOPIC, "x"), f"topic {TOPIC} has no message x"),
+        (("message", "at", TOPIC, "broker-a:0", "99"), "has no message at 99"),
+        (("message", "at", TOPIC, "broker-x:0", "0"), "is not on broker broker-x"),
+        (("message", "id", "xyz"), "'xyz' is no id of a place in a log"),
+        (("message", "list", TOPIC, "--since", "1h", "--until", "2h"), "--since 1h is later than --until 2h"),
+        (("dlq", "resend", GROUP, "--id", "x"), f"group {GROUP} has no dead letter x"),
+        (("broker", "clean", "all"), "queues, topics, log is possible"),
+        (("broker", "config", "other"), "there is no broker other"),
+        (("broker", "set", "nothing"), "KEY=VALUE is expected"),
+        (("namesrv", "delete", "NS", "zzz"), "there is no zzz in NS"),
+        (("tail", TOPIC, "--tags", "a", "--sql", "b > 1"), "not both"),
+        (("tail", TOPIC, "--json", "--body"), "not both"),
+        (("tail", TOPIC, "--from", "soon"), "--from 'soon' is no time"),
+        (("tail", TOPIC, "--sql", "amount >", "--no-follow"), "amount >"),
+        (("send", "a b", "x"), "topic 'a b'"),
+        (("send", TOPIC, "x", "--queue", "nowhere"), "BROKER:ID is expected"),
+        (("topic", "list", "--namesrv", "nonsense"), "not of the form host:port"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_is_a_sentence_and_exit_code_2(
+    run: Commands, words: tuple[str, ...], sentence: str
+) -> None:
+    result = run.invoke(*words)
+    assert result.exit_code == 2, (result.output, result.exception)
+    first = result.stderr.splitlines()[0]
+    assert first.startswith("skylark: ")
+    assert sentence in first
+    assert all(line.startswith("  hint: ") for line in result.stderr.splitlines()[1:])
+
+
+def test_servers_that_are_not_there_are_said() -> None:
+    result = Commands("127.0.0.1:1").invoke("topic", "list")
+    assert result.exit_code == 2
+    assert "cannot connect to 127.0.0.1:1" in result.stderr
+    assert "skylark doctor" in result.stderr
