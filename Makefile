@@ -10,7 +10,7 @@ COVERED := model protocol store
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve quick test test-slow coverage check bench docs clean
+.PHONY: help setup demo serve quick test test-slow coverage check bench docs build clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -47,8 +47,14 @@ check: setup docs ## lint, format, types, the rules of the house
 bench: setup ## benchmarks, each printing JSON
 	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
 
-docs: setup ## check that links in the documentation resolve
+docs: setup ## check the documentation's links, build the site into build/site; warnings are errors
 	$(PYTHON) scripts/check_links.py
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+
+build: setup ## wheel and source archive in dist, checked
+	rm -rf dist
+	$(PYTHON) -m build --no-isolation --outdir dist
+	$(PYTHON) -m twine check --strict dist/*
 
 clean: ## remove what was built and cached; .venv stays
 	rm -rf build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -258,15 +258,10 @@ class CorruptRecord(StoreError):
 class OffsetOutOfRange(StoreError):
     """A physical offset outside the log, which holds `min_offset` <= offset < `max_offset`."""
 
+    text = "physical offset {physical_offset} is outside the log, which holds {min_offset} to {max_offset}"
     physical_offset: int
     min_offset: int
     max_offset: int
-
-    def __str__(self) -> str:
-        return (
-            f"physical offset {self.physical_offset} is outside the log, "
-            f"which holds {self.min_offset} to {self.max_offset}"
-        )
 
 
 @dataclass(eq=False)
@@ -384,23 +379,19 @@ class BrokerUnknown(ClientError):
 class BadName(ClientError, ValueError):
     """A name of a topic or a group that cannot be one. `what` is topic or group."""
 
+    text = "{what} {name!r}: {reason}"
     what: str
     name: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.name!r}: {self.reason}"
 
 
 @dataclass(eq=False)
 class BadMessage(ClientError, ValueError):
     """A message that no broker would take, or not as it is meant."""
 
+    text = "message for topic {topic!r}: {reason}"
     topic: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"message for topic {self.topic!r}: {self.reason}"
 
 
 @dataclass(eq=False)

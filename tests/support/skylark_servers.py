@@ -100,7 +100,7 @@ class _Command:
             for number in range(1, self._starts + 1)
             for line in (self.directory / f"output-{number}.log").read_text(errors="replace").splitlines()
         ]
-        greeting = ("skylark ", "store ", "metrics ")
+        greeting = ("skylark ", "store ", "metrics ", "try: skylark ", "     skylark ")
         return "\n".join(line for line in lines if not line.startswith(greeting))
 
 

@@ -42,6 +42,10 @@ EXAMPLES: list[tuple[RocketMQError, str]] = [
     (errors.SendFailed("orders", ("a", "b"), 12, "refused"), "Send [2] times, still failed, cost [12]ms"),
     (errors.SendUnknown("orders", "cancelled"), "unknown"),
     (
+        errors.NoReply("orders", 3000, "0A", "c1"),
+        "send request message to <orders> OK, but wait reply message timeout, 3000 ms.",
+    ),
+    (
         errors.SomeServersFailed("delete topic orders", ("a:1",), {"b:1": errors.NoRoute("orders")}),
         "delete topic orders failed at b:1 (No route info of this topic: orders",
     ),

@@ -16,6 +16,8 @@ import java.util.concurrent.TimeUnit;
  * ClientsDriver delivery NAMESRV NAME [SCENARIO...]  SQL92, transactions, timed messages, request and reply
  * ClientsDriver resume NAMESRV NAME  goes on where "all" with the same NAME stopped; waits for a broker restart
  * ClientsDriver live   NAMESRV NAME  a producer and a consumer that stay until they are killed
+ * ClientsDriver ask    NAMESRV NAME  requests that another client replies to
+ * ClientsDriver answer NAMESRV NAME  replies to the requests of another client until it is killed
  * </pre>
  *
  * NAME is part of the names of topics and groups. A line "RESULT scenario ok" or "RESULT scenario failed: reason"
@@ -35,6 +37,9 @@ public class ClientsDriver {
             Session session = new Session(args[1], args[2]);
             if (args[0].equals("live")) {
                 new Live(session).run();
+            }
+            if (args[0].equals("answer")) {
+                new Requests(session).answer();
             }
             Map<String, Scenario> scenarios = scenarios(args[0], session);
             if (args.length > 3) {
@@ -61,6 +66,9 @@ public class ClientsDriver {
                 return scenarios;
             case "delivery":
                 new Delivery(session).addTo(scenarios);
+                return scenarios;
+            case "ask":
+                scenarios.put("ask", new Requests(session)::ask);
                 return scenarios;
             case "resume":
                 scenarios.put("resume", new Resuming(session)::afterRestart);

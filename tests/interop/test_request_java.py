@@ -1,0 +1,72 @@
+"""Requests from our clients to Apache's Java client (two generations) and back, on both makes of brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from skylark.client.producer import Producer
+from skylark.client.push_consumer import PushConsumer
+from skylark.client.received import ReceivedMessage
+from skylark.client.replying import reply
+from skylark.model.message import Message
+from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from tests.interop.client_driver import SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
+from tests.interop.servers import Servers, create_topic
+from tests.interop.verdict import results
+
+pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
+
+REQUESTS = 10
+_ANSWERING = re.compile(r"^ANSWERING (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(params=VERSIONS)
+def java(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> ClientDriver:
+    return ClientDriver(request.param, servers.name_server, tmp_path)
+
+
+async def test_we_ask_and_java_answers(servers: Servers, java: ClientDriver) -> None:
+    with java.running("answer") as process:
+        await asyncio.to_thread(
+            process.wait_until,
+            lambda: _ANSWERING.search(process.log_text()) is not None,
+            "an answering client",
+            SCENARIOS_TIMEOUT_S,
+        )
+        found = _ANSWERING.search(process.log_text())
+        assert found is not None
+        async with Producer("OurQuestions", namesrv=servers.name_server) as producer:
+            replies = await asyncio.gather(
+                *(
+                    producer.request(Message(found[1], b"request-%d" % number), timeout_ms=60_000)
+                    for number in range(REQUESTS)
+                )
+            )
+    assert [each.body for each in replies] == [b"reply to request-%d" % number for number in range(REQUESTS)]
+    assert {each.tags for each in replies} == {"TagA"}
+
+
+async def test_java_asks_and_we_answer(servers: Servers, java: ClientDriver) -> None:
+    topic = f"FromJava-{java.name}"
+    create_topic(servers.broker, topic, 2)
+    consumer = PushConsumer(
+        f"OurAnswers-{java.name}",
+        namesrv=servers.name_server,
+        settings=PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET),
+    )
+    async with Producer(f"OurAnswers-{java.name}", namesrv=servers.name_server) as producer:
+
+        @consumer.subscribe(topic)
+        async def answer(messages: Sequence[ReceivedMessage]) -> None:
+            for message in messages:
+                await producer.send(reply(message, b"reply to " + message.body))
+
+        async with consumer:
+            with java.running("ask") as process:
+                outcome = await asyncio.to_thread(results, process, SCENARIOS_TIMEOUT_S)
+    assert outcome == {"ask": None}
