@@ -6,7 +6,16 @@ Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 import os
 from collections.abc import Sequence
 
-from skylark import Admin, Message, Producer, PushConsumer, ReceivedMessage, reply
+from skylark import (
+    Admin,
+    ConsumeFrom,
+    Message,
+    Producer,
+    PushConsumer,
+    PushConsumerSettings,
+    ReceivedMessage,
+    reply,
+)
 from skylark.errors import NoReply
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
@@ -17,7 +26,8 @@ with Admin(namesrv=NAMESRV) as admin:
     admin.topics.create(TOPIC, queues=1)
 
 answerer = Producer("example-answers", namesrv=NAMESRV)
-consumer = PushConsumer("example-price-list", namesrv=NAMESRV)
+settings = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET)  # also what is asked before the start
+consumer = PushConsumer("example-price-list", namesrv=NAMESRV, settings=settings)
 
 
 @consumer.subscribe(TOPIC)

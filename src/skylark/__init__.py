@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from skylark.client.sync_pull import PullConsumer
     from skylark.client.sync_push import PushConsumer
     from skylark.client.sync_transaction import TransactionProducer
+    from skylark.client.telemetry import TelemetryHook, telemetry_middleware
     from skylark.client.transaction_producer import TransactionReceipt, TransactionState
     from skylark.model.message import Message
     from skylark.protocol.bodies import MessageQueue
@@ -55,6 +56,7 @@ _MODULES = {
     "client.sync_pull": "PullConsumer",
     "client.sync_push": "PushConsumer",
     "client.sync_transaction": "TransactionProducer",
+    "client.telemetry": "TelemetryHook telemetry_middleware",
     "client.transaction_producer": "TransactionReceipt TransactionState",
     "model.message": "Message",
     "protocol.bodies": "MessageQueue",
@@ -91,6 +93,7 @@ __all__ = [
     "SendHook",
     "SendReceipt",
     "SendStatus",
+    "TelemetryHook",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -99,6 +102,7 @@ __all__ = [
     "by_random",
     "reply",
     "split_into_batches",
+    "telemetry_middleware",
 ]
 
 

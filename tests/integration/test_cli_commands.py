@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from skylark import Admin, ConsumeConcurrentlyStatus, Message, Producer, PushConsumer
+from skylark import (
+    Admin,
+    ConsumeConcurrentlyStatus,
+    Message,
+    MessageListenerConcurrently,
+    Producer,
+    PushConsumer,
+    PushConsumerSettings,
+)
 from skylark.cli.main import app
+from skylark.cli.options import complete_topic
 from skylark.testing import EmbeddedServers
+
+if TYPE_CHECKING:
+    import typer
 
 TIMEOUT_S = 60
 TOPIC = "cli-orders"
@@ -348,14 +366,17 @@ def test_clients_say_what_they_do_and_dead_letters_are_sent_again(run: Commands)
     failing = True
     bodies: list[bytes] = []
 
-    def consume(messages: list[Any], context: Any) -> ConsumeConcurrentlyStatus:
-        if failing:
-            return ConsumeConcurrentlyStatus.RECONSUME_LATER
-        bodies.extend(message.body for message in messages)
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+    class Listener(MessageListenerConcurrently):
+        def consume_message(self, messages: Any, context: Any) -> ConsumeConcurrentlyStatus:
+            if failing:
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER
+            bodies.extend(message.body for message in messages)
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
-    consumer = PushConsumer("cli-fails", namesrv=run.namesrv)
-    consumer.subscribe("cli-fails", consume)
+    settings = PushConsumerSettings(reconsume_times_max=0)
+    consumer = PushConsumer("cli-fails", namesrv=run.namesrv, settings=settings)
+    consumer.listen(Listener())
+    consumer.subscribe("cli-fails")
     with consumer:
         until(lambda: run.invoke("consumer", "list", "cli-fails").exit_code == 0)
         members = run.json("consumer", "list", "cli-fails")
@@ -382,8 +403,8 @@ def test_clients_say_what_they_do_and_dead_letters_are_sent_again(run: Commands)
         by_id = run.json("dlq", "resend", "cli-fails", "--id", letter["message_id"], "--yes")
         assert [item["outcome"] for item in by_id] == ["sent"]
         until(lambda: len(bodies) == 3)
-    positions = run.invoke("consumer", "positions", "cli-fails", "cli-fails")
-    assert positions.exit_code == 0
+        [position] = run.json("consumer", "positions", "cli-fails", "cli-fails")
+        assert position == {"client": client, "broker": "broker-a", "queue": 0, "offset": 1}
 
 
 def test_top_shows_everything_once(run: Commands) -> None:
@@ -402,6 +423,83 @@ def test_the_doctor_finds_the_servers_well(run: Commands, tmp_path: Any) -> None
     for name in ("Python", "name servers", "broker broker-a", "clock of broker broker-a"):
         assert checks[name]["state"] == "ok", checks[name]
     assert all(item["advice"] for item in checks.values() if item["state"] != "ok" and item["found"])
+
+
+# --- The shell ---
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("skylark topic status cli-ord", [TOPIC]),
+        ("skylark group status cli-bil", [GROUP]),
+        ("skylark broker config bro", ["broker-a"]),
+        ("skylark topic list --cluster Def", ["DefaultCluster"]),
+        ("skylark off", ["offset"]),
+    ],
+)
+def test_the_shell_completes_what_servers_know(run: Commands, words: str, completions: list[str]) -> None:
+    environment = {
+        **os.environ,
+        "NAMESRV_ADDR": run.namesrv,
+        "_SKYLARK_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    script = Path(sys.executable).parent / "skylark"
+    done = subprocess.run(
+        [str(script)], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.stdout.split() == completions
+
+
+def test_nothing_is_completed_without_servers() -> None:
+    context = cast("typer.Context", SimpleNamespace(params={"namesrv": "127.0.0.1:1"}))
+    assert complete_topic(context, "") == []
+
+
+def test_whoever_reads_the_output_may_leave(run: Commands) -> None:
+    command = f"{sys.executable} -m skylark.cli.main tail {TOPIC} --from begin --json | head -1"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={**os.environ, "NAMESRV_ADDR": run.namesrv},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert json.loads(done.stdout)["topic"] == TOPIC
+    assert done.stderr == ""
+
+
+def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "skylark.cli.main",
+            "topic",
+            "status",
+            TOPIC,
+            "-w",
+            "--every",
+            "0.1",
+            "--json",
+        ],
+        env={**os.environ, "NAMESRV_ADDR": run.namesrv},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert (first["in_per_s"], second["in_per_s"]) == (None, 0.0)
+    assert (process.returncode, errors) == (0, "")
 
 
 # --- Mistakes ---

@@ -22,7 +22,13 @@ def run(*words: str | Path, cwd: Path) -> str:
     """What a program prints, which knows nothing of this checkout."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     done = subprocess.run(
-        [str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout

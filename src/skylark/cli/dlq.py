@@ -9,8 +9,9 @@ import typer
 from skylark.cli import received_text
 from skylark.cli.listing import Listing, show
 from skylark.cli.mistake import Mistake
-from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, confirm, connected
+from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, asked_at_once, confirm, connected
 from skylark.cli.output import When, print_json
+from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from skylark.admin.dead_letters import DeadLetter
@@ -35,15 +36,12 @@ def list_groups(namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     Example: skylark dlq list
     """
     with connected(namesrv) as admin:
-        rows = [row for topic in admin.topics.names() if (row := _count(admin, topic)) is not None]
+        topics = [name for name in admin.topics.names() if name.startswith(DEAD_LETTER_TOPIC_PREFIX)]
+        rows = asked_at_once(lambda topic: _count(admin, topic), topics)
     show(Listing(("group", "letters", "waiting", "last"), rows), as_json=as_json)
 
 
-def _count(admin: Admin, topic: str) -> tuple[object, ...] | None:
-    from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX  # noqa: PLC0415
-
-    if not topic.startswith(DEAD_LETTER_TOPIC_PREFIX):
-        return None
+def _count(admin: Admin, topic: str) -> tuple[object, ...]:
     group = topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
     stats = admin.topics.stats(topic)
     done = admin.offsets.committed(group, topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,12 +18,14 @@ from skylark.cli.times import parse_time
 from skylark.client.received import ReceivedMessage
 from skylark.client.sync_pull import PullConsumer
 from skylark.errors import BadBody, CorruptRecord
+from skylark.model.sql92 import BadSelector, compile_selector
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.pull_consumer import PullConsumerSettings
 
 POLL_MS = 200
 HOLD_MS = 3000
 PULL_MESSAGES = 256
+WARNINGS_MAX = 100
 Printing = Callable[[ReceivedMessage], None]
 
 
@@ -67,6 +70,8 @@ def follow(wanted: Wanted, *, namesrv: str, printing: Printing) -> None:
     """Until Ctrl-C, the end or the limit. Raises Mistake, NoRoute, SettingsError."""
     if wanted.sql is not None and wanted.tags != "*":
         raise Mistake("say --tags or --sql, not both")
+    if wanted.sql is not None:
+        _check_sql(wanted.sql)
     start_ms = None
     if wanted.start is not None and wanted.start not in ("begin", "end"):
         start_ms = parse_time(wanted.start, "--from", round(time.time() * 1000))
@@ -78,12 +83,38 @@ def follow(wanted: Wanted, *, namesrv: str, printing: Printing) -> None:
     )
     consumer = PullConsumer(TOOLS_GROUP, namesrv=namesrv, settings=settings)
     consumer.assign(queues, wanted.tags, sql=wanted.sql)
+    warnings = _Warnings(logging.WARNING)
+    logging.getLogger("skylark.client").addHandler(warnings)
     try:
         with consumer:
             _seek(consumer, wanted, start_ms, queues)
             _Following(consumer, wanted, queues, printing).run()
     except KeyboardInterrupt:
         return  # the usual end
+    finally:
+        logging.getLogger("skylark.client").removeHandler(warnings)
+
+
+class _Warnings(logging.Handler):
+    """Tells on standard error why nothing comes: a consumer tries again for ever. Each reason once."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sentence = record.getMessage()
+        if sentence not in self._told and len(self._told) < WARNINGS_MAX:
+            self._told.add(sentence)
+            sys.stderr.write(f"skylark: {sentence}\n")
+
+
+def _check_sql(condition: str) -> None:
+    """Here, because a broker's refusal would be tried again for ever. Raises Mistake."""
+    try:
+        compile_selector(condition)
+    except BadSelector as error:
+        raise Mistake(f"--sql {condition!r}: {error}") from None
 
 
 def _seek(

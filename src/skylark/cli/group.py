@@ -21,12 +21,14 @@ from skylark.cli.options import (
     Topic,
     Watch,
     Yes,
+    asked_at_once,
     complete_group,
     complete_topic,
     confirm,
     connected,
 )
 from skylark.cli.output import Rate, When
+from skylark.errors import BrokerError
 
 if TYPE_CHECKING:
     from skylark.admin.results import Progress
@@ -58,7 +60,8 @@ def list_groups(
     Example: skylark group list
     """
     with connected(namesrv) as admin:
-        rows = [_overview(admin, name) for name in named_groups(admin, cluster=cluster, system=system)]
+        names = named_groups(admin, cluster=cluster, system=system)
+        rows = asked_at_once(lambda name: _overview(admin, name), names)
     show(Listing(("group", "members", "topics", "lag", "out/s"), rows), as_json=as_json)
 
 
@@ -77,8 +80,6 @@ def _overview(admin: Admin, name: str) -> tuple[object, ...]:
 
 
 def _member_count(admin: Admin, name: str) -> int:
-    from skylark.errors import BrokerError  # noqa: PLC0415
-
     try:
         return len(admin.clients.consumers(name).clients)
     except BrokerError as error:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -15,10 +15,14 @@ from skylark.cli.mistake import Mistake
 if TYPE_CHECKING:
     from skylark.admin.sync import Admin
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 NAMESRV = "127.0.0.1:9876"
 """Where `skylark serve` puts its name server."""
 COMPLETION_TIMEOUT_MS = 1000
 EVERY_S = 2.0
+ASKED_AT_ONCE = 16
 EVERY_S_MIN = 0.1
 
 
@@ -29,6 +33,14 @@ def connected(namesrv: str) -> Iterator[Admin]:
 
     with Admin(namesrv=namesrv) as admin:
         yield admin
+
+
+def asked_at_once(ask: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """What a question has for an answer, of each item in order; some are asked at the same time."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="skylark-ask") as pool:
+        return list(pool.map(ask, items))
 
 
 def _completing(list_names: Callable[[Admin], Iterable[str]]) -> Callable[..., list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Coroutine, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skylark import __version__
+from skylark.cli import logs
 from skylark.cli.descriptors import raise_descriptor_limit
 from skylark.cli.mistake import Mistake
 from skylark.cli.options import NAMESRV
@@ -51,6 +51,8 @@ def namesrv(
     config: Config = None,
     sets: Sets = None,
     print_config: PrintConfig = False,
+    log_format: logs.LogFormat = logs.TEXT,
+    log_levels: logs.LogLevels = None,
 ) -> None:
     """Run a name server until Ctrl-C.
 
@@ -62,6 +64,7 @@ def namesrv(
     from skylark.settings import NameServerSettings  # noqa: PLC0415
 
     started = time.monotonic()
+    logs.configure(log_format, log_levels)
     loaded = _load(NameServerSettings, NAME_SERVER_PREFIX, config, {"port": port, "host": bind}, sets)
     if print_config:
         _print_settings(loaded.settings)
@@ -96,6 +99,8 @@ def broker(
     ] = False,
     sets: Sets = None,
     print_config: PrintConfig = False,
+    log_format: logs.LogFormat = logs.TEXT,
+    log_levels: logs.LogLevels = None,
 ) -> None:
     """Run a broker until Ctrl-C.
 
@@ -108,6 +113,7 @@ def broker(
     from skylark.settings import BrokerSettings  # noqa: PLC0415
 
     started = time.monotonic()
+    logs.configure(log_format, log_levels)
     flags = {
         "name_servers": name_servers, "port": port, "name": name, "cluster": cluster, "host": bind,
         "advertised_host": advertise, "replication.slave_of": slave_of,
@@ -160,6 +166,8 @@ def serve(
     advertise: Advertise = None,
     config: Config = None,
     sets: Sets = None,
+    log_format: logs.LogFormat = logs.TEXT,
+    log_levels: logs.LogLevels = None,
 ) -> None:
     """Run a name server and a broker in one process until Ctrl-C: all that one machine needs.
 
@@ -172,6 +180,7 @@ def serve(
     from skylark.settings import BrokerSettings, NameServerSettings  # noqa: PLC0415
 
     started = time.monotonic()
+    logs.configure(log_format, log_levels)
     flags = {"port": broker_port, "host": bind, "advertised_host": advertise, **_store_flags(data, flush)}
     settings = _checked(_load(BrokerSettings, BROKER_PREFIX, config, flags, sets).settings)
     name_server = NameServerSettings(
@@ -181,6 +190,7 @@ def serve(
     )
     if brokers != 1:
         more = _given_again(flush=flush, bind=bind, advertise=advertise, config=config, sets=sets)
+        more += logs.given_again(log_format, log_levels)
         _run(_serve_many(name_server, settings, brokers, more, started))
         return
 
@@ -295,5 +305,4 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
     import uvloop  # noqa: PLC0415 - the servers' loop alone
 
     raise_descriptor_limit()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     uvloop.run(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -15,14 +14,13 @@ from skylark.admin.results import ClusterSummary, TopicStats
 from skylark.admin.sync import Admin
 from skylark.cli.group import named_groups
 from skylark.cli.listing import Listing, Rates
-from skylark.cli.options import connected
+from skylark.cli.options import asked_at_once, connected
 from skylark.cli.output import Rate, Screen, Share, clean, counted, format_time, print_json
 from skylark.cli.topic import named_topics
 from skylark.errors import RocketMQError
 
 TOPICS_MAX = 500
 """Each is asked for at every look."""
-ASKED_AT_ONCE = 16
 BROKER_COLUMNS = ("broker", "id", "address", "in/s", "out/s", "in today", "out today", "disk")
 TOPIC_COLUMNS = ("topic", "messages", "in/s")
 GROUP_COLUMNS = ("group", "topics", "lag", "in flight", "out/s")
@@ -56,8 +54,7 @@ def look(admin: Admin) -> Look:
     """Ask everybody once. Raises RemotingError if no name server answers."""
     summary = admin.brokers.summary()
     names = named_topics(admin)
-    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="skylark-top") as pool:
-        asked = list(pool.map(lambda name: _stats(admin, name), names[:TOPICS_MAX]))
+    asked = asked_at_once(lambda name: _stats(admin, name), names[:TOPICS_MAX])
     groups, failures = _groups(admin, summary)
     known = set(named_groups(admin))
     return Look(

@@ -20,14 +20,17 @@ from skylark.cli.options import (
     Topic,
     Watch,
     Yes,
+    asked_at_once,
     confirm,
     connected,
     pairs,
 )
 from skylark.cli.output import Rate, When, counted
+from skylark.errors import NoRoute
+from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from skylark.admin.results import TopicStats
+    from skylark.admin.results import Route, TopicStats
     from skylark.admin.sync import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Topics: make, change, delete, and see what is in them.")
@@ -57,7 +60,8 @@ def list_topics(
     Example: skylark topic list
     """
     with connected(namesrv) as admin:
-        routes = [admin.topics.route(name) for name in named_topics(admin, cluster=cluster, system=system)]
+        names = named_topics(admin, cluster=cluster, system=system)
+        routes = asked_at_once(lambda name: _route(admin, name), names)
     rows = [
         (
             route.topic,
@@ -67,8 +71,16 @@ def list_topics(
             "+".join(sorted({permission_text(queues.permission) for queues in route.brokers})),
         )
         for route in routes
+        if route is not None
     ]
     show(Listing(("topic", "brokers", "read queues", "write queues", "permission"), rows), as_json=as_json)
+
+
+def _route(admin: Admin, name: str) -> Route | None:
+    try:
+        return admin.topics.route(name)
+    except NoRoute:
+        return None  # deleted meanwhile
 
 
 @app.command()
@@ -256,7 +268,7 @@ def groups(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) ->
     """
     with connected(namesrv) as admin:
         names = admin.topics.groups(topic)
-        rows = [(name, admin.groups.progress(name, topic).lag) for name in names]
+        rows = asked_at_once(lambda name: (name, admin.groups.progress(name, topic).lag), names)
     show(Listing(("group", "lag"), rows), as_json=as_json)
 
 
@@ -310,8 +322,6 @@ def share(
 
 def named_topics(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
     """The names of topics; without `system` only those that people made."""
-    from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX  # noqa: PLC0415
-
     names = admin.topics.names(cluster=cluster)
     if system:
         return names

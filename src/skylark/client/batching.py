@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from contextvars import Context
 from typing import Any
 
 from skylark.client.preparing import Prepared
@@ -135,6 +136,7 @@ class Accumulator:
             attempts=1 if key[1] is not None else 1 + self._settings.retries,
         )
         flight.futures = batch.futures
+        flight.caller = Context()  # several have sent, so it is nobody's
         flight.fixed_queue = key[1]
         try:
             if len(batch.members) > 1:

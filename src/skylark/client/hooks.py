@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from skylark.client.preparing import RESERVED_PROPERTIES, UNSAFE_TEXT
 from skylark.client.receipt import SendReceipt
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue
@@ -15,7 +16,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt. `messages` are several for a batch; `notes` is the hooks' own, kept from before to after.
+    """One attempt. `messages` are several for a batch; `notes` is the hooks' own, kept from before to after;
+    `properties` is what hooks have added.
 
     After the attempt exactly one of `receipts` (one per message; none of a one-way send) and `error` counts.
     """
@@ -32,10 +34,25 @@ class SendContext:
     error: BaseException | None = None
     elapsed_ms: float = 0.0
     notes: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
+
+    def add_property(self, name: str, value: str) -> None:
+        """Give all messages of the attempt a property, instead of what they have of that name.
+
+        For `before` alone: later they are sent. Raises ValueError for a name or value that cannot be.
+        """
+        if name in RESERVED_PROPERTIES:
+            raise ValueError(f"property {name} is used by the system")
+        if not name.strip() or not value.strip() or UNSAFE_TEXT.search(name + value):
+            raise ValueError(f"property {name!r}: name or value is blank, or holds \\x00, \\x01 or \\x02")
+        self.properties[name] = value
 
 
 class SendHook:
     """Override what you need. Called on the client's loop (or the sender's thread): do not block there.
+
+    `check` and `before` see the context variables of who sends, at every attempt; those of messages that
+    automatic batching has gathered see none.
 
     What `check` raises stops the send; what the others raise is logged and does not.
     """

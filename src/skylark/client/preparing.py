@@ -37,8 +37,8 @@ from skylark.settings.client import ProducerSettings
 DELAY_LEVEL_MAX = 1 << 31
 _FLAG_RANGE = range(-(1 << 31), 1 << 31)
 _UTF8_BYTES_MAX = 4  # of one character
-_UNSAFE = re.compile("[\0\x01\x02]")
-_UNSAFE_TEXT = "tags, keys and properties may not hold \\x00, \\x01 and \\x02"
+UNSAFE_TEXT = re.compile("[\0\x01\x02]")
+_UNSAFE_REASON = "tags, keys and properties may not hold \\x00, \\x01 and \\x02"
 
 RESERVED_PROPERTIES = frozenset(
     """
@@ -141,8 +141,8 @@ class Preparation:
         else:
             rest = ""
         # What can be printed holds no separators; what cannot is looked at closely.
-        if not (keys.isprintable() and tags.isprintable()) and _UNSAFE.search(keys + tags):
-            raise BadMessage(message.topic, _UNSAFE_TEXT)
+        if not (keys.isprintable() and tags.isprintable()) and UNSAFE_TEXT.search(keys + tags):
+            raise BadMessage(message.topic, _UNSAFE_REASON)
         if keys:
             rest = f"{rest}KEYS\x01{keys}\x02"
         wait = "true" if message.wait_for_store else "false"
@@ -158,8 +158,8 @@ class Preparation:
         pairs = [*_own_properties(message), *_special_properties(message), *system]
         if self.namespace:
             pairs.append((PROPERTY_INSTANCE, self.namespace))
-        if any(_UNSAFE.search(name + value) for name, value in pairs):
-            raise BadMessage(message.topic, _UNSAFE_TEXT)
+        if any(UNSAFE_TEXT.search(name + value) for name, value in pairs):
+            raise BadMessage(message.topic, _UNSAFE_REASON)
         return property_text(pairs)
 
 

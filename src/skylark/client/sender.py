@@ -11,6 +11,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from typing import Any
 
 from skylark.client.preparing import Preparation, Prepared
@@ -222,6 +223,8 @@ class Sender:
             attempts=1 if pinned else 1 + self.settings.retries,
         )
         flight.future = future
+        if self.rules.hooks:
+            flight.caller = copy_context()
         if is_batch:
             flight.make_batch(self.preparation.next_unique_key(), self.settings.message_bytes_max)
         flight.fixed_queue, flight.selector, flight.argument = queue, selector, argument
@@ -383,6 +386,7 @@ class Sender:
         await self._start_slowly(flight, refresh=refresh)
 
     def _end(self, flight: Flight, error: Exception) -> None:
+        self.rules.ended(flight, error, self._loop.time())
         self._land(flight)
         flight.fail(error)
 

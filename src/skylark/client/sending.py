@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from contextvars import Context
 from typing import Any
 
 from skylark.client.hooks import Hooks, SendContext
@@ -14,12 +16,14 @@ from skylark.client.retry import Step, is_reachable, may_be_done, next_step, pau
 from skylark.client.routing import TopicRoute
 from skylark.client.selectors import RoundRobin, Selector
 from skylark.errors import BadMessage, BrokerError, NoRoute, RocketMQError, SendFailed
-from skylark.model.message import PROPERTY_UNIQUE_KEY, PROPERTY_WAIT
+from skylark.model.message import PROPERTIES_BYTES_MAX, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.send_frames import SendTemplate, batch_body
 from skylark.settings.client import ProducerSettings
+
+log = logging.getLogger(__name__)
 
 VIP_PORT_DISTANCE = 2
 
@@ -37,6 +41,10 @@ class Sending:
     queue: MessageQueue | None = None
     address = ""
     context: SendContext | None = None
+    caller: Context | None = None
+    """The context variables of who sends, for hooks, where attempts do not begin with that one's call."""
+    added = ""
+    """The properties that hooks have added, as text."""
 
     def __init__(
         self, members: Sequence[Prepared], *, started: float, deadline: float, attempts: int
@@ -55,9 +63,7 @@ class Sending:
     def make_batch(self, unique_key: str, body_bytes_max: int) -> None:
         """Make one batch of the members. Raises BadMessage if it is too large."""
         self.is_batch = True
-        self.body = batch_body(
-            [(member.body, member.properties.encode(), member.message.flag) for member in self.members]
-        )
+        self.body = self._batch_body("")
         self.bytes = len(self.body)
         if self.bytes > body_bytes_max:
             raise BadMessage(
@@ -67,6 +73,26 @@ class Sending:
             )
         wait = "true" if self.members[0].message.wait_for_store else "false"
         self.properties = property_text([(PROPERTY_UNIQUE_KEY, unique_key), (PROPERTY_WAIT, wait)])
+
+    def _batch_body(self, added: str) -> bytes:
+        return batch_body(
+            [(each.body, f"{each.properties}{added}".encode(), each.message.flag) for each in self.members]
+        )
+
+    def add_properties(self, properties: Mapping[str, str], body_bytes_max: int) -> None:
+        """Give all members these properties, instead of those added before. Too much is left out."""
+        added = property_text(list(properties.items()))
+        if added == self.added:
+            return
+        longest = max(len(member.properties.encode(errors="replace")) for member in self.members)
+        body = self._batch_body(added) if self.is_batch else self.body
+        is_too_long = longest + len(added.encode(errors="replace")) > PROPERTIES_BYTES_MAX
+        if is_too_long or (self.is_batch and len(body) > body_bytes_max):
+            log.warning("properties of hooks left out, as there is no room topic=%s", self.topic)
+            return
+        self.added, self.body = added, body
+        if not self.is_batch:
+            self.properties = self.members[0].properties + added
 
     @property
     def failed_broker(self) -> str | None:
@@ -124,7 +150,7 @@ class SendRules:
         sending.attempts_left -= 1
         sending.brokers = (*sending.brokers, queue.broker_name)
         if self.hooks:
-            sending.context = SendContext(
+            context = SendContext(
                 self._group,
                 self._client_id,
                 [member.message for member in sending.members],
@@ -133,7 +159,12 @@ class SendRules:
                 address,
                 len(sending.brokers),
             )
-            self.hooks.before(sending.context)
+            if sending.caller is None:
+                self.hooks.before(context)
+            else:
+                sending.caller.run(self.hooks.before, context)
+            sending.context = context
+            sending.add_properties(context.properties, self._settings.message_bytes_max)
 
     def frame(
         self, sending: Sending, opaque: int, born_ms: int, *, is_oneway: bool = False
@@ -240,6 +271,11 @@ class SendRules:
         context.error = error
         context.elapsed_ms = (now - sending.tried_at) * 1000
         self.hooks.after(context)
+
+    def ended(self, sending: Sending, error: BaseException, now: float) -> None:
+        """Note that an attempt will have no outcome."""
+        if sending.context is not None:
+            self._after(sending, now, error=error)
 
     def sent_oneway(self, sending: Sending, now: float) -> None:
         """Note that a send that wants no answer has left."""

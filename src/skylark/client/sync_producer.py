@@ -10,6 +10,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from typing import Any
 
 from skylark.client.direct import DirectSender
@@ -218,6 +219,8 @@ class Producer(BlockingFace[AsyncProducer]):
             attempts=1 if pinned else 1 + self._settings.retries,
         )
         flight.outcome = concurrent.futures.Future()
+        if sender.rules.hooks:
+            flight.caller = copy_context()
         return flight
 
     def _launch_all(self) -> None:

@@ -10,7 +10,7 @@ from skylark.pipelines.offsets import Offsets
 from skylark.pipelines.origin import QueueRange
 from skylark.pipelines.wire import Queue
 
-TASK_BYTES = 16 << 20
+TASK_BYTES = 64 << 20
 """A task costs some 60 ms of a slot however little it reads: below this one task reads on."""
 RECORD_BYTES_GUESS = 1024
 

@@ -62,10 +62,10 @@ def test_small_queues_are_packed_and_a_large_one_is_split() -> None:
     ranges = ranges_of([3] * 10)
     assert tasks_of(ranges, [100.0] * 10, TaskLimits()) == [ranges]
     (large,) = ranges_of([1_000_000])
-    tasks = tasks_of([large], [1000.0], TaskLimits(max_tasks=16))
+    tasks = tasks_of([large], [2000.0], TaskLimits(max_tasks=16))
     assert len(tasks) == 16
     assert max(item.messages for task in tasks for item in task) < 70_000
-    assert 1000 * 62_500 > TASK_BYTES
+    assert 2000 * 62_500 > TASK_BYTES
 
 
 @given(SIZES, st.integers(1, 30_000))

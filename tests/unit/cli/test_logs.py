@@ -1,0 +1,117 @@
+"""Logs of the servers: text or JSON, levels by component, clear words for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from skylark.cli import logs
+from skylark.cli.logs import JsonLines, component_of, configure, given_again
+from skylark.cli.mistake import Mistake
+
+SCRIPT = """
+import logging, sys
+from skylark.cli import logs
+logs.configure(sys.argv[1], sys.argv[2:])
+for name in ("skylark.store.flush", "skylark.broker.broker", "asyncio"):
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+        logging.getLogger(name).log(level, "it is %s", name)
+"""
+
+
+def written(log_format: str, *levels: str) -> list[str]:
+    """What is logged in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, log_format, *levels],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_warnings_are_written_unless_told_otherwise() -> None:
+    lines = written("text")
+    assert [line.split(" ", 2)[2] for line in lines] == [
+        "WARNING skylark.store.flush it is skylark.store.flush",
+        "WARNING skylark.broker.broker it is skylark.broker.broker",
+        "WARNING asyncio it is asyncio",
+    ]
+
+
+def test_one_component_may_say_more_and_all_others_less() -> None:
+    events = [json.loads(line) for line in written("json", "ERROR", "store=debug", "broker=INFO")]
+    assert [(event["component"], event["level"]) for event in events] == [
+        ("store", "DEBUG"),
+        ("store", "INFO"),
+        ("store", "WARNING"),
+        ("broker", "INFO"),
+        ("broker", "WARNING"),
+    ]
+
+
+def test_an_event_in_json_is_one_line_with_its_time_and_its_error() -> None:
+    error = OSError("no\nroom")
+    record = logging.getLogger("skylark.store.flush").makeRecord(
+        "skylark.store.flush",
+        logging.ERROR,
+        "f",
+        1,
+        "flush of %s failed",
+        ("a\nb",),
+        (OSError, error, None),
+    )
+    record.created, record.msecs = 1_700_000_000.25, 250.0
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    event = json.loads(line)
+    assert event.pop("error").endswith("OSError: no\nroom")
+    assert event == {
+        "time": "2023-11-14T22:13:20.250Z",
+        "level": "ERROR",
+        "component": "store",
+        "logger": "skylark.store.flush",
+        "message": "flush of a\nb failed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("logger", "component"),
+    [("skylark.store.flush", "store"), ("skylark", "skylark"), ("asyncio", "asyncio"), ("a.b", "a")],
+)
+def test_components(logger: str, component: str) -> None:
+    assert component_of(logger) == component
+
+
+@pytest.mark.parametrize(
+    ("log_format", "levels", "words"),
+    [
+        ("xml", [], "--log-format xml: text or json is possible"),
+        ("text", ["LOUD"], "--log-level LOUD: levels are DEBUG, INFO, WARNING, ERROR, CRITICAL"),
+        ("text", ["stor=INFO"], "--log-level stor=INFO: components are broker, store, namesrv, remoting"),
+        ("text", ["=INFO"], "--log-level =INFO: components are broker, store, namesrv, remoting"),
+        ("text", ["store="], "--log-level store=: levels are"),
+    ],
+)
+def test_mistakes_are_told(log_format: str, levels: list[str], words: str) -> None:
+    with pytest.raises(Mistake) as caught:
+        configure(log_format, levels)
+    assert str(caught.value).startswith(words)
+
+
+def test_processes_that_are_started_log_alike() -> None:
+    assert given_again("json", ["store=DEBUG", "INFO"]) == [
+        "--log-format", "json", "--log-level", "store=DEBUG", "--log-level", "INFO",
+    ]  # fmt: skip
+    assert given_again(logs.TEXT, None) == ["--log-format", "text"]
+
+
+def test_components_are_packages() -> None:
+    for component in logs.COMPONENTS:
+        __import__(f"skylark.{component}")
