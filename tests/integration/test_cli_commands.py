@@ -81,6 +81,7 @@ def servers() -> Iterator[EmbeddedServers]:
                         properties={"amount": str(number)},
                     )
                     producer.send(message, queue=queues[number // 2 % 2])
+                    time.sleep(0.002)  # no two at the same millisecond, by which they are sorted
             admin.offsets.reset(GROUP, TOPIC, 0)
         yield running
 

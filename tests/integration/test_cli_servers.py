@@ -200,8 +200,9 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with started_serve(tmp_path):
         second = run("serve", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0")
     assert second.returncode == 2
-    assert "in use by another process" in second.stderr
-    assert len(second.stderr.strip().splitlines()) == 1
+    sentence, hint = second.stderr.splitlines()
+    assert sentence.endswith("is in use by another process")
+    assert hint == "  hint: one server has it open already: stop that one or choose another --data"
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ async def test_sf_057_the_namespace_is_put_on_group_and_topic(one: Cluster) -> N
     assert {each.properties["INSTANCE_ID"] for each in stored} == {"n"}
 
 
-async def test_sf_058_059_060_070_route_and_connection_come_with_the_first_send_and_stay(
+async def test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_send_and_stay(
     one: Cluster,
 ) -> None:
     async with aio.Producer("PG", namesrv=one.namesrv) as producer:

@@ -318,7 +318,7 @@ async def test_sf_027_the_list_of_messages_cannot_be_changed(tmp_path: Path) -> 
             await rig.until_committed("G", "T", 3)
 
 
-async def test_sf_030_038_only_the_rest_of_a_batch_comes_again(tmp_path: Path) -> None:
+async def test_sf_030_sf_038_only_the_rest_of_a_batch_comes_again(tmp_path: Path) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 1)
         await rig.send("T", *numbered(10))
@@ -357,7 +357,7 @@ async def test_messages_done_before_an_exception_do_not_come_again(tmp_path: Pat
         assert sorted(seen) == [(body, int(number >= 7)) for number, body in enumerate(numbered(10))]
 
 
-async def test_sf_037_111_running_info_tells_rates_and_queues(tmp_path: Path) -> None:
+async def test_sf_037_sf_111_running_info_tells_rates_and_queues(tmp_path: Path) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 2)
         blocked = threading.Event()

@@ -61,7 +61,7 @@ def pulls(fake: FakeBroker, topic: str = "T") -> list[RemotingCommand]:
 # --- What is asked ---
 
 
-async def test_sf_004_116_the_fields_of_a_pull_are_java_s() -> None:
+async def test_sf_004_sf_116_the_fields_of_a_pull_are_java_s() -> None:
     """Golden: the same names as in captured pulls of a push consumer, and the values that the row names."""
     assert (DEFAULTS.pull_batch_max, DEFAULTS.hold_ms, DEFAULTS.pull_timeout_ms) == (32, 15_000, 30_000)
     async with fake_broker() as fake:
@@ -159,7 +159,7 @@ async def test_sf_117_a_suggested_slave_is_asked_and_left_again() -> None:
 # --- What answers mean ---
 
 
-async def test_sf_006_020_024_a_pull_that_ends_empty_is_repeated_at_once() -> None:
+async def test_sf_006_sf_020_sf_024_a_pull_that_ends_empty_is_repeated_at_once() -> None:
     async with fake_broker() as fake:
         async with consumer_of(fake, print, hold_ms=50):
             await eventually(lambda: len(pulls(fake)) >= 5)
@@ -240,7 +240,7 @@ async def test_sf_083_a_consumer_that_lags_goes_on_at_the_new_minimum() -> None:
         assert [message.queue_offset for message in got] == list(range(10, 20))
 
 
-async def test_sf_017_020_a_pull_that_fails_is_repeated_and_disturbs_no_other() -> None:
+async def test_sf_017_sf_020_a_pull_that_fails_is_repeated_and_disturbs_no_other() -> None:
     async with fake_broker(queues={"T": 100}) as fake:
         failures = 0
 

@@ -117,7 +117,7 @@ async def test_sf_011_rounds_at_the_start_and_then_at_intervals(tmp_path: Path) 
             assert time.monotonic() - started > 0.3  # three rounds of 200 ms, the first one begun
 
 
-async def test_sf_012_031_089_broadcasting(tmp_path: Path) -> None:
+async def test_sf_012_031_sf_089_broadcasting(tmp_path: Path) -> None:
     assert DEFAULTS.model is MessageModel.CLUSTERING
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 8)
@@ -373,7 +373,7 @@ async def test_twenty_four_consumers_of_twenty_four_queues(tmp_path: Path) -> No
 # --- Offsets ---
 
 
-async def test_sf_041_084_an_offset_store_of_one_s_own(tmp_path: Path) -> None:
+async def test_sf_041_sf_084_an_offset_store_of_one_s_own(tmp_path: Path) -> None:
     class Mine:
         """Keeps offsets in a dictionary."""
 
@@ -457,7 +457,7 @@ async def test_sf_047_033_progress_is_kept_regularly(tmp_path: Path) -> None:
             await rig.until_committed("G", "T", 2)
 
 
-async def test_sf_044_100_015_a_queue_that_moves_takes_its_offset_along(tmp_path: Path) -> None:
+async def test_sf_044_sf_100_015_a_queue_that_moves_takes_its_offset_along(tmp_path: Path) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 2)
         await rig.send("T", *numbered(20))
@@ -481,7 +481,7 @@ async def test_sf_044_100_015_a_queue_that_moves_takes_its_offset_along(tmp_path
                 assert {message.queue for message in second} == {moved}
 
 
-async def test_sf_015_025_028_results_for_a_lost_queue_do_not_count(
+async def test_sf_015_sf_025_sf_028_results_for_a_lost_queue_do_not_count(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with consumer_rig(tmp_path) as rig:

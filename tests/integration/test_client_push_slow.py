@@ -72,7 +72,7 @@ async def test_sf_006_011_047_rounds_holds_and_commits_at_full_length() -> None:
         assert all(19 <= later - earlier <= 21 + SLACK_S for earlier, later in pairwise(begun))
 
 
-async def test_sf_035_038_retries_at_full_length(tmp_path: Path) -> None:
+async def test_sf_035_sf_038_retries_at_full_length(tmp_path: Path) -> None:
     """Three failures: the waits between the deliveries are 10 s, 30 s and 60 s."""
     async with consumer_rig(tmp_path, store={"delay_levels": DELAY_LEVELS}) as rig:
         await rig.topic("T", 1)

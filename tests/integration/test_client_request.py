@@ -12,12 +12,14 @@ import pytest
 
 from skylark.client import sync_producer, sync_push
 from skylark.client.producer import Producer
+from skylark.client.push_consumer import PushConsumer
 from skylark.client.received import ReceivedMessage
 from skylark.client.replying import Reply, reply
 from skylark.errors import BadMessage, ClientClosed, NoReply, NoRoute, SendFailed
 from skylark.model.message import Message
 from skylark.settings.client import ClientSettings, Compression, ProducerSettings
 from tests.support.broker import BrokerClient, until
+from tests.support.client_rig import QUICK, cluster
 from tests.support.consumer import ConsumerRig, consumer_rig, fast
 
 TOPIC = "questions"
@@ -113,6 +115,30 @@ async def test_requests_in_a_namespace(rig: ConsumerRig) -> None:
         async with rig.consumer("G", TOPIC, answer, client={"namespace": "ns"}):
             got = await asker.request(Message(TOPIC, b"?"), timeout_ms=PATIENT_MS)
     assert (got.body, got.topic) == (TOPIC.encode(), "DefaultCluster_REPLY_TOPIC")
+
+
+async def test_the_reply_goes_to_the_broker_that_had_the_request(tmp_path: Path) -> None:
+    """The other broker has a topic for replies too, but has never heard of who asks."""
+    got: list[ReceivedMessage] = []
+    async with cluster(tmp_path, "broker-a", "broker-b") as servers:
+        await servers.create_topic(TOPIC, 1, "broker-b")
+        async with (
+            Producer("answerers", namesrv=servers.namesrv) as answerer,
+            Producer("askers", namesrv=servers.namesrv) as asker,
+        ):
+
+            async def answer(messages: Sequence[ReceivedMessage]) -> None:
+                got.extend(messages)
+                for message in messages:
+                    await answerer.send(reply(message, message.body))
+
+            consumer = PushConsumer("G", namesrv=servers.namesrv, settings=fast(), client=QUICK)
+            consumer.subscribe(TOPIC, listener=answer)
+            async with consumer:
+                for body in (b"1", b"2", b"3", b"4"):
+                    answered = await asker.request(Message(TOPIC, body), timeout_ms=PATIENT_MS)
+                    assert (answered.body, answered.broker_name) == (body, "broker-b")
+    assert [message.reconsume_times for message in got] == [0] * 4
 
 
 async def test_without_a_reply_the_error_says_so(rig: ConsumerRig) -> None:

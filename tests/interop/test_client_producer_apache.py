@@ -51,7 +51,7 @@ async def until_stored(
     return found
 
 
-async def test_sf_052_058_059_062_the_first_message_finds_its_way_and_makes_its_topic(
+async def test_sf_052_058_sf_059_062_the_first_message_finds_its_way_and_makes_its_topic(
     apache: ApacheServers,
 ) -> None:
     def use() -> list[int]:

@@ -251,7 +251,7 @@ async def test_sf_130_an_offset_beyond_the_end(pair: Pair) -> None:
         await eventually(lambda: b"new" in bodies(got), timeout_s=30)
 
 
-async def test_sf_037_043_111_tools_ask_a_consumer_through_its_broker(pair: Pair) -> None:
+async def test_sf_037_043_sf_111_tools_ask_a_consumer_through_its_broker(pair: Pair) -> None:
     await pair.make_topic(1)
     got: list[ReceivedMessage] = []
     async with pair.consumer(got.extend) as consumer:
@@ -283,7 +283,7 @@ async def test_an_offset_reset_reaches_a_running_consumer(pair: Pair) -> None:
         assert [message.queue_offset for message in got][10:16] == list(range(4, 10))
 
 
-async def test_sf_044_100_a_queue_that_moves_takes_its_offset_along(pair: Pair) -> None:
+async def test_sf_044_sf_100_a_queue_that_moves_takes_its_offset_along(pair: Pair) -> None:
     await pair.make_topic(2)
     slow: dict[str, Any] = {"offset_persist_interval_ms": 60_000, "offset_persist_first_ms": 60_000}
     first: list[ReceivedMessage] = []

@@ -98,16 +98,20 @@ class BrokerCollector:
     def collect(self) -> Iterator[Metric]:
         settings = self._broker.live.current
         page = Page(settings.cluster, "broker", settings.name)
-        self._of_tables(page)
-        self._of_traffic(page)
-        self._of_connections(page)
-        self._of_groups(page)
-        self._of_storage(page)
-        self._of_waiting(page)
-        if self._broker.role.is_slave:
-            self._of_slave(page)
-        else:
-            self._of_slaves(page)
+        of_role = self._of_slave if self._broker.role.is_slave else self._of_slaves
+        for part in (
+            self._of_tables,
+            self._of_traffic,
+            self._of_connections,
+            self._of_groups,
+            self._of_storage,
+            self._of_waiting,
+            of_role,
+        ):
+            try:
+                part(page)
+            except RuntimeError:  # a missing part is better than a broker that seems to be down
+                log.warning("tables change too fast, some metrics are left out", exc_info=True)
         yield from page.families
 
     # --- Tables and traffic ---

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Consumers that are connected, and what they say of themselves.")
 
 Client = Annotated[
-    str | None, typer.Argument(metavar="[CLIENT]", help="As `skylark consumer list` shows it; without: all.")
+    str | None, typer.Argument(metavar="CLIENT", help="As `skylark consumer list` shows it; without: all.")
 ]
 
 

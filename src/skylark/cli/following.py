@@ -159,7 +159,7 @@ class _Following:
         messages: list[ReceivedMessage] = []
         while not self._is_at_end():
             messages += self._chosen(self._consumer.poll(POLL_MS))
-        messages.sort(key=lambda item: (item.store_timestamp, item.queue, item.queue_offset))
+        messages.sort(key=lambda item: (item.store_timestamp, item.broker_name, item.physical_offset))
         old = [item for item in messages if self._is_old(item)]
         self._print(old[len(old) - min(len(old), self._wanted.last) :])
         self._print([item for item in messages if not self._is_old(item)])

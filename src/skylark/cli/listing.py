@@ -44,8 +44,9 @@ class Listing:
             print_json(self.document())
             return
         screen.facts([(name, _text(value)) for name, value in self.facts])
-        if self.columns:
-            screen.table(self.columns, [[_cell(cell) for cell in row] for row in self.rows])
+        if self.facts and screen.out.is_terminal:
+            screen.line()
+        screen.table(self.columns, [[_cell(cell) for cell in row] for row in self.rows])
         for sentence in self.failure_sentences():
             screen.warn(sentence)
 
@@ -55,6 +56,7 @@ class Listing:
     def renderable(self, screen: Screen) -> RenderableType:
         """For a live view."""
         facts = [Text(f"{name}  {clean(str(_text(value)))}") for name, value in self.facts]
+        facts += [Text()] if facts else []
         warnings = [Text(clean(text), style="yellow") for text in self.failure_sentences()]
         return Group(
             *facts,

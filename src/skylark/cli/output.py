@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -65,7 +66,7 @@ class Screen:
 
     def as_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
         """For a terminal."""
-        table = Table(header_style="bold")
+        table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
         for number, name in enumerate(columns):
             is_number = bool(rows) and all(isinstance(row[number], int | float | Rate) for row in rows)
             table.add_column(name, justify="right" if is_number else "left", overflow="fold")

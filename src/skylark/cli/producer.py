@@ -17,7 +17,7 @@ COLUMNS = ("group", "client", "address", "language", "version", "brokers")
 @app.command("list")
 def list_producers(
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="Of this group only; without: all.")
+        str | None, typer.Argument(metavar="GROUP", help="Of this group only; without: all.")
     ] = None,
     broker: Broker = None,
     namesrv: Namesrv = NAMESRV,

@@ -92,7 +92,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
 
 def _argument(param: Any) -> str:
     word = param.metavar or param.name.upper()
-    return word if param.required or word.startswith("[") else f"[{word}]"
+    return word if param.required else f"[{word}]"
 
 
 def _option(param: Any) -> str:

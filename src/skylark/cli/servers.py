@@ -54,7 +54,7 @@ def namesrv(
     log_format: logs.LogFormat = logs.TEXT,
     log_levels: logs.LogLevels = None,
 ) -> None:
-    """Run a name server until Ctrl-C.
+    """Run a name server until Ctrl-C; its commands ask and tell those that run.
 
     Example: skylark namesrv --port 9876 --bind 127.0.0.1
     """
@@ -102,7 +102,7 @@ def broker(
     log_format: logs.LogFormat = logs.TEXT,
     log_levels: logs.LogLevels = None,
 ) -> None:
-    """Run a broker until Ctrl-C.
+    """Run a broker until Ctrl-C; its commands ask and tell those that run.
 
     Example: skylark broker --namesrv 127.0.0.1:9876 --data /var/lib/skylark --flush sync
     """

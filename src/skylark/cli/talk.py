@@ -16,7 +16,7 @@ EXIT_NOT_SAFE = 1
 def send(
     topic: Topic,
     body: Annotated[
-        str | None, typer.Argument(metavar="[BODY|-]", help="The message; - or nothing: standard input.")
+        str | None, typer.Argument(metavar="BODY|-", help="The message; - or nothing: standard input.")
     ] = None,
     tags: Annotated[str | None, typer.Option("--tag", "-t", help="One word to filter by.")] = None,
     keys: Annotated[

@@ -163,7 +163,11 @@ class View:
         )
         head = Text(f"skylark top  {namesrv}  {format_time(now.time_ms)[:19]}  {counts}", style="bold")
         failures = [Text(clean(text), style="yellow") for text in now.failures]
-        return Group(head, *(item.renderable(screen) for item in listings if item.rows), *failures)
+        parts: list[RenderableType] = [head]
+        for listing in listings:
+            if listing.rows or listing.failures:
+                parts += [Text(), listing.renderable(screen)]
+        return Group(*parts, *failures)
 
 
 def show(namesrv: str, *, once: bool, rows_max: int, every_s: float, as_json: bool) -> None:

@@ -276,7 +276,7 @@ def groups(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) ->
 def order(
     topic: Topic,
     wanted: Annotated[
-        str | None, typer.Argument(metavar="[BROKER:QUEUES;...]", help="Such as broker-a:4;broker-b:4.")
+        str | None, typer.Argument(metavar="BROKER:QUEUES;...", help="Such as broker-a:4;broker-b:4.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="No fixed order any more.")] = False,
     namesrv: Namesrv = NAMESRV,

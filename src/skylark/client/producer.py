@@ -286,7 +286,7 @@ class Producer:
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, argument: Any
     ) -> tuple[MessageQueue | None, Selector | None, Any]:
         """Return which queue, or which way to choose one, a message's sender means. Raises BadMessage."""
-        if isinstance(message, Reply):
+        if queue is None and selector is None and isinstance(message, Reply):
             return MessageQueue(message.topic, message.broker_name, 0), None, None
         if queue is None:
             if selector is None and message.sharding_key is not None:

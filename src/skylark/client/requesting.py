@@ -97,16 +97,25 @@ class Requests:
         """Let the topic's brokers hear of us before the first request, else they cannot push the reply."""
         if topic in self._introduced:
             return
-        started = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
             async with asyncio.timeout_at(deadline), self._introducing:
                 if topic not in self._introduced:
                     await self._sender.find_topic(topic)
-                    await self._session.heartbeat()
+                    await self._heartbeat((deadline - loop.time()) / 2)
                     self._introduced.add(topic)
         except TimeoutError:
-            elapsed_ms = round((asyncio.get_running_loop().time() - started) * 1000)
-            raise SendFailed(topic, (), elapsed_ms, "the topic's brokers were not reached in time") from None
+            elapsed_ms = round((loop.time() - started) * 1000)
+            raise SendFailed(topic, (), elapsed_ms, "no route in time") from None
+
+    async def _heartbeat(self, timeout_s: float) -> None:
+        """Tell brokers of us; one that hangs must not take all the time of a request to another one."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._session.heartbeat()
+        except TimeoutError:
+            log.info("not all brokers were told of us before a request")
 
     def on_push(self, command: RemotingCommand, address: str) -> RemotingCommand:
         """Take a reply that a broker has for one of the session's producers."""
@@ -141,10 +150,13 @@ async def _either(
     sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may fail after the reply
     both: tuple[asyncio.Future[Any], ...] = (reply, sent)
     # The send has the same deadline, so one of both ends.
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    if not reply.done():
-        await sent
-        await asyncio.wait([reply], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not reply.done():
+            await sent
+            await asyncio.wait([reply], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+    finally:
+        sent.cancel()  # so that it is not tried again when nobody waits for it any more
 
 
 def pushed_reply(pushed: PushReplyMessageToClient, *, broker: str, now_ms: int) -> ReceivedMessage:

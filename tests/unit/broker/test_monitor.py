@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import urllib.error
 import urllib.request
@@ -235,6 +236,39 @@ def test_a_table_that_never_settles_is_an_error() -> None:
 
     with pytest.raises(RuntimeError):
         settled(read)
+
+
+async def test_a_table_that_never_settles_costs_its_own_metrics_alone(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read() -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    watched.rig.put("T", 0)
+    watched.rig.broker.offsets.commit("T", "G", 0, 0, now_ms=0)
+    monkeypatch.setattr(watched.rig.broker.offsets, "topics_by_group", read)
+    found = watched.metrics()
+    assert found["rocketmq_consumer_lag_messages"] == {}
+    assert found["rocketmq_storage_size"]["local", "disk"] > 0
+    assert "some metrics are left out" in caplog.text
+
+
+async def test_scrapes_while_tables_grow(watched: Watched) -> None:
+    """The loop goes on while a thread scrapes: neither waits for the other, and nothing fails."""
+    broker = watched.rig.broker
+    watched.rig.put("T", 0)
+    scrape = asyncio.get_running_loop().run_in_executor(None, lambda: [watched.metrics() for _ in range(3)])
+    number = 0
+    while not scrape.done():
+        number += 1
+        broker.offsets.commit("T", f"G{number % 5000}", 0, 0, now_ms=0)
+        broker.stats.count_gets("T", f"G{number % 5000}", 1, 1)
+        broker.producers.register(
+            f"P{number % 50}", Client(watched.rig.client.peer, "1", "JAVA", 479), now=0.0
+        )
+        await asyncio.sleep(0.0005)
+    assert all(found["rocketmq_topic_number"] for found in scrape.result())
+    assert number
 
 
 def test_the_reference_is_up_to_date() -> None:

@@ -90,10 +90,10 @@ def test_info_names_what_is_not_supported_and_what_is_wrong(run: Run, golden: Pa
 
 
 def test_tables_only_on_a_terminal(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "┃" not in run("info", root, *GEOMETRY).output
+    assert "───" not in run("info", root, *GEOMETRY).output
     monkeypatch.setenv("FORCE_COLOR", "1")
     on_terminal = run("info", root, *GEOMETRY).output
-    assert "┃" in on_terminal
+    assert "───" in on_terminal
     assert "\x1b[1m" in on_terminal
 
 
