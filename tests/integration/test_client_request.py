@@ -123,7 +123,7 @@ async def test_the_reply_goes_to_the_broker_that_had_the_request(tmp_path: Path)
     async with cluster(tmp_path, "broker-a", "broker-b") as servers:
         await servers.create_topic(TOPIC, 1, "broker-b")
         async with (
-            Producer("answerers", namesrv=servers.namesrv) as answerer,
+            Producer("answerers", namesrv=servers.namesrv, settings=ProducerSettings(retries=0)) as answerer,
             Producer("askers", namesrv=servers.namesrv) as asker,
         ):
 

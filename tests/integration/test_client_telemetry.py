@@ -21,7 +21,9 @@ from skylark.client.telemetry import TelemetryHook, telemetry_middleware
 from skylark.errors import SendFailed
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue
-from tests.support.broker import until
+from skylark.protocol.requests.topic import DeleteTopicInBroker
+from tests.support.broker import BrokerClient, until
+from tests.support.client_rig import cluster
 from tests.support.consumer import ConsumerRig, consumer_rig
 
 TOPIC = "orders"
@@ -163,6 +165,25 @@ async def test_a_send_that_fails(rig: ConsumerRig) -> None:
     assert sent.status.status_code is StatusCode.ERROR
     assert sent.attributes is not None
     assert sent.attributes["error.type"] == "29"
+
+
+async def test_attempts_are_children_of_one_span(tmp_path: Path) -> None:
+    """The second attempt begins when the first one's answer comes, not where the message was sent."""
+    spans = Spans()
+    async with cluster(tmp_path, "broker-a", "broker-b", auto_create_topics=False) as servers:
+        await servers.create_topic(TOPIC, 1)
+        async with BrokerClient(servers.brokers["broker-a"].address) as client:
+            await client.ask(DeleteTopicInBroker(TOPIC))
+        async with Producer("PG", namesrv=servers.namesrv) as producer:
+            for _ in range(2):
+                await producer.send(Message(TOPIC, b"x"))  # so that the connections are nobody's
+            producer.add_hook(TelemetryHook(spans.provider))
+            with spans.tracer.start_as_current_span("order"):
+                for _ in range(2):
+                    assert (await producer.send(Message(TOPIC, b"x"))).queue.broker_name == "broker-b"
+    attempts = spans.named(f"send {TOPIC}")
+    assert "17" in {(span.attributes or {}).get("error.type") for span in attempts}
+    assert {parent(span) for span in attempts} == {identity(spans.named("order")[0])}
 
 
 def send_blocking(namesrv: str, spans: Spans) -> None:

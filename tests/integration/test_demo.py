@@ -20,7 +20,7 @@ def test_the_demonstration_agrees_with_itself_and_can_be_kept(tmp_path: Path) ->
     assert "orders billed in the end\t1000\t1000\tok" in done.stdout
     dumped = skylark("store", "dump", str(kept / "store"), "-t", "orders", "--key", "order-42", "--json")
     assert dumped.returncode == 0, dumped.stderr
-    assert '"id":42' in dumped.stdout
+    assert '\\"id\\":42' in dumped.stdout
     again = skylark("demo", "--keep", str(kept))
     assert again.returncode == 2
     assert "choose a new directory" in again.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import tempfile
 from dataclasses import asdict, replace
@@ -79,6 +78,8 @@ def torture(
 
 
 def _run(wanted: Wanted, mode: str, screen: Screen, *, quiet: bool) -> Report:
+    import asyncio  # noqa: PLC0415 - `skylark --help` must not wait for it
+
     from skylark.torture.run import Torture  # noqa: PLC0415
 
     def say(words: str) -> None:
