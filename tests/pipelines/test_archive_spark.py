@@ -123,7 +123,7 @@ def test_an_archive_from_store_files_equals_one_from_the_broker(
     tables = []
     for name, source in {
         "broker": Input(namesrv=shared_cluster.namesrv, topic=topic),
-        "files": Input(store=Path(shared_cluster.store_path), topic=topic),
+        "files": Input(store=Path(shared_cluster.files_of(topic)), topic=topic),
     }.items():
         archive = Archive(formats, source, tmp_path / name)
         output = parse_output(str(archive.output), columns=seven, partitionBy="dt")

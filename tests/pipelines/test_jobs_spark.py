@@ -212,7 +212,7 @@ def test_replay_from_broker_store_files_and_archive(
     narrowed = replay.source_input(source, recent)
     inputs = {
         "broker": narrowed.read(spark),
-        "files": Input(store=Path(shared_cluster.store_path), topic=topic).read(spark),
+        "files": Input(store=Path(shared_cluster.files_of(topic)), topic=topic).read(spark),
         "archive": replay.read_archive(spark, lake, topic, recent),
     }
     assert inputs["broker"].count() == 20

@@ -78,7 +78,7 @@ def test_all_columns_from_the_broker(spark: SparkSession, orders: PipelineCluste
 
 
 def test_all_columns_from_store_files(spark: SparkSession, orders: PipelineCluster) -> None:
-    options = {"path": orders.store_path, "topic": "orders", "brokerName": BROKER}
+    options = {"path": orders.files_of("orders"), "topic": "orders", "brokerName": BROKER}
     expected = produced(orders, "orders")
     assert digests(as_rows(read(spark, options))) == digests(expected)
 

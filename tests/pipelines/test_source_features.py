@@ -126,7 +126,7 @@ def test_times_and_ids_narrow_too(spark: SparkSession, cluster: PipelineCluster)
     message_id = everything.where("queueId = 1 and queueOffset = 5").select("msgId").collect()[0][0]
     found = read(spark, cluster, pushdown="true").where(F.col("msgId") == message_id)
     assert offsets(found) == [(1, 5)]
-    stored = {"path": cluster.store_path, "topic": TOPIC, "pushdown": "true"}
+    stored = {"path": cluster.files_of(TOPIC), "topic": TOPIC, "pushdown": "true"}
     found = spark.read.format("rocketmq").options(**stored).load().where(F.col("msgId") == message_id)
     assert offsets(found) == [(1, 5)]
 

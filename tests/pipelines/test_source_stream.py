@@ -164,7 +164,7 @@ def test_store_files_while_they_are_written(
     cluster.create_topic("live", 1)
     cluster.send("live", bodies(0, 0, 30))
     options = {
-        "path": cluster.store_path,
+        "path": cluster.files_of("live"),
         "topic": "live",
         "startingOffsets": "earliest",
         "pollInterval": "50ms",

@@ -8,11 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from skylark.errors import StoreError
 from skylark.model.message import encode_properties
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.pipelines.wire import Cluster, Queue
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
+from skylark.store.reader import StoreReader
 from tests.interop.servers import Servers
 from tests.support.skylark_servers import SkylarkServers
 
@@ -79,6 +81,23 @@ class PipelineCluster:
             return len(self.wire.queues(topic, refresh=True))
         except NoRoute:
             return 0
+
+    def files_of(self, topic: str) -> str:
+        """The store's directory, once its files hold all of a topic: a broker writes queues now and then."""
+        ends = self.wire.max_offsets(self.wire.queues(topic))
+        wanted = {queue.queue_id: end for queue, end in ends.items() if end}
+        deadline = time.monotonic() + ROUTE_TIMEOUT_S
+        while self._ends_in_files(topic) != wanted:
+            assert time.monotonic() < deadline, f"the files do not hold all of {topic}"
+            time.sleep(0.02)
+        return self.store_path
+
+    def _ends_in_files(self, topic: str) -> dict[int, int]:
+        try:
+            found = StoreReader(Path(self.store_path)).queues(topic)
+        except StoreError:
+            return {}
+        return {queue.queue_id: queue.max_offset for queue in found if queue.count}
 
     def queue(self, topic: str, queue_id: int = 0) -> Queue:
         return Queue(topic, BROKER, queue_id)

@@ -108,6 +108,8 @@ class Peer(Link):
             if self._server.is_full:
                 log.warning("connection closed peer=%s reason=too many bytes in flight", self.address)
                 self.abort()
+                # What it brought is given up now, not when the loop gets to it: nobody is refused for that.
+                self._count_buffered(0)
 
     def pause_writing(self) -> None:
         super().pause_writing()
