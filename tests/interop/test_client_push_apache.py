@@ -161,8 +161,8 @@ async def test_sf_026_030_035_retries_and_dead_letters(pair: Pair) -> None:
     seen: list[tuple[bytes, str, int]] = []
 
     def listener(messages: Messages, context: ConsumeContext) -> ConsumeResult | None:
+        seen.extend((message.body, message.topic, message.reconsume_times) for message in messages)
         for number, message in enumerate(messages):
-            seen.append((message.body, message.topic, message.reconsume_times))
             if message.body == b"bad" or (message.body == b"once more" and not message.reconsume_times):
                 return ConsumeResult.LATER
             context.done = number + 1
@@ -178,7 +178,8 @@ async def test_sf_026_030_035_retries_and_dead_letters(pair: Pair) -> None:
         async def buried() -> bool:
             with contextlib.suppress(BrokerError):
                 dead = await pair.client.pull(f"%DLQ%{pair.group}", group=f"{pair.group}_dead")
-                return [message.body for message in dead] == [b"bad"]
+                # What comes after a bad one in every batch may have to go with it.
+                return b"bad" in [message.body for message in dead]
             return False
 
         await until(buried, timeout_s=30)

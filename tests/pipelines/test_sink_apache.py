@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skylark.model.message import encode_properties
+from skylark.model.message import StoredMessage, encode_properties
 from skylark.pipelines.sending import OutMessage, Sender
 from tests.interop.servers import ApacheServers
 from tests.pipelines.messages import stored
@@ -37,10 +37,16 @@ def send(cluster: PipelineCluster, topic: str, count: int, **changes: Any) -> No
     sender.finish()
 
 
+def all_of(cluster: PipelineCluster, topic: str, count: int) -> list[StoredMessage]:
+    """The messages of a topic, when all can be seen: Apache's broker acknowledges before."""
+    until(lambda: len(stored(cluster, topic)) >= count, f"{count} messages")
+    return stored(cluster, topic)
+
+
 def test_batches_arrive_whole(apache: PipelineCluster) -> None:
     apache.create_topic("sink", 4)
     send(apache, "sink", 2000)
-    messages = stored(apache, "sink")
+    messages = all_of(apache, "sink", 2000)
     assert sorted(int(message.body) for message in messages) == list(range(2000))
     for message in messages:
         assert message.unique_key == f"{int(message.body):032X}"
@@ -51,7 +57,7 @@ def test_order_is_kept(apache: PipelineCluster) -> None:
     apache.create_topic("ordered", 4)
     send(apache, "ordered", 3000, sharding_key="customer-")
     by_key: dict[int, list[int]] = {}
-    for message in stored(apache, "ordered"):
+    for message in all_of(apache, "ordered", 3000):
         by_key.setdefault(int(message.body) % 5, []).append(int(message.body))
     assert sum(map(len, by_key.values())) == 3000
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
