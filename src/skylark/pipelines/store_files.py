@@ -44,7 +44,8 @@ class StoreOrigin:
         assert options.path is not None
         self._options = options
         self._reader = store_reader(options.path)
-        self._looked_at = time.monotonic()
+        # The process may have had it open for long: the first question looks at the directory again.
+        self._looked_at = float("-inf")
         tags = split_tags(options.tags) if options.tags else None
         self._tags_codes = None if tags is None else np.array([java_hash(tag) for tag in tags], np.int64)
 

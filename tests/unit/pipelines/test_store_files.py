@@ -10,15 +10,17 @@ import pytest
 
 from skylark.errors import BadStoreFile, NoRoute
 from skylark.model.java import java_hash
-from skylark.model.message import format_host, pack_host
+from skylark.model.message import PutMessage, format_host, pack_host
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.origin import DataLost, Losses, QueueRange
 from skylark.pipelines.ranges import plan, read_range, read_ranges
 from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
 from skylark.pipelines.store_files import StoreOrigin, store_reader
 from skylark.pipelines.wire import Queue
+from skylark.settings import StoreSettings
+from skylark.store.disk import RealDisk
 from tests.support.directory import fingerprint, flip
-from tests.support.store import golden_topics, unpack_golden
+from tests.support.store import golden_topics, opened, unpack_golden
 
 ALL = arrow_schema(spark_schema(COLUMNS))
 
@@ -213,3 +215,11 @@ def test_an_unknown_topic_or_directory(clean: Path, tmp_path: Path) -> None:
         origin.queues("nobody")
     with pytest.raises(Exception, match="there is no such directory"):
         plan({"path": str(tmp_path / "nowhere"), "topic": "x"})
+
+
+def test_a_store_that_was_opened_long_ago_shows_what_came_since(tmp_path: Path) -> None:
+    for topic in ("first", "second"):
+        with opened(StoreSettings(path=tmp_path), RealDisk()) as store:
+            store.append([PutMessage(topic, 0, b"x")])
+        # Each time the reader that this process keeps is older than the topic.
+        assert topic in StoreOrigin(load(SourceOptions, {"path": str(tmp_path), "topic": topic})).topics()
