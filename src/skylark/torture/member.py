@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from skylark.client.push_consumer import PushConsumer
@@ -20,15 +21,6 @@ from skylark.torture.history import Place, Queue, Receipt, number_in, receipt_li
 
 # A tenth of the usual times, as the brokers of a run have it, so that the survivors take over soon.
 SETTINGS = PushConsumerSettings(
-    consume_from=ConsumeFrom.FIRST_OFFSET,
-    batch_max=32,
-    offset_persist_interval_ms=500,
-    rebalance_interval_ms=2000,
-    lock_interval_ms=2000,
-    lock_expiry_ms=3000,
-)
-ORDERLY_SETTINGS = PushConsumerSettings(
-    orderly=True,
     consume_from=ConsumeFrom.FIRST_OFFSET,
     batch_max=32,
     offset_persist_interval_ms=500,
@@ -49,7 +41,7 @@ async def consume(namesrv: str, topic: str, group: str, run: str, file: Path, *,
     consumer = PushConsumer(
         group,
         namesrv=namesrv,
-        settings=ORDERLY_SETTINGS if orderly else SETTINGS,
+        settings=replace(SETTINGS, orderly=orderly),
         client=ClientSettings(
             instance_name=f"member-{os.getpid()}", heartbeat_interval_ms=3000, route_refresh_interval_ms=3000
         ),

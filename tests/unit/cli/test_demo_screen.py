@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from skylark.cli.main import app
 from skylark.demo import story
-from skylark.demo.story import Archive, Billing, Outcome, Say, Wanted
+from skylark.demo.story import Archive, Outcome, Say, Wanted
 
 
 def outcome(found: int) -> Outcome:
@@ -40,7 +40,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, found: int) -> list[Wanted]:
 
 
 def test_all_agrees(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [asked] = [pretend(monkeypatch, 10)]
+    asked = pretend(monkeypatch, 10)
     result = CliRunner().invoke(app, ["demo", "--no-spark", "--fast"])
     assert result.exit_code == 0
     assert [wanted.orders for wanted in asked] == [1000]
@@ -81,7 +81,3 @@ def test_orders_are_told_apart_and_some_are_special() -> None:
     assert {message.tags for message in messages} == set(story.STATES)
     assert sum(message.delay_level == 1 for message in messages) == 10
     assert sum(b'"bad":true' in message.body for message in messages) == 2
-
-
-def test_nothing_is_billed_at_first() -> None:
-    assert not Billing().billed

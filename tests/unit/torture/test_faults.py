@@ -1,4 +1,4 @@
-"""Plans are repeatable, and faults heal what they broke."""
+"""Plans of faults are repeatable and keep to their time."""
 
 from __future__ import annotations
 
