@@ -24,7 +24,7 @@ from tests.support.simulated_disk import Fault, Kind, Operation, SimulatedDisk
 from tests.support.simulated_medium import PAGE_BYTES
 
 EIO = "Input/output error"
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def begun(flush_mode: FlushMode = FlushMode.SYNC, seed: int = 1, steps: int = 5) -> Workload:

@@ -63,14 +63,14 @@ def exchanges(scenario: str) -> Iterator[Exchange]:
 class Wire(RawClient):
     """A raw client that can pick the answer to its question from among what the broker asks of its own."""
 
-    async def answer(self, *, timeout_s: float = 20) -> RemotingCommand:
+    async def answer(self, *, timeout_s: float = 60) -> RemotingCommand:
         async with asyncio.timeout(timeout_s):
             while True:
                 command = await self.receive()
                 if command.is_response:
                     return command
 
-    async def ask(self, frame: bytes, *, timeout_s: float = 20) -> RemotingCommand:
+    async def ask(self, frame: bytes, *, timeout_s: float = 60) -> RemotingCommand:
         await self.send(frame)
         return await self.answer(timeout_s=timeout_s)
 

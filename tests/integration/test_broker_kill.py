@@ -32,7 +32,7 @@ from tests.support.broker import BrokerClient, until
 ROUNDS = int(os.environ.get("SKYLARK_KILL_ROUNDS", "3"))
 QUEUES = 4
 IN_FLIGHT = 8
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 SMALL_STORE = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20 * 500,
@@ -70,7 +70,7 @@ class Process:
             self.started_at = time.monotonic()
             self._process = subprocess.Popen(self._command, stdout=output, stderr=output)
 
-    def send_signal(self, number: signal.Signals, timeout_s: float = 20) -> int:
+    def send_signal(self, number: signal.Signals, timeout_s: float = 60) -> int:
         """Send a signal and wait for the end; returns the exit code."""
         process, self._process = self._process, None
         assert process is not None

@@ -27,8 +27,8 @@ from skylark.protocol.requests.send import SendMessageV2
 from skylark.remoting.blocking import BlockingConnection
 
 SKYLARK = [sys.executable, "-m", "skylark.cli.main"]
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

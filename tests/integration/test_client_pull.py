@@ -100,7 +100,7 @@ def count_commits(broker: Broker) -> list[object]:
     return commits
 
 
-async def poll_all(consumer: PullConsumer, count: int, timeout_s: float = 20) -> list[bytes]:
+async def poll_all(consumer: PullConsumer, count: int, timeout_s: float = 60) -> list[bytes]:
     bodies: list[bytes] = []
     async with asyncio.timeout(timeout_s):
         while len(bodies) < count:

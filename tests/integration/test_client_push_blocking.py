@@ -33,7 +33,7 @@ def topic(servers: EmbeddedServers, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 20) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"

@@ -70,7 +70,7 @@ class Caller:
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
 
-    async def ask(self, request: Any, *, timeout_s: float = 10) -> Any:
+    async def ask(self, request: Any, *, timeout_s: float = 30) -> Any:
         return await self._pool.call(self._address, request, timeout_s=timeout_s)
 
     async def register(self, name: str = "broker-a", broker_id: int = 0, address: str = A) -> None:
@@ -81,7 +81,7 @@ class Caller:
         return {name: data.broker_addrs for name, data in info.broker_addr_table.items()}
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, timeout_s: float = 20) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *, timeout_s: float = 60) -> None:
     """Wait for what a server can tell."""
     async with asyncio.timeout(timeout_s):
         while not await condition():  # noqa: ASYNC110 (the server does not call back)

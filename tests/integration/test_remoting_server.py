@@ -384,7 +384,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(loop: str) -> None:
                     await asyncio.sleep(0.05)
                 assert await waiting
                 assert await dripping
-                assert 0.3 < time.monotonic() - started < 5
+                assert 0.3 < time.monotonic() - started < 20
                 await busy.send(request)
                 assert (await busy.receive()).code == 0
                 assert len(rig.server.peers) == 1
@@ -428,7 +428,7 @@ def test_closing_does_not_wait_for_ever(loop: str) -> None:
             await until(lambda: rig.pulled == 1 and len(rig.server.tasks) == 1)
             started = time.monotonic()
             await rig.server.close(drain_timeout_s=0.4)
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 20
         with pytest.raises(ConnectionLost):
             await stuck
         assert not rig.server.tasks

@@ -12,7 +12,7 @@ from tests.support.java import GroupProcess
 pytestmark = pytest.mark.interop()
 
 CPP = Path(__file__).parent / "cpp_python"
-DRIVER_TIMEOUT_S = 80
+DRIVER_TIMEOUT_S = 150
 TOPICS = {
     "round_trip": "Round",
     "send_async": "Async",

@@ -12,7 +12,7 @@ from tests.support.java import GroupProcess
 pytestmark = pytest.mark.interop("node", "npm")
 
 NODE = Path(__file__).parent / "node"
-DRIVER_TIMEOUT_S = 60
+DRIVER_TIMEOUT_S = 120
 TOPICS = {
     "round_trip": "Round",
     "tag_filter": "Tags",

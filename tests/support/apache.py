@@ -21,7 +21,7 @@ from tests.support.java import Classpath, GroupProcess, JavaFailed, jvm_command
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
-ANSWER_TIMEOUT_S = 5
+ANSWER_TIMEOUT_S = 20
 NAME_SERVER_HEAP_MB = 256
 BROKER_HEAP_MB = 512
 LENGTHS = struct.Struct(">ii")  # of the frame without this field, of the header

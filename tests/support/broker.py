@@ -33,7 +33,7 @@ from skylark.store.disk import Disk
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
-ASK_TIMEOUT_S = 10.0
+ASK_TIMEOUT_S = 30.0
 GROUP = "CG"
 
 
@@ -106,7 +106,7 @@ async def running_cluster(directory: Path, **changes: Any) -> AsyncIterator[tupl
         yield name_server, broker
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 20) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 60) -> None:
     """Wait for a condition, or for a question whose answer is yes."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -167,12 +167,12 @@ async def consumer_rig(directory: Path, **changes: Any) -> AsyncIterator[Consume
         yield ConsumerRig(name_server, broker, client)
 
 
-async def eventually(condition: Callable[[], object], *, timeout_s: float = 20) -> None:
+async def eventually(condition: Callable[[], object], *, timeout_s: float = 60) -> None:
     """Wait until something holds, or is not empty."""
     await until(lambda: bool(condition()), timeout_s=timeout_s)
 
 
-async def until_count(things: Sized, count: int, *, timeout_s: float = 20) -> None:
+async def until_count(things: Sized, count: int, *, timeout_s: float = 60) -> None:
     """Wait until there are so many."""
     await until(lambda: len(things) >= count, timeout_s=timeout_s)
 

@@ -31,7 +31,7 @@ JAVA_VERSION_MIN = 17
 VERSION_TIMEOUT_S = 30
 FETCH_TIMEOUT_S = 480
 COMPILE_TIMEOUT_S = 120
-KILL_TIMEOUT_S = 10
+KILL_TIMEOUT_S = 30
 LOG_TAIL_LINES = 40
 # C1 alone: these JVMs live for seconds, and the second compiler would take a core from what is tested.
 JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")

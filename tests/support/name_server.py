@@ -10,8 +10,8 @@ from typing import Self
 
 from tests.support.java import GroupProcess
 
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 20
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
 PROGRAM = """
 import logging, sys
 from pathlib import Path

@@ -15,8 +15,8 @@ from typing import Self
 from tests.support.apache import GET_BROKER_CLUSTER_INFO, PortReservation, ask
 from tests.support.java import GroupProcess
 
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 20
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
 BROKER_PORTS = (-2, 0, 1)  # the fast port, the broker's, that for replicas
 SMALL_STORE = {
     "mappedFileSizeCommitLog": 16 << 20,

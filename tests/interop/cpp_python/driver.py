@@ -22,7 +22,7 @@ from rocketmq.client import (  # type: ignore[import-not-found]
 )
 from rocketmq.ffi import MessageModel  # type: ignore[import-not-found]
 
-WAIT_S = 25
+WAIT_S = 60
 COUNT = 20
 NAME_SERVER, NAME = sys.argv[1:]
 RESULTS: dict[str, str] = {}

@@ -8,7 +8,7 @@
 const assert = require('assert');
 const { Consumer, Message, Producer } = require('ali-ons');
 
-const WAIT_MS = 20000;
+const WAIT_MS = 50000;
 const COUNT = 20;
 const [ nameSrv, name ] = process.argv.slice(2);
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, log() {} };
