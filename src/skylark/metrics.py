@@ -55,6 +55,12 @@ METRICS = {
         ("consumer_group", "topic", "is_system"),
     ),
     "rocketmq_half_messages": MetricSpec("gauge", "Transactions that are neither committed nor rolled back."),
+    "rocketmq_commit_messages_total": MetricSpec(
+        "counter", "Messages of transactions that were committed.", ("topic",)
+    ),
+    "rocketmq_rollback_messages_total": MetricSpec(
+        "counter", "Messages of transactions that were rolled back.", ("topic",)
+    ),
     "rocketmq_storage_size": MetricSpec(
         "gauge", "Bytes of the commit log, from the oldest record that is kept to the end.", _STORAGE
     ),

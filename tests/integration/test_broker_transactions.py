@@ -84,6 +84,8 @@ async def test_sf_076_half_messages_are_invisible_until_their_commit(tmp_path: P
             await client.end(2, replies[2], COMMIT)
         await until(lambda: len(broker.transactions.table) == 2)
         assert [message.body for message in await client.pull("T")] == [b"2"]
+        # The second commit of the same one changed nothing.
+        assert (broker.transactions.commits, broker.transactions.rollbacks) == ({"T": 1}, {"T": 1})
 
 
 async def test_producers_are_asked_also_after_a_restart(tmp_path: Path) -> None:

@@ -260,8 +260,13 @@ class BrokerCollector:
         page.family("skylark_store_writable")(int(store.refusal() is None))
 
     def _of_waiting(self, page: Page) -> None:
-        timers = self._broker.timers
-        page.family("rocketmq_half_messages")(self._broker.transactions.open_count)
+        timers, transactions = self._broker.timers, self._broker.transactions
+        page.family("rocketmq_half_messages")(transactions.open_count)
+        ended = (("commit", transactions.commits), ("rollback", transactions.rollbacks))
+        for word, counts in ended:
+            total = page.family(f"rocketmq_{word}_messages_total")
+            for topic, count in settled(lambda counts=counts: counts.most_common(SERIES_MAX)):  # type: ignore[misc]
+                total(count, topic)
         page.family("rocketmq_timer_enqueue_lag")(timers.queue_behind)
         page.family("rocketmq_timer_dequeue_latency")(timers.behind_ms)
         page.family("skylark_timed_messages")(timers.waiting)

@@ -96,6 +96,11 @@ class HalfRecord:
         return _number(self.properties.get(PROPERTY_PREPARED_QUEUE_OFFSET))
 
     @property
+    def real_topic(self) -> str:
+        """The topic that the message is meant for; empty where a record names none."""
+        return self.properties.get(PROPERTY_REAL_TOPIC, "")
+
+    @property
     def body(self) -> bytes:
         return self._record[self._body_position : self._body_position + self.head[14]]
 
@@ -106,7 +111,7 @@ class HalfRecord:
 
     def committed(self) -> PutMessage | None:
         """The message for its own topic; None where a record names none."""
-        topic, queue_id = self.properties.get(PROPERTY_REAL_TOPIC), self._real_queue_id()
+        topic, queue_id = self.real_topic, self._real_queue_id()
         if not topic or topic == names.HALF_TOPIC or queue_id is None:
             return None
         sys_flag = self.head[7] & ~TRANSACTION_MASK | SystemFlag.TRANSACTION_COMMIT
@@ -126,7 +131,7 @@ class HalfRecord:
     def question(self, message: PutMessage, queue_offset: int, physical_offset: int) -> bytes:
         """The record that a producer is asked about: `message` at its place, under its own topic."""
         shown = self._message(
-            self.properties.get(PROPERTY_REAL_TOPIC, ""),
+            self.real_topic,
             self._real_queue_id() or 0,
             message.properties,
             self.head[7],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -81,6 +81,9 @@ class Transactions:
         self._stretch_ops = 0
         self._owed: list[int] = []
         self._is_loaded = False
+        self.commits: Counter[str] = Counter()
+        """Messages by topic that were committed since the start, and below those that were rolled back."""
+        self.rollbacks: Counter[str] = Counter()
 
     # --- What is open ---
 
@@ -210,13 +213,17 @@ class Transactions:
         broker.adopt_undeleted({message.topic: message.queue_id + 1})
         broker.delay_or_time(message, record.properties)
         result = self._replace(message, offsets)
-        return result if isinstance(result, Refused) else None
+        if isinstance(result, Refused):
+            return result
+        self.commits[record.real_topic] += 1
+        return None
 
     def roll_back(self, record: HalfRecord) -> None:
         """Drop the message of a transaction. One that is ended already stays as it is."""
         offsets = self._open_offsets(record)
         if offsets:
             self._finish(offsets)
+            self.rollbacks[record.real_topic] += 1
 
     def _open_offsets(self, record: HalfRecord) -> list[int]:
         self.follow()

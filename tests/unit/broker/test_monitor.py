@@ -209,7 +209,11 @@ async def test_timed_and_half_messages_are_counted(watched: Watched) -> None:
     broker = watched.rig.broker
     broker.timers.load_metrics(b'{"timingCount":{"T":{"count":2,"timeStamp":1}}}')
     watched.rig.append(message(names.HALF_TOPIC, 0, b"x"))
+    broker.transactions.commits["T"] += 3
+    broker.transactions.rollbacks["U"] += 1
     found = watched.metrics()
+    assert found["rocketmq_commit_messages_total"] == {("T",): 3}
+    assert found["rocketmq_rollback_messages_total"] == {("U",): 1}
     assert found["rocketmq_timing_messages"] == {("T",): 2}
     assert found["rocketmq_half_messages"] == {(): 1}
     assert found["rocketmq_timer_enqueue_lag"] == {(): 0}
