@@ -1,20 +1,17 @@
-"""What every benchmark shares: timing side by side, a scratch directory, the JSON that is printed."""
+"""What benchmarks share: timing side by side, the JSON that is printed."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from skylark.bench.machine import commit
 
 ROUNDS = 7
 
@@ -39,36 +36,6 @@ def side_by_side(cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -
 def ratio(result: dict[str, dict[str, float]], ours: str, bare: str, key: str = "best_us") -> float:
     """Of the best rounds: on a shared machine they are the ones that were left alone."""
     return round(result[ours][key] / result[bare][key], 2)
-
-
-@contextmanager
-def scratch(where: str | None = None) -> Iterator[Path]:
-    """A directory that is gone afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="skylark-bench-", dir=where))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def free_bytes(path: Path) -> int:
-    return shutil.disk_usage(path).free
-
-
-def anonymous_bytes() -> int:
-    """Anonymous memory of this process: mapped log pages belong to the page cache."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607
-        capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
-    )  # fmt: skip
-    return done.stdout.strip() or "unknown"
 
 
 def report(name: str, results: dict[str, Any]) -> None:

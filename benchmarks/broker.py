@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import os
 import signal
-import socket
 import statistics
 import sys
 import time
@@ -28,46 +26,27 @@ from typing import Any
 
 import pytest
 
-from benchmarks._common import free_bytes, report, scratch
-from benchmarks._load import BROKER_CPU, Client, Counted, Process, can_pin, pinned, pull_frames, send_frames
+from benchmarks._common import report
+from skylark.bench.load import Kind, Load
+from skylark.bench.machine import scratch
+from skylark.bench.measuring import Target, messages_that_fit
+from skylark.bench.peers.apache import DISK_OPTIONS, POM, SERVER_OPTIONS, ApacheBroker, ApacheNameServer
+from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, can_pin, pinned
+from skylark.bench.results import Cell as Measured
+from skylark.bench.servers import SETTINGS, own_servers
+from skylark.bench.thin import ThinClient
 from skylark.errors import RocketMQError
-from skylark.protocol.requests.offset import GetMaxOffset
-from skylark.protocol.requests.topic import UpdateAndCreateTopic
-from skylark.remoting.blocking import BlockingConnection
-from tests.support.apache import (
-    DISK_OPTIONS,
-    SERVER_OPTIONS,
-    ApacheBroker,
-    ApacheNameServer,
-    PortReservation,
-)
-from tests.support.java import GroupProcess, JavaFailed, jars_of
+from tests.support.java import jars_of
 
-POM = Path(__file__).parent.parent / "tests" / "interop" / "java" / "pom-5.3.3.xml"
 QUEUES = 4
 CLIENT_BATCH = 32
 BACKLOG = 204_800
 CELL_WARM_UP_S = 1.0
-FILL_TIMEOUT_S = 60
-STORED_TIMEOUT_S = 30
-START_TIMEOUT_S = 30
-CALL_TIMEOUT_S = 10
 SETTLE_TIMEOUT_S = 30
 SETTLED_SHARE = 0.2  # of a processor
-DISK_RESERVE_BYTES = 4 << 30
-RECORD_OVERHEAD_BYTES = 400  # of a stored message, queue and index entries included; a generous guess
 EXPECTED_RATIO = 1.5
 BODIES = {"128B": 128, "1KiB": 1024}
 FLUSH_TYPES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
-# The same for all brokers. Waiting in the send queue is no error here: rates are compared, not refusals.
-SETTINGS: dict[str, str | int] = {
-    "mappedFileSizeCommitLog": 1 << 30,
-    "mappedFileSizeConsumeQueue": 6_000_000,
-    "maxHashSlotNum": 5_000_000,
-    "maxIndexNum": 20_000_000,
-    "waitTimeMillsInSendQueue": 10_000,
-}
-
 Figures = dict[str, float | None]
 
 
@@ -105,25 +84,8 @@ CLIENT_CELL = "client"
 @contextmanager
 def ours(directory: Path, flush: str) -> Iterator[str]:
     """The address of our broker, with its name server in the same process."""
-    broker, name_server = PortReservation(-2, 0, 1), PortReservation(0)
-    command = [sys.executable, "-m", "skylark.cli.main", "serve", "--data", str(directory), "--flush", flush]
-    command += ["--broker-port", str(broker.base), "--namesrv-port", str(name_server.base)]
-    for key, value in {**SETTINGS, "metricsPromExporterPort": 0}.items():
-        command += ["--set", f"{key}={value}"]
-    directory.mkdir()
-    broker.release()
-    name_server.release()
-    with GroupProcess(command, log=directory / "benchmark.log") as process:
-        process.wait_until(lambda: listens(broker.base), "connection", START_TIMEOUT_S)
-        yield f"127.0.0.1:{broker.base}"
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), CALL_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
+    with own_servers(directory, flush=flush) as served:
+        yield served.broker
 
 
 class MeasuredBroker(ApacheBroker):
@@ -180,48 +142,33 @@ class Contender:
 # --- One cell ---
 
 
-class Target:
+class Contestant(Target):
     """A running broker and what is needed to measure it."""
 
-    def __init__(self, contender: Contender, address: str, client: Client, directory: Path) -> None:
+    def __init__(self, contender: Contender, address: str, client: ThinClient, directory: Path) -> None:
+        super().__init__(address, client, cpu=CLIENT_CPU)
         self.contender = contender
-        self.address = address
-        self._client = client
         self._directory = directory
-        self._connection = BlockingConnection(address)
-        self.process = Process(address)
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def measure(self, cell: Cell, seconds: float) -> tuple[Figures, list[str]]:
+    def measure_cell(self, cell: Cell, seconds: float) -> tuple[Figures, list[str]]:
         """The figures of one round, and why they are void, if they are."""
-        # A backlog is new each time: the older it is, the more of it a broker may have to read from its disk.
-        topic = f"benchmark-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else "")
-        self._create(topic)
-        frames = self._directory / "frames"
-        wrong = self._fill(topic, cell) if cell.pulls else []
-        before = self._stored(topic)
+        load = Load(
+            address=self.address,
+            kind=Kind.PULL if cell.pulls else Kind.SEND,
+            # A backlog is new each time: the older it is, the more of it a broker may have to read from disk.
+            topic=f"benchmark-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else ""),
+            queues=QUEUES,
+            body_bytes=cell.body_bytes,
+            batch=cell.batch,
+            in_flight=cell.in_flight,
+            seconds=seconds,
+            warm_up_s=CELL_WARM_UP_S,
+            messages_max=0 if cell.pulls else messages_that_fit(self._directory, cell.body_bytes),
+        )
         if cell.pulls:
-            frames.write_bytes(pull_frames(topic, QUEUES, CLIENT_BATCH))
-        else:
-            frames.write_bytes(send_frames(topic, QUEUES, cell.body_bytes, cell.batch))
-        marks: dict[str, Figures] = {}
-
-        def watch(word: str) -> None:
-            marks[word] = {"cpu_us": self.process.cpu_us(), "anonymous_mib": self.process.anonymous_mib()}
-
-        counted = self._client.run(
-            self.address, frames, in_flight=cell.in_flight, warm_up_s=CELL_WARM_UP_S, seconds=seconds,
-            frames_max=0 if cell.pulls else self._frames_max(cell), watch=watch,
-        )  # fmt: skip
-        expected = before + (0 if cell.pulls else counted.acknowledged * cell.batch)
-        wrong += discrepancies(counted, expected, self._wait_stored(topic, expected))
-        if not counted.answers:
-            wrong.append("nothing was answered in the time measured")
-        # What this round left in memory must not be written during the next one, another broker's perhaps.
-        os.sync()
-        return figures_of(cell, counted, marks), wrong
+            self.fill(load, BACKLOG)
+        measured = self.measure(cell.name, load)
+        return figures_of(measured), measured.wrong
 
     def warm_up(self, cells: list[Cell]) -> None:
         """Do a little of everything, then wait until the compilers that it woke have gone to rest.
@@ -233,7 +180,7 @@ class Target:
             return
         with self.process.spread() if self.contender.is_started_here else nullcontext():
             for cell in cells:
-                self.measure(cell, share)
+                self.measure_cell(cell, share)
             self._wait_settled()
 
     def _wait_settled(self) -> None:
@@ -244,67 +191,18 @@ class Target:
             after = self.process.cpu_us() or 0.0
             before, share = after, (after - before) / 1e6
 
-    def _create(self, topic: str) -> None:
-        request = UpdateAndCreateTopic(
-            topic=topic, default_topic="TBW102", read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6,
-            topic_filter_type="SINGLE_TAG", order=False, topic_sys_flag=0,
-        )  # fmt: skip
-        self._connection.call(request, timeout_s=CALL_TIMEOUT_S)
 
-    def _stored(self, topic: str) -> int:
-        return sum(
-            self._connection.call(GetMaxOffset(topic=topic, queue_id=queue), timeout_s=CALL_TIMEOUT_S)
-            for queue in range(QUEUES)
-        )
-
-    def _wait_stored(self, topic: str, expected: int) -> int:
-        """What the queues hold; they may be filled a while after the answers."""
-        deadline = time.monotonic() + STORED_TIMEOUT_S
-        while (stored := self._stored(topic)) < expected and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return stored
-
-    def _fill(self, topic: str, cell: Cell) -> list[str]:
-        frames = self._directory / "frames"
-        frames.write_bytes(send_frames(topic, QUEUES, cell.body_bytes, CLIENT_BATCH))
-        counted = self._client.run(
-            self.address, frames, in_flight=16, warm_up_s=0, seconds=FILL_TIMEOUT_S,
-            frames_max=BACKLOG // CLIENT_BATCH,
-        )  # fmt: skip
-        return discrepancies(counted, BACKLOG, self._wait_stored(topic, BACKLOG))
-
-    def _frames_max(self, cell: Cell) -> int:
-        """What the disk has room for: the round ends early there."""
-        room = max(free_bytes(self._directory) - DISK_RESERVE_BYTES, 0)
-        return max(room // ((cell.body_bytes + RECORD_OVERHEAD_BYTES) * cell.batch), 1)
-
-
-def discrepancies(counted: Counted, expected: int, stored: int) -> list[str]:
-    """Sent, acknowledged and stored must be the same number; one sentence for each difference."""
-    wrong = []
-    if counted.refused:
-        wrong.append(f"{counted.refused} refused, the last with code {counted.refusal_code}")
-    if counted.unexpected:
-        wrong.append(f"{counted.unexpected} answers that nothing asked for, or with wrong records")
-    if counted.acknowledged != counted.sent:
-        wrong.append(f"{counted.acknowledged} of {counted.sent} acknowledged")
-    if stored != expected:
-        wrong.append(f"{stored} messages stored instead of {expected}")
-    return wrong
-
-
-def figures_of(cell: Cell, counted: Counted, marks: dict[str, Figures]) -> Figures:
-    messages = counted.records if cell.pulls else counted.answers * cell.batch
-    begin, end = marks.get("begin", {}).get("cpu_us"), marks["end"]["cpu_us"]
+def figures_of(measured: Measured) -> Figures:
+    latency = measured.latency_us
     return {
-        "messages_per_s": messages / counted.seconds if messages else 0.0,
-        "p50_us": counted.p50_us,
-        "p99_us": counted.p99_us,
-        "p999_us": counted.p999_us,
-        "broker_cpu_us": None if begin is None or end is None or not messages else (end - begin) / messages,
-        "client_cpu_us": counted.client_cpu_us / messages if messages else None,
-        "rss_anon_mib": marks["end"]["anonymous_mib"],
-        "seconds": counted.seconds,
+        "messages_per_s": measured.per_s,
+        "p50_us": latency.p50 if latency else 0.0,
+        "p99_us": latency.p99 if latency else 0.0,
+        "p999_us": latency.p999 if latency else 0.0,
+        "broker_cpu_us": measured.server_cpu_us,
+        "client_cpu_us": measured.client_cpu_us,
+        "rss_anon_mib": measured.anonymous_mib,
+        "seconds": measured.seconds,
     }
 
 
@@ -374,7 +272,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 @contextmanager
-def alone(target: Target, targets: list[Target]) -> Iterator[None]:
+def alone(target: Contestant, targets: list[Contestant]) -> Iterator[None]:
     """The brokers whose turn it is not are stopped: an idle JVM takes up to a tenth of a processor."""
     others = [other for other in targets if other is not target and other.contender.is_started_here]
     for other in others:
@@ -390,18 +288,18 @@ def run_mode(
     flush: str,
     cells: list[Cell],
     contenders: list[Contender],
-    client: Client,
+    client: ThinClient,
     table: Table,
     arguments: argparse.Namespace,
 ) -> None:
     """All rounds of the cells of one flush mode: the brokers stay, and take turns cell by cell."""
     with ExitStack() as stack:
         path = stack.enter_context(scratch())
-        targets: list[Target] = []
+        targets: list[Contestant] = []
         for contender in contenders:
             with pinned(BROKER_CPU) if arguments.broker_cpus == "one" else nullcontext():
                 address = stack.enter_context(contender.start(path / contender.name, flush))
-            targets.append(target := Target(contender, address, client, path))
+            targets.append(target := Contestant(contender, address, client, path))
             stack.callback(target.close)
             with alone(target, targets):
                 target.warm_up(cells)
@@ -409,23 +307,30 @@ def run_mode(
             for cell in cells:
                 for target in targets:
                     with alone(target, targets):
-                        figures, wrong = target.measure(cell, arguments.seconds)
+                        figures, wrong = target.measure_cell(cell, arguments.seconds)
                     table.add(cell.name, target.contender.name, figures, wrong)
 
 
-def client_cell(client: Client, seconds: float) -> dict[str, Any]:
+def client_cell(client: ThinClient, seconds: float) -> dict[str, Any]:
     """What the client can drive: a broker's figures near these would be the client's."""
     result: dict[str, Any] = {}
     for body, body_bytes in BODIES.items():
         for in_flight in (1, 64, 1024):
-            with scratch() as path, client.answering(int(seconds) + 30) as address:
-                frames = path / "frames"
-                frames.write_bytes(send_frames("benchmark", QUEUES, body_bytes))
-                counted = client.run(address, frames, in_flight=in_flight, warm_up_s=0.2, seconds=seconds)
+            with client.answering(int(seconds) + 30) as address:
+                load = Load(
+                    address=address,
+                    topic="benchmark",
+                    body_bytes=body_bytes,
+                    in_flight=in_flight,
+                    warm_up_s=0.2,
+                    seconds=seconds,
+                )
+                counted = client.run(load, cpu=CLIENT_CPU)
+            latency = counted.latencies.percentiles()
             result[f"{in_flight}-{body}"] = {
                 "messages_per_s": round(counted.answers / counted.seconds),
-                "p50_us": counted.p50_us,
-                "p99_us": counted.p99_us,
+                "p50_us": latency.p50,
+                "p99_us": latency.p99,
                 "client_cpu_us": round(counted.client_cpu_us / counted.answers, 2),
             }
     return result
@@ -466,7 +371,7 @@ def main() -> None:
     if arguments.peer:
         contenders.append(Contender("apache", apache, arguments.warm_up))
     table = Table(arguments.seconds)
-    client = Client()
+    client = ThinClient()
     results: dict[str, Any] = {
         "conditions": {
             "client": client.kind,
@@ -476,13 +381,13 @@ def main() -> None:
         }
     }
     try:
-        if CLIENT_CELL in arguments.names and client.can_answer:
+        if CLIENT_CELL in arguments.names and client.is_compiled:
             results[CLIENT_CELL] = client_cell(client, min(arguments.seconds, 1.0))
         for flush in [arguments.flush] if arguments.flush else FLUSH_TYPES:
             cells = [cell for cell in CELLS if cell.name in arguments.names and cell.flush == flush]
             if cells:
                 run_mode(flush, cells, contenders, client, table, arguments)
-    except (JavaFailed, RuntimeError, RocketMQError, pytest.skip.Exception, pytest.fail.Exception) as error:
+    except (RocketMQError, pytest.skip.Exception, pytest.fail.Exception) as error:
         results["failed"] = str(error)
     report("broker", results | table.results([contender.name for contender in contenders]))
     if "failed" in results:

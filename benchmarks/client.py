@@ -3,7 +3,7 @@
 python -m benchmarks.client                          all cells
 python -m benchmarks.client --cells asyncio-256 auto-batching
 python -m benchmarks.client --no-java                without the JVM
-python -m benchmarks.client --soak 600               memory of a blocking and an asyncio producer over time
+python -m benchmarks.client --soak 600               memory of producers and a consumer over time
 
 Cells take turns, several rounds; the best round of each counts, because the others were disturbed more.
 `ratios` are those that are expected of the clients (`expected`); figures of two runs are not compared.
@@ -25,18 +25,23 @@ from typing import Any, Self
 
 import pytest
 
-from benchmarks._common import anonymous_bytes, report, scratch
-from benchmarks._load import Client, send_frames
+from benchmarks._common import report
 from skylark import ConsumeFrom, Message, Producer, ProducerSettings, PushConsumerSettings, aio
+from skylark.bench.load import Load
+from skylark.bench.machine import scratch
+from skylark.bench.peers.apache import POM
+from skylark.bench.peers.java import jvm_command
+from skylark.bench.peers.process import ProcessFailed
+from skylark.bench.processes import anonymous_bytes
+from skylark.bench.thin import ThinClient
 from skylark.client.received import decode_pull
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.remoting.blocking import BlockingConnection
-from tests.support.java import JavaFailed, compiled, jvm_command
+from tests.support.java import compiled
 from tests.support.skylark_servers import SkylarkServers
 
 HERE = Path(__file__).parent
-POM = HERE.parent / "tests" / "interop" / "java" / "pom-5.3.3.xml"
 BODY = bytes(range(128))
 TOPIC = "benchmark"
 BACKLOG_TOPIC = "backlog"
@@ -44,8 +49,11 @@ BACKLOG = 100_000
 IN_FLIGHT = 256
 GATHERED = 4096  # in flight with automatic batching: what fills its batches
 BATCH = 32
+PULLED = 1024  # in one pull and one call of a listener, as who works off a backlog would set it
 JAVA_CELLS = ("one_in_flight", "many_in_flight", "batch")
 JAVA_WARM_UP_S = 5.0
+SOAK_PER_S = 1000
+SOAK_SAMPLE_S = 5.0
 CONSUME_TIMEOUT_S = 120
 SETTINGS = {
     "mappedFileSizeCommitLog": 1 << 30,
@@ -116,7 +124,7 @@ class Bench:
         self._stack = stack
         self._blocking: Producer | None = None
         self._groups = 0
-        self._thin = Client()
+        self._thin = ThinClient()
 
     def _producer(self) -> Producer:
         if self._blocking is None:
@@ -151,7 +159,8 @@ class Bench:
                 lambda producer: windowed(producer, seconds, GATHERED), batching=True
             ),
             "thin-256": self.thin,
-            "consume-backlog": self.consume,
+            "consume-backlog": lambda seconds: self.consume(PULLED),
+            "consume-backlog-32": lambda seconds: self.consume(BATCH),
             "decode": self.decode,
         }
 
@@ -202,11 +211,15 @@ class Bench:
 
     def thin(self, seconds: float) -> float:
         """A client that only fills in numbers: what the broker can take at this window."""
-        frames = self._path / "frames"
-        frames.write_bytes(send_frames(TOPIC, 4, len(BODY)))
-        result = self._thin.run(
-            self._broker, frames, in_flight=IN_FLIGHT, warm_up_s=0.2, seconds=max(seconds, 1.0)
+        load = Load(
+            address=self._broker,
+            topic=TOPIC,
+            body_bytes=len(BODY),
+            in_flight=IN_FLIGHT,
+            warm_up_s=0.2,
+            seconds=max(seconds, 1.0),
         )
+        result = self._thin.run(load)
         return result.answers / result.seconds
 
     def fill(self) -> None:
@@ -215,14 +228,17 @@ class Bench:
         for _ in range(BACKLOG // 200):
             producer.send_batch([Message(BACKLOG_TOPIC, BODY, tags="a") for _ in range(200)])
 
-    def consume(self, seconds: float) -> float:
-        """A new group reads the whole backlog; from its first message to its last."""
+    def consume(self, pulled: int) -> float:
+        """A new group reads the whole backlog, so many in a pull; from its first message to its last."""
         self._groups += 1
         group = f"consumers-{self._groups}"
 
         async def consume() -> float:
             settings = PushConsumerSettings(
-                consume_from=ConsumeFrom.FIRST_OFFSET, batch_max=BATCH, first_pull_delay_ms=0
+                consume_from=ConsumeFrom.FIRST_OFFSET,
+                batch_max=pulled,
+                pull_batch_max=pulled,
+                first_pull_delay_ms=0,
             )
             consumer = aio.PushConsumer(group, namesrv=self._namesrv, settings=settings)
             times = [0.0, 0.0]
@@ -245,12 +261,13 @@ class Bench:
         return asyncio.run(consume())
 
     def decode(self, seconds: float) -> float:
-        """Bare decoding of what pulls brought, properties left as text."""
+        """Bare decoding of what a pull brought, properties left as text."""
         queue = MessageQueue(BACKLOG_TOPIC, "broker-a", 0)
         with BlockingConnection(self._broker) as connection:
             pull = PullMessage(
-                "decoding", BACKLOG_TOPIC, 0, 0, BATCH, PULL_SUBSCRIPTION, 0, 0, 0, subscription="*"
-            )
+                "decoding", BACKLOG_TOPIC, 0, 0, PULLED, PULL_SUBSCRIPTION, 0, 0, 0,
+                subscription="*", bulk_bytes=PushConsumerSettings().pull_batch_bytes_max,
+            )  # fmt: skip
             records = bytes(connection.call(pull).records)
         return counted(lambda: len(decode_pull(records, queue)), min(seconds, 1.0))
 
@@ -293,24 +310,44 @@ class JavaClient:
         return {f"java-{name}": functools.partial(self.rate, name) for name in JAVA_CELLS}
 
 
+async def paced(namesrv: str, seconds: float) -> list[dict[str, float]]:
+    """Send and consume at a steady rate, by both faces; anonymous memory every so often."""
+    samples: list[dict[str, float]] = []
+    received = 0
+
+    async def listen(messages: Any) -> None:
+        nonlocal received
+        received += len(messages)
+
+    consumer = aio.PushConsumer("soak", namesrv=namesrv, settings=PushConsumerSettings(batch_max=BATCH))
+    consumer.subscribe(TOPIC, "*", listen)
+    with Producer("soak-blocking", namesrv=namesrv) as blocking:
+        async with consumer, aio.Producer("soak-asyncio", namesrv=namesrv) as producer:
+            sent, started = 0, time.monotonic()
+            while (elapsed := time.monotonic() - started) < seconds:
+                await asyncio.gather(*(producer.send(Message(TOPIC, BODY)) for _ in range(SOAK_PER_S // 20)))
+                await asyncio.to_thread(blocking.send, Message(TOPIC, BODY))
+                sent += SOAK_PER_S // 20 + 1
+                if elapsed >= len(samples) * SOAK_SAMPLE_S:
+                    mib = round(anonymous_bytes() / (1 << 20), 2)
+                    samples.append({"s": round(elapsed), "sent": sent, "received": received, "mib": mib})
+                await asyncio.sleep(max(0.0, sent / SOAK_PER_S - (time.monotonic() - started)))
+    return samples
+
+
 def soak(namesrv: str, seconds: float) -> dict[str, Any]:
-    """Anonymous memory of this process under load: it must not grow with the number of messages."""
-    samples = []
-    with Producer("soak", namesrv=namesrv) as blocking:
-
-        async def produce(until: float) -> int:
-            async with aio.Producer("soak-aio", namesrv=namesrv) as producer:
-                return round(await windowed(producer, until, IN_FLIGHT) * until)
-
-        sent = asyncio.run(produce(2.0))
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            sent += asyncio.run(produce(max(1.0, seconds / 40)))
-            for _ in range(1000):
-                blocking.send(Message(TOPIC, BODY))
-            sent += 1000
-            samples.append({"messages": sent, "anonymous_mib": round(anonymous_bytes() / (1 << 20), 1)})
-    return {"first": samples[0], "middle": samples[len(samples) // 2], "last": samples[-1]}
+    """Memory must not grow with the messages; the first half, in which all warms up, is left out."""
+    samples = asyncio.run(paced(namesrv, seconds))
+    settled = samples[len(samples) // 2 :]
+    slope, _ = statistics.linear_regression(
+        [each["s"] for each in settled], [each["mib"] for each in settled]
+    )
+    return {
+        "slope_kib_per_minute": round(slope * 60 * 1024, 1),
+        "first": samples[0],
+        "middle": settled[0],
+        "last": samples[-1],
+    }
 
 
 def figures(rates: dict[str, list[float]]) -> Iterator[tuple[str, dict[str, int]]]:
@@ -358,10 +395,10 @@ def main() -> None:
             try:
                 java = stack.enter_context(JavaClient(servers.name_server, path))
                 cells = {**java.cells(), **cells}
-            except (JavaFailed, RuntimeError, pytest.skip.Exception, pytest.fail.Exception) as error:
+            except (ProcessFailed, RuntimeError, pytest.skip.Exception, pytest.fail.Exception) as error:
                 results["java"] = str(error)
         cells = {name: cell for name, cell in cells.items() if name in (arguments.cells or cells)}
-        if {"consume-backlog", "decode"} & cells.keys():
+        if {"consume-backlog", "consume-backlog-32", "decode"} & cells.keys():
             bench.fill()
         rates: dict[str, list[float]] = {}
         for _ in range(arguments.rounds):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,57 +20,22 @@ from typing import Any
 
 import pytest
 
-from benchmarks._common import report, scratch
-from benchmarks._load import BROKER_CPU, CLIENT_CPU, Client, pinned
-from benchmarks.broker import (
-    POM,
-    SETTINGS,
-    START_TIMEOUT_S,
-    Cell,
-    Contender,
-    MeasuredBroker,
-    Table,
-    Target,
-    alone,
-    listens,
-)
+from benchmarks._common import report
+from benchmarks.broker import Cell, Contender, Contestant, MeasuredBroker, Table, alone
+from skylark.bench.machine import scratch
+from skylark.bench.peers.apache import POM, ApacheNameServer
+from skylark.bench.place import Place
+from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, pinned
+from skylark.bench.replicating import own_pair
+from skylark.bench.servers import SETTINGS, wait_for_slave
+from skylark.bench.thin import ThinClient
 from skylark.errors import RocketMQError
-from skylark.protocol.requests.admin import GetBrokerHaStatus
-from skylark.remoting.blocking import BlockingConnection
-from tests.support.apache import ApacheNameServer, PortReservation
-from tests.support.java import GroupProcess, JavaFailed, jars_of
+from tests.support.java import jars_of
 
 ASYNC = Cell("async-64-1KiB", "async", 1024, 64)
 SYNC = Cell("sync-64-1KiB", "async", 1024, 64)
 EXPECTED_CPU_RATIO = 1.25
-PAIR_TIMEOUT_S = 90
-
-
-@contextmanager
-def our_broker(directory: Path, *flags: str, **settings: Any) -> Iterator[str]:
-    """The address of a broker without a name server."""
-    ports = PortReservation(-2, 0, 1)
-    command = [sys.executable, "-m", "skylark.cli.main", "broker", "--data", str(directory / "data")]
-    command += ["--port", str(ports.base), *flags]
-    for key, value in {**SETTINGS, "metricsPromExporterPort": 0, **settings}.items():
-        command += ["--set", f"{key}={value}"]
-    directory.mkdir(parents=True)
-    ports.release()
-    with GroupProcess(command, log=directory / "benchmark.log") as process:
-        process.wait_until(lambda: listens(ports.base), "connection", START_TIMEOUT_S)
-        yield f"127.0.0.1:{ports.base}"
-
-
-@contextmanager
-def ours(directory: Path, role: str, *, has_slave: bool) -> Iterator[str]:
-    with ExitStack() as stack:
-        with pinned(BROKER_CPU):
-            address = stack.enter_context(our_broker(directory / "master", brokerRole=role))
-        if has_slave:
-            with pinned(CLIENT_CPU):
-                stack.enter_context(our_broker(directory / "slave", "--slave-of", address))
-            wait_for_slave(address)
-        yield address
+PINNED = Place()
 
 
 @contextmanager
@@ -101,28 +65,17 @@ def apache(directory: Path) -> Iterator[str]:
         yield address
 
 
-def wait_for_slave(address: str) -> None:
-    """Until the master's slave has all of its log."""
-    deadline = time.monotonic() + PAIR_TIMEOUT_S
-    with BlockingConnection(address) as connection:
-        while True:
-            status = connection.call(GetBrokerHaStatus())
-            if any(slave.diff == 0 for slave in status.ha_connection_info):
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{address} got no slave within {PAIR_TIMEOUT_S} s")
-            time.sleep(0.1)
-
-
-def run_cell(cell: Cell, contenders: list[Contender], client: Client, arguments: argparse.Namespace) -> Table:
+def run_cell(
+    cell: Cell, contenders: list[Contender], client: ThinClient, arguments: argparse.Namespace
+) -> Table:
     """All rounds of one cell, the contenders in turn."""
     table = Table(arguments.seconds)
     with ExitStack() as stack:
         path = stack.enter_context(scratch())
-        targets: list[Target] = []
+        targets: list[Contestant] = []
         for contender in contenders:
             address = stack.enter_context(contender.start(path / contender.name, cell.flush))
-            targets.append(target := Target(contender, address, client, path))
+            targets.append(target := Contestant(contender, address, client, path))
             stack.callback(target.close)
             with alone(target, targets):
                 target.warm_up([cell])
@@ -131,7 +84,7 @@ def run_cell(cell: Cell, contenders: list[Contender], client: Client, arguments:
                 with alone(target, targets):
                     if target.contender.name != "alone":
                         wait_for_slave(target.address)
-                    figures, wrong = target.measure(cell, arguments.seconds)
+                    figures, wrong = target.measure_cell(cell, arguments.seconds)
                 table.add(cell.name, target.contender.name, figures, wrong)
     return table
 
@@ -152,13 +105,13 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    client = Client()
+    client = ThinClient()
     results: dict[str, Any] = {
         "conditions": {"client": client.kind, "seconds": arguments.seconds, "rounds": arguments.rounds}
     }
-    with_slave = Contender("slave", lambda path, _: ours(path, "ASYNC_MASTER", has_slave=True))
-    without = Contender("alone", lambda path, _: ours(path, "ASYNC_MASTER", has_slave=False))
-    pairs = [Contender("ours", lambda path, _: ours(path, "SYNC_MASTER", has_slave=True))]
+    with_slave = Contender("slave", lambda path, _: own_pair(path, "ASYNC_MASTER", PINNED, has_slave=True))
+    without = Contender("alone", lambda path, _: own_pair(path, "ASYNC_MASTER", PINNED, has_slave=False))
+    pairs = [Contender("ours", lambda path, _: own_pair(path, "SYNC_MASTER", PINNED, has_slave=True))]
     if arguments.peer:
         pairs.append(Contender("apache", lambda path, _: apache(path), arguments.warm_up))
     try:
@@ -172,7 +125,7 @@ def main() -> None:
         }
         table = run_cell(SYNC, pairs, client, arguments)
         results |= table.results([contender.name for contender in pairs])
-    except (JavaFailed, RuntimeError, RocketMQError, pytest.skip.Exception, pytest.fail.Exception) as error:
+    except (RocketMQError, pytest.skip.Exception, pytest.fail.Exception) as error:
         results["failed"] = str(error)
     report("replication", results)
     if "failed" in results:

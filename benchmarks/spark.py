@@ -21,8 +21,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks._common import anonymous_bytes, free_bytes, report, scratch
+from benchmarks._common import report
 from benchmarks._spark_archive import archive_cell, sink_cell
+from skylark.bench.machine import free_bytes, scratch
+from skylark.bench.processes import anonymous_bytes
 from skylark.model.message import PutMessage, pack_host
 from skylark.pipelines.decode import Decoder
 from skylark.pipelines.jobs.places import Input
@@ -35,6 +37,7 @@ from skylark.pipelines.store_files import StoreOrigin, store_reader
 from skylark.pipelines.wire import Queue
 from skylark.settings import StoreSettings
 from skylark.store.message_store import MessageStore
+from skylark.store.placed import Refused
 from tests.support.pipeline_cluster import BROKER, PipelineCluster
 from tests.support.record_rows import batch_of, rows_of
 
@@ -73,12 +76,15 @@ def messages(rows: int, body_bytes: int) -> Iterator[list[PutMessage]]:
 
 def fill(directory: Path, rows: int, body_bytes: int) -> None:
     """Write a store with the messages."""
-    settings = StoreSettings(path=directory, commit_log_file_bytes=1 << 30)
+    settings = StoreSettings(path=directory, commit_log_file_bytes=1 << 30, unflushed_bytes_max=1 << 40)
     store = MessageStore(settings)
     store.open()
     try:
         for batch in messages(rows, body_bytes):
-            store.append(batch)
+            if store.refusal() is not None:  # too much waits for the disk
+                store.flush_log()
+            refused = [result for result in store.append(batch) if isinstance(result, Refused)]
+            assert not refused, refused[0]
     finally:
         store.close()
 
@@ -220,13 +226,20 @@ def trigger_cells(spark: Any, where: Path, namesrv: str) -> dict[str, float]:
     return results
 
 
+def cell(name: str) -> str:
+    """`choices` of argparse would be asked about the empty list, too."""
+    if name not in CELLS:
+        raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(CELLS)}")
+    return name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--body", type=int, action="append", help="bytes; may be given several times")
-    parser.add_argument("cells", nargs="*", choices=[*CELLS, []], default=CELLS)
+    parser.add_argument("cells", nargs="*", metavar="|".join(CELLS), type=cell, help="all if none is given")
     arguments = parser.parse_args()
-    rows, cells = arguments.rows, set(arguments.cells)
+    rows, cells = arguments.rows, set(arguments.cells or CELLS)
     results: dict[str, Any] = {"load_at_start": os.getloadavg()[0], "rows": rows}
     spark = session() if cells & {"files", "broker", "stream"} else None
     with scratch() as where:
@@ -261,7 +274,11 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
             for name, columns in CHOICES.items()
         }
     if "broker" in cells:
-        settings = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
+        settings: dict[str, str | int] = {
+            "mappedFileSizeCommitLog": 1 << 30,
+            "mappedFileSizeConsumeQueue": 6_000_000,
+            "messageIndexEnable": "false",  # it would be made anew, in other sizes
+        }
         with PipelineCluster(where / "cluster", settings) as cluster:
             cluster.create_topic(TOPIC, QUEUES)
             for name, more in (("bulk", {}), ("32 messages", {"bulkPulls": "false"})):

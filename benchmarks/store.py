@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -20,44 +19,23 @@ from typing import Any
 
 from zlib_ng.zlib_ng import crc32
 
-from benchmarks._common import anonymous_bytes, free_bytes, ratio, report, scratch, side_by_side
+from benchmarks._common import ratio, report, side_by_side
+from skylark.bench.machine import free_bytes, scratch
+from skylark.bench.processes import anonymous_bytes
+from skylark.bench.storing import BATCH, HOST, PROPERTIES, TOPIC, fill, messages, open_store, sync_rate
 from skylark.model.message import PutMessage, encode_properties
-from skylark.model.record import CRC_MASK, HEAD, LENGTH, MAGIC_V1, BatchElement, Scan
-from skylark.settings import FlushMode, StoreSettings
+from skylark.model.record import CRC_MASK, HEAD, LENGTH, MAGIC_V1, BatchColumns, BatchElement, Scan
 from skylark.store.disk import Disk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import PutStatus
 from skylark.store.unit import UNIT
 
-BATCH = 64
 CLIENT_BATCH = 32
 BODY_BYTES = (128, 1024)
 PUTS = 200
-HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-TOPIC = "TopicBench"
 TOPIC_PART = bytes((len(TOPIC),)) + TOPIC.encode()
-PROPERTIES = encode_properties(
-    {"KEYS": "order-1001", "UNIQ_KEY": "C0A8010A3E7018B4AAC24F3B1C2D0000", "TAGS": "TagA"}
-)
 BATCH_PROPERTIES = encode_properties(
     {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 )
-
-
-def open_store(path: Path, *, disk: Disk | None = None, **changes: Any) -> MessageStore:
-    settings = {"index_enabled": False, "unflushed_bytes_max": 1 << 40, **changes}
-    store = MessageStore(StoreSettings(path=path, **settings), disk=disk)
-    store.open()
-    return store
-
-
-def messages(count: int, body_bytes: int, queues: int = 4) -> list[PutMessage]:
-    return [
-        PutMessage(
-            TOPIC, number % queues, os.urandom(body_bytes), PROPERTIES, born_timestamp=1, born_host=HOST
-        )
-        for number in range(count)
-    ]
 
 
 class Bare:
@@ -130,7 +108,7 @@ def put_batch_cell(_: argparse.Namespace) -> dict[str, Any]:
             envelope = PutMessage(TOPIC, 0, b"", BATCH_PROPERTIES, born_timestamp=1, born_host=HOST)
             elements = [BatchElement(0, os.urandom(body_bytes), PROPERTIES) for _ in range(CLIENT_BATCH)]
             batch = [PutMessage(TOPIC, 0, element.body, PROPERTIES) for element in elements]
-            put = partial(store.append_batch, envelope, elements)
+            put = partial(store.append_batch, envelope, BatchColumns.of(elements))
             put_bare = partial(bare.put, batch, BATCH_PROPERTIES)
             results[f"{body_bytes}B"] = against_bare(put, put_bare, CLIENT_BATCH, 1.3)
             store.close()
@@ -193,14 +171,6 @@ def scan_cell(_: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def fill(store: MessageStore, end: int, body_bytes: int = 4096, queues: int = 4) -> None:
-    batch = messages(BATCH, body_bytes, queues)
-    while store.appended_offset < end:
-        store.append(batch)
-        if store.appended_offset - store.flushed_offset > 512 << 20:
-            store.flush_log()
-
-
 def start_cell(arguments: argparse.Namespace) -> dict[str, Any]:
     with scratch() as path:
         wanted = arguments.gib or 10
@@ -225,12 +195,12 @@ def sync_flush_cell(_: argparse.Namespace) -> dict[str, Any]:
     from tests.support.simulated_disk import SimulatedDisk  # noqa: PLC0415 - only this cell needs it
 
     with scratch() as path:
-        real = {waiters: sync_rate(path / str(waiters), waiters, None) for waiters in (1, 64)}
+        real = {waiters: synced(path / str(waiters), waiters, None) for waiters in (1, 64)}
     slow = {}
     for waiters in (1, 64):
         disk = SimulatedDisk()
         disk.sync_latency_s = 0.001
-        slow[waiters] = sync_rate(Path("/simulated"), waiters, disk)
+        slow[waiters] = synced(Path("/simulated"), waiters, disk)
     return {
         "real_disk": real,
         "one_ms_disk": slow,
@@ -241,38 +211,12 @@ def sync_flush_cell(_: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def sync_rate(path: Path, waiters: int, disk: Disk | None, seconds: float = 2.0) -> dict[str, float]:
-    """As a broker does it: so many sends in flight, each answered when its bytes are on disk."""
-    store = open_store(path, disk=disk, flush_mode=FlushMode.SYNC, commit_log_file_bytes=64 << 20)
-    store.start()
-    template = messages(1, 128)[0]
-    answered = threading.Semaphore(waiters)
-    done = 0
-    lock = threading.Lock()
-
-    def answer(status: PutStatus) -> None:
-        nonlocal done
-        assert status is PutStatus.PUT_OK
-        with lock:
-            done += 1
-        answered.release()
-
-    flushes = store.flusher.count
-    started = time.perf_counter()
-    while time.perf_counter() - started < seconds:
-        answered.acquire()
-        ready = 1
-        while answered.acquire(blocking=False):
-            ready += 1
-        for result in store.append([template] * ready):
-            store.when_flushed(result.end, answer)  # type: ignore[union-attr]
-    elapsed = time.perf_counter() - started
-    flushes = store.flusher.count - flushes
-    store.close()
+def synced(path: Path, waiters: int, disk: Disk | None) -> dict[str, float]:
+    found = sync_rate(path, waiters, disk)
     return {
-        "per_second": round(done / elapsed),
-        "fsyncs": flushes,
-        "acknowledgements_per_fsync": done / max(flushes, 1),
+        "per_second": round(found.answered / found.seconds),
+        "fsyncs": found.fsyncs,
+        "acknowledgements_per_fsync": found.answered / max(found.fsyncs, 1),
     }
 
 

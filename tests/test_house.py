@@ -23,6 +23,7 @@ LAYERS = {
     "metrics": 0,
     "clock": 0,
     "atomic_file": 0,
+    "page": 0,
     "model": 1,
     "protocol": 2,
     "remoting": 3,
@@ -57,7 +58,7 @@ DOORS = {
 # Modules that only these parts may import.
 RESERVED = {
     "socket": {"remoting", "bench", "torture", "dashboard"},
-    "uvloop": {"cli"},
+    "uvloop": {"cli", "torture"},
 }
 ENVIRONMENT_READERS = {"settings", "admin", "pipelines", "embedded", "testing", "bench", "torture", "cli"}
 IO_MODULES = (

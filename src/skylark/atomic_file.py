@@ -17,6 +17,9 @@ Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
+_DIRECTORIES_OPEN = os.name != "nt"
+"""Windows opens no directories: their entries cannot be synced there, the file system sees to them."""
+
 
 def write_file(path: Path, data: bytes) -> None:
     """Replace the file's content by `data`, durably; the content it had becomes `.bak`.
@@ -85,6 +88,8 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
+    if not _DIRECTORIES_OPEN:
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

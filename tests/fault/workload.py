@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skylark.model.message import PutMessage, decode_properties, encode_properties
-from skylark.model.record import BatchElement
+from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Placed, PutResult, Refused
@@ -157,7 +157,7 @@ class Workload:
         elements = [BatchElement(0, message.body, bytes(message.properties)) for message in messages]
         first = messages[0]
         head = PutMessage(first.topic, first.queue_id, b"", born_timestamp=first.born_timestamp)
-        return self._promise(messages, lambda: self.store.append_batch(head, elements))
+        return self._promise(messages, lambda: self.store.append_batch(head, BatchColumns.of(elements)))
 
     def _promise(
         self, messages: Sequence[PutMessage], append: Callable[[], Sequence[PutResult]]

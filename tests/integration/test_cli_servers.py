@@ -155,6 +155,31 @@ def test_several_brokers_share_a_name_server_and_a_dead_one_comes_back(tmp_path:
     assert children_named(running.process.pid, "broker-") == []
 
 
+def test_brokers_end_in_order_when_the_process_that_watches_them_is_killed(tmp_path: Path) -> None:
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--set", "metricsPromExporterPort=0")
+    with started(
+        "serve", "--data", str(tmp_path), "--brokers", "2", *ports, last_words="2 brokers, ready"
+    ) as running:
+        pids = children_named(running.process.pid, "broker-")
+        assert len(pids) == 2
+        running.process.kill()
+        running.process.wait(STOP_TIMEOUT_S)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while any(map(is_running, pids)):
+            assert time.monotonic() < deadline, "brokers go on without anybody who watches them"
+            time.sleep(0.05)
+    assert not list(tmp_path.glob("broker-*/abort")), "a broker was killed instead of stopped"
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process works; one that ended and that nobody waits for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in ("Z", "X")
+
+
 def children_named(parent: int, words: str) -> list[int]:
     """The processes that a process has started, as far as their command lines have these words."""
     listed = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True)

@@ -33,9 +33,9 @@ def skylark(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def live_writer(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+def live_writer(root: Path, *more: object) -> Iterator[subprocess.Popen[bytes]]:
     """A process that writes and cleans a store; it has begun."""
-    command = [sys.executable, "-m", "tests.support.live_writer", str(root)]
+    command = [sys.executable, "-m", "tests.support.live_writer", str(root), *map(str, more)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         try:

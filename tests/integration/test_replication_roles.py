@@ -97,7 +97,7 @@ async def test_sf_125_far_behind_the_slave_is_suggested_else_the_master(tmp_path
         assert (await pull(client, 0)).reply.suggest_which_broker_id == 0
         for broker in (master, slave):
             # As if one record and a half were 40 % of the machine's memory.
-            broker.store.reader._memory_bytes = master.store.appended_offset * 3 // 8
+            broker.store.reader.hot.memory_bytes = master.store.appended_offset * 3 // 8
         far = await pull(client, 0, max_messages=1)
         assert (far.code, far.reply.suggest_which_broker_id) == (ResponseCode.SUCCESS, 1)
         near = await pull(client, 3)

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from skylark.bench.peers import apache
+from skylark.bench.peers.java import Classpath, jvm_command
+from skylark.bench.peers.process import GroupProcess
 from tests.interop.verdict import results
-from tests.support.java import Classpath, GroupProcess, compiled, jvm_command
+from tests.support.java import compiled
 
 JAVA = Path(__file__).parent / "java"
-VERSIONS = ("5.3.3", "4.9.8")
+POMS = {"5.3.3": apache.POM, "4.9.8": JAVA / "pom-4.9.8.xml"}
+VERSIONS = tuple(POMS)
 HEAP_MB = 256
 SCENARIOS_TIMEOUT_S = 120
 BINARY_HEADER = "-Drocketmq.serialize.type=ROCKETMQ"
@@ -20,7 +24,7 @@ _LIVE = re.compile(r"^LIVE (\S+) (\S+)$", re.MULTILINE)
 
 def client_classpath(version: str) -> Classpath:
     """The driver compiled against the client of a version. Skips (or fails) the test where that cannot be."""
-    return compiled(JAVA / f"pom-{version}.xml", sorted((JAVA / "clients").glob("*.java")))
+    return compiled(POMS[version], sorted((JAVA / "clients").glob("*.java")))
 
 
 class ClientDriver:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.java import Classpath, compiled, jvm_command, run
+from skylark.bench.peers.apache import POM
+from skylark.bench.peers.java import Classpath, jvm_command
+from skylark.bench.peers.process import run
+from tests.support.java import compiled
 
 JAVA = Path(__file__).parent / "java"
-POM = JAVA / "pom-5.3.3.xml"
 HEAP_MB = 256
 COMMANDS_TIMEOUT_S = 120
 
@@ -30,7 +32,7 @@ class MqAdmin:
         self._calls = 0
 
     def run(self, *commands: Sequence[str]) -> list[str]:
-        """What each command has printed. Raises JavaFailed if the tool did not come to its end."""
+        """What each command has printed. Raises ProcessFailed if the tool did not come to its end."""
         self._calls += 1
         base = self._directory / f"admin-{self._calls}"
         lines, result = base.with_suffix(".in.json"), base.with_suffix(".out.json")

@@ -9,10 +9,11 @@ from typing import Protocol, Self
 
 import pytest
 
+from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
+from skylark.bench.peers.java import Classpath
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.blocking import BlockingConnection
 from tests.interop.mqadmin import admin_classpath
-from tests.support.apache import ApacheBroker, ApacheNameServer
 from tests.support.skylark_servers import SkylarkServers
 
 # Retries use the third level and those after it; the drivers know the first two.
@@ -46,10 +47,12 @@ class Servers(Protocol):
 
 
 class ApacheServers:
-    """Apache's pair; `stop`, `kill` and `start` are the broker's."""
+    """Apache's pair, of 5.3.3 unless other jars are given; `stop`, `kill` and `start` are the broker's."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str | int]) -> None:
-        classpath = admin_classpath()
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str | int], classpath: Classpath | None = None
+    ) -> None:
+        classpath = classpath or admin_classpath()
         self._name_server = ApacheNameServer(classpath, directory / "name-server")
         self.name_server = self._name_server.address
         self._broker = ApacheBroker(

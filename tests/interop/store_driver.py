@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
-from tests.support.java import Classpath, GroupProcess, compiled, jvm_command, run
+from skylark.bench.peers.apache import POM
+from skylark.bench.peers.java import Classpath, jvm_command
+from skylark.bench.peers.process import GroupProcess, run
+from tests.support.java import compiled
 
 JAVA = Path(__file__).parent / "java"
-POM = JAVA / "pom-5.3.3.xml"
 HEAP_MB = 256
 COMMAND_TIMEOUT_S = 90
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from skylark.model.message import PutMessage, SystemFlag, pack_host
-from skylark.model.record import decode, encode, offset_message_id
+from skylark.model.record import BatchColumns, decode, encode, offset_message_id
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Placed, PutResult
 from tests.interop import every_kind
@@ -97,7 +97,7 @@ class Writer:
             )
             for element in elements
         ]
-        return self._written(members, self.store.append_batch(message, elements))
+        return self._written(members, self.store.append_batch(message, BatchColumns.of(elements)))
 
     def _written(self, messages: Sequence[PutMessage], results: Sequence[PutResult]) -> list[Written]:
         with_crc = self.store.settings.append_crc_property

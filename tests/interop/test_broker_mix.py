@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
 from skylark.errors import TopicNotExist
 from skylark.protocol.bodies import QueueData
 from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoByTopic
@@ -14,7 +15,6 @@ from skylark.remoting.blocking import BlockingConnection
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import SETTINGS, create_topic
-from tests.support.apache import ApacheBroker, ApacheNameServer
 from tests.support.name_server import NameServerProcess
 from tests.support.skylark_servers import SkylarkBroker
 

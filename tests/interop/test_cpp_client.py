@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from skylark.bench.peers.process import GroupProcess
 from tests.interop.servers import Servers, create_topic
 from tests.interop.verdict import results
 from tests.support.foreign import virtualenv
-from tests.support.java import GroupProcess
 
 pytestmark = pytest.mark.interop()
 

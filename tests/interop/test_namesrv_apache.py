@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from skylark.bench.peers.apache import ApacheBroker
+from skylark.bench.peers.java import Classpath
 from skylark.model import java
 from skylark.namesrv.kv_config import decode_tables
 from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.remoting.blocking import BlockingConnection
 from tests.interop.mqadmin import MqAdmin, admin_classpath
-from tests.support.apache import ApacheBroker
-from tests.support.java import Classpath
 from tests.support.name_server import NameServerProcess
 from tests.unit.namesrv.registering import addresses
 
@@ -213,11 +213,11 @@ def frozen_and_thawed(broker: ApacheBroker, server: NameServerProcess, timeout_s
     assert process is not None
     with BlockingConnection(server.address) as connection:
         assert addresses(connection.call(GetRouteInfoByTopic("TBW102"))) == {"broker-a": {0: broker.address}}
-    process._signal(signal.SIGSTOP)
+    process.signal(signal.SIGSTOP)
     try:
         took = seconds_until(lambda: members(server) == {}, timeout_s + 20)
     finally:
-        process._signal(signal.SIGCONT)
+        process.signal(signal.SIGCONT)
     # It was last heard of at most a period before it froze.
     assert took > timeout_s - PERIOD_S - 1
     seconds_until(lambda: members(server) == {"broker-a": {0: broker.address}}, 30)

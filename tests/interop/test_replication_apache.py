@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from skylark.bench.peers.apache import ApacheBroker
 from skylark.broker.broker import Broker
 from skylark.errors import RocketMQError
 from skylark.model.message import StoredMessage
@@ -24,7 +25,6 @@ from skylark.protocol.requests.offset import GetMaxOffset, QueryConsumerOffset, 
 from skylark.protocol.requests.route import GetBrokerClusterInfo
 from skylark.protocol.requests.topic import GetTopicConfig
 from tests.interop.mqadmin import admin_classpath
-from tests.support.apache import ApacheBroker
 from tests.support.broker import BrokerClient, running_name_server, until
 from tests.support.replication import connected, running_master, running_slave, send_code
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from skylark.bench.peers.process import GroupProcess
 from tests.interop.servers import Servers, create_topic
 from tests.interop.verdict import results
 from tests.support.foreign import BUILD_TIMEOUT_S, cargo_binary
-from tests.support.java import GroupProcess
 
 DRIVER_TIMEOUT_S = 200
 RUST = Path(__file__).parent / "rust"

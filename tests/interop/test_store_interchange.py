@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
+from skylark.bench.peers.java import Classpath
+from skylark.bench.peers.process import GroupProcess
 from skylark.model.message import pack_host
 from tests.interop import every_kind, store_view
 from tests.interop.every_kind import PLAIN_TOPIC, Maker
@@ -28,8 +31,6 @@ from tests.interop.store_view import (
     positions_by_key,
 )
 from tests.interop.store_writer import Written, read_receipts, write_every_kind, writing
-from tests.support.apache import ApacheBroker, ApacheNameServer
-from tests.support.java import Classpath, GroupProcess
 
 pytestmark = [
     pytest.mark.interop("java", "javac", "mvn"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.support.java import GroupProcess
+from skylark.bench.peers.process import GroupProcess
 
 _RESULT = re.compile(r"^RESULT (\S+) (?:ok|failed: (.*))$", re.MULTILINE)
 _VERDICT = re.compile(r"^(?:PASS|FAIL)$", re.MULTILINE)
@@ -13,7 +13,7 @@ _VERDICT = re.compile(r"^(?:PASS|FAIL)$", re.MULTILINE)
 def results(process: GroupProcess, timeout_s: float) -> dict[str, str | None]:
     """Wait for a driver's end; what went wrong in each scenario, or None.
 
-    The exit code and the verdict must agree with it. Raises JavaFailed after `timeout_s`.
+    The exit code and the verdict must agree with it. Raises ProcessFailed after `timeout_s`.
     """
     code = process.wait(timeout_s)
     found = {name: reason or None for name, reason in _RESULT.findall(process.log_text())}

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
 from skylark.model.message import StoredMessage
+from skylark.page import render
 from skylark.pipelines.jobs import agg, archive, cdc, dlq, etl, replay, report, sql
 from skylark.pipelines.jobs.places import Input, parse_output, write_batch
-from skylark.pipelines.jobs.report_page import render
 from skylark.pipelines.jobs.session import probe, register
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from tests.pipelines.messages import stored

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from skylark.cli.spark_launch import last_offsets
 from skylark.errors import NoRoute, SettingsError
+from skylark.page import Chart, Report, Section, render
 from skylark.pipelines.jobs.places import parse_output, state_directory
-from skylark.pipelines.jobs.report import Chart, Report, Section
-from skylark.pipelines.jobs.report_page import render
 from skylark.pipelines.jobs.running import Tally, distance, is_late_worker, plain_error
 from skylark.pipelines.jobs.session import check_java
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -13,11 +14,15 @@ import pytest
 from skylark.model.message import StoredMessage
 from skylark.pipelines.dedup import SeenKeys
 from skylark.pipelines.jobs import running
+from skylark.pipelines.sink import each_batch
 from tests.pipelines.messages import stored
 from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+DELIVERY_TIMEOUT_S = 120
+TIMER_PRECISION_MS = 1000
 
 
 @pytest.fixture
@@ -165,3 +170,56 @@ def test_the_topic_may_come_from_the_row(
     df = spark.range(100).selectExpr(f"if(id % 2 = 0, '{names[0]}', '{names[1]}') topic", "'x' body")
     write(df, shared_cluster)
     assert Counter(len(stored(shared_cluster, name)) for name in names) == {50: 2}
+
+
+@pytest.mark.parametrize("type_name", ["timestamp", "bigint"])
+def test_rows_are_delivered_when_they_say(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str, type_name: str
+) -> None:
+    shared_cluster.create_topic(topic)
+    due_ms = {number: time.time_ns() // 1_000_000 + 4000 + 1500 * number for number in range(3)}
+    rows = spark.createDataFrame(
+        [(str(number), moment) for number, moment in due_ms.items()], "body string, ms bigint"
+    )
+    deliver_at = "ms" if type_name == "bigint" else "timestamp_millis(ms)"
+    df = rows.selectExpr("body", f"{deliver_at} as deliverAt", "concat('k', body) as keys")
+    write(
+        df.unionByName(rows.selectExpr("concat('now', body) as body"), allowMissingColumns=True),
+        shared_cluster,
+        topic=topic,
+    )
+    deadline = time.monotonic() + DELIVERY_TIMEOUT_S
+    while len(messages := stored(shared_cluster, topic)) < 2 * len(due_ms):
+        assert time.monotonic() < deadline, [message.body for message in messages]
+        time.sleep(0.2)
+    timed = {int(message.body): message for message in messages if not message.body.startswith(b"now")}
+    assert sorted(timed) == sorted(due_ms)
+    for number, message in timed.items():
+        assert message.store_timestamp >= due_ms[number] - TIMER_PRECISION_MS
+        assert (message.topic, message.keys) == (topic, [f"k{number}"])
+
+
+def test_updates_of_aggregates_go_out_batch_by_batch(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
+) -> None:
+    source = f"{topic}_in"
+    shared_cluster.create_topic(source, 1)
+    shared_cluster.create_topic(topic, 1)
+    options = shared_cluster.options(source, startingOffsets="earliest", maxRowsPerTrigger=10)
+
+    def run() -> None:
+        df = spark.readStream.format("rocketmq").options(**options).load()
+        totals = (
+            df.groupBy("tags").count().selectExpr("concat(tags, ' ', count) as body", "tags as shardingKey")
+        )
+        writer = totals.writeStream.outputMode("update").foreachBatch(
+            each_batch("totals", namesrv=shared_cluster.namesrv, topic=topic, exactlyOnce="keys")
+        )
+        running.run("totals", {"totals": writer}, state=tmp_path, once=True, trigger="1s")
+
+    shared_cluster.send(source, [b"x"] * 10, properties={"TAGS": "a"})
+    shared_cluster.send(source, [b"x"] * 10, properties={"TAGS": "b"})
+    run()
+    shared_cluster.send(source, [b"x"] * 10, properties={"TAGS": "a"})
+    run()
+    assert [message.body for message in stored(shared_cluster, topic)] == [b"a 10", b"b 10", b"a 20"]

@@ -192,3 +192,10 @@ def test_a_temporary_view(spark: SparkSession, cluster: PipelineCluster) -> None
     options = ", ".join(f"{name} '{value}'" for name, value in cluster.options(TOPIC).items())
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW features_view USING rocketmq OPTIONS ({options})")
     assert spark.sql("select count(*) from features_view where tags = 'Half0'").collect()[0][0] == 40
+
+
+def test_a_topic_as_a_view_in_sql(spark: SparkSession, cluster: PipelineCluster) -> None:
+    pairs = ", ".join(f"{name} '{value}'" for name, value in cluster.options(TOPIC, tags="Half1").items())
+    spark.sql(f"create or replace temp view halves using rocketmq options ({pairs})")
+    found = spark.sql("select queueId, min(queueOffset), count(*) from halves group by queueId")
+    assert sorted(tuple(row) for row in found.collect()) == [(0, 20, 20), (1, 20, 20)]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skylark.model.message import PutMessage, encode_properties, pack_host
-from skylark.model.record import BatchElement
+from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import StoreSettings
 from skylark.store.manifest import FILE_NAMES
 from skylark.store.message_store import MessageStore
@@ -86,7 +86,8 @@ def run(store: MessageStore, steps: list[Any], clock: ManualClock) -> None:
             head, elements = step
             head.sys_flag &= ~0xC
             head.properties = head.properties.replace(b"DELAY", b"RELAY")
-            assert all(isinstance(result, Placed) for result in store.append_batch(head, elements))
+            results = store.append_batch(head, BatchColumns.of(elements))
+            assert all(isinstance(result, Placed) for result in results)
         else:
             assert all(isinstance(result, Placed) for result in store.append(step))
 

@@ -34,6 +34,7 @@ from skylark.model.record import (
     offset_message_id,
     parse_offset_message_id,
     split_batch,
+    split_columns,
 )
 from skylark.store.commit_log import CommitLog
 from skylark.store.placed import Placed, PutStatus
@@ -293,7 +294,7 @@ def test_a_batch_writes_encoded_records(
         + text
         for flag, body, text in elements
     )
-    results = log.append_batch(head, split_batch(memoryview(body)), queues, 1)
+    results = log.append_batch(head, split_columns(memoryview(body)), queues, 1)
     texts = [head.properties, *(text for _, _, text in elements)]
     if any(has_forbidden_nul(text, with_crc) for text in texts):
         assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL]

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from skylark.model.java import java_hash
 from skylark.model.message import PutMessage, encode_properties
-from skylark.model.record import BatchElement
+from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Placed, PutResult
@@ -97,7 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS, queue_id=QUEUE_IDS, data=st.lists(st.tuples(BODIES, TAGS), min_size=1, max_size=4))
     def put_batch(self, topic: str, queue_id: int, data: list[tuple[bytes, str]]) -> None:
         elements = [BatchElement(0, body, tag_properties(tag)) for body, tag in data]
-        results = self.store.append_batch(PutMessage(topic, queue_id, b""), elements)
+        results = self.store.append_batch(PutMessage(topic, queue_id, b""), BatchColumns.of(elements))
         if len(results) == 1 and not isinstance(results[0], Placed):
             # All or nothing: too much for one file.
             size = sum(len(body) for body, _ in data) + len(data) * 91

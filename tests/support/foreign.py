@@ -1,4 +1,4 @@
-"""Clients from other registries than Maven's, installed once below the cache of `tests/support/java.py`.
+"""Clients from other registries than Maven's, installed once below the cache that the jars lie in.
 
 Missing programs, or a registry out of reach, skip the test; where `CI` is set they fail it.
 """
@@ -11,7 +11,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.java import JavaFailed, build_once, cache_dir, digest, missing, run
+from skylark.bench.peers.cache import build_once, cache_dir, digest
+from skylark.bench.peers.process import ProcessFailed, run
+from tests.support.java import missing
 
 INSTALL_TIMEOUT_S = 180
 BUILD_TIMEOUT_S = 1800
@@ -19,7 +21,7 @@ BUILD_TIMEOUT_S = 1800
 
 def node_modules(package: Path) -> Path:
     """The `node_modules` of a `package.json` with exact versions."""
-    directory = cache_dir() / f"node-{digest(package)}"
+    directory = cache_dir("interop") / f"node-{digest(package)}"
 
     def install(target: Path) -> None:
         shutil.copy(package, target)
@@ -33,7 +35,7 @@ def node_modules(package: Path) -> Path:
 def virtualenv(requirements: Path) -> Path:
     """The interpreter of a virtual environment with these requirements and nothing else."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    directory = cache_dir() / f"python{version}-{digest(requirements)}"
+    directory = cache_dir("interop") / f"python{version}-{digest(requirements)}"
 
     def install(target: Path) -> None:
         _run([sys.executable, "-m", "venv", str(target)], INSTALL_TIMEOUT_S)
@@ -46,7 +48,7 @@ def virtualenv(requirements: Path) -> Path:
 
 def cargo_binary(crate: Path) -> Path:
     """The program of a crate, built without optimisation: minutes and a gigabyte on the first call."""
-    directory = cache_dir() / f"rust-{digest(*crate.rglob('*.rs'), crate / 'Cargo.toml')}"
+    directory = cache_dir("interop") / f"rust-{digest(*crate.rglob('*.rs'), crate / 'Cargo.toml')}"
 
     def build(target: Path) -> None:
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix="cargo-") as scratch:
@@ -62,7 +64,7 @@ def cargo_binary(crate: Path) -> Path:
 def _build(directory: Path, build: Callable[[Path], None], what: str) -> None:
     try:
         build_once(directory, build)
-    except (JavaFailed, OSError) as error:
+    except (ProcessFailed, OSError) as error:
         missing(f"{what} cannot be had: {error}")
 
 

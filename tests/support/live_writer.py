@@ -1,6 +1,6 @@
 """A program that writes a store as fast as it can and cleans behind itself, until it is told or killed.
 
-    python -m tests.support.live_writer DIRECTORY
+    python -m tests.support.live_writer DIRECTORY [CLEAN_INTERVAL_MS]
 
 Everything is small and short, so that files come and go all the time. It prints a line when it has begun.
 """
@@ -21,7 +21,7 @@ BATCH = 20
 SLOTS, ITEMS = 500, 2000
 
 
-def settings(directory: Path) -> StoreSettings:
+def settings(directory: Path, clean_interval_ms: int = 100) -> StoreSettings:
     """Files of a few hundred messages, deleted as soon as they are full."""
     return StoreSettings(
         path=directory,
@@ -34,7 +34,7 @@ def settings(directory: Path) -> StoreSettings:
         reserved_hours=0,
         delete_hours=";".join(map(str, range(24))),
         clean_first_delay_ms=0,
-        clean_interval_ms=100,
+        clean_interval_ms=clean_interval_ms,
         delete_pause_ms=0,
         delete_files_max=3,
     )
@@ -50,9 +50,9 @@ def message(number: int) -> PutMessage:
     )
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, clean_interval_ms: int = 100) -> None:
     """Write until standard input ends, then close the store."""
-    store = MessageStore(settings(directory))
+    store = MessageStore(settings(directory, clean_interval_ms))
     store.open()
     store.start()
     sys.stdout.write("writing\n")
@@ -71,4 +71,4 @@ def _is_told_to_stop() -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.java import GroupProcess
+from skylark.bench.peers.process import GroupProcess
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
@@ -63,5 +63,5 @@ class NameServerProcess:
         self.process.kill()
 
     def stop(self) -> int:
-        """SIGTERM, then the exit code. Raises JavaFailed if SIGKILL was needed."""
+        """SIGTERM, then the exit code. Raises ProcessFailed if SIGKILL was needed."""
         return self.process.terminate(STOP_TIMEOUT_S)

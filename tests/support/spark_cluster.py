@@ -13,8 +13,8 @@ from typing import Self
 
 import pyspark
 
-from tests.support.apache import PortReservation
-from tests.support.java import GroupProcess
+from skylark.bench.peers.ports import PortReservation
+from skylark.bench.peers.process import GroupProcess
 
 START_TIMEOUT_S = 90
 SPARK_HOME = Path(pyspark.__file__).parent

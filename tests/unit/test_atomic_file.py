@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skylark import atomic_file
 from skylark.atomic_file import load_file, write_file
 from skylark.errors import BadStoreFile
 
@@ -113,3 +114,20 @@ def test_power_may_fail_before_any_system_call(
     write_file(path, b"4")
     assert load_file(path, json.loads) == 4
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_where_directories_cannot_be_opened_files_are_replaced_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+
+    def refuse(path: Path, flags: int) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(atomic_file, "_DIRECTORIES_OPEN", False)
+    monkeypatch.setattr(os, "open", refuse)
+    path = tmp_path / "a.json"
+    write_file(path, b"1")
+    write_file(path, b"2")
+    assert load_file(path, json.loads) == 2
+    assert path.with_name("a.json.bak").read_bytes() == b"1"

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from skylark.cli.error_reference import MEANINGS, markdown
+from skylark.protocol.codes import ResponseCode
 from tests.unit.cli.test_reference import check_line
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["tutorial", "guarantees", "operations", "security", "migration", "zh/README"]
+PAGES = sorted(
+    page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+    for page in (ROOT / "docs").rglob("*.md")
+    if page.name != "commands.md"
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -38,7 +44,22 @@ def test_every_command_that_a_page_names_is_there_with_its_options(page: str) ->
     lines = blocks.replace("\\\n", " ").splitlines()
     for line in [line.partition("  #")[0] for line in lines] + re.findall(r"`(skylark [a-z][^`]*)`", text):
         if line.startswith("skylark "):
-            check_line(line.removesuffix(" …"))
+            check_line(line.rstrip(" …"))
+
+
+def test_the_reference_of_codes_and_errors_is_up_to_date() -> None:
+    page = text_of("reference/errors")
+    assert page == markdown(), "run: python -m skylark.cli.error_reference > docs/reference/errors.md"
+
+
+def test_every_code_that_a_server_answers_is_explained() -> None:
+    source = "".join(
+        path.read_text()
+        for part in ("broker", "namesrv")
+        for path in (ROOT / "src/skylark" / part).rglob("*.py")
+    )
+    answered = {ResponseCode[name] for name in re.findall(r"ResponseCode\.([A-Z_]+)", source)}
+    assert answered <= MEANINGS.keys()
 
 
 def test_the_translation_has_the_readmes_programs() -> None:

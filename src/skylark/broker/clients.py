@@ -153,6 +153,8 @@ class Consumers:
     """The consumers that are online, and what those want that pull without a heartbeat."""
 
     def __init__(self, live: Live[BrokerSettings]) -> None:
+        self.changes = 0
+        """Counts whatever may change how a pull is served."""
         self._live = live
         self._membership = _Membership(live)
         self._groups: dict[str, ConsumerGroup] = {}
@@ -180,6 +182,7 @@ class Consumers:
         limit = self._live.current.group_subscriptions_max
         if len(data.subscription_data_set) > limit:
             raise full("subscriptions of one group", limit)
+        self.changes += 1
         joined = self._membership.join(name, client, now)
         group = self._groups.get(name)
         if group is None:
@@ -303,6 +306,7 @@ class Consumers:
     def _leave(self, group: str, channel: Channel) -> bool:
         if self._membership.leave(group, channel) is None:
             return False
+        self.changes += 1
         if group not in self._membership.groups:
             for topic in self._groups.pop(group).subscriptions:
                 self._forget_topic(topic, group)

@@ -11,7 +11,7 @@ from skylark.broker.filters import Subscription
 from skylark.protocol.command import TypedCommand
 from skylark.remoting.server import Peer
 from skylark.store.consume_queue import ConsumeQueue
-from skylark.store.placed import Placed
+from skylark.store.placed import Placed, Run
 
 HELD_PULL_BYTES = 1024
 """What a held pull takes, text aside: the request, its timer, its place in the tables."""
@@ -75,7 +75,7 @@ class LongPolling:
 
     def arrived(self, batch: Sequence[Placed]) -> None:
         """Wake the pulls that a batch of new messages is for."""
-        if not self._held:
+        if not self._held or (type(batch) is Run and batch.queue not in self._held):
             return
         for placed in batch:
             pulls = self._held.get(placed.queue)

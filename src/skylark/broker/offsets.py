@@ -137,6 +137,11 @@ class ConsumerOffsets:
         """Say whether commits in a queue do not count now."""
         return self._live.current.server_side_reset and queue_id in self._resets.get((topic, group), ())
 
+    @property
+    def has_resets(self) -> bool:
+        """Whether any group has yet to hear that it was sent elsewhere."""
+        return bool(self._resets)
+
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return where a group that pulls is to go instead, once; None where nothing was reset.
 

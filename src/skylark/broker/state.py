@@ -36,7 +36,7 @@ from skylark.model.unique_id import UniqueIds
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.replies import SendReplies
 from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
-from skylark.remoting.address import free_port, join_address
+from skylark.remoting.address import free_port, ip_of, join_address
 from skylark.remoting.link import Answer as Reply
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings, parse_delay_levels
@@ -72,7 +72,7 @@ class BrokerState(ABC):
         self.replica_address = join_address(
             settings.advertised_replica_host or self.advertised_host, self.replica_port
         )
-        self.store_host = pack_host(self.advertised_host, self.port)
+        self.store_host = pack_host(ip_of(self.advertised_host), self.port)
         self.syncs = settings.store.syncs_every_put
         self.role = Role(settings)
         self.slave_status = SlaveStatus()

@@ -121,7 +121,8 @@ class BrokerStats:
     def count_puts(self, results: Sequence[PutResult]) -> None:
         """Count what a send stored."""
         if type(results) is Run:
-            self._count_topic(results.queue.topic, len(results), results.end - results[0].physical_offset)
+            size = results.end - results.physical_offsets[0]
+            self._count_topic(results.queue.topic, len(results), size)
             return
         for result in results:
             if type(result) is Placed:
@@ -147,8 +148,14 @@ class BrokerStats:
         counter = self.group_gets.get((topic, group))
         if counter is None:
             counter = self.group_gets[topic, group] = Counter()
-        counter.add(count, size)
-        self.gets.add(count, size)
+        # Once per pull: no calls of `add` here.
+        counter.count += count
+        counter.size += size
+        counter.calls += 1
+        total = self.gets
+        total.count += count
+        total.size += size
+        total.calls += 1
 
     def count_send_back(self, topic: str, group: str) -> None:
         self.send_backs.setdefault((topic, group), Counter()).add(1, 0)

@@ -53,7 +53,11 @@ def _print(screen: Screen, outcome: story.Outcome, kept: Path | None) -> None:
     ]
     screen.table(("check", "expected", "found", ""), checks)
     if outcome.agrees:
-        screen.line("Everything agrees: what was sent has arrived, and nothing was lost.", "bold green")
+        screen.line(
+            "Everything agrees: what was sent or committed has arrived, what was rolled back has not,"
+            " and nothing was lost.",
+            "bold green",
+        )
     else:
         screen.line("Some counts are wrong.", "bold red")
     screen.line()

@@ -17,16 +17,20 @@ from skylark.cli.output import Screen, print_json
 from skylark.cli.times import parse_time
 from skylark.client.received import ReceivedMessage
 from skylark.client.sync_pull import PullConsumer
-from skylark.errors import BadBody, CorruptRecord
+from skylark.errors import BadBody, CorruptRecord, RocketMQError
 from skylark.model.sql92 import BadSelector, compile_selector
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.pull_consumer import PullConsumerSettings
 
 POLL_MS = 200
+LOOK_AGAIN_S = 5.0
+"""How often new queues and brokers are looked for."""
 HOLD_MS = 3000
 PULL_MESSAGES = 256
 WARNINGS_MAX = 100
 Printing = Callable[[ReceivedMessage], None]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,10 @@ class _Following:
         self._ends = {queue: part.end for queue, part in queues.items()}
         self._printing = printing
         self._left = wanted.limit
+        self._began_ms = round(time.time() * 1000)
+        self._queues = set(queues)
+        self._brokers = {queue.broker_name for queue in queues}
+        self._look_at = time.monotonic() + LOOK_AGAIN_S
 
     def run(self) -> None:
         if self._wanted.start is None:
@@ -153,6 +161,25 @@ class _Following:
                 self._print(self._chosen(self._consumer.poll(POLL_MS)))
         while self._wanted.follow and self._left != 0:
             self._print(self._consumer.poll(POLL_MS))
+            if time.monotonic() >= self._look_at:
+                self._take_new_queues()
+                self._look_at = time.monotonic() + LOOK_AGAIN_S
+
+    def _take_new_queues(self) -> None:
+        """Follow queues that came since. Of a broker that was not there, only what came since, too."""
+        try:
+            new = set(self._consumer.queues(self._wanted.topic)) - self._queues
+            if not new:
+                return
+            self._consumer.assign(self._queues | new, self._wanted.tags, sql=self._wanted.sql)
+            for queue in new:
+                if queue.broker_name in self._brokers or self._wanted.start == "begin":
+                    self._consumer.seek_to_begin(queue)
+                else:
+                    self._consumer.seek_to_time(queue, self._began_ms)
+                self._queues.add(queue)
+        except RocketMQError as error:
+            log.warning("new queues are not followed yet topic=%s error=%s", self._wanted.topic, error)
 
     def _show_last(self) -> None:
         """The last ones of all queues together, by time: as many of each queue are read."""

@@ -20,7 +20,7 @@ from skylark.errors import (
 )
 
 CONSUMER_NOT_ONLINE = 206
-_BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[RocketMQError], str]], ...] = (
+_BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[Exception | None], str]], ...] = (
     (NoRoute, lambda error: f"`skylark topic list` shows what there is; {_create(error)}"),
     (
         ConnectFailed,
@@ -51,12 +51,18 @@ def hint(error: Exception) -> str | None:
         return "nobody of the group is connected; `skylark group status GROUP` shows how far it is"
     if isinstance(error, SettingsError) and error.name == "name_servers":
         return "say --namesrv HOST:PORT or set NAMESRV_ADDR"
-    for kind, advice in _BY_CLASS:
-        if isinstance(error, kind):
-            return advice(error)
+    advice = hint_of_kind(type(error), error)
     cause = error.__cause__
-    return hint(cause) if isinstance(cause, Exception) else None
+    return advice or (hint(cause) if isinstance(cause, Exception) else None)
 
 
-def _create(error: RocketMQError) -> str:
+def hint_of_kind(kind: type[Exception], error: Exception | None = None) -> str | None:
+    """What can be done about errors of a kind, of this one if it is given."""
+    for known, advice in _BY_CLASS:
+        if issubclass(kind, known):
+            return advice(error)
+    return None
+
+
+def _create(error: Exception | None) -> str:
     return f"`skylark topic create {getattr(error, 'topic', 'TOPIC')}` makes it"

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from skylark import __version__
 from skylark.cli import (
+    bench,
     broker,
     cluster,
     consumer,
@@ -21,6 +22,7 @@ from skylark.cli import (
     message,
     namesrv,
     offset,
+    plan,
     producer,
     servers,
     spark,
@@ -88,7 +90,9 @@ for _noun in (cluster, topic, group, consumer, producer, offset, message, dlq):
     app.add_typer(_noun.app, name=_noun.__name__.rpartition(".")[2], rich_help_panel=LOOK)
 app.add_typer(store.app, name="store", rich_help_panel=DATA)
 app.add_typer(spark.app, name="spark", rich_help_panel=DATA)
+app.add_typer(bench.app, name="bench", rich_help_panel=DATA)
 app.command(rich_help_panel=DATA)(torture.torture)
+app.command(rich_help_panel=DATA)(plan.plan)
 
 
 def _print_version(wanted: bool) -> None:

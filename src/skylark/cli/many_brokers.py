@@ -64,8 +64,9 @@ class Broker:
 
     async def _run_once(self) -> int:
         # In a group of its own: Ctrl-C is for us, who then stop brokers one by one.
+        # Its standard input is ours to close, which the system does for us if we are killed: it then stops.
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdout=PIPE, stderr=STDOUT, start_new_session=True
+            *self._command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True
         )
         assert self._process.stdout is not None
         async for line in self._process.stdout:
@@ -101,7 +102,8 @@ def broker_commands(
         port = settings.port + number * PORT_DISTANCE if settings.port else 0
         metrics_port = settings.metrics_port + number if settings.metrics_port else 0
         commands[name] = [
-            sys.executable, "-m", "skylark.cli.main", "broker", *more, "--name", name, "--namesrv", namesrv,
+            sys.executable, "-m", "skylark.cli.main", "broker", "--stop-with-stdin", *more,
+            "--name", name, "--namesrv", namesrv,
             "--port", str(port), "--data", str(settings.store.path / name),
             "--set", f"metrics_port={metrics_port}",
         ]  # fmt: skip

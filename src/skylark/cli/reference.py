@@ -81,7 +81,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
             for param in arguments
             if getattr(param, "help", "")
         ),
-        *((_option(param), _option_help(param)) for param in options if param.opts[0] not in HIDDEN_OPTIONS),
+        *((_option(param), _option_help(param)) for param in options if _is_shown(param)),
     ]
     if runs and rows:
         yield "| | |\n|---|---|"
@@ -93,6 +93,10 @@ def _section(name: str, command: Any) -> Iterator[str]:
 def _argument(param: Any) -> str:
     word = param.metavar or param.name.upper()
     return word if param.required else f"[{word}]"
+
+
+def _is_shown(param: Any) -> bool:
+    return param.opts[0] not in HIDDEN_OPTIONS and not param.hidden
 
 
 def _option(param: Any) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
@@ -25,6 +27,7 @@ BROKER_PREFIX = "SKYLARK_BROKER_"
 NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+READ_BYTES = 4096
 FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 Config = Annotated[
@@ -97,6 +100,9 @@ def broker(
     force_master: Annotated[
         bool, typer.Option("--force-master", help="Start although name servers know another master.")
     ] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop when standard input ends.", hidden=True)
+    ] = False,
     sets: Sets = None,
     print_config: PrintConfig = False,
     log_format: logs.LogFormat = logs.TEXT,
@@ -127,6 +133,8 @@ def broker(
 
     async def run() -> None:
         server = Broker(settings)
+        if stop_with_stdin:
+            _stop_with_stdin()
         await embedded.serve(server, lambda: _say_broker(started, server))
 
     _run(run())
@@ -299,6 +307,20 @@ def _say_next(namesrv: str) -> None:
     """Two lines to copy."""
     where = "" if namesrv == NAMESRV else f" --namesrv {namesrv}"
     typer.echo(f"try: skylark send orders 'hello'{where}\n     skylark tail orders{where}")
+
+
+def _stop_with_stdin() -> None:
+    """End in order when whoever started us is gone, however that came: standard input is a pipe of theirs."""
+    import asyncio  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def look() -> None:
+        if not os.read(descriptor, READ_BYTES):
+            loop.remove_reader(descriptor)
+            signal.raise_signal(signal.SIGTERM)
+
+    loop.add_reader(descriptor, look)
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:

@@ -12,30 +12,23 @@ from skylark.cli import spark_dlq
 from skylark.cli.mistake import Mistake
 from skylark.cli.spark_options import (
     ColumnsOption,
-    ConfOption,
+    DecodeIfOption,
     DecodeOption,
-    DryRunOption,
-    FromOption,
-    GroupOption,
-    JsonOption,
-    MasterOption,
-    MetricsOption,
     NamesrvOption,
-    OnceOption,
-    OptionOption,
     OutputOption,
-    PackOption,
+    PlaceOptions,
     RateOption,
     RejectsOption,
-    RemoteOption,
+    RunOptions,
     SchemaOption,
-    Sql92Option,
+    ShowOptions,
     StateOption,
-    StoreOption,
-    TagsOption,
+    StreamOptions,
+    StretchOptions,
     TopicOption,
     TriggerOption,
     WhereOption,
+    grouped,
 )
 
 if TYPE_CHECKING:
@@ -52,15 +45,11 @@ app.add_typer(spark_dlq.app, name="dlq")
 
 
 @app.command()
+@grouped
 def archive(
-    topic: TopicOption,
+    *,
+    stream: StreamOptions,
     to: OutputOption,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
-    group: GroupOption = None,
-    tags: TagsOption = None,
-    sql92: Sql92Option = None,
     partition_by: Annotated[
         str, typer.Option("--partition-by", help="dt (day stored, UTC), topic, brokerName, queueId.")
     ] = "dt,topic",
@@ -80,17 +69,9 @@ def archive(
     sweep_after: Annotated[
         int, typer.Option("--sweep-after-hours", help="How old those files must be.")
     ] = 24,
-    metrics_port: MetricsOption = None,
-    once: OnceOption = False,
     trigger: TriggerOption = "30s",
-    state: StateOption = None,
-    option: OptionOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    run: RunOptions,
+    place: PlaceOptions,
 ) -> None:
     """Topics to a Delta table or Parquet files, every message once.
 
@@ -98,38 +79,28 @@ def archive(
 
     skylark spark archive --store ~/store -t orders --from -7d --to parquet:out --once
     """
-    from skylark.cli import spark_launch as run  # noqa: PLC0415
+    from skylark.cli import spark_launch  # noqa: PLC0415
 
-    source = run.make_input(
-        namesrv, store, topic, option or (), start=start, group=group, tags=tags, sql92=sql92
-    )
+    source = spark_launch.stream_input(stream)
     from skylark.cli import spark_archive  # noqa: PLC0415
-    from skylark.pipelines.jobs.places import parse_output, state_directory  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
     dedup_keys = str(dedup) if dedup is not None else None
     output = parse_output(to, partitionBy=partition_by, columns=columns, dedupKeys=dedup_keys)
     if sweep:
-        spark_archive.sweep(output, sweep_after, dry_run=dry_run)
+        spark_archive.sweep(output, sweep_after, dry_run=run.dry_run)
         return
-    where = state_directory(state, "archive", topic, namesrv or store, output)
-    if dry_run:
-        run.show_plan(source, state=where, query="archive", as_json=as_json)
-        return
-    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
     upkeep = spark_archive.upkeep(compact_every, keep)
-    spark_archive.launch(place, source, output, upkeep, state=where, once=once, trigger=trigger)
+    pipeline = spark_launch.Pipeline("archive", "archive", stream, run, source, output)
+    spark_archive.launch(place, pipeline, upkeep, trigger=trigger)
 
 
 @app.command()
+@grouped
 def etl(
-    topic: TopicOption,
+    *,
+    stream: StreamOptions,
     to: OutputOption,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
-    group: GroupOption = None,
-    tags: TagsOption = None,
-    sql92: Sql92Option = None,
     decode: DecodeOption = "json",
     schema: SchemaOption = "auto",
     select: Annotated[
@@ -138,53 +109,40 @@ def etl(
     where: WhereOption = None,
     rejects: RejectsOption = None,
     partition_by: Annotated[str | None, typer.Option("--partition-by", help="Columns of a table.")] = None,
-    metrics_port: MetricsOption = None,
-    once: OnceOption = False,
     trigger: TriggerOption = "10s",
-    state: StateOption = None,
-    option: OptionOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    run: RunOptions,
+    place: PlaceOptions,
 ) -> None:
     """Decode bodies, select, filter, and write rows to a table or a topic; bad bodies are put aside.
 
     Example: skylark spark etl -n 127.0.0.1:9876 -t orders --where 'amount > 0' --to delta:lake/orders
     --rejects topic:orders_rejects --once
     """
-    from skylark.cli import spark_launch as run  # noqa: PLC0415
+    from skylark.cli import spark_launch  # noqa: PLC0415
 
-    source = run.make_input(
-        namesrv, store, topic, option or (), start=start, group=group, tags=tags, sql92=sql92
-    )
+    source = spark_launch.stream_input(stream)
     from skylark.pipelines.jobs import etl as job  # noqa: PLC0415
-    from skylark.pipelines.jobs.places import parse_output, state_directory  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
     output = parse_output(to, partitionBy=partition_by)
     aside = parse_output(rejects) if rejects is not None else None
-    directory = state_directory(state, "etl", topic, namesrv or store, output)
-    if dry_run:
-        run.show_plan(source, state=directory, query="rows", as_json=as_json)
-        return
-    run.check_source(source)
+    pipeline = spark_launch.Pipeline("etl", "rows", stream, run, source, output)
 
     def work(spark: SparkSession) -> Summary:
         return job.etl(
             spark, source, output,
-            state=directory, decode=decode, schema=schema, select=select or (), where=where,
-            rejects=aside, once=once, trigger=trigger, watch=run.watcher(),
+            state=pipeline.state, decode=decode, schema=schema, select=select or (), where=where,
+            rejects=aside, once=run.once, trigger=trigger, watch=spark_launch.watcher(),
         )  # fmt: skip
 
-    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
-    run.launch(place, work, source)
+    pipeline.launch(place, work)
 
 
 @app.command()
+@grouped
 def cdc(
-    topic: TopicOption,
+    *,
+    stream: StreamOptions,
     to: OutputOption,
     keys: Annotated[str, typer.Option("--keys", help="Columns that identify a row, comma-separated.")],
     schema: Annotated[
@@ -195,32 +153,20 @@ def cdc(
         str | None,
         typer.Option("--sequence", help="Fields of the event that order changes, as in source.ts_ms."),
     ] = None,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
-    group: GroupOption = None,
-    metrics_port: MetricsOption = None,
-    once: OnceOption = False,
     trigger: TriggerOption = "10s",
-    state: StateOption = None,
-    option: OptionOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    run: RunOptions,
+    place: PlaceOptions,
 ) -> None:
     """Change events of a database (Debezium, Canal) to a Delta table that follows it.
 
     Example: skylark spark cdc -n 127.0.0.1:9876 -t db_users --keys id --schema 'id bigint, name string'
     --to delta:lake/users --once
     """
-    from skylark.cli import spark_launch as run  # noqa: PLC0415
+    from skylark.cli import spark_launch  # noqa: PLC0415
 
-    source = run.make_input(namesrv, store, topic, option or (), start=start, group=group)
+    source = spark_launch.stream_input(stream)
     from skylark.pipelines.jobs import cdc as job  # noqa: PLC0415
-    from skylark.pipelines.jobs.places import parse_output, state_directory  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
     output = parse_output(to)
     changes = job.Changes(
@@ -229,25 +175,23 @@ def cdc(
         schema=schema,
         sequence=[name.strip() for name in (sequence or "").split(",") if name.strip()],
     )
-    directory = state_directory(state, "cdc", topic, namesrv or store, output)
-    if dry_run:
-        run.show_plan(source, state=directory, query="cdc", as_json=as_json)
-        return
-    run.check_source(source)
+    pipeline = spark_launch.Pipeline("cdc", "cdc", stream, run, source, output)
 
     def work(spark: SparkSession) -> Summary:
         return job.cdc(
             spark, source, output,
-            state=directory, changes=changes, once=once, trigger=trigger, watch=run.watcher(),
+            state=pipeline.state, changes=changes, once=run.once, trigger=trigger,
+            watch=spark_launch.watcher(),
         )  # fmt: skip
 
-    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
-    run.launch(place, work, source)
+    pipeline.launch(place, work)
 
 
 @app.command()
+@grouped
 def agg(
-    topic: TopicOption,
+    *,
+    stream: StreamOptions,
     to: OutputOption,
     window: Annotated[
         str, typer.Option("--window", help="Length of a window, as in '1 minute'.")
@@ -261,135 +205,105 @@ def agg(
     metrics: Annotated[
         list[str] | None, typer.Option("--metric", help="As in 'sum(amount) as total'; several times.")
     ] = None,
-    decode: Annotated[str | None, typer.Option("--decode", help="json: bodies as columns.")] = None,
+    decode: DecodeIfOption = None,
     schema: SchemaOption = "auto",
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
-    group: GroupOption = None,
-    tags: TagsOption = None,
-    metrics_port: MetricsOption = None,
-    once: OnceOption = False,
     trigger: TriggerOption = "10s",
-    state: StateOption = None,
-    option: OptionOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    run: RunOptions,
+    place: PlaceOptions,
 ) -> None:
     """Windowed aggregates of a stream, to a table or to a topic.
 
     Example: skylark spark agg -n 127.0.0.1:9876 -t orders --window '1 minute' --by tags
     --metric 'count(*) as orders' --to topic:orders_per_minute
     """
-    from skylark.cli import spark_launch as run  # noqa: PLC0415
+    from skylark.cli import spark_launch  # noqa: PLC0415
 
-    source = run.make_input(namesrv, store, topic, option or (), start=start, group=group, tags=tags)
+    source = spark_launch.stream_input(stream)
     from skylark.pipelines.jobs import agg as job  # noqa: PLC0415
-    from skylark.pipelines.jobs.places import parse_output, state_directory  # noqa: PLC0415
+    from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
     output = parse_output(to)
     frame = job.Window(length=window, slide=slide, watermark=watermark, time=time_column)
-    directory = state_directory(state, "agg", topic, namesrv or store, output)
-    if dry_run:
-        run.show_plan(source, state=directory, query="agg", as_json=as_json)
-        return
-    run.check_source(source)
+    pipeline = spark_launch.Pipeline("agg", "agg", stream, run, source, output)
 
     def work(spark: SparkSession) -> Summary:
         return job.agg(
             spark, source, output,
-            state=directory, window=frame, by=by or (), metrics=metrics or ("count(*) as messages",),
-            decode=decode, schema=schema, once=once, trigger=trigger, watch=run.watcher(),
+            state=pipeline.state, window=frame, by=by or (), metrics=metrics or ("count(*) as messages",),
+            decode=decode, schema=schema, once=run.once, trigger=trigger, watch=spark_launch.watcher(),
         )  # fmt: skip
 
-    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or (), metrics_port=metrics_port)
-    run.launch(place, work, source)
+    pipeline.launch(place, work)
 
 
 @app.command()
+@grouped
 def replay(
-    to_topic: Annotated[str, typer.Option("--to-topic", help="Where messages are sent.")],
+    *,
     topic: TopicOption,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
+    stretch: StretchOptions,
     archived: Annotated[
         str | None, typer.Option("--archive", help="Read from an archive: delta:DIR or parquet:DIR.")
     ] = None,
+    where: WhereOption = None,
+    to_topic: Annotated[str, typer.Option("--to-topic", help="Where messages are sent.")],
     to_namesrv: Annotated[
         str | None, typer.Option("--to-namesrv", help="Name servers of the target, if others.")
     ] = None,
-    start: FromOption = None,
-    end: Annotated[str | None, typer.Option("--to", help="Stored before this time, as --from.")] = None,
-    where: WhereOption = None,
     rate: RateOption = None,
     keep_times: Annotated[
         bool, typer.Option("--keep-times", help="Send the original time of birth.")
     ] = False,
     state: StateOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    show: ShowOptions,
+    place: PlaceOptions,
 ) -> None:
     """Messages of a stretch of time to a topic again: from brokers, store files or an archive.
 
     Example: skylark spark replay -n 127.0.0.1:9876 --archive delta:lake/raw -t orders
     --from '2026-11-01 08:00' --to '2026-11-01 09:00' --to-topic orders_replay --rate 5000/s
     """
-    from skylark.cli import spark_launch, spark_replay  # noqa: PLC0415
+    from skylark.cli import spark_replay  # noqa: PLC0415
 
     spark_replay.replay(
         spark_replay.Wanted(
-            topic=topic, to_topic=to_topic, namesrv=namesrv, store=store, archive=archived,
-            to_namesrv=to_namesrv, since=start, until=end, where=where, rate=rate, keep_times=keep_times,
-            state=state, dry_run=dry_run, as_json=as_json, now_ms=time.time_ns() // 1_000_000,
+            topic=topic, stretch=stretch, archive=archived, where=where, to_topic=to_topic,
+            to_namesrv=to_namesrv, rate=rate, keep_times=keep_times, state=state, show=show,
+            now_ms=time.time_ns() // 1_000_000,
         ),
-        spark_launch.Place(master=master, remote=remote, pack=pack, conf=conf or ()),
+        place,
     )  # fmt: skip
 
 
 @app.command()
+@grouped
 def sql(
+    *,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Topics are views of their name.")],
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Topics to query.")] = None,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
+    stretch: StretchOptions,
     archived: Annotated[
         list[str] | None, typer.Option("--archive", help="NAME=delta:DIR, a view of that name.")
     ] = None,
-    start: FromOption = None,
-    end: Annotated[str | None, typer.Option("--to", help="Before this time, as --from.")] = None,
-    decode: Annotated[str | None, typer.Option("--decode", help="json: bodies in the column value.")] = None,
+    decode: DecodeIfOption = None,
     schema: SchemaOption = "auto",
     limit: Annotated[int, typer.Option("--limit", help="At most so many rows.")] = 1000,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    show: ShowOptions,
+    place: PlaceOptions,
 ) -> None:
     """A query over topics, store files and archives.
 
     Example: skylark spark sql "select tags, count(*) from orders group by tags" -n 127.0.0.1:9876 -t orders
     """
-    from skylark.cli import spark_launch as run  # noqa: PLC0415
+    from skylark.cli import spark_launch  # noqa: PLC0415
 
-    source = run.make_input(namesrv, store, topic, start=start, end=end) if topic else None
+    source = spark_launch.make_input(stretch, topic, end=stretch.end) if topic else None
     if source is None and not archived:
         raise Mistake("give --topic with --namesrv or --store, or --archive NAME=delta:DIR")
-    if dry_run:
-        if source is not None:
-            run.show_plan(source, as_json=as_json)
+    if source is not None and not spark_launch.is_to_run(source, show):
         return
-    if source is not None:
-        run.check_source(source)
+    if show.dry_run:
+        return
     from skylark.pipelines.jobs import sql as job  # noqa: PLC0415
     from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
@@ -398,68 +312,53 @@ def sql(
 
     def work(spark: SparkSession) -> None:
         found = job.query(spark, query, source=source, archives=archives, decode=decode, schema=schema)
-        run.show_rows(found, limit=limit, as_json=as_json)
+        spark_launch.show_rows(found, limit=limit, as_json=show.as_json)
 
-    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+    spark_launch.launch(place, work)
 
 
 @app.command()
+@grouped
 def report(
-    topic: TopicOption,
+    *,
     kinds: Annotated[
         list[str] | None, typer.Argument(help="lag, sizes, traffic, keys, duplicates, latency; all if none.")
     ] = None,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
-    end: Annotated[str | None, typer.Option("--to", help="Before this time, as --from.")] = None,
+    topic: TopicOption,
+    stretch: StretchOptions,
     group: Annotated[list[str] | None, typer.Option("--group", help="For lag; several times.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page.")] = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    show: ShowOptions,
+    place: PlaceOptions,
 ) -> None:
     """Lag, sizes, traffic, keys, duplicates and latency of topics, as tables and as a page with charts.
 
     Example: skylark spark report -n 127.0.0.1:9876 -t orders --html orders.html
     """
-    from skylark.cli import spark_launch as run  # noqa: PLC0415
-    from skylark.cli import spark_report  # noqa: PLC0415
+    from skylark.cli import spark_launch, spark_report  # noqa: PLC0415
 
-    source = run.make_input(namesrv, store, topic, start=start, end=end)
+    source = spark_launch.make_input(stretch, topic, end=stretch.end)
     wanted = spark_report.check_kinds(kinds or ())
-    if dry_run:
-        run.show_plan(source, as_json=as_json)
-        return
-    run.check_source(source)
-    place = run.Place(master=master, remote=remote, pack=pack, conf=conf or ())
-    spark_report.show(source, wanted, group or (), html, place, as_json=as_json)
+    if spark_launch.is_to_run(source, show):
+        spark_report.show(source, wanted, group or (), html, place, as_json=show.as_json)
 
 
 @app.command(name="run")
+@grouped
 def run_file(
+    *,
     pipeline: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline, as YAML.")],
     namesrv: NamesrvOption = None,
-    once: OnceOption = False,
-    state: StateOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    run: RunOptions,
+    place: PlaceOptions,
 ) -> None:
     """A pipeline of your own: source, steps, quality rules, sinks and rejects from a file.
 
     Example: skylark spark run pipeline.yml --once
     """
-    from skylark.cli import spark_launch as launch  # noqa: PLC0415
+    from skylark.cli import spark_launch  # noqa: PLC0415
 
-    place = launch.Place(master=master, remote=remote, pack=pack, conf=conf or ())
-    place.settings()
+    spark_launch.session_settings(place)
     from skylark.pipelines.jobs import run as job  # noqa: PLC0415
     from skylark.pipelines.jobs.pipeline_file import load_pipeline  # noqa: PLC0415
     from skylark.pipelines.jobs.places import state_directory  # noqa: PLC0415
@@ -467,15 +366,13 @@ def run_file(
     loaded = load_pipeline(pipeline)
     source = job.source_of(loaded, namesrv)
     outputs = job.outputs_of(loaded)
-    directory = state_directory(state, "run", loaded.name, pipeline.absolute())
-    if dry_run:
-        launch.show_plan(source, state=directory, query=next(iter(outputs)), as_json=as_json)
+    state = state_directory(run.state, "run", loaded.name, pipeline.absolute())
+    if not spark_launch.is_to_run(source, run, state=state, query=next(iter(outputs))):
         return
-    launch.check_source(source)
 
     def work(spark: SparkSession) -> Summary:
         return job.run_pipeline(
-            spark, loaded, namesrv=namesrv, state=directory, once=once, watch=launch.watcher()
+            spark, loaded, namesrv=namesrv, state=state, once=run.once, watch=spark_launch.watcher()
         )
 
-    launch.launch(place, work, source)
+    spark_launch.launch(place, work, source)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skylark.cli import spark_launch as run
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import print_json
+from skylark.cli.spark_options import PlaceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from skylark.pipelines.jobs.archive import Upkeep
-    from skylark.pipelines.jobs.places import Input, Output
+    from skylark.pipelines.jobs.places import Output
     from skylark.pipelines.jobs.running import Summary
 
 
@@ -36,26 +36,16 @@ def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> None:
     print_json(sweep(output, older_than_hours, dry_run=dry_run))
 
 
-def launch(
-    place: run.Place,
-    source: Input,
-    output: Output,
-    wanted: Upkeep,
-    *,
-    state: Path,
-    once: bool,
-    trigger: str,
-) -> None:
+def launch(place: PlaceOptions, pipeline: run.Pipeline, wanted: Upkeep, *, trigger: str) -> None:
     """Raises SettingsError, RocketMQError."""
     from skylark.pipelines.jobs.archive import archive, options  # noqa: PLC0415
 
-    options(source, output)
-    run.check_source(source)
+    options(pipeline.source, pipeline.output)
 
     def work(spark: SparkSession) -> Summary:
         return archive(
-            spark, source, output,
-            state=state, once=once, trigger=trigger, upkeep=wanted, watch=run.watcher(),
+            spark, pipeline.source, pipeline.output,
+            state=pipeline.state, once=pipeline.run.once, trigger=trigger, upkeep=wanted, watch=run.watcher(),
         )  # fmt: skip
 
-    run.launch(place, work, source)
+    pipeline.launch(place, work)

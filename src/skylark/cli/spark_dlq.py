@@ -9,19 +9,16 @@ import typer
 
 from skylark.cli.mistake import Mistake
 from skylark.cli.spark_options import (
-    ConfOption,
-    DryRunOption,
-    FromOption,
     JsonOption,
-    MasterOption,
     NamesrvOption,
+    OriginOptions,
     OutputOption,
-    PackOption,
+    PlaceOptions,
     RateOption,
-    RemoteOption,
+    ShowOptions,
     StateOption,
-    StoreOption,
     WhereOption,
+    grouped,
 )
 
 if TYPE_CHECKING:
@@ -38,14 +35,12 @@ SHOWN = ("originTopic", "originId", "keys", "tags", "reconsumeTimes", "storeTime
 
 
 @app.command(name="list")
+@grouped
 def list_groups(
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
+    *,
+    origin: OriginOptions,
     as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    conf: ConfOption = None,
+    place: PlaceOptions,
 ) -> None:
     """By group and topic: how many dead letters, since when, until when.
 
@@ -53,28 +48,26 @@ def list_groups(
     """
     from skylark.cli import spark_launch as run  # noqa: PLC0415
 
-    source = run.make_input(namesrv, store, "%DLQ%.*", start=start)
+    source = run.make_input(origin, "%DLQ%.*")
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
 
     def work(spark: SparkSession) -> None:
         found = job.overview(job.transform(source.read(spark)))
         run.show_rows(found, limit=1000, as_json=as_json)
 
-    run.launch(run.Place(master=master, remote=remote, pack=False, conf=conf or ()), work)
+    run.launch(place, work)
 
 
 @app.command()
+@grouped
 def show(
+    *,
     group: GroupArgument,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
+    origin: OriginOptions,
     where: WhereOption = None,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    conf: ConfOption = None,
+    place: PlaceOptions,
 ) -> None:
     """Dead letters of a group, those that --where picks.
 
@@ -82,7 +75,7 @@ def show(
     """
     from skylark.cli import spark_launch as run  # noqa: PLC0415
 
-    source = run.make_input(namesrv, store, f"%DLQ%{group}", start=start)
+    source = run.make_input(origin, f"%DLQ%{group}")
     run.check_source(source)
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
 
@@ -90,23 +83,19 @@ def show(
         letters = job.chosen(job.transform(source.read(spark)), where)
         run.show_rows(letters.orderBy("storeTimestamp").select(*SHOWN), limit=limit, as_json=as_json)
 
-    run.launch(run.Place(master=master, remote=remote, pack=False, conf=conf or ()), work)
+    run.launch(place, work)
 
 
 @app.command()
+@grouped
 def export(
+    *,
     group: GroupArgument,
     to: OutputOption,
-    namesrv: NamesrvOption = None,
-    store: StoreOption = None,
-    start: FromOption = None,
+    origin: OriginOptions,
     where: WhereOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    show: ShowOptions,
+    place: PlaceOptions,
 ) -> None:
     """Dead letters of a group to a table, or to another topic.
 
@@ -114,11 +103,9 @@ def export(
     """
     from skylark.cli import spark_launch as run  # noqa: PLC0415
 
-    source = run.make_input(namesrv, store, f"%DLQ%{group}", start=start)
-    if dry_run:
-        run.show_plan(source, as_json=as_json)
+    source = run.make_input(origin, f"%DLQ%{group}")
+    if not run.is_to_run(source, show):
         return
-    run.check_source(source)
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
     from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
@@ -127,11 +114,13 @@ def export(
     def work(spark: SparkSession) -> Summary:
         return job.export(spark, source, output, where)
 
-    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+    run.launch(place, work)
 
 
 @app.command()
+@grouped
 def resend(
+    *,
     group: GroupArgument,
     namesrv: NamesrvOption = None,
     where: WhereOption = None,
@@ -148,12 +137,8 @@ def resend(
         ),
     ] = None,
     state: StateOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    pack: PackOption = False,
-    conf: ConfOption = None,
+    show: ShowOptions,
+    place: PlaceOptions,
 ) -> None:
     """Send chosen dead letters again, each once, and write each down.
 
@@ -161,7 +146,7 @@ def resend(
     """
     from skylark.cli import spark_launch as run  # noqa: PLC0415
 
-    source = run.make_input(namesrv, None, f"%DLQ%{group}")
+    source = run.make_input(OriginOptions(namesrv=namesrv), f"%DLQ%{group}")
     run.check_source(source)
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
     from skylark.pipelines.jobs.places import parse_output, state_directory  # noqa: PLC0415
@@ -171,13 +156,13 @@ def resend(
     wanted = job.Resend(where=where, to=to, rate=rate, edit=_edit(edit), again=again)
 
     def work(spark: SparkSession) -> Summary | None:
-        if dry_run:
+        if show.dry_run:
             letters = job.pending(spark, source, group, wanted, book)
-            run.show_rows(letters.select(*SHOWN), limit=1000, as_json=as_json)
+            run.show_rows(letters.select(*SHOWN), limit=1000, as_json=show.as_json)
             return None
         return job.resend(spark, source, group, wanted, state=directory, audit=book)
 
-    run.launch(run.Place(master=master, remote=remote, pack=pack, conf=conf or ()), work)
+    run.launch(place, work)
 
 
 def _edit(text: str | None) -> Edit | None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,12 @@ from rich.console import Console
 
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen, format_bytes, print_json
+from skylark.cli.spark_options import OriginOptions, PlaceOptions, RunOptions, ShowOptions, StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from skylark.pipelines.jobs.places import Input
+    from skylark.pipelines.jobs.places import Input, Output
     from skylark.pipelines.jobs.running import Progress, Summary
     from skylark.pipelines.jobs.session import SessionSettings
     from skylark.pipelines.ranges import RangeRow
@@ -32,26 +33,20 @@ CHECK_TIMEOUT = "3s"
 """For what is asked before anything is started: a person waits for it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where Spark runs, as the options say."""
+def session_settings(place: PlaceOptions) -> SessionSettings:
+    """Where Spark runs, as the options say. Raises Mistake, SettingsError."""
+    _need_extra()
+    from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
 
-    master: str | None
-    remote: str | None
-    pack: bool
-    conf: Sequence[str]
-    metrics_port: int | None = None
+    conf = _pairs("--conf", place.conf)
+    return SessionSettings(master=place.master, remote=place.remote, pack=place.pack, conf=conf)
 
-    def settings(self) -> SessionSettings:
-        """Raises Mistake, SettingsError."""
-        _need_extra()
-        from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
 
-        pairs = [text.partition("=") for text in self.conf]
-        if wrong := [name for name, equals, _ in pairs if not equals]:
-            raise Mistake(f"--conf {wrong[0]} is not NAME=VALUE")
-        conf = {name: value for name, _, value in pairs}
-        return SessionSettings(master=self.master, remote=self.remote, pack=self.pack, conf=conf)
+def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts or ()]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise Mistake(f"{option} {wrong[0]} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def _need_extra() -> None:
@@ -64,35 +59,64 @@ def _need_extra() -> None:
         raise Mistake(f"{error}: install skylarkmq[spark]") from None
 
 
-def make_input(
-    namesrv: str | None, store: Path | None, topic: str, options: Sequence[str] = (), **more: str | None
-) -> Input:
-    """The source that the options describe. Raises Mistake, SettingsError."""
+def make_input(origin: OriginOptions, topic: str, *, end: str | None = None) -> Input:
+    """What is read of some topics. Raises Mistake, SettingsError."""
     _need_extra()
     from skylark.pipelines.jobs.places import Input  # noqa: PLC0415
 
-    pairs = [text.partition("=") for text in options]
-    if wrong := [name for name, equals, _ in pairs if not equals]:
-        raise Mistake(f"--option {wrong[0]} is not NAME=VALUE")
-    return Input(
-        namesrv=namesrv,
-        store=store,
-        topic=topic,
-        options={name: value for name, _, value in pairs},
-        start=more.get("start"),
-        end=more.get("end"),
-        group=more.get("group"),
-        tags=more.get("tags"),
-        sql92=more.get("sql92"),
+    return Input(namesrv=origin.namesrv, store=origin.store, topic=topic, start=origin.start, end=end)
+
+
+def stream_input(stream: StreamOptions) -> Input:
+    """What a pipeline reads. Raises Mistake, SettingsError."""
+    options = _pairs("--option", stream.option)
+    return replace(
+        make_input(stream, stream.topic),
+        group=stream.group,
+        tags=stream.tags,
+        sql92=stream.sql92,
+        options=options,
     )
 
 
-def launch(place: Place, job: Callable[[SparkSession], Summary | None], source: Input | None = None) -> None:
+@dataclass(frozen=True)
+class Pipeline:
+    """A stream on its way to an output; `query` is the one whose offsets say how far it is."""
+
+    name: str
+    query: str
+    stream: StreamOptions
+    run: RunOptions
+    source: Input
+    output: Output
+
+    @property
+    def state(self) -> Path:
+        """Where it keeps what it needs to go on."""
+        from skylark.pipelines.jobs.places import state_directory  # noqa: PLC0415
+
+        stream = self.stream
+        identity = (stream.topic, stream.namesrv or stream.store, self.output)
+        return state_directory(self.run.state, self.name, *identity)
+
+    def launch(self, place: PlaceOptions, job: Callable[[SparkSession], Summary]) -> None:
+        """Show what would be read, or read it. Raises SettingsError, RocketMQError."""
+        if is_to_run(self.source, self.run, state=self.state, query=self.query):
+            launch(place, job, self.source, metrics_port=self.stream.metrics_port)
+
+
+def launch(
+    place: PlaceOptions,
+    job: Callable[[SparkSession], Summary | None],
+    source: Input | None = None,
+    *,
+    metrics_port: int | None = None,
+) -> None:
     """Start Spark, do the job, print its summary as JSON. Raises RocketMQError in plain words.
 
     If the source has a group, a listener measures the lag and writes the group's offsets.
     """
-    settings = place.settings()
+    settings = session_settings(place)
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     from skylark.pipelines.jobs.running import plain_error  # noqa: PLC0415
@@ -100,7 +124,7 @@ def launch(place: Place, job: Callable[[SparkSession], Summary | None], source: 
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        with session(settings) as spark, _listening(spark, source, place.metrics_port):
+        with session(settings) as spark, _listening(spark, source, metrics_port):
             summary = job(spark)
     except PySparkException as error:
         raise plain_error(error) from error
@@ -148,6 +172,15 @@ def watcher() -> Callable[[Progress], None]:
 
 
 # --- Plans ---
+
+
+def is_to_run(source: Input, show: ShowOptions, *, state: Path | None = None, query: str = "") -> bool:
+    """Whether Spark is to start: not for a dry run, which shows the plan. Raises as `check_source`."""
+    if show.dry_run:
+        show_plan(source, state=state, query=query, as_json=show.as_json)
+        return False
+    check_source(source)
+    return True
 
 
 def check_source(source: Input) -> None:

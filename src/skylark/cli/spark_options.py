@@ -1,9 +1,13 @@
-"""Options that the `skylark spark` commands share."""
+"""Options that the `skylark spark` commands share, each said once, and the groups that they go in."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -24,6 +28,7 @@ FromOption = Annotated[
         help="earliest, latest, group, a time ('2026-11-01 08:00', -10m), '-1000 rows', or JSON offsets.",
     ),
 ]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="END", help="Before this time, as --from.")]
 OutputOption = Annotated[
     str, typer.Option("--to", metavar="WHERE", help="delta:DIR, parquet:DIR, topic:NAME or console.")
 ]
@@ -32,7 +37,9 @@ GroupOption = Annotated[
 ]
 TagsOption = Annotated[str | None, typer.Option("--tags", help="Only these tags: 'Create || Pay'.")]
 Sql92Option = Annotated[str | None, typer.Option("--sql92", help="Only messages whose properties match.")]
-DecodeOption = Annotated[str, typer.Option("--decode", help="How bodies are decoded: json or text.")]
+_DECODE = typer.Option("--decode", help="How bodies are decoded: json or text.")
+DecodeOption = Annotated[str, _DECODE]
+DecodeIfOption = Annotated[str | None, _DECODE]
 SchemaOption = Annotated[str, typer.Option("--schema", help="DDL of JSON bodies, or auto: from a sample.")]
 WhereOption = Annotated[str | None, typer.Option("--where", help="Only rows of which this is true.")]
 RejectsOption = Annotated[
@@ -71,3 +78,94 @@ ConfOption = Annotated[
 MetricsOption = Annotated[
     int | None, typer.Option("--metrics-port", help="With --group: lag as Prometheus text on this port.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OriginOptions:
+    """Where messages come from, and from when on."""
+
+    namesrv: NamesrvOption = None
+    store: StoreOption = None
+    start: FromOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StretchOptions(OriginOptions):
+    """A stretch of time."""
+
+    end: ToOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(OriginOptions):
+    """What a pipeline reads as long as it runs."""
+
+    topic: TopicOption
+    group: GroupOption = None
+    metrics_port: MetricsOption = None
+    tags: TagsOption = None
+    sql92: Sql92Option = None
+    option: OptionOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """What is shown, and how."""
+
+    dry_run: DryRunOption = False
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ShowOptions):
+    """How long a pipeline runs, and where it goes on."""
+
+    once: OnceOption = False
+    state: StateOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Where Spark runs."""
+
+    master: MasterOption = None
+    remote: RemoteOption = None
+    pack: PackOption = False
+    conf: ConfOption = None
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer: a parameter that is one of the groups above stands for the group's options."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            parameters += _options(groups[name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**made, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]

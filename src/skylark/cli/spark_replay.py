@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from skylark.cli import spark_launch as run
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import print_json
+from skylark.cli.spark_options import OriginOptions, PlaceOptions, ShowOptions, StretchOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,33 +24,29 @@ class Wanted:
     """What the command's options say."""
 
     topic: str
-    to_topic: str
-    namesrv: str | None
-    store: Path | None
+    stretch: StretchOptions
     archive: str | None
-    to_namesrv: str | None
-    since: str | None
-    until: str | None
     where: str | None
+    to_topic: str
+    to_namesrv: str | None
     rate: str | None
     keep_times: bool
     state: Path | None
-    dry_run: bool
-    as_json: bool
+    show: ShowOptions
     now_ms: int
 
 
-def replay(wanted: Wanted, place: run.Place) -> None:
+def replay(wanted: Wanted, place: PlaceOptions) -> None:
     """Raises Mistake, SettingsError, RocketMQError."""
-    place.settings()
+    run.session_settings(place)
     from skylark.pipelines.jobs import replay as job  # noqa: PLC0415
     from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
-    target = wanted.to_namesrv or wanted.namesrv
+    target = wanted.to_namesrv or wanted.stretch.namesrv
     if not target:
         raise Mistake("messages are sent to a cluster: give --namesrv or --to-namesrv")
     output = parse_output(f"topic:{wanted.to_topic}")
-    stretch = job.Stretch.parse(wanted.since, wanted.until, wanted.where, wanted.now_ms)
+    stretch = job.Stretch.parse(wanted.stretch.start, wanted.stretch.end, wanted.where, wanted.now_ms)
     read = _reader(wanted, stretch)
     if read is None:
         return
@@ -57,7 +54,7 @@ def replay(wanted: Wanted, place: run.Place) -> None:
 
     def work(spark: SparkSession) -> Summary | None:
         df = read(spark)
-        if wanted.dry_run:  # of an archive
+        if wanted.show.dry_run:  # of an archive
             print_json({"messages": job.transform(df, stretch).count(), "to": str(output)})
             return None
         return job.replay(
@@ -76,10 +73,7 @@ def _reader(wanted: Wanted, stretch: Stretch) -> Callable[[SparkSession], DataFr
     if wanted.archive is not None:
         archive = parse_output(wanted.archive)
         return lambda spark: job.read_archive(spark, archive, wanted.topic, stretch)
-    namesrv = None if wanted.store is not None else wanted.namesrv
-    source = job.source_input(run.make_input(namesrv, wanted.store, wanted.topic), stretch)
-    if wanted.dry_run:
-        run.show_plan(source, as_json=wanted.as_json)
-        return None
-    run.check_source(source)
-    return source.read
+    namesrv = None if wanted.stretch.store is not None else wanted.stretch.namesrv
+    origin = OriginOptions(namesrv=namesrv, store=wanted.stretch.store)
+    source = job.source_input(run.make_input(origin, wanted.topic), stretch)
+    return source.read if run.is_to_run(source, wanted.show) else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from skylark.cli import spark_launch as run
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen, print_json
+from skylark.cli.spark_options import PlaceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,13 +31,13 @@ def show(
     kinds: Sequence[str],
     groups: Sequence[str],
     html: Path | None,
-    place: run.Place,
+    place: PlaceOptions,
     *,
     as_json: bool,
 ) -> None:
     """Make the report and print or write it."""
+    from skylark.page import render  # noqa: PLC0415
     from skylark.pipelines.jobs.report import report  # noqa: PLC0415
-    from skylark.pipelines.jobs.report_page import render  # noqa: PLC0415
 
     def work(spark: SparkSession) -> None:
         made = report(spark, source, kinds=kinds, groups=groups)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look into a store directory of Skylark or of Apache RocketMQ. Nothing in it is changed, and a"
-    " broker may go on writing to it.",
+    help="Look into a store directory of Skylark or of Apache RocketMQ, or back it up. Nothing in it is"
+    " changed, and a broker may go on writing to it.",
 )
 
 
@@ -194,3 +194,28 @@ def export(
     reader = open_reader(directory, commit_log, slots, items)
     if not store_export.write(reader, selection, out, layout.value, decompress=decompress):
         raise typer.Exit(1)
+
+
+@app.command()
+def backup(
+    directory: Directory,
+    target: Annotated[
+        Path, typer.Argument(metavar="TO", help="A new directory, or one that holds a backup of DIR.")
+    ],
+    link: Annotated[
+        bool,
+        typer.Option("--link", help="Hard links for full files of the log; the same file system is needed."),
+    ] = False,
+    commit_log: CommitLogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a store, running or not, so that a broker can be started on the copy; again, only what is new.
+
+    Every message that was acknowledged before the backup began is in it.
+
+    Example: skylark store backup ~/store /backups/store && skylark store verify /backups/store
+    """
+    from skylark.cli import store_backup  # noqa: PLC0415
+
+    raise_descriptor_limit()
+    store_backup.show(directory, target, commit_log, link=link, as_json=as_json)

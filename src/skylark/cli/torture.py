@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +16,10 @@ from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen, print_json
 
 if TYPE_CHECKING:
-    from skylark.torture.run import Report, Wanted
+    from skylark.torture.report import Report, Wanted
 
 SECONDS_PER_MINUTE = 60
+MINUTES_MAX = 100_000
 SEEDS = 1 << 31
 
 
@@ -24,57 +27,79 @@ def torture(
     mode: Annotated[
         list[str] | None,
         typer.Option(
-            "--mode", "-m", help="async, sync, orderly or delay; several are run in turn, none: all."
+            "--mode",
+            "-m",
+            help="async, sync, sync-master, transactions, orderly or delay; "
+            "several are run in turn, none: all.",
         ),
     ] = None,
     minutes: Annotated[
         float, typer.Option("--minutes", help="How long faults go on, all modes together.")
     ] = 3.0,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Repeat the faults of an earlier run; it says its seed.")
+        int | None,
+        typer.Option("--seed", min=0, help="Repeat the faults of an earlier run; it says its seed."),
     ] = None,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=8)] = 2,
+    brokers: Annotated[
+        int | None, typer.Option("--brokers", min=1, max=8, help="2 by default, 1 with slaves.")
+    ] = None,
     members: Annotated[int, typer.Option("--members", min=1, max=64, help="Consumers of the group.")] = 3,
-    senders: Annotated[int, typer.Option("--senders", min=1, max=1024)] = 8,
+    senders: Annotated[int, typer.Option("--senders", min=1, max=64, help="Processes that send.")] = 2,
+    keys: Annotated[
+        int, typer.Option("--keys", min=1, max=1024, help="Of each sender: messages under way at once.")
+    ] = 4,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Leave stores, logs and receipts there.")
+        Path | None, typer.Option("--keep", metavar="DIR", help="Leave stores, logs and journals there.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="The report as a page, too.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Kill, freeze, cut off and fill up brokers, name server and consumers under load; check every message.
+    """Kill, freeze, cut off, slow down and fill up a small cluster under load; check every message.
 
-    Exit code 1 if a promise was broken: an acknowledged message lost, an offset used twice, a gap, a message
-    too early, or, in mode orderly, an order that was not kept.
+    Exit code 1 if a promise was broken: an acknowledged message lost, one seen that must not be, an offset
+    used twice, a gap, a message too early or stored twice, or, in mode orderly, an order that was not kept.
 
     Example: skylark torture --minutes 10 --mode sync --seed 7
     """
-    from skylark.torture.run import MODES, Wanted  # noqa: PLC0415 - no other command needs it
+    from skylark.torture import report  # noqa: PLC0415 - no other command needs it
 
-    names = mode or list(MODES)
-    unknown = [name for name in names if name not in MODES]
-    if unknown:
-        raise Mistake(f"--mode {unknown[0]}: {', '.join(MODES)} are possible")
-    if seed is None:
-        seed = random.randrange(SEEDS)  # noqa: S311 - it only chooses faults
+    names = _modes(mode)
+    if not 0 < minutes < MINUTES_MAX:
+        raise Mistake(f"--minutes {minutes:g}: more than 0 and less than {MINUTES_MAX} is needed")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Mistake(f"--keep {keep} is not empty; choose a new directory")
     screen = Screen()
     with tempfile.TemporaryDirectory(prefix="skylark-torture-") as temporary:
-        wanted = Wanted(
+        wanted = report.Wanted(
             directory=keep or Path(temporary),
             seconds=minutes * SECONDS_PER_MINUTE / len(names),
-            seed=seed,
+            seed=random.randrange(SEEDS) if seed is None else seed,  # noqa: S311 - it only chooses faults
             brokers=brokers,
             members=members,
             senders=senders,
+            keys=keys,
         )
         reports = [_run(wanted, name, screen, quiet=as_json) for name in names]
+    if html is not None:
+        html.write_text(report.page(reports, datetime.now(UTC).isoformat(" ", "seconds")))
     if as_json:
-        print_json([_as_json(report) for report in reports])
+        print_json([report.as_json(each) for each in reports])
     else:
         _print(screen, reports)
-    if not all(report.verdict.is_clean for report in reports):
+    if not all(each.verdict.is_clean for each in reports):
         raise typer.Exit(1)
+
+
+def _modes(given: list[str] | None) -> list[str]:
+    """Each once, in the order given. Raises Mistake for one that there is not."""
+    from skylark.torture.modes import MODES  # noqa: PLC0415
+
+    for name in given or ():
+        if name not in MODES:
+            raise Mistake(f"--mode {name}: {', '.join(MODES)} are possible")
+    return list(dict.fromkeys(given or MODES))
 
 
 def _run(wanted: Wanted, mode: str, screen: Screen, *, quiet: bool) -> Report:
@@ -86,36 +111,23 @@ def _run(wanted: Wanted, mode: str, screen: Screen, *, quiet: bool) -> Report:
         if not quiet:
             screen.line(f"- {words}", "dim")
 
-    wanted = replace(wanted, mode=mode, directory=wanted.directory / mode)
-    return asyncio.run(Torture(wanted, say).run())
+    async def run() -> Report:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C does
+        return await Torture(replace(wanted, mode=mode, directory=wanted.directory / mode), say).run()
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _print(screen: Screen, reports: list[Report]) -> None:
+    from skylark.torture.report import COLUMNS, row  # noqa: PLC0415
+
     screen.line()
-    columns = (
-        "mode",
-        "acknowledged",
-        "unknown",
-        "received",
-        "more than once",
-        "faults",
-        "drained",
-        "verdict",
-    )
-    rows = [
-        (
-            report.wanted.mode,
-            report.verdict.acknowledged,
-            report.verdict.unknown,
-            report.verdict.received,
-            report.verdict.duplicated,
-            len(report.faults),
-            f"{report.drained_s:.1f} s",
-            "clean" if report.verdict.is_clean else "BROKEN",
-        )
-        for report in reports
-    ]
-    screen.table(columns, rows)
+    screen.table(COLUMNS, [row(report) for report in reports])
     for report in reports:
         for name, finding in report.verdict.faults.items():
             if finding.count:
@@ -125,15 +137,3 @@ def _print(screen: Screen, reports: list[Report]) -> None:
         screen.line(f"Nothing acknowledged was lost. Seed {seed}.", "bold green")
     else:
         screen.line(f"Promises were broken. Repeat with --seed {seed} --keep DIR.", "bold red")
-
-
-def _as_json(report: Report) -> dict[str, Any]:
-    wanted = {**asdict(report.wanted), "directory": str(report.wanted.directory)}
-    return {
-        "wanted": wanted,
-        "verdict": asdict(report.verdict),
-        "clean": report.verdict.is_clean,
-        "faults": report.faults,
-        "elapsed_s": report.elapsed_s,
-        "drained_s": report.drained_s,
-    }

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
+from skylark.client.group_members import group_members
 from skylark.client.offset_store import OffsetStore
 from skylark.client.process_queue import ProcessQueue
 from skylark.client.pulling import PullRequest
 from skylark.client.queue_locks import QueueLocks
 from skylark.client.queue_offsets import StartOffsets
 from skylark.client.rebalance import Strategy, allocate, changes
-from skylark.client.routing import TopicRoute
 from skylark.client.session import Session
 from skylark.errors import NoRoute, RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import MessageQueue
-from skylark.protocol.requests.heartbeat import GetConsumerListByGroup
 from skylark.settings.consumer import MessageModel, PushConsumerSettings
 
 log = logging.getLogger(__name__)
@@ -151,7 +149,7 @@ class Assignment:
         if self._settings.model is MessageModel.BROADCASTING:
             mine: Sequence[MessageQueue] = route.read_queues
         else:
-            members = await self._members(route)
+            members = await group_members(self._session, self._group, route)
             if not members:
                 log.warning("no broker knows members of the group topic=%s group=%s", topic, self._group)
                 return False
@@ -169,25 +167,6 @@ class Assignment:
             queue for queue, held in self.process_queues.items() if not held.dropped and queue.topic == topic
         }
         return working == set(mine)
-
-    async def _members(self, route: TopicRoute) -> list[str]:
-        """Ask one of the topic's brokers who is in the group; another one if it does not answer.
-
-        Raises the last one's error if none does.
-        """
-        brokers = [broker for broker in route.data.broker_datas if broker.broker_addrs]
-        failure: RocketMQError | None = None
-        for broker in random.sample(brokers, len(brokers)):
-            address = broker.broker_addrs.get(0) or next(iter(broker.broker_addrs.values()))
-            try:
-                answer = await self._session.call(address, GetConsumerListByGroup(self._group))
-            except RocketMQError as error:
-                failure = error
-            else:
-                return answer.consumer_id_list
-        if failure is not None:
-            raise failure
-        return []
 
     async def _apply(self, topic: str, wanted: Sequence[MessageQueue]) -> bool:
         """Give up and take what must be; True if anything changed."""

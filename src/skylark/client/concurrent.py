@@ -16,6 +16,7 @@ from skylark.client.process_queue import NOTHING_HELD, ProcessQueue
 from skylark.client.received import ReceivedMessage
 from skylark.client.send_back import SendBack
 from skylark.client.tasks import Tasks
+from skylark.client.trace import ConsumeTrace
 from skylark.client.workers import TaskWorkers, ThreadWorkers
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.settings.consumer import PushConsumerSettings
@@ -60,6 +61,7 @@ class ConcurrentConsumption:
         send_back: SendBack | None,
         stats: ConsumeStats,
         made_room: Callable[[ProcessQueue], None],
+        trace: ConsumeTrace | None,
     ) -> None:
         self._group = group
         self._settings = settings
@@ -68,6 +70,8 @@ class ConcurrentConsumption:
         self._send_back = send_back
         self._stats = stats
         self._made_room = made_room
+        self._call = Handler.run if trace is None else trace.run
+        self._call_async = Handler.run_async if trace is None else trace.run_async
         self._tasks = Tasks()
         self._sending_back = asyncio.Semaphore(SEND_BACKS_MAX)
         self._loop = asyncio.get_running_loop()
@@ -107,7 +111,7 @@ class ConcurrentConsumption:
             return Done(job, None, 0, 0.0)
         context = ConsumeContext(job.process_queue.queue, self._group)
         started = _start(job)
-        outcome = job.handler.run(job.messages, context, self._loop)
+        outcome = self._call(job.handler, job.messages, context, self._loop)
         return Done(job, outcome, context.delay_level, (time.monotonic() - started) * 1000)
 
     async def _run_async(self, job: Job) -> Done:
@@ -115,7 +119,7 @@ class ConcurrentConsumption:
             return Done(job, None, 0, 0.0)
         context = ConsumeContext(job.process_queue.queue, self._group)
         started = _start(job)
-        outcome = await job.handler.run_async(job.messages, context)
+        outcome = await self._call_async(job.handler, job.messages, context)
         return Done(job, outcome, context.delay_level, (time.monotonic() - started) * 1000)
 
     # --- Results ---

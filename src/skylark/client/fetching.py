@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from skylark.client.process_queue import MEBIBYTE
 from skylark.client.pulled_queue import Batch, PulledQueue
-from skylark.client.pulling import PullStatus, SuggestedBrokers, pull_flags, pull_status
+from skylark.client.pulling import PullStatus, SuggestedBrokers, bulk_bytes, pull_flags, pull_status
 from skylark.client.received import ReceivedMessage, decode_pull
 from skylark.client.session import Session
 from skylark.client.subscription import Subscription
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 ANY_BYTES = (1 << 31) - 1
 """Bytes of an answer, as the Java client says that it does not care."""
+BULK_BYTES = 1 << 20
+"""Of an answer to a pull for more messages than brokers usually give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Puller:
             expression_type=subscription.expression_type,
             max_msg_bytes=ANY_BYTES,
             broker_name=queue.broker_name,
+            bulk_bytes=bulk_bytes(messages_max, BULK_BYTES),
         )
         result = await self._session.call(await self._address(queue), request, timeout_ms=timeout_ms)
         reply = result.reply

@@ -20,6 +20,7 @@ from skylark.client.queue_locks import QueueLocks
 from skylark.client.received import ReceivedMessage
 from skylark.client.send_back import SendBack
 from skylark.client.tasks import Tasks
+from skylark.client.trace import ConsumeTrace
 from skylark.client.workers import TaskWorkers, ThreadWorkers
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.consumer import PushConsumerSettings
@@ -66,6 +67,7 @@ class OrderlyConsumption:
         send_back: SendBack | None,
         stats: ConsumeStats,
         made_room: Callable[[ProcessQueue], None],
+        trace: ConsumeTrace | None,
         locks: QueueLocks | None,
     ) -> None:
         self._group = group
@@ -76,6 +78,8 @@ class OrderlyConsumption:
         self._stats = stats
         self._made_room = made_room
         self._locks = locks
+        self._call = Handler.run if trace is None else trace.run
+        self._call_async = Handler.run_async if trace is None else trace.run_async
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         # A queue that comes back while a listener still has messages of its former life must wait for that.
@@ -159,7 +163,7 @@ class OrderlyConsumption:
             if process_queue.dropped or (done and time.monotonic() - started > SLICE_S):
                 break
             context = ConsumeContext(process_queue.queue, self._group)
-            outcome = stretch.handler.run(batch, context, self._loop)
+            outcome = self._call(stretch.handler, batch, context, self._loop)
             if _ends_stretch(outcome, context):
                 return Ran(stretch, done, outcome, context, _ms_since(started))
             done += 1
@@ -173,7 +177,7 @@ class OrderlyConsumption:
             if process_queue.dropped or (done and time.monotonic() - started > SLICE_S):
                 break
             context = ConsumeContext(process_queue.queue, self._group)
-            outcome = await stretch.handler.run_async(batch, context)
+            outcome = await self._call_async(stretch.handler, batch, context)
             if _ends_stretch(outcome, context):
                 return Ran(stretch, done, outcome, context, _ms_since(started))
             done += 1

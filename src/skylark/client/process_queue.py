@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import lt
 
 from skylark.client.received import ReceivedMessage
 from skylark.protocol.bodies import MessageQueue
@@ -43,24 +44,39 @@ class ProcessQueue:
 
     def put(self, messages: Sequence[ReceivedMessage]) -> bool:
         """Take in what a pull brought. True if, for orderly consumption, somebody must begin with it."""
-        held, order = self._messages, self._order
-        for message in messages:
-            queue_offset = message.queue_offset
-            if queue_offset not in held:
-                if order and queue_offset <= order[-1]:
-                    self._insert(queue_offset)
-                else:
-                    order.append(queue_offset)
-                self.message_count += 1
-                self.message_bytes += len(message.plain_body)
-                self.max_offset = queue_offset
-            held[queue_offset] = message
+        offsets = [message.queue_offset for message in messages]
+        if offsets and not self._append(offsets, messages):
+            for message in messages:
+                self._put_one(message)
         if messages:
             self.lag = max(messages[-1].queue_max_offset - messages[-1].queue_offset, 0)
-        if not held or self.consuming:
+        if not self._messages or self.consuming:
             return False
         self.consuming = True
         return True
+
+    def _append(self, offsets: list[int], messages: Sequence[ReceivedMessage]) -> bool:
+        """Take in messages that follow each other and all others, as nearly every pull brings them."""
+        if not all(map(lt, offsets, offsets[1:])) or (self._order and offsets[0] <= self._order[-1]):
+            return False
+        self._messages.update(zip(offsets, messages, strict=True))
+        self._order.extend(offsets)
+        self.message_count += len(offsets)
+        self.message_bytes += sum([len(message.plain_body) for message in messages])
+        self.max_offset = offsets[-1]
+        return True
+
+    def _put_one(self, message: ReceivedMessage) -> None:
+        queue_offset = message.queue_offset
+        if queue_offset not in self._messages:
+            if self._order and queue_offset <= self._order[-1]:
+                self._insert(queue_offset)
+            else:
+                self._order.append(queue_offset)
+            self.message_count += 1
+            self.message_bytes += len(message.plain_body)
+            self.max_offset = queue_offset
+        self._messages[queue_offset] = message
 
     def _insert(self, queue_offset: int) -> None:
         """Put an offset in its place: pulls come in order, so this is rare."""
@@ -79,11 +95,14 @@ class ProcessQueue:
         held = self._messages
         if not held:
             return NOTHING_HELD
-        for message in messages:
-            removed = held.pop(message.queue_offset, None)
-            if removed is not None:
-                self.message_count -= 1
-                self.message_bytes -= len(removed.plain_body)
+        take = held.pop
+        removed = [
+            len(found.plain_body)
+            for message in messages
+            if (found := take(message.queue_offset, None)) is not None
+        ]
+        self.message_count -= len(removed)
+        self.message_bytes -= sum(removed)
         if held:
             return self._first()
         self._order.clear()

@@ -107,7 +107,7 @@ class Producer:
             await self._sender.close(stop_timeout_s)
             self._requests.close()
             if self._trace is not None:
-                await self._trace.close(stop_timeout_s)
+                await self._trace.line.close(stop_timeout_s)
         finally:
             await self._session.leave(self)
 

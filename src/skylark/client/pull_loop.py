@@ -21,6 +21,7 @@ from skylark.client.pulling import (
     SuggestedBrokers,
     Thresholds,
     Wait,
+    bulk_bytes,
     pull_flags,
     pull_status,
     wait_before_pull,
@@ -216,6 +217,7 @@ class PullLoop:
             expression_type=subscription.expression_type,
             max_msg_bytes=settings.pull_batch_bytes_max,
             broker_name=queue.broker_name,
+            bulk_bytes=bulk_bytes(settings.pull_batch_max, settings.pull_batch_bytes_max),
         )
         asked = time.monotonic()
         result = await self._session.call(address, message, timeout_ms=settings.pull_timeout_ms)

@@ -61,6 +61,8 @@ class WaitReason(Enum):
 
 FLOW_CONTROL = frozenset({WaitReason.COUNT, WaitReason.SIZE, WaitReason.SPAN})
 FLOW_CONTROL_TOLD_EVERY = 1000
+BROKERS_GIVE_MAX = 32
+"""Messages in an answer by RocketMQ's default, however many are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ def pull_flags(
         | (PULL_CLASS_FILTER if class_filter else 0)
         | (PULL_LITE if lite else 0)
     )
+
+
+def bulk_bytes(messages_max: int, bytes_max: int) -> int | None:
+    """Return how much a pull for more than that asks of Skylark's brokers; others do not know the field."""
+    return bytes_max if messages_max > BROKERS_GIVE_MAX else None
 
 
 def pull_status(code: int) -> PullStatus:

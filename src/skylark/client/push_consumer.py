@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from skylark.client import subscription as subscribing
+from skylark.client.group_members import check_expression
 from skylark.client.listeners import Listener, Listeners, Middleware
 from skylark.client.namespace import with_namespace
 from skylark.client.offset_store import OffsetStore
@@ -28,8 +28,7 @@ from skylark.clock import Clock, SystemClock
 from skylark.errors import AlreadyStarted, ClientClosed, NoRoute, SettingsError
 from skylark.model import names
 from skylark.model.message import RETRY_TOPIC_PREFIX
-from skylark.protocol.bodies import ClientConfig, ConsumerData, MessageQueue
-from skylark.protocol.requests.heartbeat import CheckClientConfig
+from skylark.protocol.bodies import ConsumerData, MessageQueue
 from skylark.protocol.stats_bodies import ConsumerRunningInfo
 from skylark.settings.client import ClientSettings, name_server_list
 from skylark.settings.consumer import (
@@ -317,17 +316,12 @@ class PushConsumer:
     async def _check_topic(self, topic: str) -> None:
         """Ask for a topic's route; have one of its brokers check an SQL92 expression."""
         assert self._parts is not None
-        session, wanted = self._parts.session, self.subscriptions[topic]
+        session = self._parts.session
         try:
-            route = await session.refresh_route(topic)
+            await session.refresh_route(topic)
         except NoRoute:
             return  # rebalancing asks again, and says so
-        addresses = [
-            address for broker in route.data.broker_datas for address in broker.broker_addrs.values()
-        ]
-        if not wanted.is_tag_type and addresses:
-            config = ClientConfig(self._group, wanted.data(), session.client_id)
-            await session.call(random.choice(addresses), CheckClientConfig(config))  # noqa: S311
+        await check_expression(session, self._group, self.subscriptions[topic])
 
     async def _announce(self, topic: str | None = None) -> None:
         """Make a changed subscription known."""

@@ -19,6 +19,7 @@ from skylark.client.remote_control import Controlled, RemoteControl
 from skylark.client.send_back import SendBack
 from skylark.client.session import Session
 from skylark.client.tasks import Tasks
+from skylark.client.trace import ConsumeTrace
 from skylark.clock import Clock
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.consumer import OFFSET_DIRECTORY, MessageModel, PushConsumerSettings
@@ -57,7 +58,11 @@ class PushParts:
         self.pulls = PullLoop(
             session, group, settings, consumer.subscriptions, table, start_offsets, self.stats, self._repair,
         )  # fmt: skip
-        common = (group, settings, consumer.listeners, table, send_back, self.stats, self.pulls.made_room)
+        self.trace = ConsumeTrace(session, group, settings) if settings.trace else None
+        common = (
+            group, settings, consumer.listeners, table, send_back, self.stats, self.pulls.made_room,
+            self.trace,
+        )  # fmt: skip
         self.consumption: ConcurrentConsumption | OrderlyConsumption
         if settings.orderly:
             self.consumption = OrderlyConsumption(*common, self.locks)
@@ -112,6 +117,8 @@ class PushParts:
         await self.offsets.persist_all(queues)
         if self.locks is not None:
             await self.locks.unlock_all(queues)
+        if self.trace is not None:
+            await self.trace.line.close(self.session.settings.stop_timeout_ms / 1000)
 
 
 def _offset_store(session: Session, group: str, settings: PushConsumerSettings) -> OffsetStore:

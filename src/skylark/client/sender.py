@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextvars import copy_context
@@ -62,7 +63,7 @@ def unique_ids() -> UniqueIds:
     return ids
 
 
-class Flight(Sending):
+class Flight(Sending, ABC):
     """A send that is on its way. It is its own waiter: the connection hands it the answer.
 
     What becomes of the outcome is for those who inherit to say.
@@ -90,17 +91,17 @@ class Flight(Sending):
         self.sender._retry(self, error)
 
     @property
+    @abstractmethod
     def is_abandoned(self) -> bool:
         """Does nobody wait any more?"""
-        raise NotImplementedError
 
+    @abstractmethod
     def deliver(self, receipts: list[SendReceipt]) -> None:
         """Give the receipts, one per member, to who waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: Exception) -> None:
         """Give the error to who waits."""
-        raise NotImplementedError
 
 
 class _OneFuture(Flight):

@@ -1,152 +1,173 @@
-"""Message trace: what became of each send, told to a topic of its own as RocketMQ's tools read it."""
+"""Message trace: what became of messages, told to a topic of its own, and never at their expense."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 
+from skylark.client import trace_text
 from skylark.client.hooks import SendContext, SendHook
-from skylark.client.sender import Sender
+from skylark.client.listeners import ConsumeContext, Handler, Messages, Outcome
+from skylark.client.received import ReceivedMessage
+from skylark.client.sender import Sender, unique_ids
 from skylark.client.session import Session
 from skylark.client.tasks import Tasks
+from skylark.client.trace_text import Trace
 from skylark.clock import Clock, SystemClock
 from skylark.errors import RocketMQError
-from skylark.model.message import KEY_SEPARATOR, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Message
 from skylark.settings.client import ProducerSettings
+from skylark.settings.consumer import PushConsumerSettings
 
 log = logging.getLogger(__name__)
 
-TRACE_GROUP = "_INNER_TRACE_PRODUCER-{group}-PRODUCE"
+TRACE_GROUP = "_INNER_TRACE_PRODUCER-{group}-{kind}"
 WAITING_MAX = 2048
 BATCH = 10
 CHECK_INTERVAL_MS = 50
-TEXT_CHARS_MAX = 128_000
-KEYS_CHARS_MAX = 8_000  # however many bytes they take, a message's properties have room for them
-SEND_TIMEOUT_MS = 5000
-NORMAL = 0
-DELAYED = 3
+SENDING = ProducerSettings(send_timeout_ms=5000, compress_from_bytes=1 << 30)
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """What is told of one message that was sent."""
+class TraceLine:
+    """Traces that wait, and are sent ten at a time or after `flush_ms`, on the session's loop.
 
-    text: str
-    keys: tuple[str, ...]
+    What cannot be told is lost and counted.
+    """
 
+    def __init__(self, session: Session, group: str, topic: str, flush_ms: int) -> None:
+        self.topic = topic
+        self._flush_ms = flush_ms
+        self._sender = Sender(session, group, SENDING)
+        self._waiting: deque[Trace] = deque()
+        self._flushed_at = time.monotonic()
+        self._tasks = Tasks()
+        self.lost = 0
+        self._tasks.every(min(CHECK_INTERVAL_MS, flush_ms), self._check, "trace")
 
-def trace_of(context: SendContext, number: int, *, sent_ms: int) -> Trace:
-    """Return the trace of one message of an attempt that got a receipt. Pure."""
-    message, receipt = context.messages[number], context.receipts[number]
-    keys = message.keys if isinstance(message.keys, str) else KEY_SEPARATOR.join(message.keys)
-    waits = message.delay_level or message.deliver_at is not None or message.deliver_after is not None
-    fields = [
-        "Pub",
-        sent_ms,
-        receipt.region,
-        context.group,
-        context.queue.topic,
-        receipt.message_id,
-        message.tags or "",
-        keys,
-        context.broker_address,
-        len(message.body),
-        round(context.elapsed_ms),
-        DELAYED if waits else NORMAL,
-        receipt.offset_message_id,
-        "true" if receipt.is_ok else "false",
-    ]
-    text = NAME_VALUE_SEPARATOR.join(map(str, fields)) + PROPERTY_SEPARATOR
-    return Trace(text, (receipt.message_id, *keys.split()))
+    def put(self, trace: Trace) -> None:
+        """Let a trace wait, if there is room. Any thread."""
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(trace)
+        else:
+            self.lost += 1
 
+    async def _check(self) -> None:
+        is_due = (time.monotonic() - self._flushed_at) * 1000 >= self._flush_ms
+        if len(self._waiting) >= BATCH or (self._waiting and is_due):
+            await self._flush()
 
-def trace_messages(traces: Iterable[Trace], topic: str) -> list[Message]:
-    """Return as few messages as tell these traces. Pure."""
-    messages: list[Message] = []
-    texts: list[str] = []
-    keys: dict[str, None] = {}
+    async def _flush(self) -> None:
+        self._flushed_at = time.monotonic()
+        traces = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self.lost += len(traces)  # until a broker has them
+        for message, count in trace_text.gathered(traces, self.topic):
+            try:
+                await (await self._sender.send((self._sender.preparation.prepare(message),)))
+                self.lost -= count
+            except RocketMQError as error:
+                log.warning("trace was not sent topic=%s error=%s", self.topic, error)
 
-    def close() -> None:
-        if texts:
-            messages.append(Message(topic, "".join(texts).encode(), keys=tuple(keys)))
-            texts.clear()
-            keys.clear()
-
-    text_chars = keys_chars = 0
-    for trace in traces:
-        own_keys_chars = sum(len(key) + 1 for key in trace.keys)
-        if text_chars + len(trace.text) > TEXT_CHARS_MAX or keys_chars + own_keys_chars > KEYS_CHARS_MAX:
-            close()
-            text_chars = keys_chars = 0
-        texts.append(trace.text)
-        keys.update(dict.fromkeys(trace.keys))
-        text_chars += len(trace.text)
-        keys_chars += own_keys_chars
-    close()
-    return messages
+    async def close(self, timeout_s: float) -> None:
+        """Tell what waits, for so long at most, and end."""
+        await self._tasks.close()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._flush()
+        except TimeoutError:
+            log.warning("traces were not sent in time topic=%s", self.topic)
+        if self.lost:
+            log.warning("traces were lost count=%d", self.lost)
+        await self._sender.close(0)
 
 
 class TraceHook(SendHook):
-    """Tells of every send that got a receipt, ten at a time or after `flush_ms`.
-
-    What cannot be told is lost and counted, as a trace must not hold up what it tells of. Any thread may
-    send; the traces are sent on the session's loop.
-    """
+    """Tells of every send that got a receipt. Any thread may send."""
 
     def __init__(
         self, session: Session, group: str, settings: ProducerSettings, *, clock: Clock | None = None
     ) -> None:
         self._clock = clock or SystemClock()
-        self._topic = settings.trace_topic
-        self._flush_ms = settings.trace_flush_ms
-        own = replace(
-            settings,
-            trace=False,
-            batching=False,
-            send_timeout_ms=SEND_TIMEOUT_MS,
-            compress_from_bytes=1 << 30,
-        )
-        self._sender = Sender(session, TRACE_GROUP.format(group=group), own)
-        self._waiting: deque[Trace] = deque()
-        self._flushed_ms = self._clock.monotonic() * 1000
-        self._tasks = Tasks()
-        self.lost = 0
-        self._tasks.every(min(CHECK_INTERVAL_MS, self._flush_ms), self._check, "trace")
+        trace_group = TRACE_GROUP.format(group=group, kind="PRODUCE")
+        self.line = TraceLine(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
 
     def after(self, context: SendContext) -> None:
-        if context.queue.topic == self._topic:
+        if context.queue.topic == self.line.topic:
             return
         sent_ms = self._clock.now_ms() - round(context.elapsed_ms)
         for number, receipt in enumerate(context.receipts):
-            if not receipt.is_traced:
-                continue
-            if len(self._waiting) >= WAITING_MAX:
-                self.lost += 1
-            else:
-                self._waiting.append(trace_of(context, number, sent_ms=sent_ms))
+            if receipt.is_traced:
+                self.line.put(trace_text.sent(context, number, sent_ms=sent_ms))
 
-    async def _check(self) -> None:
-        now_ms = self._clock.monotonic() * 1000
-        if len(self._waiting) >= BATCH or (self._waiting and now_ms - self._flushed_ms >= self._flush_ms):
-            await self.flush()
 
-    async def flush(self) -> None:
-        """Tell what waits."""
-        self._flushed_ms = self._clock.monotonic() * 1000
-        traces: Sequence[Trace] = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        for message in trace_messages(traces, self._topic):
-            try:
-                await (await self._sender.send((self._sender.preparation.prepare(message),)))
-            except RocketMQError as error:
-                self.lost += len(traces)
-                log.warning("trace was not sent topic=%s error=%s", self._topic, error)
+class ConsumeTrace:
+    """Calls listeners, and tells before and after what becomes of their messages. Any thread may call.
 
-    async def close(self, timeout_s: float) -> None:
-        """Tell what waits, and end."""
-        await self._tasks.close()
-        await self.flush()
-        if self.lost:
-            log.warning("traces were lost count=%d", self.lost)
-        await self._sender.close(timeout_s)
+    It stands in for `Handler.run` and `Handler.run_async`, and raises no more than those.
+    """
+
+    def __init__(
+        self, session: Session, group: str, settings: PushConsumerSettings, *, clock: Clock | None = None
+    ) -> None:
+        self._group = group
+        self._clock = clock or SystemClock()
+        self._consume_timeout_ms = settings.consume_timeout_ms
+        self._orderly = settings.orderly
+        self._next_id = unique_ids().next
+        trace_group = TRACE_GROUP.format(group=group, kind="CONSUME")
+        self.line = TraceLine(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
+
+    def run(
+        self, handler: Handler, messages: Messages, context: ConsumeContext, loop: asyncio.AbstractEventLoop
+    ) -> Outcome:
+        """As `Handler.run`."""
+        call_id, began = self._begin(messages)
+        outcome = handler.run(messages, context, loop)
+        self._tell(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
+        return outcome
+
+    async def run_async(self, handler: Handler, messages: Messages, context: ConsumeContext) -> Outcome:
+        """As `Handler.run_async`."""
+        call_id, began = self._begin(messages)
+        outcome = await handler.run_async(messages, context)
+        self._tell(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
+        return outcome
+
+    def _begin(self, messages: Messages) -> tuple[str, float]:
+        """Tell of a call that begins; return its id and when that was."""
+        call_id = self._next_id(self._clock.now_ms())
+        self._tell(self._before(messages, call_id))
+        return call_id, time.monotonic()
+
+    def _tell(self, traces: Iterable[Trace]) -> None:
+        try:
+            for trace in traces:
+                self.line.put(trace)
+        except Exception:  # a listener may do to its messages what it likes
+            log.exception("consumption was not traced group=%s", self._group)
+
+    def _before(self, messages: Messages, call_id: str) -> Iterator[Trace]:
+        now_ms = self._clock.now_ms()
+        for _, message in self._traced(messages):
+            yield trace_text.delivered(message, self._group, call_id, now_ms=now_ms)
+
+    def _after(self, messages: Messages, call_id: str, call_ms: float, outcome: Outcome) -> Iterator[Trace]:
+        now_ms = self._clock.now_ms()
+        share_ms = round(call_ms / len(messages))
+        done = outcome.done
+        if self._orderly:  # there a batch is tried again whole
+            done = 0 if outcome.failed else len(messages)
+        for number, message in self._traced(messages):
+            is_ok = number < done
+            code = trace_text.context_code(
+                outcome, is_ok=is_ok, took_too_long=call_ms >= self._consume_timeout_ms
+            )
+            yield trace_text.consumed(
+                message, self._group, call_id, now_ms=now_ms, took_ms=share_ms, is_ok=is_ok, context_code=code
+            )
+
+    def _traced(self, messages: Messages) -> Iterator[tuple[int, ReceivedMessage]]:
+        """The messages to tell of, with their places; traces themselves are not traced."""
+        if messages[0].topic != self.line.topic:
+            yield from (each for each in enumerate(messages) if trace_text.is_traced(each[1]))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from skylark.demo.story import TOPIC, TOTALS_TOPIC, Outcome, Say, Wanted
-from skylark.pipelines.jobs import agg, report, report_page
+from skylark.page import render
+from skylark.pipelines.jobs import agg, report
 from skylark.pipelines.jobs import archive as archiving
 from skylark.pipelines.jobs.places import Input, Output, write_batch
 from skylark.pipelines.jobs.session import SessionSettings, session
@@ -33,9 +34,9 @@ def _archive(wanted: Wanted, namesrv: str, say: Say, outcome: Outcome) -> None:
         _to_delta(spark, wanted, orders, outcome)
         _to_totals(spark, wanted, orders, namesrv, outcome)
         page = wanted.directory / "report.html"
-        page.write_text(report_page.render(report.report(spark, orders)))
+        page.write_text(render(report.report(spark, orders)))
         outcome.places["report"] = page
-    say(f"{wanted.orders} orders are in a Delta table, their totals in topic {TOTALS_TOPIC}")
+    say(f"{wanted.delivered} orders are in a Delta table, their totals in topic {TOTALS_TOPIC}")
 
 
 def _to_delta(spark: SparkSession, wanted: Wanted, orders: Input, outcome: Outcome) -> None:
@@ -44,7 +45,7 @@ def _to_delta(spark: SparkSession, wanted: Wanted, orders: Input, outcome: Outco
     output = Output(kind="delta", where=str(table))
     summary = archiving.archive(spark, orders, output, state=wanted.directory / "archive-state", once=True)
     outcome.rates.append(("archived", summary.messages, time.monotonic() - started))
-    outcome.check("orders archived", wanted.orders, summary.messages)
+    outcome.check("orders archived", wanted.delivered, summary.messages)
     outcome.places["Delta table"] = table
 
 
@@ -59,4 +60,4 @@ def _to_totals(spark: SparkSession, wanted: Wanted, orders: Input, namesrv: str,
     write_batch(totals, Output(kind="topic", where=TOTALS_TOPIC), namesrv)
     back = Input(namesrv=namesrv, topic=TOTALS_TOPIC).read(spark, decode="json", decodeSchema="orders bigint")
     row = back.select(F.sum("value.orders")).first()
-    outcome.check("orders in the totals", wanted.orders, int(row[0] or 0) if row is not None else 0)
+    outcome.check("orders in the totals", wanted.delivered, int(row[0] or 0) if row is not None else 0)

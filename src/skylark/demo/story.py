@@ -1,4 +1,5 @@
-"""The main job from end to end: orders are sent, billed, retried, archived by Spark, buried and dug out.
+"""The main job from end to end: orders are sent, some in transactions, billed, retried, archived by Spark,
+buried and dug out.
 
 Everything runs in this process on a directory of its own, except Spark. Every count is checked at the end.
 """
@@ -14,9 +15,10 @@ from pathlib import Path
 
 from skylark.admin.admin import Admin
 from skylark.client.listeners import ConsumeResult
-from skylark.client.producer import Producer
 from skylark.client.push_consumer import PushConsumer
 from skylark.client.received import ReceivedMessage
+from skylark.client.transaction_producer import TransactionProducer
+from skylark.demo.transactions import Shop, fate
 from skylark.embedded import Embedded
 from skylark.errors import RocketMQError
 from skylark.model.message import Message
@@ -24,6 +26,7 @@ from skylark.model.names import dead_letter_topic
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
 from skylark.settings.client import ClientSettings, ProducerSettings
 from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.settings.delivery import TransactionSettings
 
 TOPIC = "orders"
 TOTALS_TOPIC = "order-totals"
@@ -37,7 +40,11 @@ ATTEMPTS = 2
 """A message that failed so often again is a dead letter."""
 # Retries wait by these levels, from the third on: seconds instead of minutes.
 DELAY_LEVELS = "1s 1s 1s 1s 1s 1s"
+# What producers did not say is asked after a second instead of half a minute.
+TRANSACTIONS = TransactionSettings(timeout_ms=1000, check_interval_ms=500)
 IN_FLIGHT = 256
+SEND_TIMEOUT_MS = 60_000
+"""All of it runs on this machine, which may be busy with something else."""
 WAIT_S = 60.0
 POLL_S = 0.05
 
@@ -50,6 +57,16 @@ class Wanted:
 
     directory: Path
     orders: int
+
+    @property
+    def rolled_back(self) -> set[int]:
+        """Orders that nobody may ever see."""
+        fates = ((number, fate(number)) for number in range(self.orders))
+        return {number for number, end in fates if end is not None and not end.is_delivered}
+
+    @property
+    def delivered(self) -> int:
+        return self.orders - len(self.rolled_back)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +147,7 @@ async def run(wanted: Wanted, say: Say, archive: Archive | None = None) -> Outco
     store = StoreSettings(path=wanted.directory / "store", delay_levels=DELAY_LEVELS)
     servers = Embedded(
         NameServerSettings(port=0, kv_config_path=wanted.directory / "kvConfig.json"),
-        BrokerSettings(port=0, metrics_port=0, store=store),
+        BrokerSettings(port=0, metrics_port=0, store=store, transactions=TRANSACTIONS),
     )
     await servers.start()
     try:
@@ -151,6 +168,7 @@ class _Story:
         self._say = say
         self._outcome = outcome
         self._billing = Billing()
+        self._shop = Shop()
         self._bad = {number for number in range(wanted.orders) if number % BAD_EVERY == BAD_EVERY - 1}
 
     async def tell(self, archive: Archive | None) -> None:
@@ -166,36 +184,51 @@ class _Story:
                 client=_client("consumer"),
             )
             consumer.subscribe(TOPIC, "*", self._billing.handle)
-            async with consumer:
-                await self._send()
+            async with consumer, self._producer() as producer:
+                await self._send(producer)
                 await self._bill(admin)
                 if archive is not None:
                     await archive(self._wanted, self._namesrv, self._say, self._outcome)
                 await self._resend(admin)
 
-    async def _send(self) -> None:
+    def _producer(self) -> TransactionProducer:
+        return TransactionProducer(
+            "shop",
+            execute=self._shop.execute,
+            check=self._shop.check,
+            namesrv=self._namesrv,
+            settings=ProducerSettings(batching=False, send_timeout_ms=SEND_TIMEOUT_MS),
+            client=_client("producer"),
+        )
+
+    async def _send(self, producer: TransactionProducer) -> None:
         orders, started = self._wanted.orders, time.monotonic()
-        settings = ProducerSettings(batching=False)
-        async with Producer(
-            "shop", namesrv=self._namesrv, settings=settings, client=_client("producer")
-        ) as producer:
-            room = asyncio.Semaphore(IN_FLIGHT)
-            receipts = []
+        room = asyncio.Semaphore(IN_FLIGHT)
+        receipts = []
 
-            async def send(number: int) -> None:
-                async with room:
+        async def send(number: int) -> None:
+            async with room:
+                if fate(number) is None:
                     receipts.append(await producer.send(order(number)))
+                else:
+                    receipts.append((await producer.send_in_transaction(order(number), number)).receipt)
 
+        try:
             async with asyncio.TaskGroup() as tasks:
                 for number in range(orders):
                     tasks.create_task(send(number))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # one sentence says it for all
         seconds = time.monotonic() - started
         self._outcome.rates.append(("sent", orders, seconds))
         self._outcome.check("orders acknowledged", orders, sum(receipt.is_ok for receipt in receipts))
         self._say(f"{orders} orders are sent, every hundredth to be delivered a second later")
+        fates = Counter(filter(None, map(fate, range(orders))))
+        told = ", ".join(f"{count} {end.value}" for end, count in fates.items())
+        self._say(f"{fates.total()} of them are transactions: {told}")
 
     async def _bill(self, admin: Admin) -> None:
-        started, good = time.monotonic(), self._wanted.orders - len(self._bad)
+        started, good = time.monotonic(), self._wanted.delivered - len(self._bad)
         await self._until(lambda: _is(len(self._billing.billed) >= good), "all good orders to be billed")
         self._outcome.rates.append(("consumed", good, time.monotonic() - started))
         self._outcome.check("orders billed", good, len(self._billing.billed))
@@ -216,10 +249,22 @@ class _Story:
         self._outcome.check(
             "dead letters sent again", len(self._bad), len(report.resent) - len(report.failures)
         )
-        wanted = self._wanted.orders
+        wanted = self._wanted.delivered
         await self._until(lambda: _is(len(self._billing.billed) >= wanted), "mended orders to be billed")
         self._outcome.check("orders billed in the end", wanted, len(self._billing.billed))
         self._say("billing is mended, the dead letters are sent again and billed")
+        await self._check_transactions()
+
+    async def _check_transactions(self) -> None:
+        undecided = {
+            number
+            for number in range(self._wanted.orders)
+            if (end := fate(number)) is not None and end.waits_for_a_question
+        }
+        await self._until(lambda: _is(self._shop.asked >= undecided), "the broker to ask")
+        self._outcome.check("transactions that the broker asked about", len(undecided), len(self._shop.asked))
+        seen = self._wanted.rolled_back & self._billing.tried.keys()
+        self._outcome.check("rolled back orders that were delivered", 0, len(seen))
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         """Wait for a condition; what never comes shows in the checks."""

@@ -7,8 +7,9 @@ and a map keyed by objects has the objects themselves as keys, `{{"queueId":0}:1
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -23,12 +24,23 @@ from skylark.errors import BadJson
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 _LOW_DIGIT = bytes(_DIGITS[byte % 31] for byte in range(256))
 _HIGH_DIGIT = bytes(_DIGITS[byte // 31] for byte in range(256))
-# For several texts at once, joined by zero bytes.
-_LOW_JOINED, _HIGH_JOINED = b" " + _LOW_DIGIT[1:], b" " + _HIGH_DIGIT[1:]
 # `int` takes time quadratic in the number of digits, so long texts go in pieces.
 _PIECE_BYTES = 256
 _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_PIECE_BYTES + 1)]
 _INT_MIN = -(1 << 31)
+# Several texts at once are one number, whose digits are folded two by two: first bytes into digits of two
+# bytes (each left one times 31 plus its right neighbour), then these into digits of four bytes (times 31^2),
+# and so on until every text is one digit. No digit grows beyond its place. Masks pick every other digit.
+_LANE_BYTES = (32, 64)  # texts, by their length, are padded to one of these
+_LANES_MAX = 64
+_FOLDS = [
+    (
+        bits,
+        sum(((1 << bits) - 1) << place for place in range(0, 8 * _LANE_BYTES[-1] * _LANES_MAX, 2 * bits)),
+        31 ** (bits // 8),
+    )
+    for bits in (8, 16, 32, 64, 128, 256)
+]
 
 
 def java_hash(text: str) -> int:
@@ -49,17 +61,35 @@ def java_hash_from(prefix_hash: int, text: str) -> int:
 
 
 def java_hashes_from(prefix_hashes: Sequence[int], texts: Sequence[bytes]) -> list[int]:
-    """Return `java_hash_from` for many UTF-8 texts, none of them empty: half as expensive as one by one."""
-    joined = b"\0".join(texts)
-    if not joined.isascii() or joined.count(0) >= len(texts) or len(max(texts, key=len)) > _PIECE_BYTES:
+    """Return `java_hash_from` for many UTF-8 texts: a third of what it costs one by one."""
+    longest = len(max(texts, key=len, default=b""))
+    if longest > _LANE_BYTES[-1] or not b"".join(texts).isascii():
         pairs = zip(prefix_hashes, texts, strict=True)
         return [java_hash_from(prefix, text.decode(errors="replace")) for prefix, text in pairs]
-    lows = map(int, joined.translate(_LOW_JOINED).split(b" "), repeat(31))
-    highs = map(int, joined.translate(_HIGH_JOINED).split(b" "), repeat(31))
+    lane_bytes = _LANE_BYTES[longest > _LANE_BYTES[0]]
+    folded: list[int] = []
+    for start in range(0, len(texts), _LANES_MAX):
+        folded += _folded(texts[start : start + _LANES_MAX], lane_bytes)
     return [
-        ((prefix * _POWERS[len(text)] + low + 31 * high - _INT_MIN) & 0xFFFFFFFF) + _INT_MIN
-        for prefix, text, low, high in zip(prefix_hashes, texts, lows, highs, strict=True)
+        ((prefix * _POWERS[len(text)] + number - _INT_MIN) & 0xFFFFFFFF) + _INT_MIN
+        for prefix, text, number in zip(prefix_hashes, texts, folded, strict=True)
     ]
+
+
+def _folded(texts: Sequence[bytes], lane_bytes: int) -> tuple[int, ...]:
+    """Return, modulo 2^32, the numbers that have the texts' bytes as digits in base 31."""
+    lanes = [text.rjust(lane_bytes, b"\0") for text in texts]
+    number = int.from_bytes(b"".join(lanes))
+    for bits, mask, weight in _FOLDS:
+        if bits == 8 * lane_bytes:
+            break
+        number = (number >> bits & mask) * weight + (number & mask)
+    return _last_words(len(lanes), lane_bytes)(number.to_bytes(lane_bytes * len(lanes)))
+
+
+@lru_cache(2 * _LANES_MAX)
+def _last_words(lanes: int, lane_bytes: int) -> Callable[[bytes], tuple[int, ...]]:
+    return struct.Struct(">" + f"{lane_bytes - 4}xI" * lanes).unpack
 
 
 def index_key_hash(text_hash: int) -> int:

@@ -40,6 +40,7 @@ from skylark.pipelines.sending import Brokers, OutMessage, Sender, is_batchable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
@@ -363,3 +364,16 @@ def stream_writer(
 ) -> DataSourceStreamArrowWriter:
     """Raises SettingsError for columns and options that cannot be used."""
     return StreamSink(options, schema, overwrite)
+
+
+def each_batch(name: str, **options: str) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: every batch's rows to topics. Output mode `update`, which no sink takes, does too.
+
+    `name` is the query's for ever: with `exactlyOnce` a batch that comes again has the same keys.
+    """
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        writer = df.write.format("rocketmq").mode("append")
+        writer.options(**{**options, "exactlyOnceId": f"{name}/{batch_id}"}).save()
+
+    return write

@@ -2,7 +2,10 @@
 
 import contextlib
 import errno
+import ipaddress
 import socket
+
+from skylark.errors import SettingsError
 
 FREE_PORT_TRIES = 100
 
@@ -34,6 +37,18 @@ def free_port(host: str, *distances: int) -> int:
                         stack.enter_context(socket.socket(_family(host))).bind((host, port + distance))
                 return port
     raise OSError(errno.EADDRINUSE, f"no free ports together on {host}")
+
+
+def ip_of(host: str) -> str:
+    """The IP address of a host that may be a name, IPv4 if it has one. Raises SettingsError."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError("advertised_host", f"{host} has no address: {error.strerror}") from error
+    *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return str(address[0])
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -22,6 +22,8 @@ from skylark.remoting.blocking import CLIENT_LIMITS, is_lost
 # How often a waiting thread looks at the time: the kernel wakes it, so that no call needs a timer of its own.
 TICK_S = 0.05
 IDLE_CHECK_S = 1.0
+_TICKED = (BlockingIOError, TimeoutError)
+"""What a socket's own time limit raises: the one on POSIX, the other on Windows."""
 _READ_BYTES = 256 << 10
 MakeFrame = Callable[[int], tuple[Buffer, ...]]
 """Given the opaque, the parts of the frame."""
@@ -150,7 +152,7 @@ class SharedConnection:
             while sent < len(data):
                 try:
                     sent += connected.send(memoryview(data)[sent:] if sent else data)
-                except BlockingIOError:
+                except _TICKED:
                     if time.monotonic() > deadline:
                         raise TimeoutError("the server does not read") from None
         except OSError as error:
@@ -195,7 +197,7 @@ class SharedConnection:
         while not waiter.is_done:
             try:
                 data = connected.recv(_READ_BYTES)
-            except BlockingIOError:  # the tick
+            except _TICKED:
                 if time.monotonic() > deadline:
                     raise TimeoutError from None
                 continue

@@ -94,6 +94,10 @@ class PushConsumerSettings:
     send_back_timeout_ms: int = setting(5000, "sendBackTimeout", 1)
     reset_wait_ms: int = setting(10_000, "resetOffsetWait", 0)
 
+    trace: bool = setting(False, "enableTrace")
+    trace_topic: str = setting("RMQ_SYS_TRACE_TOPIC", "traceTopic")
+    trace_flush_ms: int = setting(5000, "traceFlushInterval", 1)
+
     def __post_init__(self) -> None:
         check_ranges(self)
         for name in ("topic_messages_max", "topic_mib_max"):

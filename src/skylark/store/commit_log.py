@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain, count, repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,9 @@ from skylark.model.record import (
     HEADS,
     LENGTH,
     MAGIC_BLANK,
-    BatchElement,
+    MIDDLES,
+    SHARED_HEADS,
+    BatchColumns,
     host_flags,
     terminated,
 )
@@ -30,7 +33,7 @@ from skylark.store.disk import Disk, DiskFile, Part
 from skylark.store.mapped_file import MappedFileQueue
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.tags import TAGS_MARKER, known_codes, schedule_tags_code, tags_code
-from skylark.store.unit import INNER_BATCH, NO_UNIT_MASK, UNIT
+from skylark.store.unit import INNER_BATCH, NO_UNIT_MASK
 
 if TYPE_CHECKING:
     from skylark.store.consume_queue import ConsumeQueue
@@ -316,23 +319,21 @@ class CommitLog:
         results += placed
 
     def append_batch(
-        self, message: PutMessage, elements: Sequence[BatchElement], queues: QueueTable, now_ms: int
+        self, message: PutMessage, batch: BatchColumns, queues: QueueTable, now_ms: int
     ) -> Run | list[Refused]:
-        """Append a client's batch: all elements in one file, all or none. One refusal stands for all."""
+        """Append a client's batch: all messages in one file, all or none. One refusal stands for all."""
         timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
         try:
             queue = queues[message.topic, message.queue_id]
-            head = self._heads[len(message.born_host)]
+            _, flags, _ = self._heads[len(message.born_host)]
         except (ValueError, KeyError) as error:
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}")]
+        texts, codes = self._texts_and_codes(queue, batch.properties, message.properties, timestamp)
         if self._settings.append_crc_property:
-            shared, message = message.properties, msgspec.structs.replace(message, properties=b"")
-            elements = [
-                each._replace(properties=with_crc_room(terminated(each.properties) + shared))
-                for each in elements
-            ]
+            texts = [with_crc_room(text) for text in texts]
+        run = Run(queue, timestamp, message.sys_flag & ~HOST_V6_MASK | flags, texts, codes)
         try:
-            return self._append_elements(message, elements, queue, timestamp, head)
+            return self._append_run(message, batch, run) or run
         except DiskFull as error:
             return [Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))]
         except IndexError:
@@ -340,56 +341,52 @@ class CommitLog:
         except struct.error as error:
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}")]
 
-    def _append_elements(
-        self,
-        message: PutMessage,
-        elements: Sequence[BatchElement],
-        queue: ConsumeQueue,
-        timestamp: int,
-        head: tuple[Callable[..., bytes], int, int],
-    ) -> Run | list[Refused]:
-        pack, flags, head_bytes = head
-        topic, magic, store_host, queue_id = queue.topic_part, queue.magic, self._store_host, message.queue_id
-        shared, born_timestamp, born_host = message.properties, message.born_timestamp, message.born_host
-        reconsume_times, sys_flag = message.reconsume_times, message.sys_flag & ~HOST_V6_MASK | flags
-        fixed = head_bytes + len(topic) + 2
-        run = Run(queue, queue.next_offset, timestamp, sys_flag)
-        parts: list[Part] = []
-        units, texts, pack_unit = run.units, run.properties, UNIT.pack
-        segment, code = NO_SEGMENT, 0
-        position, queue_offset = self.appended, queue.next_offset
-        for flag, body, own in elements:
-            if own.endswith(segment):
-                properties = own + shared
-            else:
-                properties = terminated(own) + shared
-                segment, code = self._tags_of(queue, own, shared, properties, timestamp)
-            body_bytes, properties_bytes = len(body), len(properties)
-            size = fixed + body_bytes + properties_bytes
-            parts += (
-                pack(
-                    size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, position, sys_flag,
-                    born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, body_bytes,
-                ),
-                body, topic, _LENGTHS[properties_bytes], properties,
-            )  # fmt: skip
-            units += pack_unit(position, size, code)
-            texts.append(properties)
-            position += size
-            queue_offset += 1
-        total = position - self.appended
+    def _append_run(self, message: PutMessage, batch: BatchColumns, run: Run) -> list[Refused]:
+        """Make the records column by column, write them, and tell the run where they are."""
+        queue, bodies, texts = run.queue, batch.bodies, run.properties
+        host_flags = run.sys_flag & HOST_V6_MASK
+        head = SHARED_HEADS[host_flags]
+        body_lengths, text_lengths = list(map(len, bodies)), list(map(len, texts))
+        lengths = [_LENGTHS[length] for length in text_lengths]
+        fixed = head.size + len(queue.topic_part) + LENGTH.size
+        sizes = [fixed + body + text for body, text in zip(body_lengths, text_lengths, strict=True)]
+        total = sum(sizes)
         if total > min(self.file_bytes - BLANK_BYTES, self.message_bytes_max + RECORD_BYTES_EXTRA):
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"the batch makes {total} bytes of records")]
         if self._forbidden in b"".join(texts):
             return [NUL_REFUSED]
-        if position > self._limit():
-            # Once per file: the records say where they lie, so they are made again for the next file.
+        middle = MIDDLES[host_flags].pack(
+            run.sys_flag, message.born_timestamp, message.born_host, run.store_timestamp, self._store_host,
+            message.reconsume_times, 0,
+        )  # fmt: skip
+        crcs = [crc32(body) & CRC_MASK for body in bodies]
+        if self.appended + total > self._limit():
             self.roll()
-            return self._append_elements(message, elements, queue, timestamp, head)
-        queue.next_offset = queue_offset
-        run.end = position
-        self._write(parts, position, run)
-        return run
+        run.place(self.appended, queue.next_offset, sizes)
+        heads = map(
+            head.pack, sizes, repeat(queue.magic), crcs, repeat(message.queue_id), batch.flags,
+            count(queue.next_offset), run.physical_offsets, repeat(middle), body_lengths,
+        )  # fmt: skip
+        records = zip(heads, bodies, repeat(queue.topic_part), lengths, texts, strict=False)
+        parts: list[Part] = list(chain.from_iterable(records))
+        queue.next_offset += len(run)
+        self._write(parts, run.end, run)
+        return []
+
+    def _texts_and_codes(
+        self, queue: ConsumeQueue, own: Sequence[bytes], shared: bytes, timestamp: int
+    ) -> tuple[list[bytes], list[int]]:
+        """The property texts of a batch's messages, with what they share, and their tags codes."""
+        first = terminated(own[0]) + shared
+        segment, code = self._tags_of(queue, own[0], shared, first, timestamp)
+        segment_bytes = len(segment)
+        if [each[-segment_bytes:] for each in own].count(segment) == len(own):
+            # All have the tags at the end, and the same ones: batches are mostly like that.
+            return [each + shared for each in own], [code] * len(own)
+        texts = [terminated(each) + shared for each in own]
+        if queue.is_schedule:
+            return texts, [self.schedule_tags_code(text, timestamp) for text in texts]
+        return texts, [tags_code(text) for text in texts]
 
     def _tags_of(
         self, queue: ConsumeQueue, own: bytes, shared: bytes, properties: bytes, timestamp: int

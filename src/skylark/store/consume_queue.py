@@ -42,7 +42,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_files", "_lock", "_new_names", "_open_files", "_tail_start", "_unusable",
-        "dirty", "is_schedule", "magic", "min_offset", "next_offset",
+        "dirty", "generation", "is_schedule", "magic", "min_offset", "next_offset",
         "queue_id", "synced_offset", "tail", "topic", "topic_bytes", "topic_hash", "topic_part", "unsynced",
     )  # fmt: skip
 
@@ -78,6 +78,8 @@ class ConsumeQueue:
         self.tail = bytearray()
         """Published units that are not in files yet. The append's fast path adds to it directly."""
         self._tail_start = 0
+        self.generation = 0
+        """Changes whenever units that were published may have become others."""
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset})"
@@ -239,9 +241,11 @@ class ConsumeQueue:
             length = min(len(data) - position, file_start + self._files.file_bytes - at)
             self._write_into(file_start, at - file_start, data[position : position + length])
             position += length
+        end, written = start + len(data), slice(len(data))
         with self._lock:
-            del self.tail[: len(data)]
-            self._tail_start = start + len(data)
+            # Nothing is called in between: `max_offset`, which takes no lock, must not see half of it.
+            del self.tail[written]
+            self._tail_start = end
 
     def _write_into(self, file_start: int, position: int, data: bytes) -> None:
         files = self._files
@@ -317,6 +321,7 @@ class ConsumeQueue:
         return self._files.first
 
     def _after_load(self) -> None:
+        self.generation += 1
         self.tail = bytearray()
         self.min_offset = self._files.first // UNIT_BYTES
         self.next_offset = self.max_offset

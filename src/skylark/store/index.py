@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import repeat, takewhile
+from itertools import takewhile
+from operator import lt
 from pathlib import Path
 from typing import Protocol
 
 from skylark.clock import Clock
 from skylark.errors import BadStoreFile
 from skylark.model.java import index_key_hash, java_hash, java_hashes_from
-from skylark.model.message import KEY_SEPARATOR, find_keys, find_unique_key
 from skylark.store.disk import Disk
-from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Row
+from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Rows
 from skylark.store.placed import Run
+from skylark.store.unindexed import Columns, Unindexed, split_keys
 
 NAME = re.compile("[0-9]{17}")
 OFFSET_MAX = (1 << 63) - 1
-_SEPARATOR = KEY_SEPARATOR.encode()
 _HASH_MASK = 0x7FFFFFFF  # turns the absolute value that does not fit, 2^31, into the 0 that the format wants
-
-
-# Physical offset, store timestamp, hash of the topic, properties: of a message that is not indexed yet.
-_Pending = tuple[int, int, int, bytes]
 
 
 class IndexQueue(Protocol):
@@ -78,7 +73,7 @@ class Index:
         self._disk_lock = threading.RLock()  # always taken before the store's
         # Oldest first. Replaced, never changed: queries hold the old list.
         self._files: list[IndexFile] = []
-        self._pending: deque[_Pending] = deque()
+        self._pending = Unindexed()
         self._set_aside: list[Path] = []
         self._newest_name = ""
         self.full_timestamp = 0
@@ -188,19 +183,24 @@ class Index:
 
     # --- Owner: under the store's lock ---
 
-    def enqueue(self, entries: Iterable[IndexEntry]) -> None:
+    def enqueue(self, entries: Sequence[IndexEntry]) -> None:
         """Note messages, in the log's order, for `build`."""
-        self._pending.extend(
-            [
-                (entry.physical_offset, entry.store_timestamp, entry.queue.topic_hash, entry.properties)
-                for entry in entries
-            ]
+        self._pending.add(
+            [entry.physical_offset for entry in entries],
+            [entry.store_timestamp for entry in entries],
+            [entry.queue.topic_hash for entry in entries],
+            [entry.properties for entry in entries],
         )
 
     def enqueue_run(self, run: Run) -> None:
         """Note a run of messages as `enqueue` does, without taking it apart."""
-        timestamps, hashes = repeat(run.store_timestamp), repeat(run.queue.topic_hash)
-        self._pending.extend(zip(run.physical_offsets(), timestamps, hashes, run.properties, strict=False))
+        count = len(run)
+        self._pending.add(
+            run.physical_offsets,
+            [run.store_timestamp] * count,
+            [run.queue.topic_hash] * count,
+            run.properties,
+        )
 
     def build(self, limit: int = 64) -> bool:
         """Index up to `limit` messages in memory; return whether more are waiting.
@@ -208,37 +208,22 @@ class Index:
         Recovery may enqueue messages again: those below the end of the index are passed over, and of the one
         at its end only the keys that are not there yet are put. Raises OSError where that must be read.
         """
-        pending, end, last = self._pending, self.end_physical_offset, -1
-        texts: list[bytes] = []
-        prefixes: list[int] = []
-        places: list[tuple[int, int]] = []
-        for _ in range(min(limit, len(pending))):
-            physical_offset, store_timestamp, topic_hash, properties = pending.popleft()
-            if physical_offset < end or physical_offset <= last:
-                continue
-            last = physical_offset
-            unique_key, keys = find_unique_key(properties), find_keys(properties)
-            place = (physical_offset, store_timestamp)
-            if unique_key is not None:
-                texts.append(unique_key)
-                prefixes.append(topic_hash)
-                places.append(place)
-            if keys is not None:
-                found = [key for key in keys.split(_SEPARATOR) if key] if _SEPARATOR in keys else [keys]
-                texts += found
-                prefixes += [topic_hash] * len(found)
-                places += [place] * len(found)
-        if texts:
-            self._put(self._new_rows(java_hashes_from(prefixes, texts), places, end))
-        return bool(pending)
+        messages, end = self._pending.take(limit), self.end_physical_offset
+        offsets = messages.physical_offsets
+        if offsets and (offsets[0] <= end or not all(map(lt, offsets, offsets[1:]))):
+            messages = _ascending_from(messages, end)
+        keys = split_keys(messages)
+        if keys.texts:
+            hashes = [abs(each) & _HASH_MASK for each in java_hashes_from(keys.topic_hashes, keys.texts)]
+            rows = Rows(hashes, keys.physical_offsets, keys.timestamps)
+            self._put(rows if rows.physical_offsets[0] != end else self._without_known(rows, end))
+        return len(self._pending) > 0
 
-    def _new_rows(self, hashes: list[int], places: list[tuple[int, int]], end: int) -> list[Row]:
-        """Rows for the put, without what the index holds already of the message at its end."""
-        rows = [(abs(each) & _HASH_MASK, *place) for each, place in zip(hashes, places, strict=True)]
-        if rows[0][1] != end:
-            return rows
+    def _without_known(self, rows: Rows, end: int) -> Rows:
+        """The rows without what the index holds already of the message at its end."""
         known = self._last_hashes()
-        return [row for row in rows if row[1] != end or row[0] not in known]
+        new = [row for row in zip(*rows, strict=True) if row[1] != end or row[0] not in known]
+        return Rows(*([row[column] for row in new] for column in range(len(rows))))
 
     def _last_hashes(self) -> set[int]:
         """The key hashes of the last message in the index. It may have begun in a file before the newest."""
@@ -250,9 +235,9 @@ class Index:
                 hashes.add(key_hash)
         return hashes
 
-    def _put(self, rows: list[Row]) -> None:
+    def _put(self, rows: Rows) -> None:
         put = 0
-        while put < len(rows):
+        while put < len(rows.hashes):
             if not self._files or self._files[-1].is_full:
                 self._roll()
             put = self._files[-1].put(rows, put)
@@ -282,9 +267,7 @@ class Index:
         """
         with self._lock:
             volatile = [file.first_volatile_offset for file in self._files]
-            if self._pending:
-                volatile.append(self._pending[0][0])
-            volatile.append(self.rebuild_from)
+            volatile += (self._pending.first_offset, self.rebuild_from)
             return min((offset for offset in volatile if offset is not None), default=OFFSET_MAX)
 
     def delete_before(self, physical_offset: int) -> None:
@@ -303,8 +286,7 @@ class Index:
         """
         with self._disk_lock:
             with self._lock:
-                pending = (entry for entry in self._pending if entry[0] < physical_offset)
-                self._pending = deque(pending)
+                self._pending.truncate(physical_offset)
                 kept = [file for file in self._files if file.header.begin_physical_offset < physical_offset]
                 deleted, self._files = self._files[len(kept) :], kept
             self._delete([file.path for file in deleted])
@@ -318,7 +300,7 @@ class Index:
 
     def finish_rebuild(self) -> None:
         """Delete what was set aside: all from `rebuild_from` on has been built. Raises DiskFull, OSError."""
-        assert not self._pending
+        assert not len(self._pending)
         with self._disk_lock:
             self.flush()
             self._delete(self._set_aside)
@@ -356,6 +338,16 @@ class Index:
             with self._lock:
                 chain = file.chain(key_hash)
             yield chain
+
+
+def _ascending_from(messages: Columns, end: int) -> Columns:
+    """The messages that lie behind all before them, and not before `end`."""
+    last, numbers = -1, []
+    for number, physical_offset in enumerate(messages.physical_offsets):
+        if physical_offset >= end and physical_offset > last:
+            last = physical_offset
+            numbers.append(number)
+    return messages.chosen(numbers)
 
 
 class IndexReader:

@@ -14,10 +14,11 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import groupby
+from functools import lru_cache
+from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,10 +37,18 @@ _PAGE_SLOTS = _PAGE_BYTES // SLOT.size
 _HEADER_SLOTS = HEADER.size // SLOT.size
 _CHUNK_SLOTS = 1 << 18
 _CHUNK_ITEMS = 1 << 16
+PUT_MAX = 256
+"""Items that are put at once."""
 
 Lock = AbstractContextManager[object]
-# A key to be put: its hash, physical offset and store timestamp. A plain tuple: there is one for each key.
-Row = tuple[int, int, int]
+
+
+class Rows(NamedTuple):
+    """Keys to be put, by columns."""
+
+    hashes: list[int]
+    physical_offsets: list[int]
+    timestamps: list[int]
 
 
 class IndexHeader(NamedTuple):
@@ -205,35 +214,42 @@ class IndexFile:
 
     # --- Owner: under the store's lock ---
 
-    def put(self, rows: Sequence[Row], start: int) -> int:
+    def put(self, rows: Rows, start: int) -> int:
         """Put rows from `start` on, as far as there is room; return the index of the first one left."""
         begin_timestamp, _, begin_offset, _, used, number = self.header
-        slots, slot_count, tail, pack = self._slots, self._geometry.slots, self._tail, ITEM.pack
-        assert slots is not None
-        mark_dirty, page_slots, header_slots = self._dirty_pages.add, _PAGE_SLOTS, _HEADER_SLOTS
+        assert start < len(rows.hashes)
         # The first item counts its time from the seeded begin, the others from the first: so it goes alone.
-        stop = start + 1 if number == 1 else start + self._geometry.items - number
-        assert start < stop and start < len(rows)
-        timestamp: int | None = None
-        seconds = 0
-        for key_hash, physical_offset, store_timestamp in rows[start:stop]:
-            if store_timestamp != timestamp:
-                timestamp, seconds = store_timestamp, elapsed_seconds(begin_timestamp, store_timestamp)
-            slot = key_hash % slot_count
-            previous = slots[slot]
-            if not 0 < previous < number:
-                previous = 0
-                used += 1
-            tail += pack(key_hash, physical_offset, seconds, previous)
-            slots[slot] = number
-            mark_dirty((slot + header_slots) // page_slots)
-            number += 1
+        room = 1 if number == 1 else self._geometry.items - number
+        assert room > 0
+        stop = start + min(room, PUT_MAX)
+        hashes, offsets, timestamps = (column[start:stop] for column in rows)
+        count = len(hashes)
+        seconds = [elapsed_seconds(begin_timestamp, timestamps[0])] * count
+        if timestamps.count(timestamps[0]) < count:
+            seconds = [elapsed_seconds(begin_timestamp, timestamp) for timestamp in timestamps]
+        previous = self._chain(hashes, number)
+        items = zip(hashes, offsets, seconds, previous, strict=True)
+        self._tail += _packed_items(count)(*chain.from_iterable(items))
         if self.is_empty:
-            begin_timestamp, begin_offset = store_timestamp, physical_offset
+            begin_timestamp, begin_offset = timestamps[0], offsets[0]
+        used += previous.count(0)
         self.header = IndexHeader(
-            begin_timestamp, store_timestamp, begin_offset, physical_offset, used, number
+            begin_timestamp, timestamps[-1], begin_offset, offsets[-1], used, number + count
         )
-        return min(stop, len(rows))
+        return start + count
+
+    def _chain(self, hashes: list[int], number: int) -> list[int]:
+        """Let the slots name the new items, numbered from `number` on; return the items that they named."""
+        slots, slot_count = self._slots, self._geometry.slots
+        assert slots is not None
+        places = [key_hash % slot_count for key_hash in hashes]
+        previous = []
+        for new, place in enumerate(places, number):
+            before = slots[place]
+            previous.append(before if 0 < before < new else 0)
+            slots[place] = new
+        self._dirty_pages.update([(place + _HEADER_SLOTS) // _PAGE_SLOTS for place in places])
+        return previous
 
     def newest_first(self) -> Iterator[tuple[int, int]]:
         """Key hash and physical offset of each item. Raises BadStoreFile, OSError."""
@@ -358,6 +374,11 @@ class IndexFile:
             first = max(0, first_page * _PAGE_SLOTS - _HEADER_SLOTS)
             runs.append((first, copied(slots[first : end_page * _PAGE_SLOTS - _HEADER_SLOTS])))
         return runs
+
+
+@lru_cache(PUT_MAX)
+def _packed_items(count: int) -> Callable[..., bytes]:
+    return struct.Struct(">" + "iqii" * count).pack
 
 
 def elapsed_seconds(begin_timestamp: int, store_timestamp: int) -> int:

@@ -13,20 +13,21 @@ from pathlib import Path
 from skylark.clock import Clock, SystemClock
 from skylark.errors import DiskFull, StoreClosed, StoreFailed
 from skylark.model.message import TRANSACTION_MASK, PutMessage
-from skylark.model.record import BatchElement
+from skylark.model.record import BatchColumns
 from skylark.settings import StoreSettings
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
 from skylark.store.disk import Disk, DiskLock, RealDisk
 from skylark.store.dispatch import Arrival, Dispatcher
 from skylark.store.flush import Answer, FlushWaiters, LogFlusher, Service
+from skylark.store.hot_chunks import HotChunks
 from skylark.store.housekeeping import Housekeeper
 from skylark.store.index import Index
 from skylark.store.manifest import Manifest
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.queries import StoreQueries
 from skylark.store.queue_table import QueueTable
-from skylark.store.reading import HotChunks, LogReader
+from skylark.store.reading import LogReader
 from skylark.store.recovery import Recovery, RecoveryReport
 from skylark.store.tags import delay_level
 from skylark.store.unit import INNER_BATCH
@@ -266,14 +267,14 @@ class MessageStore(StoreQueries):
         """Append a batch with one write; results in order. Does not wait for the disk: see `when_flushed`."""
         return self._append(partial(self.log.append, messages, self.queues), len(messages))
 
-    def append_batch(self, message: PutMessage, elements: Sequence[BatchElement]) -> Sequence[PutResult]:
+    def append_batch(self, message: PutMessage, batch: BatchColumns) -> Sequence[PutResult]:
         """Append a client's batch, all or nothing; a refusal comes as the only result."""
-        if not elements:
+        if not batch.flags:
             return [Refused(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")]
         if message.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or delay_level(message.properties) > 0:
             reason = "a batch can be no transaction, no inner batch and not delayed"
             return [Refused(PutStatus.MESSAGE_ILLEGAL, reason)]
-        return self._append(partial(self.log.append_batch, message, elements, self.queues), 1)
+        return self._append(partial(self.log.append_batch, message, batch, self.queues), 1)
 
     def _append(self, write: Callable[[int], Sequence[PutResult]], refusals: int) -> Sequence[PutResult]:
         refused = self.refusal()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, overload
 
 import msgspec
@@ -52,31 +53,36 @@ class Placed(msgspec.Struct, gc=False):
 class Run(Sequence[Placed]):
     """Records of one queue in a row, as a batch makes them: published in one go, taken apart on demand."""
 
-    __slots__ = ("_first_offset", "_sys_flag", "end", "properties", "queue", "store_timestamp", "units")
+    __slots__ = (
+        "_codes", "_sizes", "end", "first_offset", "physical_offsets", "properties", "queue",
+        "store_timestamp", "sys_flag",
+    )  # fmt: skip
 
-    def __init__(self, queue: ConsumeQueue, first_offset: int, store_timestamp: int, sys_flag: int) -> None:
+    def __init__(
+        self, queue: ConsumeQueue, store_timestamp: int, sys_flag: int, texts: list[bytes], codes: list[int]
+    ) -> None:
         self.queue = queue
-        self._first_offset = first_offset
         self.store_timestamp = store_timestamp
-        self._sys_flag = sys_flag
-        self.end = 0
+        self.sys_flag = sys_flag
+        self.properties = texts
+        self._codes = codes
+        self.place(0, 0, [0] * len(texts))
+
+    def place(self, physical_offset: int, queue_offset: int, sizes: list[int]) -> None:
+        """Say where the records are."""
+        self.first_offset = queue_offset
+        """The queue offset of the first."""
+        self._sizes = sizes
+        self.physical_offsets = list(accumulate(sizes, initial=physical_offset))
+        self.end = self.physical_offsets.pop()
         """End of its last record."""
-        self.units = bytearray()
-        self.properties: list[bytes] = []
+
+    @property
+    def units(self) -> bytes:
+        return b"".join(map(UNIT.pack, self.physical_offsets, self._sizes, self._codes))
 
     def __len__(self) -> int:
         return len(self.properties)
-
-    def __iter__(self) -> Iterator[Placed]:
-        units = zip(UNIT.iter_unpack(self.units), self.properties, strict=True)
-        for queue_offset, ((physical_offset, size, code), properties) in enumerate(units, self._first_offset):
-            yield Placed(
-                self.queue, queue_offset, physical_offset, size, code, self.store_timestamp, self._sys_flag,
-                properties,
-            )  # fmt: skip
-
-    def physical_offsets(self) -> list[int]:
-        return [physical_offset for physical_offset, _, _ in UNIT.iter_unpack(self.units)]
 
     @overload
     def __getitem__(self, index: int) -> Placed: ...
@@ -86,10 +92,9 @@ class Run(Sequence[Placed]):
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         number = range(len(self))[index]
-        physical_offset, size, code = UNIT.unpack_from(self.units, number * UNIT.size)
         return Placed(
-            self.queue, self._first_offset + number, physical_offset, size, code, self.store_timestamp,
-            self._sys_flag, self.properties[number],
+            self.queue, self.first_offset + number, self.physical_offsets[number], self._sizes[number],
+            self._codes[number], self.store_timestamp, self.sys_flag, self.properties[number],
         )  # fmt: skip
 
 

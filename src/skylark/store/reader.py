@@ -36,13 +36,14 @@ from skylark.store.foreign import (
     find_unsupported,
     load_topic_attributes,
 )
+from skylark.store.hot_chunks import HotChunks
 from skylark.store.index import IndexReader
 from skylark.store.index_file import Geometry
 from skylark.store.log_scan import DamageHandler, LogScan, forget_deleted
 from skylark.store.log_walk import LogWalk
 from skylark.store.mapped_file import NAME_DIGITS, MappedFileQueue
 from skylark.store.queue_table import QueueTable
-from skylark.store.reading import GetResult, HotChunks, LogReader, RecordFilter, TagsFilter
+from skylark.store.reading import GetResult, LogReader, RecordFilter, TagsFilter
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
 
 UNITS_AT_A_TIME = 1024

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from skylark.clock import Clock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import StoredMessage
 from skylark.model.record import (
@@ -25,6 +24,8 @@ from skylark.model.record import (
 from skylark.settings import StoreSettings
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.hot_chunks import HotChunks
+from skylark.store.recent import RecentRuns
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
 
 TagsFilter = Callable[[int], bool]
@@ -34,10 +35,6 @@ RESPONSE_BYTES_MAX = 128 << 20
 RESPONSE_BYTES_MIN = 100
 BULK_BYTES_MAX = 1 << 20
 BULK_MESSAGES_MAX = 2048
-RESIDENT_CHUNK_BYTES = 1 << 20
-RESIDENT_CHUNKS_MAX = 256
-# The kernel may need the memory at any time: what was there is believed to be there for so long.
-RESIDENT_FOR_S = 5.0
 STORE_TIMESTAMP_END = 76
 _SIZE = struct.Struct(">i")
 
@@ -76,38 +73,6 @@ class GetResult:
         return [decode(record) for record in self.records]
 
 
-class HotChunks:
-    """Stretches of the log known to be in memory; asking the kernel per record would cost a read each."""
-
-    def __init__(self, log: CommitLog, clock: Clock) -> None:
-        self._log = log
-        self._clock = clock
-        self._chunks: dict[int, float] = {}  # by start: when it was last seen there
-        self.written_from = 0
-        """Written by this process: in the page cache as long as it is among the newest."""
-
-    def holds(self, physical_offset: int, size: int) -> bool:
-        """Whether a record can be read without waiting for the disk."""
-        file_start = self._log.files.start_of(physical_offset)
-        file_end = file_start + self._log.file_bytes
-        first = physical_offset - physical_offset % RESIDENT_CHUNK_BYTES
-        return all(
-            self._is_hot(max(chunk, file_start), min(chunk + RESIDENT_CHUNK_BYTES, file_end))
-            for chunk in range(first, min(physical_offset + size, file_end), RESIDENT_CHUNK_BYTES)
-        )
-
-    def _is_hot(self, start: int, end: int) -> bool:
-        now, seen = self._clock.monotonic(), self._chunks.get(start)
-        if seen is not None and now - seen < RESIDENT_FOR_S:
-            return True
-        if not self._log.is_resident(start, max(min(end, self._log.appended) - start, 0)):
-            return False
-        if len(self._chunks) >= RESIDENT_CHUNKS_MAX:
-            self._chunks.clear()
-        self._chunks[start] = now
-        return True
-
-
 def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -125,8 +90,9 @@ class LogReader:
     ) -> None:
         self._log = log
         self.settings = settings
-        self._memory_bytes = memory_bytes() * settings.memory_share_percent // 100
         self.hot = hot
+        hot.memory_bytes = memory_bytes() * settings.memory_share_percent // 100
+        self.recent = RecentRuns(log, hot)
         self.keep_offset_on_correction = keep_offset_on_correction
         """On a slave a wrong offset is answered unchanged: the master may know better."""
 
@@ -206,7 +172,7 @@ class LogReader:
         start = first - first % log.file_bytes
         end = last + last_size
         view = log.views.get(start) or log.view(start)
-        known_hot_from = max(self.hot.written_from, log.appended - self._memory_bytes)
+        known_hot_from = max(self.hot.written_from, log.appended - self.hot.memory_bytes)
         if (
             view is None
             or not first <= last < end <= start + log.file_bytes
@@ -239,7 +205,7 @@ class LogReader:
             view is None
             or not 0 < end - first <= max_bytes
             or len(units) > self.settings.transfer_count_in_memory * UNIT_BYTES
-            or first < log.appended - self._memory_bytes
+            or first < log.appended - self.hot.memory_bytes
             or end > start + log.file_bytes
             or (first < self.hot.written_from and not self.hot.holds(first, end - first))
         ):
@@ -269,7 +235,7 @@ class LogReader:
         may_block: bool,
     ) -> None:
         log, records = self._log, result.records
-        in_memory_from = log.appended - self._memory_bytes
+        in_memory_from = log.appended - self.hot.memory_bytes
         # What this process wrote long ago may have left the page cache again.
         hot_from, holds = max(self.hot.written_from, in_memory_from), self.hot.holds
         views, file_bytes = log.views, log.file_bytes
@@ -311,7 +277,7 @@ class LogReader:
             records.append(record)
             taken += size
         result.next_offset, result.bytes = next_offset, taken
-        result.suggest_slave = log.appended - physical_offset > self._memory_bytes
+        result.suggest_slave = log.appended - physical_offset > self.hot.memory_bytes
         if records:
             result.status = GetStatus.FOUND
 

@@ -1,19 +1,21 @@
 """Pure. The checker: which promises a history breaks, in the manner of a total queue.
 
-Lost, unexpected, reused and missing offsets, and rolled-back messages that were seen are always faults; early
-delivery is one where messages wait; the order of keys counts only where it was promised. Duplicates are
-allowed (at least once), and counted.
+Lost, unexpected, reused and missing offsets, rolled-back messages that were seen, and offsets of the group
+that go far back are always faults; early delivery is one where messages wait; the order of keys, and that a
+message is stored once, count where they were promised. Deliveries may be repeated (at least once): counted.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from skylark.torture.history import History, Outcome, Place, Queue
 
 EXAMPLES_MAX = 10
+REGRESS_ALLOWED_NS = 30 * 10**9
+"""A crash, a slave or a member that was frozen may take the group's offsets back by seconds, not by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,16 @@ class Verdict:
     acknowledged: int
     failed: int
     unknown: int
+    rolled_back: int
+    """Transactions that nobody may see."""
     received: int
+    deliveries: int
     duplicated: int
     """Messages that were received more than once."""
     recovered: int
     """Messages of unknown outcome that were received after all."""
     commit_regressions: int
-    """How often a committed offset went back: allowed after a crash, since offsets are saved now and then."""
+    """How often an offset of the group was seen to go back, by however little."""
     faults: dict[str, Finding] = field(default_factory=dict)
 
     @property
@@ -51,8 +56,12 @@ class Verdict:
         return not any(finding.count for finding in self.faults.values())
 
 
-def check(history: History, *, ordered: bool = False) -> Verdict:
-    """Judge a run that is healed and drained. With `ordered`, first deliveries must keep each key's order."""
+def check(history: History, *, ordered: bool = False, stored_once: bool = True) -> Verdict:
+    """Judge a run that is healed, drained and read back.
+
+    With `ordered`, first deliveries must keep each key's order. With `stored_once`, a message that was sent
+    once must lie in one place.
+    """
     faults = {
         "lost": Finding.of(_lost(history)),
         "unexpected": Finding.of(_unexpected(history)),
@@ -60,55 +69,62 @@ def check(history: History, *, ordered: bool = False) -> Verdict:
         "offset reused": Finding.of(_reused(history)),
         "gap": Finding.of(_gaps(history)),
         "early": Finding.of(_early(history)),
+        "commit regress": Finding.of(_regressions(history, REGRESS_ALLOWED_NS)),
     }
     if ordered:
         faults["reordered"] = Finding.of(_reordered(history))
+    if stored_once:
+        faults["stored twice"] = Finding.of(_stored_twice(history))
     times = Counter(receipt.number for receipt in history.receipts)
     return Verdict(
         attempted=len(history.sends),
         acknowledged=history.count(Outcome.OK),
         failed=history.count(Outcome.FAILED),
         unknown=history.count(Outcome.UNKNOWN),
+        rolled_back=sum(send.rolled_back for send in history.sends.values()),
         received=len(times),
+        deliveries=len(history.receipts),
         duplicated=sum(count > 1 for count in times.values()),
         recovered=sum(
             send.outcome is Outcome.UNKNOWN and number in times for number, send in history.sends.items()
         ),
-        commit_regressions=sum(1 for _ in _regressions(history)),
+        commit_regressions=sum(1 for _ in _regressions(history, 0)),
         faults=faults,
     )
 
 
 def _lost(history: History) -> Iterator[str]:
-    received = history.received_numbers()
-    for number, send in history.sends.items():
-        if send.outcome is Outcome.OK and not send.rolled_back and number not in received:
-            yield f"message {number}, acknowledged at {_place(send.place)}"
+    for send in history.missing():
+        yield f"message {send.number}, acknowledged at {_place(send.place)}"
+
+
+def _sightings(history: History) -> Iterator[tuple[Place, int]]:
+    """Every message that was given to a consumer, or is in a queue at the end."""
+    seen = {(receipt.place, receipt.number) for receipt in history.receipts}
+    yield from sorted(seen.union(history.stored))
 
 
 def _unexpected(history: History) -> Iterator[str]:
-    for receipt in history.receipts:
-        send = history.sends.get(receipt.number)
+    for place, number in _sightings(history):
+        send = history.sends.get(number)
         if send is None:
-            yield f"message {receipt.number} at {_place(receipt.place)} was never sent"
+            yield f"message {number} at {_place(place)} was never sent"
         elif send.outcome is Outcome.FAILED:
-            yield f"message {receipt.number} at {_place(receipt.place)} had failed for sure"
+            yield f"message {number} at {_place(place)} had failed for sure"
 
 
 def _rolled_back(history: History) -> Iterator[str]:
-    for receipt in history.receipts:
-        send = history.sends.get(receipt.number)
+    for place, number in _sightings(history):
+        send = history.sends.get(number)
         if send is not None and send.rolled_back:
-            yield f"message {receipt.number} at {_place(receipt.place)}"
+            yield f"message {number} at {_place(place)}"
 
 
 def _reused(history: History) -> Iterator[str]:
     """A place in a queue has one message, for ever: what was said of it at any time must agree."""
     numbers: dict[Place, set[int]] = defaultdict(set)
-    for place, number in history.stored.items():
+    for place, number in _sightings(history):
         numbers[place].add(number)
-    for receipt in history.receipts:
-        numbers[receipt.place].add(receipt.number)
     for send in history.sends.values():
         if send.place is not None:
             numbers[send.place].add(send.number)
@@ -118,13 +134,27 @@ def _reused(history: History) -> Iterator[str]:
 
 
 def _gaps(history: History) -> Iterator[str]:
-    offsets: dict[Queue, set[int]] = defaultdict(set)
-    for queue, queue_offset in history.stored:
-        offsets[queue].add(queue_offset)
-    for queue, found in offsets.items():
-        for queue_offset in range(max(found)):
-            if queue_offset not in found:
+    """Queues are dense at the end, up to the last message that is there or was acknowledged."""
+    present: dict[Queue, set[int]] = defaultdict(set)
+    ends: dict[Queue, int] = defaultdict(int)
+    for place, _ in history.stored:
+        present[place.queue].add(place.queue_offset)
+    promised = [send.place for send in history.sends.values() if send.place is not None]
+    for place in (*(place for place, _ in history.stored), *promised):
+        ends[place.queue] = max(ends[place.queue], place.queue_offset + 1)
+    for queue, end in sorted(ends.items()):
+        for queue_offset in range(end):
+            if queue_offset not in present[queue]:
                 yield _place(Place(queue, queue_offset))
+
+
+def _stored_twice(history: History) -> Iterator[str]:
+    places: dict[int, set[Place]] = defaultdict(set)
+    for place, number in history.stored:
+        places[number].add(place)
+    for number, found in places.items():
+        if len(found) > 1:
+            yield f"message {number} at {' and '.join(map(_place, sorted(found)))}"
 
 
 def _early(history: History) -> Iterator[str]:
@@ -149,12 +179,22 @@ def _reordered(history: History) -> Iterator[str]:
         newest[send.key] = max(send.sequence, newest.get(send.key, -1))
 
 
-def _regressions(history: History) -> Iterator[Queue]:
-    newest: dict[Queue, int] = {}
+def _regressions(history: History, allowed_ns: int) -> Iterator[str]:
+    """Offsets that went back, to below what they were longer ago than is allowed."""
+    waiting: dict[Queue, deque[tuple[int, int]]] = defaultdict(deque)
+    settled: dict[Queue, int] = defaultdict(int)
+    newest: dict[Queue, int] = defaultdict(int)
     for commits in history.commits:
-        for queue, queue_offset in commits.items():
-            if queue_offset < newest.get(queue, 0):
-                yield queue
+        for queue, queue_offset in commits.offsets.items():
+            past = waiting[queue]
+            while past and past[0][0] + allowed_ns <= commits.at_ns:
+                settled[queue] = past.popleft()[1]
+            if queue_offset < newest[queue]:
+                if queue_offset < settled[queue]:
+                    yield f"{_place(Place(queue, queue_offset))} was committed long after {settled[queue]}"
+                past.clear()
+                settled[queue] = 0
+            past.append((commits.at_ns, queue_offset))
             newest[queue] = queue_offset
 
 

@@ -1,4 +1,4 @@
-"""The servers and consumers under torture, each a process of its own, on ports that stay over restarts."""
+"""Processes under torture: started, killed, frozen, started again on the same ports; and their clock."""
 
 from __future__ import annotations
 
@@ -66,9 +66,10 @@ class Process:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.command = command
+        """What the next start runs."""
         self.log = log
         self._environment = environment or {}
-        self._command = command
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -83,14 +84,19 @@ class Process:
 
     async def start(self) -> None:
         """Start, and wait until it listens. Raises ProcessFailed."""
-        with self.log.open("ab") as out:
-            self._process = self._spawn(out)
+        self.spawn()
         if self._port is not None:
             await self._wait_ready(self._port)
 
+    def spawn(self) -> None:
+        """Start, and wait for nothing."""
+        assert not self.is_running
+        with self.log.open("ab") as out:
+            self._process = self._spawn(out)
+
     def _spawn(self, out: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - our own command
-            self._command,
+            self.command,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -169,10 +175,6 @@ def find_faketime() -> Path | None:
     return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 
 
-def skylark_command(*arguments: str) -> list[str]:
-    """The command line of this installation."""
-    return [sys.executable, "-m", "skylark.cli.main", *arguments]
-
-
 def python_command(module: str, *arguments: str) -> list[str]:
+    """A module of this installation as a program."""
     return [sys.executable, "-m", module, *arguments]

@@ -1,4 +1,4 @@
-"""What is done to servers, members and the network: a table of faults, chosen by a seeded generator."""
+"""What is done to servers, clients, network, disk and clock: a table of faults, each with its way back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import contextlib
 import random
 import resource
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+from skylark.torture.brokers import Node, Pair
+from skylark.torture.child import Knob
 from skylark.torture.cluster import HOST, FakeClock, Process
-from skylark.torture.proxy import Proxy
+from skylark.torture.proxy import FINE, Proxy, Way, Weather
 
 FLOOD_CONNECTIONS = 500
+LOOP_KILLS = (2, 4)
+LAG_MS, LAG_S = 500, 1.0
+LOOP_LIFE_S = 1.5
+"""A broker that is killed again and again lives at most so long in between: it may not even be ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,124 +28,209 @@ class Targets:
     """What faults can hit."""
 
     name_server: Process
-    brokers: dict[str, Process]
+    pairs: list[Pair]
     members: list[Process]
-    proxies: dict[str, Proxy]
-    broker_ports: dict[str, int]
+    senders: list[Process]
+    slowness_ms: list[Knob]
+    """One for each member."""
     clock: FakeClock | None = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for pair in self.pairs for node in pair.nodes]
+
+    def master(self, chance: random.Random) -> Node:
+        return chance.choice(self.pairs).master
+
+    def slave(self, chance: random.Random) -> Node:
+        slave = chance.choice(self.pairs).slave
+        assert slave is not None
+        return slave
 
 
 Fault = Callable[[Targets, random.Random], AbstractAsyncContextManager[str]]
-"""Entered, it breaks something and says what; left, it has healed it."""
+"""Entered, it breaks something and says what; left, it has healed it. Raises ProcessFailed."""
+
+
+# --- Processes ---
 
 
 @asynccontextmanager
 async def kill_broker(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    broker = _broker(targets, chance)
+    async with _killed(targets.master(chance).process) as words:
+        yield words
+
+
+@asynccontextmanager
+async def kill_broker_often(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """Again and again, also in the middle of its recovery."""
+    broker = targets.master(chance).process
+    times = chance.randint(*LOOP_KILLS)
     await broker.kill()
-    yield f"kill -9 {broker.name}"
+    for _ in range(times):
+        broker.spawn()
+        await asyncio.sleep(chance.random() * LOOP_LIFE_S)
+        await broker.kill()
+    yield f"kill -9 {broker.name} {times + 1} times"
     await broker.start()
 
 
 @asynccontextmanager
 async def restart_broker(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    broker = _broker(targets, chance)
-    await broker.terminate()
-    yield f"stop {broker.name}"
-    await broker.start()
+    async with _stopped(targets.master(chance).process) as words:
+        yield words
 
 
 @asynccontextmanager
 async def freeze_broker(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _frozen(_broker(targets, chance)) as words:
+    with _frozen(targets.master(chance).process) as words:
         yield words
 
 
 @asynccontextmanager
 async def kill_name_server(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    await targets.name_server.kill()
-    yield "kill -9 name server"
-    await targets.name_server.start()
+    async with _killed(targets.name_server) as words:
+        yield words
 
 
 @asynccontextmanager
 async def freeze_name_server(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _frozen(targets.name_server) as words:
+    with _frozen(targets.name_server) as words:
         yield words
 
 
 @asynccontextmanager
 async def kill_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    member = chance.choice(targets.members)
-    await member.kill()
-    yield f"kill -9 {member.name}"
-    await member.start()
-
-
-@asynccontextmanager
-async def stop_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    member = chance.choice(targets.members)
-    await member.terminate()
-    yield f"stop {member.name}"
-    await member.start()
-
-
-@asynccontextmanager
-async def freeze_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _frozen(chance.choice(targets.members)) as words:
+    async with _killed(chance.choice(targets.members)) as words:
         yield words
 
 
 @asynccontextmanager
+async def stop_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    async with _stopped(chance.choice(targets.members)) as words:
+        yield words
+
+
+@asynccontextmanager
+async def freeze_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    with _frozen(chance.choice(targets.members)) as words:
+        yield words
+
+
+@asynccontextmanager
+async def slow_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    index = chance.randrange(len(targets.members))
+    delay_ms = chance.randint(100, 1000)
+    targets.slowness_ms[index].turn(delay_ms)
+    yield f"{targets.members[index].name} takes {delay_ms} ms for every batch"
+    targets.slowness_ms[index].turn(0)
+
+
+@asynccontextmanager
+async def kill_sender(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    async with _killed(chance.choice(targets.senders)) as words:
+        yield words
+
+
+@asynccontextmanager
+async def freeze_sender(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    with _frozen(chance.choice(targets.senders)) as words:
+        yield words
+
+
+# --- Network ---
+
+
+@asynccontextmanager
 async def cut_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    name, proxy = chance.choice(sorted(targets.proxies.items()))
-    proxy.refuse(True)
-    proxy.cut()
-    yield f"cut the network to {name}"
-    proxy.refuse(False)
+    node = chance.choice(targets.nodes)
+    with _cut(node.proxy):
+        yield f"cut the network to {node.label}"
 
 
 @asynccontextmanager
 async def slow_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    name, proxy = chance.choice(sorted(targets.proxies.items()))
-    proxy.delay_ms = chance.randint(20, 300)
-    yield f"delay the network to {name} by up to {proxy.delay_ms} ms"
-    proxy.delay_ms = 0
+    node = chance.choice(targets.nodes)
+    delay_ms = chance.randint(20, 300)
+    with _weather(node.proxy, Weather(delay_ms=delay_ms)):
+        yield f"delay the network to {node.label} by up to {delay_ms} ms"
 
 
 @asynccontextmanager
-async def half_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+async def lose_answers(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     """Requests arrive and answers do not; then all connections end."""
-    name, proxy = chance.choice(sorted(targets.proxies.items()))
-    proxy.silent = True
-    yield f"lose the answers of {name}"
-    proxy.cut()
-    proxy.silent = False
+    node = chance.choice(targets.nodes)
+    with _weather(node.proxy, Weather(lost=Way.ANSWERS)):
+        yield f"lose the answers of {node.label}"
+        node.proxy.cut()
+
+
+@asynccontextmanager
+async def tear_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """Every connection ends after the half of what is on it, in the middle of a frame."""
+    node = chance.choice(targets.nodes)
+    with _weather(node.proxy, Weather(torn=True)):
+        yield f"tear all connections to {node.label} in the middle of a frame"
+
+
+@asynccontextmanager
+async def reorder_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """Some connections are held, one way each; what was sent later on others comes first."""
+    node = chance.choice(targets.nodes)
+    with _weather(node.proxy, Weather(held_share=0.7)):
+        yield f"hold one direction of most connections to {node.label}"
+
+
+@asynccontextmanager
+async def shred_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    node = chance.choice(targets.nodes)
+    with _weather(node.proxy, Weather(in_pieces=True)):
+        yield f"a few bytes at a time to and from {node.label}"
+
+
+@asynccontextmanager
+async def forget_connections(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """Half-open: clients connect anew, while the broker believes in their old connections, too."""
+    node = chance.choice(targets.nodes)
+    before = node.proxy.forget()
+    yield f"leave {before} half-open connections to {node.label}"
+    node.proxy.cut()
 
 
 @asynccontextmanager
 async def flood(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    name = chance.choice(sorted(targets.broker_ports))
-    port = targets.broker_ports[name]
+    node = chance.choice(targets.nodes)
     writers = []
     for _ in range(FLOOD_CONNECTIONS):
         with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection(HOST, port)
+            _, writer = await asyncio.open_connection(HOST, node.port)
             writer.write(b"\0")
             writers.append(writer)
-    yield f"open {len(writers)} idle connections to {name}"
+    yield f"open {len(writers)} idle connections to {node.label}"
     for writer in writers:
         writer.transport.abort()
+
+
+# --- Disk and clock ---
 
 
 @asynccontextmanager
 async def full_disk(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     """Files can grow no more: for a broker that is what a full disk is."""
-    broker = _broker(targets, chance)
+    broker = chance.choice(targets.nodes).process
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (0, hard))
     yield f"no room on the disk of {broker.name}"
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@asynccontextmanager
+async def slow_disk(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    node = chance.choice(targets.nodes)
+    delay_ms = chance.randint(50, 2000)
+    node.disk_delay_ms.turn(delay_ms)
+    yield f"the disk of {node.label} takes up to {delay_ms} ms longer"
+    node.disk_delay_ms.turn(0)
 
 
 @asynccontextmanager
@@ -152,8 +243,53 @@ async def jump_clock(targets: Targets, chance: random.Random) -> AsyncIterator[s
     targets.clock.set(0)
 
 
+# --- Replication ---
+
+
+@asynccontextmanager
+async def kill_slave(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    async with _killed(targets.slave(chance).process) as words:
+        yield words
+
+
+@asynccontextmanager
+async def freeze_slave(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    with _frozen(targets.slave(chance).process) as words:
+        yield words
+
+
+@asynccontextmanager
+async def cut_link(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    master = targets.master(chance)
+    with _cut(master.link_proxy):
+        yield f"cut the link from {master.label} to its slave"
+
+
+@asynccontextmanager
+async def slow_link(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    master = targets.master(chance)
+    delay_ms = chance.randint(20, 500)
+    with _weather(master.link_proxy, Weather(delay_ms=delay_ms)):
+        yield f"delay the link from {master.label} to its slave by up to {delay_ms} ms"
+
+
+@asynccontextmanager
+async def lose_master(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """The master's machine burns down with its disk; the slave takes over, and gets an empty slave."""
+    async with _promoted(chance.choice(targets.pairs), disk_is_lost=True) as words:
+        yield words
+
+
+@asynccontextmanager
+async def change_masters(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """The master dies, the slave takes over, the old master comes back as a slave with what it had."""
+    async with _promoted(chance.choice(targets.pairs), disk_is_lost=False) as words:
+        yield words
+
+
 FAULTS: dict[str, Fault] = {
     "kill-broker": kill_broker,
+    "kill-broker-often": kill_broker_often,
     "restart-broker": restart_broker,
     "freeze-broker": freeze_broker,
     "kill-namesrv": kill_name_server,
@@ -161,59 +297,80 @@ FAULTS: dict[str, Fault] = {
     "kill-member": kill_member,
     "stop-member": stop_member,
     "freeze-member": freeze_member,
+    "slow-member": slow_member,
+    "kill-sender": kill_sender,
+    "freeze-sender": freeze_sender,
     "cut-network": cut_network,
     "slow-network": slow_network,
-    "half-network": half_network,
+    "lose-answers": lose_answers,
+    "tear-network": tear_network,
+    "reorder-network": reorder_network,
+    "shred-network": shred_network,
+    "half-open": forget_connections,
     "flood": flood,
     "full-disk": full_disk,
+    "slow-disk": slow_disk,
     "jump-clock": jump_clock,
 }
+CLOCK_FAULT = "jump-clock"
+REPLICA_FAULTS: dict[str, Fault] = {
+    "kill-slave": kill_slave,
+    "freeze-slave": freeze_slave,
+    "cut-link": cut_link,
+    "slow-link": slow_link,
+    "lose-master": lose_master,
+    "change-masters": change_masters,
+}
+ALL_FAULTS = {**FAULTS, **REPLICA_FAULTS}
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One fault of a plan: what, after which pause, for how long."""
-
-    name: str
-    after_s: float
-    for_s: float
-
-
-def plan(chance: random.Random, names: list[str], seconds: float) -> list[Planned]:
-    """The faults of a run; the same seed gives the same plan."""
-    planned: list[Planned] = []
-    at_s = 0.0
-    while True:
-        each = Planned(chance.choice(names), chance.uniform(1, 4), chance.uniform(0.2, 4))
-        at_s += each.after_s + each.for_s
-        if at_s > seconds:
-            return planned
-        planned.append(each)
-
-
-async def inflict(
-    targets: Targets,
-    planned: list[Planned],
-    chance: random.Random,
-    on_fault: Callable[[str], None],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> None:
-    """Do one fault after the other; all is healed at the end. Raises ProcessFailed."""
-    for each in planned:
-        await sleep(each.after_s)
-        async with FAULTS[each.name](targets, chance) as words:
-            on_fault(words)
-            await sleep(each.for_s)
-
-
-def _broker(targets: Targets, chance: random.Random) -> Process:
-    return targets.brokers[chance.choice(sorted(targets.brokers))]
+# --- Shared by several ---
 
 
 @asynccontextmanager
-async def _frozen(process: Process) -> AsyncIterator[str]:
+async def _killed(process: Process) -> AsyncIterator[str]:
+    await process.kill()
+    yield f"kill -9 {process.name}"
+    await process.start()
+
+
+@asynccontextmanager
+async def _stopped(process: Process) -> AsyncIterator[str]:
+    await process.terminate()
+    yield f"stop {process.name}"
+    await process.start()
+
+
+@contextlib.contextmanager
+def _frozen(process: Process) -> Iterator[str]:
     process.signal(signal.SIGSTOP)
     try:
         yield f"freeze {process.name}"
     finally:
         process.signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def _cut(proxy: Proxy) -> Iterator[None]:
+    proxy.refuse(True)
+    proxy.cut()
+    yield
+    proxy.refuse(False)
+
+
+@contextlib.contextmanager
+def _weather(proxy: Proxy, weather: Weather) -> Iterator[None]:
+    proxy.weather = weather
+    yield
+    proxy.weather = FINE
+
+
+@asynccontextmanager
+async def _promoted(pair: Pair, *, disk_is_lost: bool) -> AsyncIterator[str]:
+    await pair.in_sync()
+    master = pair.master
+    with _weather(master.link_proxy, Weather(delay_ms=LAG_MS)):
+        await asyncio.sleep(LAG_S)  # so that there is something that the slave lacks
+        await master.process.kill()
+    yield f"kill -9 {master.label}{' and burn its disk' if disk_is_lost else ''}, promote its slave"
+    await pair.promote(disk_is_lost=disk_is_lost)

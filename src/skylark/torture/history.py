@@ -38,9 +38,13 @@ class Send:
     outcome: Outcome = Outcome.UNKNOWN
     place: Place | None = None
     rolled_back: bool = False
-    """A transaction that the sender ended so: nobody may see it."""
+    """A transaction that ends so, at once or when it is asked about: nobody may see it."""
     not_before_ns: int = 0
     """A delayed message must not arrive before; 0: at once."""
+
+    @property
+    def must_arrive(self) -> bool:
+        return self.outcome is Outcome.OK and not self.rolled_back
 
 
 class Receipt(NamedTuple):
@@ -52,28 +56,97 @@ class Receipt(NamedTuple):
     member: str
 
 
+class Commits(NamedTuple):
+    """The group's offsets at a time."""
+
+    at_ns: int
+    offsets: dict[Queue, int]
+
+
 @dataclass(slots=True)
 class History:
     """All of a run."""
 
     sends: dict[int, Send] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
-    stored: dict[Place, int] = field(default_factory=dict)
-    """The queues read back at the end: place to number."""
-    commits: list[dict[Queue, int]] = field(default_factory=list)
+    stored: list[tuple[Place, int]] = field(default_factory=list)
+    """The queues read back at the end: place and number."""
+    commits: list[Commits] = field(default_factory=list)
     """The group's offsets, looked at now and then."""
-
-    def attempt(self, key: str, sequence: int) -> Send:
-        """Note that a message is about to be sent."""
-        send = Send(len(self.sends), key, sequence)
-        self.sends[send.number] = send
-        return send
 
     def count(self, outcome: Outcome) -> int:
         return sum(send.outcome is outcome for send in self.sends.values())
 
     def received_numbers(self) -> set[int]:
         return {receipt.number for receipt in self.receipts}
+
+    def missing(self) -> list[Send]:
+        """What must arrive and has not."""
+        received = self.received_numbers()
+        return [send for send in self.sends.values() if send.must_arrive and send.number not in received]
+
+    # --- Journals: lines that processes wrote ---
+
+    def take_receipts(self, member: str, lines: Iterable[bytes]) -> None:
+        """Add what a consumer wrote. A line that a kill cut off says nothing."""
+        for line in lines:
+            words = line.split(b" ")
+            if len(words) != 6 or words[-1] != LINE_END:
+                continue
+            number, queue_id, queue_offset, received_ns = map(int, (words[0], *words[2:5]))
+            place = Place(Queue(words[1].decode(), queue_id), queue_offset)
+            self.receipts.append(Receipt(number, place, received_ns, member))
+
+    def take_sends(self, lines: Iterable[bytes]) -> list[Send]:
+        """Add what a sender wrote, and return the new sends. A line that a kill cut off says nothing."""
+        new = []
+        for line in lines:
+            kind, *words = line.decode().split(" ")
+            if not words or words[-1] != LINE_END.decode():
+                continue
+            number = int(words[0])
+            if kind == ATTEMPT:
+                send = Send(number, words[1], int(words[2]), not_before_ns=int(words[3]))
+                self.sends[number] = send
+                new.append(send)
+            elif kind == FAILED:
+                self.sends[number].outcome = Outcome.FAILED
+            elif kind == OK:
+                self.sends[number].outcome = Outcome.OK
+                if len(words) > 2:
+                    self.sends[number].place = Place(Queue(words[1], int(words[2])), int(words[3]))
+        return new
+
+
+ATTEMPT, OK, FAILED, QUIET = "attempt", "ok", "failed", "quiet"
+LINE_END = b"."
+"""The last word of every line; one without it was cut off."""
+
+
+def receipt_line(receipt: Receipt) -> bytes:
+    (broker, queue_id), queue_offset = receipt.place
+    return f"{receipt.number} {broker} {queue_id} {queue_offset} {receipt.received_ns} .\n".encode()
+
+
+def attempt_line(send: Send) -> bytes:
+    """A message is about to be sent."""
+    return f"{ATTEMPT} {send.number} {send.key} {send.sequence} {send.not_before_ns} .\n".encode()
+
+
+def outcome_line(send: Send) -> bytes:
+    """What became of it; nothing to write while that is unknown."""
+    if send.outcome is Outcome.UNKNOWN:
+        return b""
+    if send.outcome is Outcome.FAILED:
+        return f"{FAILED} {send.number} .\n".encode()
+    if send.place is None:
+        return f"{OK} {send.number} .\n".encode()
+    (broker, queue_id), queue_offset = send.place
+    return f"{OK} {send.number} {broker} {queue_id} {queue_offset} .\n".encode()
+
+
+QUIET_LINE = f"{QUIET} 0 .\n".encode()
+"""The sender sends no more; all that was under way has ended."""
 
 
 def body_of(run: str, send: Send) -> bytes:
@@ -85,21 +158,3 @@ def number_in(run: str, body: bytes) -> int | None:
     """The number of a message of this run; None for others."""
     words = body.split(b" ")
     return int(words[1]) if len(words) == 4 and words[0] == run.encode() and words[1].isdigit() else None
-
-
-def receipt_line(receipt: Receipt) -> bytes:
-    """A receipt as a line of a member's file: one write, so that a kill loses none that was acted on."""
-    (broker, queue_id), queue_offset = receipt.place
-    return f"{receipt.number} {broker} {queue_id} {queue_offset} {receipt.received_ns}\n".encode()
-
-
-def read_receipts(member: str, lines: Iterable[bytes]) -> list[Receipt]:
-    """Read a member's file; the last line may be cut off by a kill."""
-    receipts = []
-    for line in lines:
-        if not line.endswith(b"\n"):
-            break
-        number, broker, queue_id, queue_offset, received_ns = line.split()
-        place = Place(Queue(broker.decode(), int(queue_id)), int(queue_offset))
-        receipts.append(Receipt(int(number), place, int(received_ns), member))
-    return receipts

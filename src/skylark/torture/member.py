@@ -1,24 +1,33 @@
 """A consumer as a process: it writes down every message it is given before it says that it is done.
 
-python -m skylark.torture.member NAMESRV TOPIC GROUP RUN FILE [orderly]
+python -m skylark.torture.member JSON     (the fields of `MemberTask`)
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from skylark.client.push_consumer import PushConsumer
 from skylark.client.received import ReceivedMessage
+from skylark.errors import RocketMQError
 from skylark.settings.client import ClientSettings
 from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.torture.child import Journal, Knob, end_with_parent
 from skylark.torture.history import Place, Queue, Receipt, number_in, receipt_line
 
+log = logging.getLogger(__name__)
+
+START_PAUSE_S = 0.2
 # A tenth of the usual times, as the brokers of a run have it, so that the survivors take over soon.
 SETTINGS = PushConsumerSettings(
     consume_from=ConsumeFrom.FIRST_OFFSET,
@@ -30,47 +39,66 @@ SETTINGS = PushConsumerSettings(
 )
 
 
-async def consume(namesrv: str, topic: str, group: str, run: str, file: Path, *, orderly: bool) -> None:
-    """Consume until SIGTERM."""
-    receipts = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+class MemberTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer is to do."""
+
+    namesrv: str
+    topic: str
+    group: str
+    run: str
+    journal: str
+    slowness: str
+    """A knob: for so many milliseconds it thinks about each batch."""
+    orderly: bool = False
+
+
+async def consume(task: MemberTask) -> None:
+    """Consume until SIGTERM. Raises OSError."""
+    journal, slowness = Journal(Path(task.journal)), Knob(Path(task.slowness))
 
     async def handle(messages: list[ReceivedMessage]) -> None:
-        now_ns = time.monotonic_ns()
-        os.write(receipts, b"".join(_lines(run, topic, messages, now_ns)))
+        journal.write(b"".join(_lines(task, messages, time.monotonic_ns())))
+        if slowness.value:
+            await asyncio.sleep(slowness.value / 1000)
 
-    consumer = PushConsumer(
-        group,
-        namesrv=namesrv,
-        settings=replace(SETTINGS, orderly=orderly),
-        client=ClientSettings(
-            instance_name=f"member-{os.getpid()}", heartbeat_interval_ms=3000, route_refresh_interval_ms=3000
-        ),
-    )
-    consumer.subscribe(topic, "*", handle)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    async with consumer:
-        await stopped.wait()
+    while not stopped.is_set():
+        consumer = PushConsumer(
+            task.group,
+            namesrv=task.namesrv,
+            settings=replace(SETTINGS, orderly=task.orderly),
+            client=ClientSettings(
+                instance_name=f"member-{os.getpid()}",
+                heartbeat_interval_ms=3000,
+                route_refresh_interval_ms=3000,
+            ),
+        )
+        consumer.subscribe(task.topic, "*", handle)
+        try:
+            async with consumer:
+                await stopped.wait()
+        except RocketMQError as error:  # it does not start while no name server knows the topic
+            log.warning("not started, trying again reason=%s", error)
+            await asyncio.sleep(START_PAUSE_S)
 
 
-def _lines(run: str, topic: str, messages: list[ReceivedMessage], now_ns: int) -> list[bytes]:
-    lines = []
+def _lines(task: MemberTask, messages: list[ReceivedMessage], now_ns: int) -> Iterator[bytes]:
     for message in messages:
-        number = number_in(run, message.body)
-        if number is not None:
-            # What is tried again comes from another topic, whose offsets are others.
-            broker = (
-                message.broker_name if message.topic == topic else f"{message.broker_name}/{message.topic}"
-            )
-            place = Place(Queue(broker, message.queue_id), message.queue_offset)
-            lines.append(receipt_line(Receipt(number, place, now_ns, "")))
-    return lines
+        number = number_in(task.run, message.body)
+        if number is None:
+            continue
+        broker = message.broker_name
+        if message.queue.topic != task.topic:  # what is tried again lies in a queue with offsets of its own
+            broker += f"/{message.queue.topic}"
+        place = Place(Queue(broker, message.queue_id), message.queue_offset)
+        yield receipt_line(Receipt(number, place, now_ns, ""))
 
 
-def main(arguments: list[str]) -> None:
-    namesrv, topic, group, run, file, *more = arguments
-    asyncio.run(consume(namesrv, topic, group, run, Path(file), orderly="orderly" in more))
+def main(text: str) -> None:
+    end_with_parent()
+    asyncio.run(consume(msgspec.json.decode(text, type=MemberTask)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1])

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from skylark.admin.admin import Admin
 from skylark.client.pull_consumer import PullConsumer
 from skylark.errors import RocketMQError
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.client import ClientSettings
-from skylark.torture.checker import Verdict, check
+from skylark.torture import fates
+from skylark.torture.brokers import TOPIC, Pair, Surroundings
+from skylark.torture.checker import check
+from skylark.torture.child import Knob, Tail
 from skylark.torture.cluster import (
-    CLIENT_HOST,
     HOST,
     FakeClock,
     Process,
@@ -24,195 +28,202 @@ from skylark.torture.cluster import (
     find_faketime,
     free_ports,
     python_command,
-    skylark_command,
 )
-from skylark.torture.faults import FAULTS, Planned, Targets, inflict, plan
-from skylark.torture.history import History, Outcome, Place, Queue, number_in, read_receipts
-from skylark.torture.load import Senders
-from skylark.torture.proxy import Proxy
+from skylark.torture.faults import Targets
+from skylark.torture.history import QUIET_LINE, Commits, History, Outcome, Place, Queue, number_in
+from skylark.torture.member import MemberTask
+from skylark.torture.modes import MODES
+from skylark.torture.plan import Planned, inflict, plan
+from skylark.torture.report import Inflicted, Report, Wanted
+from skylark.torture.sender import NUMBERS_OF_A_SENDER, SenderTask
 
-TOPIC = "torture"
-CLOCK_FAULT = "jump-clock"
 QUEUES = 4
 PULL_MESSAGES = 32
-READ_TRIES = 20
+READ_TRIES = 60
 READ_PAUSE_S = 0.5
-DRAIN_IDLE_S = 45.0
+QUIET_TIMEOUT_S = 60.0
+DRAIN_IDLE_S = 60.0
 """Without a new message for so long, what is missing is taken for lost."""
+LINGER_S = 3.0
+"""Transactions: what comes after the last message that must come would be one that must not."""
 SAMPLE_S = 1.0
-# A tenth of the usual times, so that a run of minutes sees what else takes an hour.
-BROKER_SETTINGS = {
-    "flushConsumerOffsetInterval": 500,
-    "registerNameServerPeriod": 3000,
-    "clientScanInterval": 1000,
-    "rocketmq.broker.rebalance.lockMaxLiveTime": 6000,
-    "mappedFileSizeCommitLog": 16 << 20,
-    "mappedFileSizeConsumeQueue": 60_000,
-    "maxHashSlotNum": 50_000,
-    "maxIndexNum": 200_000,
-    "metricsPromExporterPort": 0,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """What is promised in a kind of run, and which faults it has to stand."""
-
-    flush: str = "async"
-    ordered: bool = False
-    delayed: bool = False
-    faults: tuple[str, ...] = tuple(FAULTS)
-
-
-MODES = {
-    "async": Mode(),
-    "sync": Mode(flush="sync"),
-    "orderly": Mode(ordered=True),
-    # Whether a delay is over is a question to the wall clock: one that jumps makes it end early.
-    "delay": Mode(delayed=True, faults=tuple(name for name in FAULTS if name != CLOCK_FAULT)),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a person asks for."""
-
-    directory: Path
-    mode: str = "async"
-    seconds: float = 60.0
-    seed: int = 0
-    brokers: int = 2
-    members: int = 3
-    senders: int = 8
-
-
-@dataclass(slots=True)
-class Report:
-    """What a run came to."""
-
-    wanted: Wanted
-    verdict: Verdict
-    faults: list[str] = field(default_factory=list)
-    elapsed_s: float = 0.0
-    drained_s: float = 0.0
 
 
 class Torture:
     """A run. `say` is told what happens, for a person to follow."""
 
     def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
+        """Raises OSError without free ports or a place to write."""
         self._wanted = wanted
         self._mode = MODES[wanted.mode]
         self._say = say
-        self._chance = random.Random(wanted.seed)  # noqa: S311 - a run must be repeatable
         self._history = History()
         self._run = f"r{wanted.seed}"
         self._group = f"G-{self._run}"
-        self._inflicted: list[str] = []
-        self._namesrv = f"{HOST}:{free_ports(HOST)}"
-        self._library = find_faketime()
+        self._inflicted: list[Inflicted] = []
+        self._loaded_at = 0.0
         wanted.directory.mkdir(parents=True, exist_ok=True)
-        self._clock = FakeClock(wanted.directory / "clock") if self._library is not None else None
+        self._namesrv = f"{HOST}:{free_ports(HOST)}"
+        self._quiet = Knob(wanted.directory / "quiet")
         self._targets = self._make_targets()
+        self._receipts = {member.name: self._tail(member.name) for member in self._targets.members}
+        self._sends = [self._tail(sender.name) for sender in self._targets.senders]
+        self._quiet_senders = 0
 
     @property
-    def fault_names(self) -> list[str]:
-        """The faults of the mode, as far as this machine can have them."""
-        return [name for name in self._mode.faults if name != CLOCK_FAULT or self._clock is not None]
+    def planned(self) -> list[Planned]:
+        """The faults of this run: its seed, mode and length decide them, and nothing else."""
+        return plan(self._wanted.seed, list(self._mode.faults), self._wanted.seconds)
 
     # --- The parts ---
 
     def _make_targets(self) -> Targets:
-        directory = self._wanted.directory
-        name_server_port = int(self._namesrv.rpartition(":")[2])
-        name_server = Process(
-            "name server",
-            skylark_command("namesrv", "--port", str(name_server_port)),
-            directory / "namesrv.log",
-            name_server_port,
+        wanted = self._wanted
+        library = find_faketime()
+        clock = FakeClock(wanted.directory / "clock") if library is not None else None
+        around = Surroundings(
+            directory=wanted.directory,
+            namesrv=self._namesrv,
+            flush=self._mode.flush,
+            environment=clock.environment(library) if clock is not None and library is not None else {},
+            chance=random.Random(wanted.seed),  # noqa: S311 - only delays
         )
-        ports = {f"broker-{letter}": free_ports(HOST, -2, 1) for letter in "abcdefgh"[: self._wanted.brokers]}
-        brokers = {name: self._broker(name, port) for name, port in ports.items()}
-        members = [self._member(number) for number in range(self._wanted.members)]
-        proxies = {name: Proxy((HOST, port), self._chance) for name, port in ports.items()}
-        return Targets(name_server, brokers, members, proxies, ports, self._clock)
+        letters = "abcdefgh"[: wanted.brokers or self._mode.brokers]
+        pairs = [Pair(f"broker-{letter}", around, with_slave=self._mode.with_slaves) for letter in letters]
+        slowness = [Knob(wanted.directory / f"member-{number}.slow") for number in range(wanted.members)]
+        return Targets(
+            name_server=self._name_server(),
+            pairs=pairs,
+            members=[self._member(number, knob) for number, knob in enumerate(slowness)],
+            senders=[self._sender(number, pairs) for number in range(wanted.senders)],
+            slowness_ms=slowness,
+            clock=clock,
+        )
 
-    def _broker(self, name: str, port: int) -> Process:
-        directory = self._wanted.directory
-        arguments = [
-            "broker", "--name", name, "--namesrv", self._namesrv, "--port", str(port), "--bind", HOST,
-            "--advertise", CLIENT_HOST, "--data", str(directory / name), "--flush", self._mode.flush,
-        ]  # fmt: skip
-        for key, value in BROKER_SETTINGS.items():
-            arguments += ["--set", f"{key}={value}"]
-        environment = None
-        if self._clock is not None and self._library is not None:
-            environment = self._clock.environment(self._library)
-        return Process(name, skylark_command(*arguments), directory / f"{name}.log", port, environment)
+    def _name_server(self) -> Process:
+        port = self._namesrv.rpartition(":")[2]
+        settings = {
+            "listenPort": port,
+            "bindAddress": HOST,
+            "kvConfigPath": str(self._wanted.directory / "kvConfig.json"),
+        }
+        return self._process(
+            "name server", "server", "namesrv", msgspec.json.encode(settings).decode(), port=int(port)
+        )
 
-    def _member(self, number: int) -> Process:
-        directory = self._wanted.directory
-        more = ["orderly"] if self._mode.ordered else []
-        command = python_command(
-            "skylark.torture.member", self._namesrv, TOPIC, self._group, self._run,
-            str(self._receipts_file(number)), *more,
-        )  # fmt: skip
-        return Process(f"member-{number}", command, directory / f"member-{number}.log")
+    def _member(self, number: int, slowness: Knob) -> Process:
+        name = f"member-{number}"
+        task = MemberTask(
+            namesrv=self._namesrv,
+            topic=TOPIC,
+            group=self._group,
+            run=self._run,
+            journal=str(self._journal(name)),
+            slowness=str(slowness.file),
+            orderly=self._mode.ordered,
+        )
+        return self._process(name, "member", msgspec.json.encode(task).decode())
 
-    def _receipts_file(self, number: int) -> Path:
-        return self._wanted.directory / f"receipts-{number}"
+    def _sender(self, number: int, pairs: list[Pair]) -> Process:
+        name = f"sender-{number}"
+        queues = [(pair.name, queue_id) for queue_id in range(QUEUES) for pair in pairs]
+        task = SenderTask(
+            index=number,
+            keys=self._wanted.keys,
+            run=self._run,
+            topic=TOPIC,
+            namesrv=self._namesrv,
+            journal=str(self._journal(name)),
+            quiet=str(self._quiet.file),
+            queues=queues if self._mode.ordered else [],
+            delayed=self._mode.delayed,
+            transactions=self._mode.transactions,
+        )
+        return self._process(name, "sender", msgspec.json.encode(task).decode())
+
+    def _process(self, name: str, module: str, *arguments: str, port: int | None = None) -> Process:
+        command = python_command(f"skylark.torture.{module}", *arguments)
+        return Process(name, command, self._wanted.directory / f"{name.replace(' ', '-')}.log", port)
+
+    def _journal(self, name: str) -> Path:
+        return self._wanted.directory / f"{name}.journal"
+
+    def _tail(self, name: str) -> Tail:
+        return Tail(self._journal(name))
 
     # --- The run ---
 
     async def run(self) -> Report:
         """Raises ProcessFailed if a server does not come up or back; OSError without free ports."""
         started = time.monotonic()
-        planned = plan(self._chance, self.fault_names, self._wanted.seconds)
+        planned = self.planned
         try:
             await self._start()
-            drained_s = await self._load(planned)
-            self._read_receipts()
+            await self._load(planned)
+            drained_s = await self._drain()
             await self._read_back()
         finally:
             await self._stop()
-        verdict = check(self._history, ordered=self._mode.ordered)
-        return Report(self._wanted, verdict, self._inflicted, time.monotonic() - started, drained_s)
+        verdict = check(self._history, ordered=self._mode.ordered, stored_once=self._mode.stored_once)
+        skipped = Counter(each.name for each in planned) - Counter(each.name for each in self._inflicted)
+        elapsed_s = time.monotonic() - started
+        return Report(
+            wanted=self._wanted, verdict=verdict, faults=self._inflicted, skipped=dict(skipped),
+            elapsed_s=elapsed_s, drained_s=drained_s,
+        )  # fmt: skip
 
     async def _start(self) -> None:
         targets = self._targets
         await targets.name_server.start()
-        await asyncio.gather(*(broker.start() for broker in targets.brokers.values()))
-        for name, proxy in targets.proxies.items():
-            await proxy.start(CLIENT_HOST, targets.broker_ports[name])
+        await asyncio.gather(*(pair.start() for pair in targets.pairs))
         await self._until(self._make_topic, "the topic to be made")
-        await asyncio.gather(*(member.start() for member in targets.members))
-        self._say(f"{len(targets.brokers)} brokers, {len(targets.members)} members, mode {self._wanted.mode}")
+        if self._mode.with_slaves:
+            await asyncio.gather(*(pair.in_sync() for pair in targets.pairs))
+        await asyncio.gather(*(process.start() for process in (*targets.members, *targets.senders)))
+        await self._until(self._first_messages, "the first messages")
+        self._say(
+            f"{self._wanted.mode}: {len(targets.nodes)} brokers, {len(targets.senders)} senders, "
+            f"{len(targets.members)} members"
+        )
 
     async def _make_topic(self) -> bool:
         async with Admin(namesrv=self._namesrv, client=_client("maker")) as admin:
             await admin.topics.create(TOPIC, queues=QUEUES)
-            return len(await admin.topics.queues(TOPIC)) == QUEUES * self._wanted.brokers
+            return len(await admin.topics.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
 
-    async def _load(self, planned: list[Planned]) -> float:
-        senders = Senders(
-            self._history, run=self._run, topic=TOPIC, namesrv=self._namesrv, count=self._wanted.senders,
-            chance=self._chance,
-        )  # fmt: skip
-        senders.delayed = self._mode.delayed
-        sending = asyncio.ensure_future(senders.run())
+    async def _first_messages(self) -> bool:
+        """All senders send, and something comes."""
+        self._read_journals()
+        senders = {send.number // NUMBERS_OF_A_SENDER for send in self._history.sends.values()}
+        return len(senders) == len(self._targets.senders) and bool(self._history.receipts)
+
+    async def _load(self, planned: list[Planned]) -> None:
+        """Faults while it is sent; then all is healed, and all senders are quiet."""
+        self._loaded_at = time.monotonic()
         sampling = asyncio.ensure_future(self._sample())
         try:
-            await inflict(self._targets, planned, self._chance, self._note_fault)
+            await inflict(self._targets, planned, self._note_fault)
+            self._quiet.turn(1)
+            await self._until_quiet()
         finally:
-            senders.stop()
-            await sending
             sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
         self._say(f"healed; {self._history.count(Outcome.OK)} messages acknowledged, draining")
-        return await self._drain()
 
-    def _note_fault(self, words: str) -> None:
-        self._inflicted.append(words)
-        self._say(words)
+    def _note_fault(self, name: str, words: str) -> None:
+        at_s = round(time.monotonic() - self._loaded_at, 1)
+        self._inflicted.append(Inflicted(at_s=at_s, name=name, words=words))
+        self._say(f"{at_s:6.1f} s  {words}")
+
+    async def _until_quiet(self) -> None:
+        deadline = time.monotonic() + QUIET_TIMEOUT_S
+        while True:
+            self._read_journals()
+            if self._quiet_senders >= len(self._targets.senders):
+                return
+            if time.monotonic() > deadline:
+                raise ProcessFailed("senders", "they do not come to an end", self._wanted.directory)
+            await asyncio.sleep(READ_PAUSE_S)
 
     async def _sample(self) -> None:
         """Look at what the group has committed; while servers are away there is nothing to see."""
@@ -223,39 +234,48 @@ class Torture:
                     committed = await admin.offsets.committed(self._group, TOPIC)
                 except RocketMQError:
                     continue
-                self._history.commits.append(
-                    {_queue(queue): offset for queue, offset in committed.items() if offset is not None}
-                )
+                offsets = {_queue(queue): at for queue, at in committed.items() if at is not None}
+                self._history.commits.append(Commits(time.monotonic_ns(), offsets))
 
     async def _drain(self) -> float:
-        """Wait until all that was acknowledged has been received, or nothing comes any more."""
+        """Wait until all that must arrive has arrived, or nothing comes any more."""
         started = progressed = time.monotonic()
         missing = -1
         while True:
-            self._read_receipts()
-            received = self._history.received_numbers()
-            sends = self._history.sends.values()
-            before, missing = (
-                missing,
-                sum(send.outcome is Outcome.OK and send.number not in received for send in sends),
-            )
+            self._read_journals()
+            before, missing = missing, len(self._history.missing())
             now = time.monotonic()
             if missing != before:
                 progressed = now
             if missing == 0 or now - progressed > DRAIN_IDLE_S:
-                return now - started
+                break
+            self._check_alive()
             await asyncio.sleep(READ_PAUSE_S)
+        if self._mode.transactions:
+            await asyncio.sleep(LINGER_S)
+            self._read_journals()
+        return now - started
 
-    def _read_receipts(self) -> None:
-        self._history.receipts = []
-        for number in range(self._wanted.members):
-            file = self._receipts_file(number)
-            if file.exists():
-                with file.open("rb") as lines:
-                    self._history.receipts += read_receipts(f"member-{number}", lines)
+    def _check_alive(self) -> None:
+        """Raise ProcessFailed if something ended that nobody has ended."""
+        targets = self._targets
+        brokers = [node.process for node in targets.nodes]
+        for process in (targets.name_server, *brokers, *targets.members, *targets.senders):
+            if not process.is_running:
+                raise ProcessFailed(process.name, "it ended by itself", process.log)
+
+    def _read_journals(self) -> None:
+        history = self._history
+        for tail in self._sends:
+            lines = tail.read()
+            self._quiet_senders += lines.count(QUIET_LINE.strip())
+            for send in history.take_sends(lines):
+                send.rolled_back = self._mode.transactions and not fates.is_committed(send.number)
+        for name, tail in self._receipts.items():
+            history.take_receipts(name, tail.read())
 
     async def _read_back(self) -> None:
-        """Read every queue from its beginning."""
+        """Read every queue from its beginning. Raises RocketMQError if that cannot be done."""
         async with PullConsumer(
             f"R-{self._run}", namesrv=self._namesrv, client=_client("reader")
         ) as consumer:
@@ -276,19 +296,21 @@ class Torture:
             for message in pulled.messages:
                 number = number_in(self._run, message.body)
                 if number is not None:
-                    self._history.stored[Place(_queue(queue), message.queue_offset)] = number
+                    self._history.stored.append((Place(_queue(queue), message.queue_offset), number))
             if queue_offset >= pulled.max_offset:
                 return
             queue_offset = pulled.next_offset
 
     async def _stop(self) -> None:
+        """End everything, whatever state it is in."""
         targets = self._targets
-        for member in targets.members:
-            await member.kill()
-        for proxy in targets.proxies.values():
-            await proxy.stop()
-        for process in (*targets.brokers.values(), targets.name_server):
+        for process in (*targets.members, *targets.senders):
             await process.kill()
+        for node in targets.nodes:
+            await node.close()
+        await targets.name_server.kill()
+        for knob in (self._quiet, *targets.slowness_ms):
+            knob.close()
 
     async def _until(self, step: Callable[[], Awaitable[bool]], what: str) -> None:
         for _ in range(READ_TRIES):

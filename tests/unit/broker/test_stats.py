@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.broker.stats import STEP_S, STEP_SLICE, BrokerStats, Counter
-from skylark.model.record import BatchElement
+from skylark.model.record import BatchColumns, BatchElement
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused
 from tests.support.store import message, opened
 
@@ -100,7 +100,7 @@ def test_a_batch_counts_its_messages_and_one_call() -> None:
     stats = BrokerStats()
     with opened() as store:
         elements = [BatchElement(0, b"x", b"") for _ in range(5)]
-        results = store.append_batch(message("A"), elements)
+        results = store.append_batch(message("A"), BatchColumns.of(elements))
         stats.count_puts(results)
         assert (stats.puts.count, stats.puts.calls) == (5, 1)
         assert stats.topic_puts["A"].size == store.appended_offset

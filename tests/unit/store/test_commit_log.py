@@ -10,7 +10,7 @@ import pytest
 
 from skylark.errors import DiskFull, OffsetOutOfRange
 from skylark.model.message import PutMessage, SystemFlag, encode_properties, pack_host
-from skylark.model.record import BatchElement, decode, has_valid_crc_property
+from skylark.model.record import BatchColumns, BatchElement, decode, has_valid_crc_property
 from skylark.store import commit_log
 from skylark.store.commit_log import CommitLog
 from skylark.store.mapped_file import file_name
@@ -41,7 +41,7 @@ class Bench:
         return placed(self.append(put, now_ms=now_ms)[0])
 
     def batch(self, head: PutMessage, *elements: BatchElement) -> list[PutResult]:
-        return list(self.log.append_batch(head, elements, self.queues, NOW_MS))
+        return list(self.log.append_batch(head, BatchColumns.of(elements), self.queues, NOW_MS))
 
     def refused(self, put: PutMessage) -> Refused:
         (result,) = self.append(put)
@@ -205,7 +205,10 @@ def test_a_batch_that_just_fits_stays_in_the_file(bench: Bench) -> None:
 
 def test_a_run_of_a_batch_reads_like_a_list(bench: Bench) -> None:
     run = bench.log.append_batch(
-        message(tags="TagA"), [element(b"x"), element(b"y"), element(b"z")], bench.queues, NOW_MS
+        message(tags="TagA"),
+        BatchColumns.of([element(b"x"), element(b"y"), element(b"z")]),
+        bench.queues,
+        NOW_MS,
     )
     assert len(run) == 3
     assert [each.queue_offset for each in map(placed, run)] == [0, 1, 2]
@@ -213,7 +216,7 @@ def test_a_run_of_a_batch_reads_like_a_list(bench: Bench) -> None:
     assert [placed(each).queue_offset for each in run[1:]] == [1, 2]
     assert placed(run[0]).tags_code == 2598919
     assert isinstance(run, Run)
-    assert run.physical_offsets() == [placed(each).physical_offset for each in run]
+    assert run.physical_offsets == [placed(each).physical_offset for each in run]
     with pytest.raises(IndexError):
         run[3]
 

@@ -21,7 +21,7 @@ from skylark.model.message import encode_properties
 from skylark.model.record import Scan
 from skylark.store.disk import DiskFile, Part, RealDisk
 from skylark.store.index import OFFSET_MAX, Index, IndexQueryResult, IndexReader, file_name
-from skylark.store.index_file import HEADER, ITEM, Geometry, IndexFile, IndexHeader
+from skylark.store.index_file import HEADER, ITEM, Geometry, IndexFile, IndexHeader, Rows
 
 FOREVER = (0, 1 << 62)
 BEGIN_MS = 1_700_000_000_123
@@ -656,9 +656,9 @@ def test_what_is_built_and_asked_in_the_middle_of_a_flush(tmp_path: Path) -> Non
 def test_a_query_goes_on_with_what_it_began_with(tmp_path: Path) -> None:
     geometry, lock = Geometry(10, 100), threading.Lock()
     file = IndexFile.new(tmp_path / "index" / "1", geometry, IndexHeader())
-    rows = [(7, physical_offset, BEGIN_MS) for physical_offset in range(12)]
+    rows = Rows([7] * 12, list(range(12)), [BEGIN_MS] * 12)
     assert file.put(rows, 0) == 1
-    assert file.put(rows[:6], 1) == 6
+    assert file.put(Rows(*(column[:6] for column in rows)), 1) == 6
     chain = file.chain(7)
     file.flush(RealDisk(), lock)
     assert file.put(rows, 6) == 12

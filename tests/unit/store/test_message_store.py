@@ -21,7 +21,7 @@ import pytest
 from skylark.clock import SystemClock
 from skylark.errors import OffsetOutOfRange, StoreClosed, StoreFailed, StoreLocked
 from skylark.model.message import PutMessage
-from skylark.model.record import BatchElement
+from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store import message_store
 from skylark.store.disk import RealDisk
@@ -91,7 +91,7 @@ def test_what_is_put_can_be_read(disk: SimulatedDisk) -> None:
 )
 def test_batches_that_are_refused(head: PutMessage, elements: list[BatchElement], reason: str) -> None:
     with opened() as store:
-        (result,) = store.append_batch(head, elements)
+        (result,) = store.append_batch(head, BatchColumns.of(elements))
         assert isinstance(result, Refused)
         assert result.status is PutStatus.MESSAGE_ILLEGAL
         assert reason in result.reason
@@ -101,7 +101,8 @@ def test_batches_that_are_refused(head: PutMessage, elements: list[BatchElement]
 def test_a_batch_with_level_0_is_not_delayed() -> None:
     with opened() as store:
         assert (
-            store.append_batch(message(delay="0"), [BatchElement(0, b"", b"")])[0].status is PutStatus.PUT_OK
+            store.append_batch(message(delay="0"), BatchColumns.of([BatchElement(0, b"", b"")]))[0].status
+            is PutStatus.PUT_OK
         )
 
 

@@ -12,7 +12,7 @@ from skylark.clock import SystemClock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import PutMessage
 from skylark.model.record import decode, offset_message_id
-from skylark.store import reading
+from skylark.store import hot_chunks, reading
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import LOOPBACK_HOST, MessageStore
@@ -515,14 +515,14 @@ def test_what_is_known_to_be_hot_is_not_asked_again_for_a_while(monkeypatch: pyt
         for _ in range(3):
             assert len(store.get("T", 0, 0, 32, may_block=False).records) == 5
         assert asked == [(0, store.appended_offset)]
-        clock.advance(int(reading.RESIDENT_FOR_S * 1000))
+        clock.advance(int(hot_chunks.RESIDENT_FOR_S * 1000))
         assert len(store.get("T", 0, 0, 32, may_block=False).records) == 5
         assert len(asked) == 2, "the kernel may have needed the memory since"
 
 
 def test_every_part_of_a_large_record_must_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "RESIDENT_CHUNK_BYTES", 1000)
-    monkeypatch.setattr(reading, "RESIDENT_CHUNKS_MAX", 3)
+    monkeypatch.setattr(hot_chunks, "RESIDENT_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(hot_chunks, "RESIDENT_CHUNKS_MAX", 3)
     disk = simulated_disk()
     settings = small_settings(message_bytes_max=4096)
     with opened(settings, disk) as store:

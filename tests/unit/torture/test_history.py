@@ -1,4 +1,4 @@
-"""Bodies and receipts come back as they were written."""
+"""Bodies and journals come back as they were written."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.torture.history import (
+    QUIET_LINE,
     History,
+    Outcome,
     Place,
     Queue,
     Receipt,
+    Send,
+    attempt_line,
     body_of,
     number_in,
-    read_receipts,
+    outcome_line,
     receipt_line,
 )
 
 
 def test_a_body_tells_its_number_to_its_own_run() -> None:
-    history = History()
-    history.attempt("k0", 0)
-    send = history.attempt("k1", 7)
-    body = body_of("r5", send)
+    body = body_of("r5", Send(1, "k1", 7))
     assert number_in("r5", body) == 1
     assert number_in("r6", body) is None
 
@@ -32,21 +33,53 @@ def test_other_bodies_have_no_number(body: bytes) -> None:
     assert number_in("r5", body) is None
 
 
-receipts = st.builds(
-    lambda number, queue_id, queue_offset, at: Receipt(
-        number, Place(Queue("broker-a", queue_id), queue_offset), at, "m"
-    ),
-    st.integers(0, 1 << 40),
+numbers = st.integers(0, 1 << 40)
+places = st.builds(
+    lambda queue_id, queue_offset: Place(Queue("broker-a", queue_id), queue_offset),
     st.integers(0, 99),
-    st.integers(0, 1 << 40),
-    st.integers(0, 1 << 62),
+    numbers,
+)
+receipts = st.builds(Receipt, numbers, places, st.integers(0, 1 << 62), st.just("m"))
+sends = st.builds(
+    Send,
+    numbers,
+    st.sampled_from(["s0-k0", "s1-k1"]),
+    numbers,
+    st.sampled_from(Outcome),
+    st.none() | places,
+    not_before_ns=st.integers(0, 1 << 62),
 )
 
 
 @given(st.lists(receipts, max_size=20), st.integers(0, 10))
 def test_receipts_survive_a_kill_in_the_middle_of_a_line(written: list[Receipt], cut: int) -> None:
     data = b"".join(map(receipt_line, written))
-    assert read_receipts("m", data.splitlines(keepends=True)) == written
-    if written and cut:
-        shorter = data[:-cut]
-        assert read_receipts("m", shorter.splitlines(keepends=True)) == written[:-1]
+    history = History()
+    history.take_receipts("m", data.splitlines())
+    assert history.receipts == written
+    if written and cut > 1:
+        # The process that comes after a kill ends the line that was cut off, and goes on.
+        continued = data[:-cut] + b"\n" + receipt_line(written[0])
+        history = History()
+        history.take_receipts("m", continued.splitlines())
+        assert history.receipts == [*written[:-1], written[0]]
+
+
+@given(st.lists(sends, max_size=20, unique_by=lambda send: send.number))
+def test_sends_come_back_as_far_as_they_are_known(written: list[Send]) -> None:
+    lines = [attempt_line(send) for send in written] + [outcome_line(send) for send in written] + [QUIET_LINE]
+    history = History()
+    new = history.take_sends(b"".join(lines).splitlines())
+    for send in written:
+        if send.outcome is not Outcome.OK:
+            send.place = None
+    assert new == written == list(history.sends.values())
+
+
+@pytest.mark.parametrize("cut", range(1, 7))
+def test_an_outcome_that_was_cut_off_is_unknown(cut: int) -> None:
+    send = Send(3, "k", 3, Outcome.OK)
+    history = History()
+    history.take_sends([attempt_line(send).strip(), outcome_line(send).strip()[:-cut]])
+    assert history.sends[3].outcome is Outcome.UNKNOWN
+    assert not history.missing()

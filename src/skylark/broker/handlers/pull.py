@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from skylark.broker.filters import Subscription
+from skylark.broker.handlers.pull_plans import PullPlans
 from skylark.broker.long_polling import HeldPull
 from skylark.broker.refusals import FAQ, SLAVE_REMARK, system_busy
 from skylark.broker.state import BrokerState
@@ -46,6 +47,7 @@ class PullPath:
 
     def __init__(self, broker: BrokerState) -> None:
         self._broker = broker
+        self._plans = PullPlans(broker)
         self._cold = 0  # pulls that wait for a read from disk
 
     def pull(self, peer: Peer, commands: list[Pull]) -> None:
@@ -68,6 +70,8 @@ class PullPath:
             peer.reply(error_reply(command, error))
 
     def _pull(self, peer: Peer, command: Pull, *, may_hold: bool) -> None:
+        if self._plans.answer(peer, command, commits=may_hold):
+            return
         broker, request = self._broker, command.request
         if broker.role.is_slave and not broker.live.current.slave_read:
             raise system_busy(SLAVE_REMARK)
@@ -96,6 +100,8 @@ class PullPath:
             broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold))
         else:
             self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
+            if result.status is GetStatus.FOUND:
+                self._plans.make(command, subscription, group, topic)
 
     async def _pull_cold(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -31,7 +32,7 @@ from skylark.model.message import (
     find_unique_key,
     property_finder,
 )
-from skylark.model.record import split_batch
+from skylark.model.record import split_columns
 from skylark.protocol.bodies import TopicConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import TypedCommand
@@ -95,7 +96,8 @@ class SendPath:
             "CLUSTER": settings.cluster,
         }
         self._added = encode_properties(added)
-        self._message_id = broker.store_host.hex().upper().encode() + b"%016X"
+        self._host_id = broker.store_host.hex().upper()
+        self._message_id = self._host_id.encode() + b"%016X"
         self._stored = broker.send_replies.stored
         self._refused = broker.send_replies.refused
         self._waiting = 0  # sends that are stored and not yet answered
@@ -355,8 +357,8 @@ class SendPath:
             return
         try:
             envelope = self._envelope(peer, command, now_ms)
-            elements = split_batch(command.body)
-            if b"\0" in b"".join([element.properties for element in elements]):
+            batch = split_columns(command.body)
+            if b"\0" in b"".join(batch.properties):
                 raise illegal(ZERO_REMARK)
         except BrokerError as error:
             self._refuse(peer, command, error)
@@ -364,7 +366,7 @@ class SendPath:
         except ValueError as error:
             self._refuse(peer, command, illegal(str(error)))
             return
-        results = self._broker.store.append_batch(envelope, elements)
+        results = self._broker.store.append_batch(envelope, batch)
         self._answer_batch(peer, command, envelope, results)
 
     def _envelope(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
@@ -379,6 +381,11 @@ class SendPath:
             raise BrokerError.for_code(*refusal_reply(PutStatus.MESSAGE_ILLEGAL, "", bytes_max))
         return message
 
+    def _batch_ids(self, physical_offsets: list[int]) -> bytes:
+        """The ids of a batch's messages, joined by commas."""
+        offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
+        return (self._host_id + offsets.replace(",", "," + self._host_id)).encode()
+
     def _answer_batch(
         self, peer: Peer, command: TypedCommand[Send], envelope: PutMessage, results: Sequence[PutResult]
     ) -> None:
@@ -386,13 +393,13 @@ class SendPath:
         broker.stats.count_puts(results)
         if command.is_oneway:
             return
-        first = results[0]
-        if isinstance(first, Refused):
+        if not isinstance(results, Run):
+            (first,) = results
+            assert isinstance(first, Refused)
             code, remark = refusal_reply(first.status, first.reason, broker.store.log.message_bytes_max)
             peer.write(self._refused(command.opaque, code, remark))
             return
-        assert isinstance(results, Run)
-        ids = b",".join([self._message_id % offset for offset in results.physical_offsets()])
+        queue_offset, ids = results.first_offset, self._batch_ids(results.physical_offsets)
 
         def answer(status: PutStatus) -> None:
             self._waiting -= 1
@@ -401,7 +408,7 @@ class SendPath:
                     command.opaque,
                     ids,
                     envelope.queue_id,
-                    first.queue_offset,
+                    queue_offset,
                     transaction_id=find_unique_key(envelope.properties),
                     code=WAITING_STATUSES[status],
                 )

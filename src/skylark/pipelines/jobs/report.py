@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from pyspark.sql import functions as F
 
 from skylark.errors import RocketMQError
+from skylark.page import Chart, Report, Section
 from skylark.pipelines.jobs.places import Input
 from skylark.pipelines.ranges import plan
 from skylark.pipelines.wire import Cluster, cluster
@@ -22,34 +22,6 @@ TOP_KEYS = 20
 ROWS_MAX = 1000
 """Of any one table: a report is for people."""
 LATENCY_QUANTILES = (0.5, 0.9, 0.99)
-
-
-class Chart(msgspec.Struct, frozen=True):
-    """Which columns of a table are drawn: bars of one, or a line of it for each value of another."""
-
-    label: str
-    value: str
-    series: str | None = None
-    unit: str = ""
-
-
-class Section(msgspec.Struct, frozen=True):
-    """One table of a report."""
-
-    name: str
-    title: str
-    columns: list[str]
-    rows: list[list[Any]]
-    chart: Chart | None = None
-    note: str = ""
-
-
-class Report(msgspec.Struct, frozen=True):
-    """A whole report."""
-
-    title: str
-    made_at: str
-    sections: list[Section]
 
 
 # --- Over messages. Pure ---

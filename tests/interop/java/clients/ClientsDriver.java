@@ -16,6 +16,7 @@ import java.util.concurrent.TimeUnit;
  * ClientsDriver delivery NAMESRV NAME [SCENARIO...]  SQL92, transactions, timed messages, request and reply
  * ClientsDriver resume NAMESRV NAME  goes on where "all" with the same NAME stopped; waits for a broker restart
  * ClientsDriver live   NAMESRV NAME  a producer and a consumer that stay until they are killed
+ * ClientsDriver traced NAMESRV NAME  a producer and consumers that trace; prints "TRACED message-id"
  * ClientsDriver ask    NAMESRV NAME  requests that another client replies to
  * ClientsDriver answer NAMESRV NAME  replies to the requests of another client until it is killed
  * </pre>
@@ -69,6 +70,9 @@ public class ClientsDriver {
                 return scenarios;
             case "ask":
                 scenarios.put("ask", new Requests(session)::ask);
+                return scenarios;
+            case "traced":
+                scenarios.put("traced", new Traced(session)::run);
                 return scenarios;
             case "resume":
                 scenarios.put("resume", new Resuming(session)::afterRestart);

@@ -74,7 +74,10 @@ final class Session {
 
     /** A push consumer that reads from the beginning, not started. */
     DefaultMQPushConsumer push(String what) {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(named(what));
+        return configured(new DefaultMQPushConsumer(named(what)));
+    }
+
+    DefaultMQPushConsumer configured(DefaultMQPushConsumer consumer) {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("push" + instances.incrementAndGet());
         // A client leaves out a heartbeat while it sends another, and the broker waits for what that would have told:

@@ -255,7 +255,7 @@ async def test_sf_124_at_most_32_messages_or_256_kib_from_memory() -> None:
         assert await count("Small", -(1 << 31)) == 1
         assert await count("Large", 32) == 4
         # What is further back than the share of memory is read from disk, and less of it at a time.
-        plain.broker.store.reader._memory_bytes = 0
+        plain.broker.store.reader.hot.memory_bytes = 0
         assert await count("Small", 32) == 8
         assert await count("Large", 32) == 1
 
@@ -298,7 +298,7 @@ async def test_the_slave_is_suggested_to_who_is_far_behind(slave_read: bool, exp
     rig = PullRig(slave_read=slave_read)
     try:
         put_all(rig, 3)
-        rig.broker.store.reader._memory_bytes = 0
+        rig.broker.store.reader.hot.memory_bytes = 0
         assert (await rig.answer(0, max_msg_nums=1)).fields["suggestWhichBrokerId"] == expected
     finally:
         rig.close()

@@ -1,0 +1,555 @@
+/* A thin pipelined client: keeps frames in flight on one connection, checks and times the answers.
+
+     load run HOST PORT FRAMES IN_FLIGHT RATE WARM_UP_S SECONDS FRAMES_MAX
+     load answer SECONDS        prints its port and answers one connection with "stored", no more
+
+   FRAMES is a file of whole frames, sent in turn. Eight bytes in them are places to fill: "@OPAQUE@" the
+   opaque, "@NUMBER@" a number that never comes again in hexadecimal, "@OFFSET@" a queue offset. Frames with
+   the last are pulls: each is one queue's, sent again from where its answer ended, from 0 after the end of
+   the queue; one is in flight per queue. Frames whose header says "flag":2 get no answer. "@DUE_NS@" becomes
+   eight bytes: when the frame was due, in nanoseconds of the monotonic clock.
+
+   With a RATE of frames a second (open loop), frame k is due at k / RATE and timed from then, however late
+   it is sent. With 0 (closed loop) a frame is sent as soon as an answer makes room for it.
+
+   Prints "begin" when the warm-up is over, "tick SECONDS ANSWERS" once a second, "end" when no more is sent,
+   and, when all is answered (or 15 s later), one line of JSON. `thin_python.py` is the same in Python, for
+   machines without a compiler. */
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MARKER_BYTES = 8,
+    NUMBER_BYTES_MAX = 20,
+    WAY_OUT_BYTES_MAX = 1 << 18, /* of frames that nobody answers: more would only wait here */
+    RING = 1 << 16, /* opaques in use lie closer together than this, whatever the order of the answers */
+    BUFFER_BYTES = 16 << 20,
+    TURN_MS = 100,
+    DRAIN_S = 15,
+    RECORD_QUEUE_OFFSET = 20,
+};
+
+enum slot { OPAQUE, NUMBER, OFFSET, DUE };
+static const char *const MARKERS[] = {"@OPAQUE@", "@NUMBER@", "@OFFSET@", "@DUE_NS@"};
+
+struct template {
+    const char *frame;
+    size_t bytes;
+    int slots;
+    struct { enum slot kind; size_t at; } *slot;
+    long long queue_offset; /* of the next pull */
+};
+
+struct sent {
+    int opaque; /* 0 when nothing waits here */
+    int template;
+    uint64_t at_ns;
+};
+
+static struct template *templates;
+static int template_count;
+static bool pulling, oneway;
+static int *idle, idle_count; /* queues without a pull in flight */
+static struct sent ring[RING];
+static int last_opaque, in_flight;
+static uint32_t last_number;
+static char *in, *out;
+static size_t in_bytes, out_from, out_to;
+static uint64_t began, ended; /* of the window; 0: not yet */
+static long long sent_count, acknowledged, refused, unexpected, unsent, measured, measured_records, refusal_code;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "load: %s%s%s\n", what, errno ? ": " : "", errno ? strerror(errno) : "");
+    exit(1);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static double cpu_us(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e6 + used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+}
+
+static uint32_t read_u32(const char *from)
+{
+    uint32_t value;
+    memcpy(&value, from, 4);
+    return ntohl(value);
+}
+
+static void write_u32(char *to, uint32_t value)
+{
+    value = htonl(value);
+    memcpy(to, &value, 4);
+}
+
+static bool is_measuring(void)
+{
+    return began && !ended;
+}
+
+/* --- Latencies: 1,024 bins for every doubling, the same as an HdrHistogram of three digits --- */
+
+static uint64_t bins[1024 * 56];
+
+static void count_latency(uint64_t ns)
+{
+    int shift = ns < 1024 ? 0 : 63 - __builtin_clzll(ns) - 10;
+    bins[shift * 1024 + (ns >> shift)]++;
+}
+
+static void print_bins(void)
+{
+    const char *between = "";
+    for (size_t bin = 0; bin < sizeof bins / sizeof *bins; bin++)
+        if (bins[bin]) {
+            int shift = bin < 2048 ? 0 : (int)(bin / 1024) - 1;
+            uint64_t lowest = (uint64_t)(bin - shift * 1024ull) << shift;
+            printf("%s[%llu, %llu]", between, (unsigned long long)(lowest + (1ull << shift) / 2),
+                   (unsigned long long)bins[bin]);
+            between = ", ";
+        }
+}
+
+/* --- Frames out --- */
+
+static char *read_file(const char *path, size_t *length)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END))
+        die("cannot read the frames");
+    long bytes = ftell(file);
+    char *data = malloc(bytes);
+    rewind(file);
+    *length = fread(data, 1, bytes, file);
+    fclose(file);
+    return data;
+}
+
+/* Where the template's places are. */
+static void find_slots(struct template *t)
+{
+    const char *at = t->frame, *end = t->frame + t->bytes;
+    while ((at = memchr(at, '@', end - at))) {
+        int kind = DUE;
+        while (kind >= 0 && (end - at < MARKER_BYTES || memcmp(at, MARKERS[kind], MARKER_BYTES)))
+            kind--;
+        if (kind < 0) {
+            at++;
+            continue;
+        }
+        t->slot = realloc(t->slot, (t->slots + 1) * sizeof *t->slot);
+        t->slot[t->slots].kind = kind;
+        t->slot[t->slots++].at = at - t->frame;
+        pulling |= kind == OFFSET;
+        at += MARKER_BYTES;
+    }
+}
+
+static void read_templates(const char *path)
+{
+    size_t length;
+    char *data = read_file(path, &length);
+    for (size_t from = 0; from + 8 <= length;) {
+        templates = realloc(templates, (template_count + 1) * sizeof *templates);
+        struct template *t = &templates[template_count++];
+        *t = (struct template){.frame = data + from, .bytes = 4 + read_u32(data + from)};
+        from += t->bytes;
+        if (from > length)
+            die("the last frame is cut short");
+        find_slots(t);
+        oneway |= memmem(t->frame + 8, read_u32(t->frame + 4), "\"flag\":2,", 9) != NULL;
+    }
+    if (!template_count)
+        die("there are no frames");
+    idle = malloc(template_count * sizeof *idle);
+    for (idle_count = 0; idle_count < template_count; idle_count++)
+        idle[idle_count] = idle_count;
+}
+
+static size_t write_decimal(char *to, long long value)
+{
+    char digits[20];
+    size_t count = 0;
+    do
+        digits[count++] = '0' + value % 10;
+    while (value /= 10);
+    for (size_t i = 0; i < count; i++)
+        to[i] = digits[count - 1 - i];
+    return count;
+}
+
+static size_t write_hexadecimal(char *to, uint32_t value)
+{
+    for (int i = MARKER_BYTES - 1; i >= 0; i--, value >>= 4)
+        to[i] = "0123456789ABCDEF"[value & 15];
+    return MARKER_BYTES;
+}
+
+static size_t write_u64(char *to, uint64_t value)
+{
+    write_u32(to, value >> 32);
+    write_u32(to + 4, (uint32_t)value);
+    return 8;
+}
+
+static void put_frame(struct template *t, int opaque, uint64_t due)
+{
+    char *start = out + out_to, *to = start;
+    size_t copied = 0;
+    for (int i = 0; i < t->slots; i++) {
+        size_t at = t->slot[i].at;
+        memcpy(to, t->frame + copied, at - copied);
+        to += at - copied;
+        to += t->slot[i].kind == NUMBER   ? write_hexadecimal(to, ++last_number)
+              : t->slot[i].kind == OPAQUE ? write_decimal(to, opaque)
+              : t->slot[i].kind == DUE    ? write_u64(to, due)
+                                          : write_decimal(to, t->queue_offset);
+        copied = at + MARKER_BYTES;
+    }
+    memcpy(to, t->frame + copied, t->bytes - copied);
+    to += t->bytes - copied;
+    /* What changes its length stands in the header. */
+    size_t bytes = to - start;
+    write_u32(start, (uint32_t)(bytes - 4));
+    write_u32(start + 4, read_u32(t->frame + 4) + (uint32_t)(bytes - t->bytes));
+    out_to += bytes;
+}
+
+static void send_next(uint64_t due)
+{
+    do
+        last_opaque = last_opaque == INT32_MAX ? 1 : last_opaque + 1;
+    while (ring[last_opaque % RING].opaque);
+    int template = pulling ? idle[--idle_count] : (int)(sent_count % template_count);
+    put_frame(&templates[template], last_opaque, due);
+    sent_count++;
+    if (oneway) {
+        acknowledged++;
+        measured += is_measuring();
+        return;
+    }
+    ring[last_opaque % RING] = (struct sent){last_opaque, template, due};
+    in_flight++;
+}
+
+/* --- Answers in --- */
+
+/* The number behind a key, in quotes or not; -1 if the key is not there. */
+static long long number_of(const char *header, size_t length, const char *key)
+{
+    const char *at = memmem(header, length, key, strlen(key));
+    return at ? strtoll(at + strlen(key) + (at[strlen(key)] == '"'), NULL, 10) : -1;
+}
+
+static int opaque_of(const char *header, size_t length)
+{
+    static const char KEY[] = "\"opaque\":";
+    static size_t from_end = 1; /* where it was in the last answer */
+    if (from_end > length || memcmp(header + length - from_end, KEY, sizeof KEY - 1)) {
+        const char *at = memmem(header, length, KEY, sizeof KEY - 1);
+        if (!at)
+            return -1;
+        from_end = header + length - at;
+    }
+    return atoi(header + length - from_end + sizeof KEY - 1);
+}
+
+static int code_of(const char *header, size_t length)
+{
+    static const char SUCCESS[] = "{\"code\":0,";
+    if (length > sizeof SUCCESS && !memcmp(header, SUCCESS, sizeof SUCCESS - 1))
+        return 0;
+    return (int)number_of(header, length, "\"code\":");
+}
+
+/* Walk the records: they must be the queue's next ones, without a gap. */
+static bool take_records(struct template *t, const char *header, size_t header_bytes, const char *body, size_t bytes)
+{
+    long long next = number_of(header, header_bytes, "\"nextBeginOffset\":");
+    long long end = number_of(header, header_bytes, "\"maxOffset\":");
+    long long expected = t->queue_offset;
+    for (size_t at = 0; at < bytes;) {
+        if (bytes - at < RECORD_QUEUE_OFFSET + 8)
+            return false;
+        uint32_t record_bytes = read_u32(body + at);
+        const char *place = body + at + RECORD_QUEUE_OFFSET;
+        long long queue_offset = (long long)read_u32(place) << 32 | read_u32(place + 4);
+        if (queue_offset != expected || record_bytes > bytes - at || record_bytes < RECORD_QUEUE_OFFSET + 8)
+            return false;
+        expected++;
+        at += record_bytes;
+    }
+    if (expected != next || expected == t->queue_offset || next > end)
+        return false;
+    if (is_measuring())
+        measured_records += expected - t->queue_offset;
+    t->queue_offset = next == end ? 0 : next;
+    return true;
+}
+
+static void take_answer(const char *frame, size_t bytes, uint64_t now)
+{
+    size_t header_bytes = read_u32(frame + 4);
+    if (header_bytes + 8 > bytes) {
+        errno = 0;
+        die("an answer whose header is not JSON, or longer than it");
+    }
+    const char *header = frame + 8;
+    int opaque = opaque_of(header, header_bytes);
+    struct sent *question = &ring[opaque > 0 ? opaque % RING : 0];
+    if (opaque <= 0 || question->opaque != opaque) {
+        unexpected++;
+        return;
+    }
+    int code = code_of(header, header_bytes);
+    struct template *t = &templates[question->template];
+    question->opaque = 0;
+    in_flight--;
+    if (pulling)
+        idle[idle_count++] = question->template;
+    if (code) {
+        refused++;
+        refusal_code = code;
+        return;
+    }
+    if (pulling && !take_records(t, header, header_bytes, header + header_bytes, bytes - 8 - header_bytes)) {
+        unexpected++;
+        return;
+    }
+    acknowledged++;
+    measured += is_measuring();
+    /* What was due within the window counts, also if the answer came after it: else a broker that
+       stalls at the end would look fast. */
+    if (began && question->at_ns >= began)
+        count_latency(now > question->at_ns ? now - question->at_ns : 0);
+}
+
+static void receive(int connection)
+{
+    ssize_t count = recv(connection, in + in_bytes, BUFFER_BYTES - in_bytes, 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (count <= 0) {
+        errno = count ? errno : 0;
+        die("the connection was lost");
+    }
+    in_bytes += count;
+    uint64_t now = now_ns();
+    size_t at = 0;
+    while (in_bytes - at >= 8) {
+        size_t bytes = 4 + (size_t)read_u32(in + at);
+        if (bytes > BUFFER_BYTES || bytes < 8) {
+            errno = 0;
+            die("an answer of impossible length");
+        }
+        if (in_bytes - at < bytes)
+            break;
+        take_answer(in + at, bytes, now);
+        at += bytes;
+    }
+    in_bytes -= at;
+    memmove(in, in + at, in_bytes);
+}
+
+static void transmit(int connection)
+{
+    while (out_from < out_to) {
+        ssize_t count = send(connection, out + out_from, out_to - out_from, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (count < 0 && errno == EAGAIN)
+            return;
+        if (count < 0)
+            die("the connection was lost");
+        out_from += count;
+    }
+    out_from = out_to = 0;
+}
+
+/* Until there is something to read, room to write, or `until` has come (0: only a turn). */
+static void wait_for_answers(int connection, uint64_t until)
+{
+    if (out_from < out_to || until) {
+        uint64_t now = now_ns(), turn = TURN_MS * 1000000ull;
+        uint64_t left = !until ? turn : until <= now ? 0 : until - now < turn ? until - now : turn;
+        struct timespec time = {left / 1000000000u, left % 1000000000u};
+        struct pollfd ready = {connection, POLLIN | (out_from < out_to ? POLLOUT : 0), 0};
+        ppoll(&ready, 1, &time, NULL);
+        if (!(ready.revents & ~POLLOUT))
+            return;
+    }
+    receive(connection);
+}
+
+static int connect_to(const char *host, const char *port)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    if (getaddrinfo(host, port, &hints, &found))
+        die("unknown host");
+    int connection = socket(found->ai_family, SOCK_STREAM, 0), on = 1;
+    if (connect(connection, found->ai_addr, found->ai_addrlen))
+        die("cannot connect");
+    struct timeval turn = {0, TURN_MS * 1000};
+    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &turn, sizeof turn);
+    freeaddrinfo(found);
+    return connection;
+}
+
+static void say(const char *word)
+{
+    puts(word);
+    fflush(stdout);
+}
+
+static size_t find_frame_bytes_max(void)
+{
+    size_t most = 0;
+    for (int i = 0; i < template_count; i++) {
+        size_t bytes = templates[i].bytes + templates[i].slots * NUMBER_BYTES_MAX;
+        most = bytes > most ? bytes : most;
+    }
+    if (most > BUFFER_BYTES) {
+        errno = 0;
+        die("a frame is larger than 16 MiB");
+    }
+    return most;
+}
+
+static void print_result(double cpu)
+{
+    printf("{\"seconds\": %.6f, \"sent\": %lld, \"acknowledged\": %lld, \"refused\": %lld, \"refusal_code\": %lld, "
+           "\"unexpected\": %lld, \"unsent\": %lld, \"answers\": %lld, \"records\": %lld, \"client_cpu_us\": %.0f, "
+           "\"bins\": [",
+           began ? (ended - began) / 1e9 : 0.0, sent_count, acknowledged, refused, refusal_code, unexpected, unsent,
+           measured, measured_records, cpu);
+    print_bins();
+    puts("]}");
+}
+
+/* When frame number `count` is due; 0 if whenever there is room for it. */
+static uint64_t due_at(uint64_t start, double rate, long long count)
+{
+    return rate > 0 ? start + (uint64_t)(count * 1e9 / rate) : 0;
+}
+
+static void run(char **arguments)
+{
+    prctl(PR_SET_TIMERSLACK, 1000); /* 1 µs instead of 50: when frames are due matters */
+    read_templates(arguments[2]);
+    int connection = connect_to(arguments[0], arguments[1]);
+    int window = pulling ? template_count : atoi(arguments[3]);
+    double rate = atof(arguments[4]), cpu = 0;
+    uint64_t start = now_ns(), begin = start + (uint64_t)(atof(arguments[5]) * 1e9);
+    uint64_t length = (uint64_t)(atof(arguments[6]) * 1e9), tick = 0;
+    long long frames_max = atoll(arguments[7]);
+    size_t frame_bytes_max = find_frame_bytes_max();
+    for (;;) {
+        uint64_t now = now_ns();
+        if (!began && !ended && now >= begin) {
+            began = now;
+            tick = now + 1000000000u;
+            cpu = cpu_us();
+            say("begin");
+        }
+        if (!ended && ((began && now >= began + length) || (frames_max && sent_count >= frames_max))) {
+            ended = now;
+            cpu = cpu_us() - cpu;
+            while (!frames_max && rate > 0 && due_at(start, rate, sent_count + unsent) < ended)
+                unsent++;
+            say("end");
+        }
+        if (is_measuring() && now >= tick) {
+            printf("tick %.3f %lld\n", (now - began) / 1e9, pulling ? measured_records : measured);
+            fflush(stdout);
+            tick += 1000000000u;
+        }
+        size_t room = oneway && frame_bytes_max < WAY_OUT_BYTES_MAX ? WAY_OUT_BYTES_MAX : BUFFER_BYTES;
+        while (!ended && in_flight < window && out_to + frame_bytes_max <= room &&
+               !(frames_max && sent_count >= frames_max) && due_at(start, rate, sent_count) <= now)
+            send_next(rate > 0 ? due_at(start, rate, sent_count) : now);
+        transmit(connection);
+        bool is_written = out_from == out_to;
+        if (ended && ((is_written && !in_flight) || now > ended + DRAIN_S * 1000000000ull))
+            break;
+        if (oneway && is_written && !ended && !(rate > 0))
+            continue;
+        bool has_room = is_written && in_flight < window && !ended;
+        wait_for_answers(connection, rate > 0 && has_room ? due_at(start, rate, sent_count) : 0);
+    }
+    print_result(cpu);
+}
+
+/* --- The other end, to see what the client can drive --- */
+
+static void answer(int seconds)
+{
+    static const char ANSWER[] =
+        "{\"code\":0,\"extFields\":{\"queueId\":\"0\",\"transactionId\":\"7F00000165C75FFD2B27492C00000000\",\"msgId\":"
+        "\"7F000001000051AF0000000000000000\",\"TRACE_ON\":\"true\",\"MSG_REGION\":\"DefaultRegion\",\"queueOffset\":"
+        "\"0\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":%d,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}";
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    alarm(seconds);
+    if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&address, &length))
+        die("cannot listen");
+    printf("%d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    int connection = accept(listener, NULL, NULL);
+    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    for (ssize_t count; (count = recv(connection, in + in_bytes, BUFFER_BYTES - in_bytes, 0)) > 0;) {
+        in_bytes += count;
+        size_t at = 0, bytes;
+        while (in_bytes - at >= 8 && in_bytes - at >= (bytes = 4 + (size_t)read_u32(in + at))) {
+            int opaque = opaque_of(in + at + 8, read_u32(in + at + 4));
+            int header_bytes = sprintf(out + out_to + 8, ANSWER, opaque);
+            write_u32(out + out_to, 4 + header_bytes);
+            write_u32(out + out_to + 4, header_bytes);
+            out_to += 8 + header_bytes;
+            at += bytes;
+        }
+        in_bytes -= at;
+        memmove(in, in + at, in_bytes);
+        for (ssize_t written; out_from < out_to; out_from += written)
+            if ((written = send(connection, out + out_from, out_to - out_from, MSG_NOSIGNAL)) < 0)
+                return;
+        out_from = out_to = 0;
+    }
+}
+
+int main(int count, char **arguments)
+{
+    in = malloc(BUFFER_BYTES);
+    out = malloc(BUFFER_BYTES);
+    if (count == 10 && !strcmp(arguments[1], "run"))
+        run(arguments + 2);
+    else if (count == 3 && !strcmp(arguments[1], "answer"))
+        answer(atoi(arguments[2]));
+    else
+        die("usage: load run HOST PORT FRAMES IN_FLIGHT RATE WARM_UP_S SECONDS FRAMES_MAX | load answer SECONDS");
+    return 0;
+}

@@ -1,0 +1,183 @@
+"""Pure. What is done to a broker, as values: the load that is wanted, and what a client counted."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Self
+
+from skylark.bench.histogram import Latencies
+from skylark.errors import RocketMQError
+from skylark.model.names import BENCHMARK_TOPIC
+
+TOPIC = BENCHMARK_TOPIC
+"""Every broker has it from its first start, with 1,024 queues."""
+QUEUES = 4
+IN_FLIGHT_MAX = 1 << 15
+"""Of one connection of the thin client: its ring of open questions has twice as many places."""
+TOPICS_MAX = 10_000
+STAMP = struct.Struct(">q")
+"""Nanoseconds of the monotonic clock."""
+PROCESSES_MAX = 64
+
+
+class Kind(Enum):
+    """What the frames of a load are."""
+
+    SEND = "send"
+    """Messages, each frame answered when they are stored."""
+    ONEWAY = "oneway"
+    """Messages that nobody answers."""
+    PULL = "pull"
+    """Pulls that read the queues from their begin, again and again: one in flight for each queue."""
+    ROUTE = "route"
+    """Questions for routes, to a name server."""
+
+
+class BadLoad(RocketMQError):
+    """A load that cannot be made; the text says why."""
+
+
+class LoadFailed(RocketMQError):
+    """The load client ended badly; the text is what it said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """A load for the thin client. Raises BadLoad."""
+
+    address: str
+    """Of a broker; of a name server for routes."""
+    kind: Kind = Kind.SEND
+    topic: str = TOPIC
+    topics: int = 1
+    """More than one: `topic-0`, `topic-1`, … take turns."""
+    queues: int = QUEUES
+    body_bytes: int = 128
+    batch: int = 1
+    """Messages in one frame; of a pull the most that an answer may hold."""
+    in_flight: int = 64
+    """Frames without an answer, of all processes together. With a rate: the most that may pile up."""
+    rate: float = 0.0
+    """Messages a second (open loop), each timed from the moment at which it was due; 0: as fast as answers
+    come (closed loop)."""
+    seconds: float = 10.0
+    warm_up_s: float = 1.0
+    messages_max: int = 0
+    """Stop sending after so many, warm-up included; 0: when the time is over."""
+    processes: int = 1
+    properties: dict[str, str] = field(default_factory=lambda: {"TAGS": "TagA"})
+    """Of each message, beside its unique key; `@NUMBER@` in a value is a number that never comes again."""
+    is_stamped: bool = False
+    """Bodies begin with eight bytes: when the message was due, in nanoseconds of the monotonic clock."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "topics": (self.topics, 1, TOPICS_MAX),
+            "queues": (self.queues, 1, 1024),
+            "body_bytes": (self.body_bytes, 0, 4 << 20),
+            "batch": (self.batch, 1, 4096),
+            "processes": (self.processes, 1, PROCESSES_MAX),
+            "in_flight": (self.in_flight, self.processes, self.processes * IN_FLIGHT_MAX),
+            "messages_max": (self.messages_max, 0, 1 << 40),
+        }
+        for name, (value, lowest, highest) in limits.items():
+            if not lowest <= value <= highest:
+                raise BadLoad(f"{name} is {value}: {lowest} to {highest} is possible")
+        if self.seconds <= 0 or self.warm_up_s < 0 or self.rate < 0:
+            raise BadLoad("seconds must be positive, warm-up and rate not negative")
+        if self.is_stamped and self.body_bytes < STAMP.size:
+            raise BadLoad(f"body_bytes is {self.body_bytes}: at least {STAMP.size}, for the time of sending")
+
+    @property
+    def topic_names(self) -> list[str]:
+        return [self.topic] if self.topics == 1 else [f"{self.topic}-{n}" for n in range(self.topics)]
+
+    @property
+    def frames_per_s(self) -> float:
+        return self.rate / self.batch
+
+    @property
+    def frames_max(self) -> int:
+        return -(-self.messages_max // self.batch)
+
+    def shares(self) -> list[Self]:
+        """The load of each process."""
+        n = self.processes
+        return [
+            replace(
+                self,
+                processes=1,
+                in_flight=self.in_flight // n + (number < self.in_flight % n),
+                rate=self.rate / n,
+                messages_max=-(-self.messages_max // n),
+            )
+            for number in range(n)
+        ]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a client saw. `seconds`, `answers`, `records`, `latencies`, `client_cpu_us` and `series` are of
+    the window; the others of the whole run, warm-up and last answers included. All count frames, but
+    `records` counts messages that pulls brought."""
+
+    seconds: float
+    sent: int
+    acknowledged: int
+    refused: int
+    refusal_code: int
+    unexpected: int
+    unsent: int
+    """Frames that were due in an open loop and never sent, because too many were without an answer."""
+    answers: int
+    records: int
+    client_cpu_us: float
+    latencies: Latencies
+    series: list[tuple[float, int]] = field(default_factory=list)
+
+    @classmethod
+    def together(cls, parts: list[Self]) -> Self:
+        """Of several clients that ran at the same time."""
+        latencies = Latencies()
+        for part in parts:
+            latencies.add(part.latencies)
+        return cls(
+            seconds=max(part.seconds for part in parts),
+            sent=sum(part.sent for part in parts),
+            acknowledged=sum(part.acknowledged for part in parts),
+            refused=sum(part.refused for part in parts),
+            refusal_code=max(part.refusal_code for part in parts),
+            unexpected=sum(part.unexpected for part in parts),
+            unsent=sum(part.unsent for part in parts),
+            answers=sum(part.answers for part in parts),
+            records=sum(part.records for part in parts),
+            client_cpu_us=sum(part.client_cpu_us for part in parts),
+            latencies=latencies,
+            series=_sum_of_series([part.series for part in parts]),
+        )
+
+
+def _sum_of_series(series: list[list[tuple[float, int]]]) -> list[tuple[float, int]]:
+    """Every client reports once a second: the nth reports belong together."""
+    return [
+        (max(second for second, _ in reports), sum(count for _, count in reports))
+        for reports in zip(*series, strict=False)
+    ]
+
+
+def discrepancies(counted: Counted, expected: int, stored: int) -> list[str]:
+    """Sent, acknowledged and stored must be the same number; one sentence for each difference."""
+    wrong = []
+    if counted.refused:
+        wrong.append(f"{counted.refused} refused, the last with code {counted.refusal_code}")
+    if counted.unexpected:
+        wrong.append(f"{counted.unexpected} answers that nothing asked for, or with wrong records")
+    if counted.unsent:
+        wrong.append(f"the rate was not kept: {counted.unsent} were due and could not be sent")
+    if counted.acknowledged != counted.sent:
+        wrong.append(f"{counted.acknowledged} of {counted.sent} acknowledged")
+    if stored != expected:
+        wrong.append(f"{stored} messages stored instead of {expected}")
+    return wrong

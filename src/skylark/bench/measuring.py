@@ -1,0 +1,189 @@
+"""One broker, measured: topics made, a load run against it, counts checked, the server's own use taken."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from skylark.bench.load import Counted, Kind, Load, LoadFailed, discrepancies
+from skylark.bench.machine import free_bytes
+from skylark.bench.processes import Listener
+from skylark.bench.results import Cell, Value, make_cell
+from skylark.bench.thin import ThinClient, Watch
+from skylark.model.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
+from skylark.protocol.requests.offset import GetMaxOffset
+from skylark.protocol.requests.topic import UpdateAndCreateTopic
+from skylark.remoting.blocking import BlockingConnection
+
+STORED_TIMEOUT_S = 30
+STORED_POLL_S = 0.05
+CALL_TIMEOUT_S = 30
+ASKED_AT_ONCE = 256
+FILL_TIMEOUT_S = 120
+FILL_BATCH = 32
+FILL_IN_FLIGHT = 16
+DISK_RESERVE_BYTES = 4 << 30
+RECORD_OVERHEAD_BYTES = 400
+"""Of a stored message, queue and index entries included; a generous guess."""
+
+
+class Target:
+    """A running broker, anybody's, and what is needed to measure it. One thread."""
+
+    def __init__(self, address: str, client: ThinClient, *, cpu: int | None = None) -> None:
+        """`cpu` is the client's, see `pinned`."""
+        self.address = address
+        self.process = Listener(address)
+        self._client = client
+        self._cpu = cpu
+        self._connection = BlockingConnection(address)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def measure(self, name: str, load: Load, watch: Watch | None = None) -> Cell:
+        """Make the topics, run the load, check that what was acknowledged is stored.
+
+        Pulls need what `fill` left. Raises LoadFailed, RocketMQError.
+        """
+        self.create(load)
+        before = self.stored(load)
+        usage = Usage(self.process, watch)
+        counted = self._client.run(load, usage.hear, self._cpu)
+        expected = before + (0 if load.kind is Kind.PULL else counted.acknowledged * load.batch)
+        wrong = discrepancies(counted, expected, self.wait_stored(load, expected))
+        # What this load left in memory must not be written during the next one, another broker's perhaps.
+        os.sync()
+        return cell_of(name, load, counted, usage, wrong)
+
+    def fill(self, load: Load, messages: int) -> None:
+        """Leave a backlog for pulls of this load. Raises LoadFailed if not all of it was stored."""
+        fill = replace(
+            load, kind=Kind.SEND, batch=FILL_BATCH, in_flight=FILL_IN_FLIGHT, processes=1, rate=0.0,
+            warm_up_s=0.0, seconds=FILL_TIMEOUT_S, messages_max=messages,
+        )  # fmt: skip
+        self.create(load)
+        before = self.stored(load)
+        counted = self._client.run(fill, None, self._cpu)
+        expected = before + counted.acknowledged * FILL_BATCH
+        wrong = discrepancies(counted, expected, self.wait_stored(load, expected))
+        if wrong:
+            raise LoadFailed(f"the backlog could not be made: {'; '.join(wrong)}")
+
+    def create(self, load: Load) -> None:
+        """Make the load's topics, or give them its number of queues. Built-in ones stay as they are."""
+        requests = [
+            UpdateAndCreateTopic(
+                topic=topic, default_topic=AUTO_CREATE_TOPIC, read_queue_nums=load.queues,
+                write_queue_nums=load.queues, perm=6, topic_filter_type="SINGLE_TAG", order=False,
+                topic_sys_flag=0,
+            )
+            for topic in load.topic_names
+            if topic not in SYSTEM_TOPICS
+        ]  # fmt: skip
+        for start in range(0, len(requests), ASKED_AT_ONCE):
+            asked = [
+                self._connection.ask(request, timeout_s=CALL_TIMEOUT_S)
+                for request in requests[start : start + ASKED_AT_ONCE]
+            ]
+            for item in asked:
+                self._connection.answer(item)
+
+    def stored(self, load: Load) -> int:
+        """How many messages the load's queues have ever held."""
+        requests = [
+            GetMaxOffset(topic=topic, queue_id=queue)
+            for topic in load.topic_names
+            for queue in range(load.queues)
+        ]
+        return sum(
+            sum(self._answers(requests[start : start + ASKED_AT_ONCE]))
+            for start in range(0, len(requests), ASKED_AT_ONCE)
+        )
+
+    def _answers(self, requests: Sequence[GetMaxOffset]) -> list[int]:
+        asked = [self._connection.ask(request, timeout_s=CALL_TIMEOUT_S) for request in requests]
+        return [self._connection.answer(item) for item in asked]
+
+    def wait_stored(self, load: Load, expected: int) -> int:
+        """What the queues hold; they may be filled a while after the answers."""
+        deadline = time.monotonic() + STORED_TIMEOUT_S
+        while (stored := self.stored(load)) < expected and time.monotonic() < deadline:
+            time.sleep(STORED_POLL_S)
+        return stored
+
+
+class Usage:
+    """What a server used between the begin and the end of a window."""
+
+    def __init__(self, process: Listener, watch: Watch | None) -> None:
+        self._process = process
+        self._watch = watch or (lambda _: None)
+        self._cpu_us: dict[str, float | None] = {}
+        self.anonymous_mib: float | None = None
+
+    def hear(self, word: str) -> None:
+        if word in ("begin", "end"):
+            self._cpu_us[word] = self._process.cpu_us()
+            self.anonymous_mib = self._process.anonymous_mib()
+        self._watch(word)
+
+    def cpu_us_of(self, operations: int) -> float | None:
+        begin, end = self._cpu_us.get("begin"), self._cpu_us.get("end")
+        return (
+            round((end - begin) / operations, 2)
+            if begin is not None and end is not None and operations
+            else None
+        )
+
+
+def cell_of(name: str, load: Load, counted: Counted, usage: Usage, wrong: Sequence[str]) -> Cell:
+    messages = counted.records if load.kind is Kind.PULL else counted.answers * load.batch
+    series_of = 1 if load.kind is Kind.PULL else load.batch
+    return make_cell(
+        name,
+        messages,
+        counted.seconds,
+        latencies=counted.latencies,
+        operation_bytes=0 if load.kind is Kind.ROUTE else load.body_bytes,
+        unit="routes" if load.kind is Kind.ROUTE else "messages",
+        settings=settings_of(load),
+        failed=counted.refused * load.batch,
+        server_cpu_us=usage.cpu_us_of(messages),
+        client_cpu_us=round(counted.client_cpu_us / messages, 2) if messages else None,
+        anonymous_mib=round(usage.anonymous_mib, 1) if usage.anonymous_mib is not None else None,
+        series=[(second, count * series_of) for second, count in counted.series],
+        wrong=[*wrong, *([] if messages else ["nothing was answered in the time measured"])],
+    )
+
+
+def settings_of(load: Load) -> dict[str, Value]:
+    return {
+        "kind": load.kind.value,
+        "topics": load.topics,
+        "queues": load.queues,
+        "body_bytes": load.body_bytes,
+        "batch": load.batch,
+        "in_flight": load.in_flight,
+        "rate": load.rate,
+        "processes": load.processes,
+    }
+
+
+def messages_that_fit(directory: Path, body_bytes: int) -> int:
+    """What the disk has room for, with a reserve; a load should stop there (`messages_max`)."""
+    room = max(free_bytes(directory) - DISK_RESERVE_BYTES, 0)
+    return max(room // (body_bytes + RECORD_OVERHEAD_BYTES), 1)

@@ -1,0 +1,1 @@
+"""Servers to measure, ours and other people's: fetched once, started in directories that are thrown away."""

@@ -1,0 +1,58 @@
+"""Our own servers as a process, by the command that users type."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from skylark.bench.peers.apache import BROKER_PORTS, GET_BROKER_CLUSTER_INFO, ask
+from skylark.bench.peers.ports import PortReservation
+from skylark.bench.peers.server import Server
+
+
+class SkylarkCommand(Server):
+    """A `skylark` command that runs a broker. Its name server's address is `name_server`."""
+
+    title = "output"
+    start_timeout_s = 30
+    name_server: str
+
+    def __init__(self, directory: Path, settings: Mapping[str, str | int], *more: PortReservation) -> None:
+        super().__init__(directory, PortReservation(*BROKER_PORTS), *more)
+        self._settings = {"metricsPromExporterPort": 0, **settings}
+
+    @property
+    def broker(self) -> str:
+        """The broker's address."""
+        return self.address
+
+    def arguments(self) -> Sequence[str]:
+        """The command and its flags, without settings."""
+        raise NotImplementedError
+
+    def command(self, start: int) -> list[str]:
+        sets = [flag for key, value in self._settings.items() for flag in ("--set", f"{key}={value}")]
+        return [sys.executable, "-m", "skylark.cli.main", *self.arguments(), *sets]
+
+    def wait_until_serving(self) -> None:
+        self._running().wait_until(self._registered, "registration", self.start_timeout_s)
+
+    def _registered(self) -> bool:
+        try:
+            return self.broker.encode() in ask(self.name_server, GET_BROKER_CLUSTER_INFO)
+        except OSError:
+            return False
+
+
+class SkylarkServers(SkylarkCommand):
+    """`skylark serve`: a name server and a broker, everything they write below `directory`."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str | int]) -> None:
+        self._name_server_port = PortReservation(0)
+        self.name_server = f"127.0.0.1:{self._name_server_port.base}"
+        super().__init__(directory, settings, self._name_server_port)
+
+    def arguments(self) -> Sequence[str]:
+        ports = ["--namesrv-port", str(self._name_server_port.base), "--broker-port", str(self.port)]
+        return ["serve", "--data", str(self.home / "data"), *ports]

@@ -1,0 +1,124 @@
+"""A program of somebody else as a process: a group of its own, a log, hard time limits, a sure end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from skylark.errors import RocketMQError
+
+KILL_TIMEOUT_S = 10
+POLL_S = 0.05
+LOG_TAIL_LINES = 40
+
+
+class ProcessFailed(RocketMQError):
+    """A process ended badly or not in time; carries the end of its output."""
+
+
+def run(command: Sequence[str], *, log: Path, timeout_s: float, directory: Path | None = None) -> None:
+    """Run a command to its end, output in `log`. Raises ProcessFailed on a bad code or after `timeout_s`."""
+    with GroupProcess(command, log=log, directory=directory) as process:
+        code = process.wait(timeout_s)
+        if code != 0:
+            raise ProcessFailed(f"{_name(command)} ended with code {code}\n{process.log_tail()}")
+
+
+def _name(command: Sequence[str]) -> str:
+    return Path(command[0]).name
+
+
+class GroupProcess:
+    """A process in a group of its own, its output in a log file. Leaving the context kills the group."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self.log = log
+        self._command = command
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - programs that we name
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                cwd=directory,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> GroupProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code. Raises ProcessFailed, and kills the group, when it outlives `timeout_s`."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ProcessFailed(
+                f"{_name(self._command)} killed after {timeout_s} s\n{self.log_tail()}"
+            ) from None
+
+    def wait_until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float, poll_s: float = POLL_S
+    ) -> None:
+        """Poll until `condition` holds. Raises ProcessFailed if the process ends or the time passes first."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if not self.running:
+                raise ProcessFailed(
+                    f"{_name(self._command)} ended before {what}, code {self._process.returncode}\n"
+                    f"{self.log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise ProcessFailed(
+                    f"{_name(self._command)}: no {what} within {timeout_s} s\n{self.log_tail()}"
+                )
+            time.sleep(poll_s)
+
+    def terminate(self, timeout_s: float) -> int:
+        """SIGTERM, then the exit code; SIGKILL and ProcessFailed when the process does not follow."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL for the whole group, and wait until the process is gone. Harmless on one that has ended."""
+        self.signal(signal.SIGKILL)
+        self._process.wait(KILL_TIMEOUT_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Give the whole group a signal; nothing if the process has ended."""
+        if self.running:
+            os.killpg(self._process.pid, number)
+
+    def log_text(self) -> str:
+        """What the process has written so far."""
+        return self.log.read_text(errors="replace")
+
+    def log_tail(self) -> str:
+        """The last lines of the log, for error messages."""
+        return "\n".join(self.log_text().splitlines()[-LOG_TAIL_LINES:])

@@ -1,0 +1,372 @@
+"""Pure. How many brokers, machines and Spark cores a load needs, from what one message costs.
+
+A broker is one process and uses one core; more load means more brokers. Each limit says how much of a thing
+the load needs and how much one broker, or one machine, has of it. Brokers and machines are added until no
+limit is exceeded; the one that is then used most is the one that binds first when the load grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from skylark.bench.plan_costs import Costs
+from skylark.errors import RocketMQError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+BODY_BYTES_MAX = 4 * MIB
+TOPICS_PER_BROKER_MAX = 99_900
+"""`topicsMax` without room for built-in ones."""
+QUEUES_PER_BROKER_MAX = 1_000_000
+BROKERS_MAX = 100_000
+"""What needs more than this is a mistake in the question."""
+
+RECORD_BYTES = 91 + 20
+"""A stored message without body and properties; a topic of 20 characters."""
+UNIT_BYTES = 20
+INDEX_BYTES = 21
+"""An entry and its share of slots, for each key."""
+REQUEST_BYTES = 320
+ANSWER_BYTES = 180
+PULL_BYTES = 420
+PULL_ANSWER_BYTES = 220
+NETWORK_OVERHEAD = 1.05
+"""Headers of TCP and IP."""
+FILES_BYTES = 2 * GIB + 420_000_040
+"""Of each broker, whatever it holds: the log file in use and the next one, an index file."""
+QUEUE_FILE_BYTES = 64 * KIB
+"""Blocks of a queue's file in use."""
+DELAYED_WRITES = 1
+TRANSACTION_WRITES = 2
+"""Messages that are stored beside the one that was sent: the waiting one; the half message and its end."""
+HEARTBEAT_S = 30
+HEARTBEAT_US = 200
+
+
+@dataclass(eq=False)
+class BadPlan(RocketMQError):
+    """A load or a machine that nothing can be planned for."""
+
+    text = "{name} {value}: {reason}"
+    name: str
+    value: object
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is wanted."""
+
+    messages_per_s: float = 1000.0
+    """On average over the day; `peak_factor` times as many in the worst minutes."""
+    body_bytes: int = 1024
+    fan_out: float = 1.0
+    retention_h: float = 72.0
+    replicas: int = 2
+    """Copies of each message, the master's included."""
+    peak_factor: float = 3.0
+    topics: int = 10
+    queues: int = 8
+    """Of each topic, on each broker that has it."""
+    topic_brokers: int = 2
+    """Brokers that a topic is on, if there are so many; more if there are more brokers than that fills."""
+    batch: int = 1
+    """Messages per send."""
+    pull_batch: int = 8
+    """Messages that a pull brings on average; 32 is the most."""
+    flush: str = "async"
+    in_flight: int = 64
+    """Sends that wait at the same time for a broker's answer."""
+    clients: int = 100
+    keys: float = 1.0
+    """Keys by which a message can be found, the unique one included."""
+    properties_bytes: int = 120
+    delayed: float = 0.0
+    transactional: float = 0.0
+    """Shares of all messages."""
+    spark_jobs: int = 1
+    """Pipelines, each of which reads everything."""
+    cached_s: float = 60.0
+    """What consumers may be behind and still be served from memory."""
+
+    def __post_init__(self) -> None:
+        _check(self, _LOAD_RANGES)
+        if self.flush not in ("async", "sync"):
+            raise BadPlan("flush", self.flush, "async and sync are possible")
+        if self.delayed + self.transactional > 1:
+            raise BadPlan("transactional", self.transactional, "together with delayed it is more than 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One machine, and how much of it may be used at the peak."""
+
+    cores: int = 8
+    memory_gib: float = 32.0
+    disk_gib: float = 4000.0
+    disk_mib_per_s: float = 400.0
+    network_gbit_per_s: float = 10.0
+    sync_ms: float | None = None
+    """One flush of the disk; None: as it was measured with the costs."""
+    core_speed: float = 1.0
+    """Compared with the machine on which the costs were measured."""
+    core_share: float = 0.7
+    disk_share: float = 0.7
+    """Above 75 % a broker begins to delete early."""
+    write_share: float = 0.5
+    network_share: float = 0.6
+    memory_share: float = 0.8
+    flush_share: float = 0.7
+
+    def __post_init__(self) -> None:
+        _check(self, _HARDWARE_RANGES)
+
+
+_SHARE = (0.01, 1.0)
+_LOAD_RANGES = {
+    "messages_per_s": (0.001, 1e9),
+    "body_bytes": (0, BODY_BYTES_MAX),
+    "fan_out": (0.0, 1000.0),
+    "retention_h": (0.0, 24 * 3650),
+    "replicas": (1, 10),
+    "peak_factor": (1.0, 1000.0),
+    "topics": (1, 10_000_000),
+    "queues": (1, 65_536),
+    "topic_brokers": (1, BROKERS_MAX),
+    "batch": (1, 10_000),
+    "pull_batch": (1, 32),
+    "in_flight": (1, 1_000_000),
+    "clients": (0, 10_000_000),
+    "keys": (0.0, 100.0),
+    "properties_bytes": (0, 32_767),
+    "delayed": (0.0, 1.0),
+    "transactional": (0.0, 1.0),
+    "spark_jobs": (0, 1000),
+    "cached_s": (0.0, 86_400.0),
+}
+_HARDWARE_RANGES = {
+    "cores": (1, 4096),
+    "memory_gib": (0.5, 65_536),
+    "disk_gib": (5, 1e7),
+    "disk_mib_per_s": (1, 1e6),
+    "network_gbit_per_s": (0.01, 1e4),
+    "sync_ms": (0.001, 10_000),
+    "core_speed": (0.01, 100),
+    **dict.fromkeys(
+        ("core_share", "disk_share", "write_share", "network_share", "memory_share", "flush_share"), _SHARE
+    ),
+}
+
+
+def _check(values: Demand | Hardware, ranges: dict[str, tuple[float, float]]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(values, name)
+        if value is not None and not low <= value <= high:  # NaN is not, either
+            raise BadPlan(name, value, f"from {low:,.10g} to {high:,.10g} is possible")
+    assert ranges.keys() <= {field.name for field in fields(values)}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the whole load needs of a thing, and what one broker or machine has.
+
+    Of that, the share `ceiling` may be used.
+    """
+
+    name: str
+    per: str
+    """`broker` or `machine`."""
+    needed: float
+    each: float
+    ceiling: float
+    unit: str
+
+    @property
+    def count(self) -> int:
+        """How many brokers or machines this alone asks for."""
+        return max(1, math.ceil(self.needed / (self.each * self.ceiling) - 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A limit in the plan: `share` of what there is is used at the peak; `load` of what may be used."""
+
+    limit: Limit
+    share: float
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Masters, and machines for them and their slaves."""
+
+    brokers: int = 1
+    machines: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the load needs."""
+
+    demand: Demand
+    hardware: Hardware
+    brokers: int
+    slaves: int
+    machines: int
+    cores: int
+    disk_bytes: float
+    memory_bytes: float
+    network_in_bytes_per_s: float
+    network_out_bytes_per_s: float
+    disk_write_bytes_per_s: float
+    spark_cores: int
+    producer_cores: float
+    consumer_cores: float
+    message_core_us: float
+    """Of a master, all in all."""
+    broker_messages_per_s_max: float
+    """What one broker carries of this load with its core used up."""
+    limits: list[Used]
+    """The most used one first: it binds."""
+
+    @property
+    def binding(self) -> Used:
+        return self.limits[0]
+
+
+def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> Plan:
+    """Raises BadPlan if no number of brokers suffices."""
+    size = Size(machines=demand.replicas)
+    while (larger := _grown(size, demand, hardware, costs)) != size:
+        size = larger
+        if size.brokers > BROKERS_MAX:
+            raise BadPlan("messages_per_s", demand.messages_per_s, f"needs more than {BROKERS_MAX:,} brokers")
+    limits = list(_limits(size, demand, hardware, costs))
+    used = [_used(limit, size) for limit in limits]
+    by_name = {limit.name: limit for limit in limits}
+    peak = demand.messages_per_s * demand.peak_factor
+    kib = demand.body_bytes / KIB
+    spark_us = demand.spark_jobs * (costs.spark_row_us + kib * costs.spark_kib_us) / hardware.core_speed
+    master_us = _message_us(demand, costs) / hardware.core_speed
+    return Plan(
+        demand=demand,
+        hardware=hardware,
+        brokers=size.brokers,
+        slaves=size.brokers * (demand.replicas - 1),
+        machines=size.machines,
+        cores=size.brokers * demand.replicas,
+        disk_bytes=by_name["disk space"].needed,
+        memory_bytes=by_name["memory"].needed,
+        network_in_bytes_per_s=by_name["network in"].needed,
+        network_out_bytes_per_s=by_name["network out"].needed,
+        disk_write_bytes_per_s=by_name["disk writes"].needed,
+        spark_cores=math.ceil(peak * spark_us / 1e6 / hardware.core_share),
+        producer_cores=peak * costs.client_send_us / 1e6 / hardware.core_speed,
+        consumer_cores=peak * demand.fan_out * costs.client_receive_us / 1e6 / hardware.core_speed,
+        message_core_us=master_us,
+        broker_messages_per_s_max=1e6 / master_us,
+        limits=sorted(used, key=lambda each: -each.load),
+    )
+
+
+def _grown(size: Size, demand: Demand, hardware: Hardware, costs: Costs) -> Size:
+    """As large as its limits ask for. Grows with size and load, so that repeating it finds the least size."""
+    limits = list(_limits(size, demand, hardware, costs))
+    machines = max(demand.replicas, *(limit.count for limit in limits if limit.per == "machine"))
+    brokers = max(limit.count for limit in limits if limit.per == "broker")
+    # A machine without a broker carries nothing.
+    return Size(
+        max(brokers, math.ceil(machines / demand.replicas), size.brokers), max(machines, size.machines)
+    )
+
+
+def _used(limit: Limit, size: Size) -> Used:
+    share = limit.needed / (limit.each * (size.brokers if limit.per == "broker" else size.machines))
+    return Used(limit, share, share / limit.ceiling)
+
+
+def _message_us(demand: Demand, costs: Costs) -> float:
+    """Core time of a master for one message: taken, stored, handed out to all."""
+    kib = demand.body_bytes / KIB
+    growth = 1 + costs.queues_growth * math.log10(demand.topics * demand.queues)
+    stored = (costs.wake_us / demand.in_flight + costs.send_us) / demand.batch
+    if demand.batch == 1:
+        stored += kib * costs.send_kib_us
+    else:
+        stored += costs.batch_message_us + kib * costs.batch_kib_us
+    writes = 1 + DELAYED_WRITES * demand.delayed + TRANSACTION_WRITES * demand.transactional
+    flushed = costs.sync_us if demand.flush == "sync" else 0.0
+    read = costs.pull_us / demand.pull_batch + costs.pull_message_us + kib * costs.pull_kib_us
+    replicated = (demand.replicas - 1) * costs.replica_us
+    return (stored * growth + flushed) * writes + read * (demand.fan_out + demand.spark_jobs) + replicated
+
+
+def _limits(size: Size, demand: Demand, hardware: Hardware, costs: Costs) -> Iterator[Limit]:
+    peak = demand.messages_per_s * demand.peak_factor
+    kib = demand.body_bytes / KIB
+    writes = 1 + DELAYED_WRITES * demand.delayed + TRANSACTION_WRITES * demand.transactional
+    record = demand.body_bytes + demand.properties_bytes + RECORD_BYTES
+    stored = record + UNIT_BYTES + demand.keys * INDEX_BYTES
+    # Every topic on some brokers, and no broker without a topic.
+    spread = min(size.brokers, max(demand.topic_brokers, math.ceil(size.brokers / demand.topics)))
+    topics, processes = demand.topics * spread, size.brokers * demand.replicas
+
+    speed, cores = hardware.core_speed, hardware.core_share
+    heartbeats = demand.clients * spread * HEARTBEAT_US / HEARTBEAT_S
+    slave = peak * (costs.slave_us + kib * costs.slave_kib_us) * writes / 1e6 if demand.replicas > 1 else 0.0
+    yield Limit(
+        "broker core", "broker", (peak * _message_us(demand, costs) + heartbeats) / 1e6, speed, cores, "cores"
+    )
+    yield Limit("slave core", "broker", slave, speed, cores, "cores")
+    if demand.flush == "sync":
+        sync_ms = costs.sync_ms if hardware.sync_ms is None else hardware.sync_ms
+        flushed = demand.in_flight * demand.batch / (sync_ms / 1000)
+        yield Limit("flushes", "broker", peak, flushed, hardware.flush_share, "messages/s")
+    yield Limit("topics", "broker", topics, TOPICS_PER_BROKER_MAX, 1.0, "topics")
+    yield Limit("queues", "broker", topics * demand.queues, QUEUES_PER_BROKER_MAX, 1.0, "queues")
+
+    yield Limit("cores", "machine", processes, hardware.cores, 1.0, "brokers and slaves")
+    kept = demand.messages_per_s * demand.retention_h * 3600 * stored * writes * demand.replicas
+    files = processes * FILES_BYTES + topics * demand.queues * demand.replicas * QUEUE_FILE_BYTES
+    yield Limit("disk space", "machine", kept + files, hardware.disk_gib * GIB, hardware.disk_share, "B")
+    written = peak * stored * writes * demand.replicas
+    yield Limit("disk writes", "machine", written, hardware.disk_mib_per_s * MIB, hardware.write_share, "B/s")
+    memory = processes * costs.broker_mib * MIB + demand.clients * spread * costs.connection_kib * KIB
+    memory += topics * (costs.topic_kib + (demand.queues - 1) * costs.queue_kib) * KIB * demand.replicas
+    memory += peak * record * demand.cached_s * writes
+    yield Limit("memory", "machine", memory, hardware.memory_gib * GIB, hardware.memory_share, "B")
+    readers, network = demand.fan_out + demand.spark_jobs, hardware.network_gbit_per_s * 1e9 / 8
+    copies = record * writes * (demand.replicas - 1)
+    arriving = demand.body_bytes + demand.properties_bytes + REQUEST_BYTES / demand.batch
+    arriving += readers * PULL_BYTES / demand.pull_batch + copies
+    leaving = (
+        ANSWER_BYTES / demand.batch + readers * (record + PULL_ANSWER_BYTES / demand.pull_batch) + copies
+    )
+    for name, bytes_each in (("network in", arriving), ("network out", leaving)):
+        needed = peak * bytes_each * NETWORK_OVERHEAD
+        yield Limit(name, "machine", needed, network, hardware.network_share, "B/s")
+
+
+def assumptions(demand: Demand, hardware: Hardware, costs: Costs) -> list[str]:
+    """What the plan takes for granted, for people to disagree with."""
+    sync_ms = costs.sync_ms if hardware.sync_ms is None else hardware.sync_ms
+    return [
+        f"Costs were measured on {costs.measured} on {costs.machine}, commit {costs.commit}; "
+        f"cores here are {hardware.core_speed:g} times as fast.",
+        "A broker is one process on one core; load spreads evenly over brokers, and brokers over machines.",
+        f"The rate is a day's average; at the peak it is {demand.peak_factor:g} times that. Cores, network, "
+        "disk writes and memory are for the peak, disk space for the average.",
+        f"Used at most: cores {hardware.core_share:.0%}, network {hardware.network_share:.0%}, disk space "
+        f"{hardware.disk_share:.0%}, disk writes {hardware.write_share:.0%}, memory "
+        f"{hardware.memory_share:.0%}.",
+        f"A message has {demand.properties_bytes} bytes of properties and {demand.keys:g} keys; a pull "
+        f"brings {demand.pull_batch} messages, a send carries {demand.batch}.",
+        f"Consumers are at most {demand.cached_s:g} s behind, so that reads come from memory, not from disk.",
+        "A delayed message is stored twice, one with a transaction three times; retries are not counted.",
+        f"A broker finds {demand.in_flight} sends waiting when it wakes up; few senders, each waiting for "
+        "its answer, cost it more per message.",
+        f"With synchronous flush a flush takes {sync_ms:g} ms and answers all sends that wait.",
+        "Spark reads from brokers, seven columns into an archive; its driver and shuffles are not counted.",
+        "Disk and network are those of a machine alone; what a neighbour takes is not there.",
+    ]

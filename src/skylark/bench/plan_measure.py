@@ -1,0 +1,191 @@
+"""The costs of this machine, for a plan: some loads against a broker of ours, and what they come to.
+
+What takes long to measure stays as it was shipped: Spark, our own clients, the growth with queues.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from skylark.bench.growth import connected
+from skylark.bench.load import Kind, Load, LoadFailed
+from skylark.bench.machine import describe
+from skylark.bench.measuring import Target
+from skylark.bench.plan_costs import Costs
+from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, Listener
+from skylark.bench.servers import own_broker, own_servers, wait_for_slave
+from skylark.bench.thin import ThinClient
+
+SMALL_KIB, LARGE_KIB = 128 / 1024, 1.0
+IN_FLIGHT = 64
+BATCH = 32
+BACKLOG = 100_000
+CONNECTIONS = 500
+TOPICS = 1000
+QUEUES = 8
+SYNCS = 200
+SYNC_BYTES = 4096
+
+Used = Mapping[str, float]
+"""Microseconds of the broker's processor for a message, by cell."""
+
+
+def loads(address: str, seconds: float) -> dict[str, Load]:
+    """The cells; pulls need a backlog of their size."""
+    base = Load(address=address, seconds=seconds, warm_up_s=min(seconds / 4, 1.0), in_flight=IN_FLIGHT)
+    found = {"send-1": replace(base, in_flight=1, topic="plan-send")}
+    for name, body_bytes in (("small", 128), ("large", 1024)):
+        sized = replace(base, body_bytes=body_bytes)
+        found[f"send-{name}"] = replace(sized, topic="plan-send")
+        found[f"batch-{name}"] = replace(sized, topic="plan-batch", batch=BATCH)
+        found[f"pull-{name}"] = replace(sized, topic=f"plan-{name}", kind=Kind.PULL, batch=BATCH)
+    found["pull-1"] = replace(found["pull-small"], batch=1)
+    return found
+
+
+def fit(used: Used, base: Costs) -> Costs:
+    """Costs of the parts from costs of the whole. What the cells do not tell stays as it is in `base`."""
+    send_kib = _slope(used, "send")
+    single = used["send-1"] - SMALL_KIB * send_kib
+    many = used["send-small"] - SMALL_KIB * send_kib
+    wake = max((single - many) / (1 - 1 / IN_FLIGHT), 0.0)
+    send = max(many - wake / IN_FLIGHT, 0.0)
+    batch_kib = _slope(used, "batch")
+    batched = used["batch-small"] - SMALL_KIB * batch_kib - (wake / IN_FLIGHT + send) / BATCH
+    pull_kib = _slope(used, "pull")
+    pull = max((used["pull-1"] - used["pull-small"]) / (1 - 1 / BATCH), 0.0)
+    return msgspec.structs.replace(
+        base,
+        wake_us=round(wake, 2),
+        send_us=round(send, 2),
+        send_kib_us=round(send_kib, 2),
+        batch_message_us=round(max(batched, 0.0), 2),
+        batch_kib_us=round(batch_kib, 2),
+        pull_us=round(pull, 2),
+        pull_message_us=round(max(used["pull-1"] - pull - SMALL_KIB * pull_kib, 0.0), 2),
+        pull_kib_us=round(pull_kib, 2),
+        sync_us=round(max(used["sync"] - used["send-small"], 0.0), 2),
+        replica_us=round(max(used["master-large"] - used["send-large"], 0.0), 2),
+        slave_us=round(used["slave-small"] - SMALL_KIB * _slope(used, "slave"), 2),
+        slave_kib_us=round(_slope(used, "slave"), 2),
+    )
+
+
+def _slope(used: Used, kind: str) -> float:
+    """Microseconds for a KiB more."""
+    return max((used[f"{kind}-large"] - used[f"{kind}-small"]) / (LARGE_KIB - SMALL_KIB), 0.0)
+
+
+def measure_costs(directory: Path, seconds: float, base: Costs, say: Callable[[str, float], None]) -> Costs:
+    """`seconds` for each cell. Raises LoadFailed, ProcessFailed, RocketMQError."""
+    client, used = ThinClient(), dict[str, float]()
+    with (
+        own_servers(directory / "async", cpu=BROKER_CPU) as served,
+        Target(served.broker, client, cpu=CLIENT_CPU) as target,
+    ):
+        memory = _memory(target)  # first: later, what loads have freed would be used again
+        for name, load in loads(served.broker, seconds).items():
+            if load.kind is Kind.PULL and name != "pull-1":
+                target.fill(load, BACKLOG)
+            used[name] = _cost(target, name, load)
+            say(name, used[name])
+        loaded = target.process.anonymous_mib()
+    with (
+        own_servers(directory / "sync", flush="sync", cpu=BROKER_CPU) as served,
+        Target(served.broker, client, cpu=CLIENT_CPU) as target,
+    ):
+        used["sync"] = _cost(target, "sync", loads(served.broker, seconds)["send-small"])
+        say("sync", used["sync"])
+    for name, cost in _replicated(directory, client, seconds).items():
+        used[name] = cost
+        say(name, cost)
+    machine = describe()
+    return msgspec.structs.replace(
+        fit(used, base),
+        measured=datetime.now(UTC).date().isoformat(),
+        machine=f"{machine.processor}, {machine.cores} cores, load {machine.load_1m}",
+        commit=machine.commit or "unknown",
+        broker_mib=round(max((loaded or base.broker_mib) - memory["topics"] - memory["queues"], 1.0), 1),
+        connection_kib=round(memory["connections"] * 1024 / CONNECTIONS, 2),
+        topic_kib=round(memory["topics"] * 1024 / TOPICS, 2),
+        queue_kib=round(memory["queues"] * 1024 / (TOPICS * (QUEUES - 1)), 2),
+        sync_ms=round(sync_ms(directory), 4),
+    )
+
+
+def _cost(target: Target, name: str, load: Load) -> float:
+    cell = target.measure(name, load)
+    if cell.is_void or cell.server_cpu_us is None:
+        raise LoadFailed(f"{name}: {'; '.join(cell.wrong) or 'the broker cannot be watched here'}")
+    return cell.server_cpu_us
+
+
+def _replicated(directory: Path, client: ThinClient, seconds: float) -> dict[str, float]:
+    """What a message costs a master with a slave, and this."""
+    used: dict[str, float] = {}
+    with (
+        own_broker(directory / "master", cpu=BROKER_CPU) as master,
+        own_broker(directory / "slave", "--slave-of", master.broker, cpu=CLIENT_CPU) as slave,
+        Target(master.broker, client, cpu=CLIENT_CPU) as target,
+    ):
+        wait_for_slave(master.broker)
+        follower = Listener(slave.broker)
+        for name in ("small", "large"):
+            load = replace(loads(master.broker, seconds)[f"send-{name}"], topic=f"plan-{name}", warm_up_s=0.0)
+            before_us = follower.cpu_us() or 0.0
+            used[f"master-{name}"] = _cost(target, f"master-{name}", load)
+            wait_for_slave(master.broker)
+            used[f"slave-{name}"] = ((follower.cpu_us() or 0.0) - before_us) / max(target.stored(load), 1)
+    return used
+
+
+def _memory(target: Target) -> dict[str, float]:
+    """MiB that connections, topics and queues add; each queue gets a message."""
+    load = Load(
+        address=target.address,
+        topic="plan-topics",
+        topics=TOPICS,
+        queues=1,
+        messages_max=TOPICS,
+        warm_up_s=0.0,
+    )
+    taken: dict[str, float] = {}
+    with ExitStack() as stack:
+        before = target.process.anonymous_mib() or 0.0
+        stack.enter_context(connected(target.address, CONNECTIONS))
+        target.measure("connections", replace(load, topic="plan-send", topics=1))
+        taken["connections"] = _more(target, before)
+    for name, queues in (("topics", 1), ("queues", QUEUES)):
+        before = target.process.anonymous_mib() or 0.0
+        target.measure(name, replace(load, queues=queues, messages_max=TOPICS * queues))
+        taken[name] = _more(target, before)
+    return taken
+
+
+def _more(target: Target, before: float) -> float:
+    return max((target.process.anonymous_mib() or 0.0) - before, 0.0)
+
+
+def sync_ms(directory: Path) -> float:
+    """The median time of a flush of a small write at the end of a file."""
+    taken = []
+    descriptor = os.open(directory / "flushed", os.O_CREAT | os.O_WRONLY, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, SYNCS * SYNC_BYTES)
+        for number in range(SYNCS):
+            os.pwrite(descriptor, bytes(SYNC_BYTES), number * SYNC_BYTES)
+            started = time.perf_counter()
+            os.fdatasync(descriptor)
+            taken.append(time.perf_counter() - started)
+    finally:
+        os.close(descriptor)
+    return statistics.median(taken) * 1000

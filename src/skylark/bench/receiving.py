@@ -1,0 +1,221 @@
+"""What our own push consumer sees: backlogs, messages from end to end, delays."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from skylark.bench.histogram import Latencies
+from skylark.bench.load import STAMP, Counted, Load, discrepancies
+from skylark.bench.measuring import Usage
+from skylark.bench.place import Place, Site, standing
+from skylark.bench.processes import Listener, pinned
+from skylark.bench.results import Cell, Document, Value, make_cell, make_document
+from skylark.bench.sending import Progress, made_known
+from skylark.bench.thin import Watch
+from skylark.client.push_consumer import PushConsumer
+from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+
+GROUP = "benchmark_consumer"
+LATE_TIMEOUT_S = 30.0
+"""Without a new message for so long, what is missing is taken for lost."""
+READY_TIMEOUT_S = 60.0
+POLL_S = 0.02
+EARLY_TOLERATED_NS = 2_000_000
+"""Delays are counted in milliseconds, and begin when the broker has the message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consuming:
+    """How a group consumes."""
+
+    threads: int = 20
+    batch: int = 1
+    expression: str = "*"
+
+
+class Receiver:
+    """A push consumer that notes what arrives, each message once, and when. Loop thread only."""
+
+    def __init__(self, site: Site, load: Load, how: Consuming, consume_from: ConsumeFrom) -> None:
+        settings = PushConsumerSettings(
+            consume_from=consume_from, threads_max=how.threads, batch_max=how.batch, first_pull_delay_ms=0
+        )
+        group = f"{GROUP}_{uuid.uuid4().hex[:8]}"
+        self.consumer = PushConsumer(group, namesrv=site.served.namesrv, settings=settings)
+        self.consumer.subscribe(load.topic, how.expression, self._listen)
+        self._queues = load.queues
+        self._seen: set[tuple[int, int]] = set()
+        self.arrivals: list[tuple[int, int]] = []
+        """When a message was due and when it came, in nanoseconds; only of stamped loads."""
+        self._is_stamped = load.is_stamped
+        self.repeated = 0
+        self.first_at = self.last_at = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self._seen)
+
+    async def _listen(self, messages: Sequence[Any]) -> None:
+        now_ns = time.monotonic_ns()
+        self.last_at = now_ns / 1e9
+        self.first_at = self.first_at or self.last_at
+        for message in messages:
+            place = (message.queue.queue_id, message.queue_offset)
+            if place in self._seen:
+                self.repeated += 1
+                continue
+            self._seen.add(place)
+            if self._is_stamped:
+                self.arrivals.append((STAMP.unpack_from(message.body)[0], now_ns))
+
+    async def wait_ready(self) -> None:
+        """Until all queues are ours. Raises TimeoutError."""
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            while len(self.consumer.queues()) < self._queues:  # noqa: ASYNC110 - only its own tasks know
+                await asyncio.sleep(POLL_S)
+
+    async def wait_for(self, count: int, patience_s: float, watch: Watch) -> None:
+        """Until so many have come, or nothing new for too long."""
+        started = last = tick = time.monotonic()
+        before = self.count
+        while self.count < count and time.monotonic() < last + patience_s:
+            await asyncio.sleep(POLL_S)
+            if self.count > before:
+                before, last = self.count, time.monotonic()
+            if time.monotonic() > tick + 1:
+                tick = time.monotonic()
+                watch(f"tick {tick - started:.3f} {self.count}")
+
+
+# --- A backlog ---
+
+
+def measure_consumer(place: Place, load: Load, messages: int, how: Consuming, progress: Progress) -> Document:
+    """How fast a new group takes a topic's messages, from its first to its last.
+
+    So many are sent before; 0: what the topic holds. Raises LoadFailed, RocketMQError.
+    """
+    with standing(place) as site:
+        load = made_known(site, site.fitted(load))
+        with site.target as target:
+            if messages:
+                target.fill(load, messages)
+            expected = target.stored(load)
+        watch = partial(progress, "consumer")
+        with pinned(site.place.client_cpu):
+            cell = asyncio.run(_consume(site, load, expected, how, watch))
+        return make_document("consumer", site.conditions(backlog=expected), [cell])
+
+
+async def _consume(site: Site, load: Load, expected: int, how: Consuming, watch: Watch) -> Cell:
+    receiver = Receiver(site, load, how, ConsumeFrom.FIRST_OFFSET)
+    usage = Usage(Listener(site.served.broker), watch)
+    cpu = time.process_time()
+    async with receiver.consumer:
+        usage.hear("begin")
+        await receiver.wait_for(expected, LATE_TIMEOUT_S, watch)
+        usage.hear("end")
+    taken_s = receiver.last_at - receiver.first_at
+    missing = expected - receiver.count
+    return make_cell(
+        "consumer",
+        receiver.count,
+        taken_s,
+        operation_bytes=load.body_bytes,
+        settings={"threads": how.threads, "batch": how.batch, "body_bytes": load.body_bytes},
+        server_cpu_us=usage.cpu_us_of(receiver.count),
+        client_cpu_us=round((time.process_time() - cpu) * 1e6 / max(receiver.count, 1), 2),
+        figures={"repeated": receiver.repeated},
+        wrong=[f"{missing} of {expected} did not come"] if missing else [],
+    )
+
+
+# --- From end to end ---
+
+
+def measure_latency(place: Place, load: Load, how: Consuming, progress: Progress) -> Document:
+    """From the moment at which a message was due to be sent until a listener has it.
+
+    Raises LoadFailed, RocketMQError.
+    """
+    return _measure_arrivals("latency", place, load, how, progress, 0)
+
+
+def measure_delay(place: Place, load: Load, delay_ms: int, progress: Progress) -> Document:
+    """How late delayed messages come: the load's properties must say the same delay.
+
+    Raises LoadFailed, RocketMQError.
+    """
+    return _measure_arrivals("delay", place, load, Consuming(batch=32), progress, delay_ms)
+
+
+def _measure_arrivals(
+    benchmark: str, place: Place, load: Load, how: Consuming, progress: Progress, delay_ms: int
+) -> Document:
+    with standing(place) as site:
+        load = made_known(site, replace(site.fitted(load), is_stamped=True))
+        name = f"{load.rate:,.0f}/s" if load.rate else f"{load.in_flight} in flight"
+        with pinned(site.place.client_cpu):
+            cell = asyncio.run(_arrivals(site, load, how, name, partial(progress, name), delay_ms))
+        conditions: dict[str, Value] = {"seconds": load.seconds, "warm_up_s": load.warm_up_s}
+        if delay_ms:
+            conditions["delay_ms"] = delay_ms
+        return make_document(benchmark, site.conditions(**conditions), [cell])
+
+
+async def _arrivals(site: Site, load: Load, how: Consuming, name: str, watch: Watch, delay_ms: int) -> Cell:
+    receiver = Receiver(site, load, how, ConsumeFrom.LAST_OFFSET)
+    usage = Usage(Listener(site.served.broker), watch)
+    window: dict[str, int] = {}
+
+    def hear(word: str) -> None:
+        window.setdefault(word, time.monotonic_ns())
+        usage.hear(word)
+
+    async with receiver.consumer:
+        await receiver.wait_ready()
+        counted = await asyncio.to_thread(site.client.run, load, hear, site.place.client_cpu)
+        patience_s = LATE_TIMEOUT_S + delay_ms / 1000
+        await receiver.wait_for(counted.acknowledged * load.batch, patience_s, watch)
+    return _arrival_cell(name, load, counted, receiver, usage, window.get("begin", 0), delay_ms)
+
+
+def _arrival_cell(
+    name: str,
+    load: Load,
+    counted: Counted,
+    receiver: Receiver,
+    usage: Usage,
+    began_ns: int,
+    delay_ms: int,
+) -> Cell:
+    latencies = Latencies()
+    early = 0
+    for due_ns, arrived_ns in receiver.arrivals:
+        late_ns = arrived_ns - due_ns - delay_ms * 1_000_000
+        early += late_ns < -EARLY_TOLERATED_NS
+        if due_ns >= began_ns:
+            latencies.record(late_ns)
+    sent = counted.latencies.percentiles()
+    wrong = discrepancies(counted, counted.acknowledged * load.batch, receiver.count)
+    if early:
+        wrong.append(f"{early} came before their time")
+    return make_cell(
+        name,
+        len(latencies),
+        counted.seconds,
+        latencies=latencies,
+        operation_bytes=load.body_bytes,
+        settings={"rate": load.rate, "in_flight": load.in_flight, "body_bytes": load.body_bytes},
+        server_cpu_us=usage.cpu_us_of(len(latencies)),
+        anonymous_mib=usage.anonymous_mib,
+        series=counted.series,
+        figures={"send_p50_us": sent.p50, "send_p99_us": sent.p99, "repeated": receiver.repeated},
+        wrong=wrong,
+    )

@@ -1,0 +1,187 @@
+"""What a run found: cells, the machine, one JSON document, one table, one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from skylark import __version__
+from skylark.bench.histogram import Latencies, Percentiles
+from skylark.bench.machine import Machine, describe
+from skylark.page import Chart, Report, Section, render
+
+SCHEMA = 1
+"""Of the JSON document; raised when a member changes its meaning or goes away."""
+
+Value = str | int | float | bool | None
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement: what was done, how fast it went, and why it does not count, if it does not.
+
+    Times and counts are those of the window alone, without warm-up and without the last answers.
+    """
+
+    name: str
+    settings: dict[str, Value] = {}
+    operations: int
+    """Messages, rows or questions answered within the window."""
+    unit: str = "messages"
+    seconds: float
+    per_s: float
+    mib_per_s: float | None = None
+    failed: int = 0
+    latency_us: Percentiles | None = None
+    hdr: str = ""
+    """The latencies, in HdrHistogram's own format."""
+    server_cpu_us: float | None = None
+    """Processor time of the server for one operation."""
+    client_cpu_us: float | None = None
+    anonymous_mib: float | None = None
+    """Of the server, at the end: mapped log pages belong to the page cache."""
+    series: list[tuple[float, int]] = []
+    """Seconds since the begin, and operations so far."""
+    figures: dict[str, Value] = {}
+    """What only this benchmark knows."""
+    wrong: list[str] = []
+    """Why the cell is void: a sentence for each count that differs."""
+
+    @property
+    def is_void(self) -> bool:
+        return bool(self.wrong)
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run, as `--json` and `--out` write it."""
+
+    schema: int = SCHEMA
+    benchmark: str
+    made_at: str
+    skylark: str
+    machine: Machine
+    conditions: dict[str, Value]
+    cells: list[Cell]
+    notes: list[str] = []
+
+
+def make_cell(
+    name: str,
+    operations: int,
+    seconds: float,
+    *,
+    latencies: Latencies | None = None,
+    operation_bytes: int = 0,
+    **more: Any,
+) -> Cell:
+    """A cell with its rates computed. `more` are members of Cell."""
+    per_s = operations / seconds if seconds else 0.0
+    return Cell(
+        name=name,
+        operations=operations,
+        seconds=round(seconds, 3),
+        per_s=round(per_s, 1),
+        mib_per_s=round(per_s * operation_bytes / (1 << 20), 2) if operation_bytes else None,
+        latency_us=latencies.percentiles() if latencies is not None and len(latencies) else None,
+        hdr=latencies.encode() if latencies is not None and len(latencies) else "",
+        **more,
+    )
+
+
+def make_document(
+    benchmark: str, conditions: Mapping[str, Value], cells: Sequence[Cell], notes: Sequence[str] = ()
+) -> Document:
+    return Document(
+        benchmark=benchmark,
+        made_at=datetime.now(UTC).isoformat(" ", "seconds"),
+        skylark=__version__,
+        machine=describe(),
+        conditions=dict(conditions),
+        cells=list(cells),
+        notes=list(notes),
+    )
+
+
+def encode(document: Document) -> bytes:
+    """JSON for people and programs."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+
+
+def decode(data: bytes) -> Document:
+    """Raises msgspec.ValidationError for what is no such document."""
+    return msgspec.json.decode(data, type=Document)
+
+
+# --- For people ---
+
+COLUMNS = ("cell", "per s", "MiB/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "server µs", "verdict")
+
+
+def table(cells: Sequence[Cell]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows; columns of which no cell knows anything are left out."""
+    rows = [_row(cell) for cell in cells]
+    kept = [place for place in range(len(COLUMNS)) if any(row[place] is not None for row in rows)]
+    return [COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+def _row(cell: Cell) -> list[Any]:
+    latency = cell.latency_us
+    times = [latency.p50, latency.p99, latency.p999, latency.max] if latency is not None else [None] * 4
+    verdict = "void: " + "; ".join(cell.wrong) if cell.wrong else None
+    return [cell.name, round(cell.per_s), cell.mib_per_s, *times, cell.server_cpu_us, verdict]
+
+
+def report(document: Document, more: Sequence[Section] = ()) -> Report:
+    """The run as a page's contents: rates, latencies, the course of time, conditions. `more` comes first."""
+    sections = [*more, _rates(document.cells)]
+    sections += [section for make in (_latencies, _course) if (section := make(document.cells)).rows]
+    extra = [[cell.name, name, value] for cell in document.cells for name, value in cell.figures.items()]
+    if extra:
+        sections.append(Section("figures", "Also seen", ["cell", "figure", "value"], extra))
+    sections.append(_conditions(document))
+    return Report(f"skylark bench {document.benchmark}", document.made_at, sections)
+
+
+def page(document: Document, more: Sequence[Section] = ()) -> str:
+    """The run as one HTML page that fetches nothing."""
+    return render(report(document, more))
+
+
+def _rates(cells: Sequence[Cell]) -> Section:
+    columns, rows = table(cells)
+    units = ", ".join(dict.fromkeys(cell.unit for cell in cells))
+    return Section("rates", "Rates", columns, rows, Chart(label="cell", value="per s", unit=f"{units}/s"))
+
+
+def _latencies(cells: Sequence[Cell]) -> Section:
+    rows = [
+        [cell.name, percent, microseconds]
+        for cell in cells
+        if cell.hdr
+        for percent, microseconds in _curve(cell)
+    ]
+    chart = Chart(label="percent", value="µs", series="cell", unit="µs", kind="lines", is_logarithmic=True)
+    return Section("latencies", "Latencies", ["cell", "percent", "µs"], rows, chart)
+
+
+def _curve(cell: Cell) -> list[tuple[str, float]]:
+    return [(f"{percent:g}", value) for percent, value in Latencies.decode(cell.hdr).curve()]
+
+
+def _course(cells: Sequence[Cell]) -> Section:
+    rows: list[list[Any]] = []
+    for cell in cells:
+        before_s, before = 0.0, 0
+        for second, operations in cell.series:
+            rows.append([cell.name, second, round((operations - before) / max(second - before_s, 1e-9))])
+            before_s, before = second, operations
+    chart = Chart(label="second", value="per s", series="cell", unit="per s", kind="lines")
+    return Section("course", "Over time", ["cell", "second", "per s"], rows, chart)
+
+
+def _conditions(document: Document) -> Section:
+    facts = {"skylark": document.skylark, **msgspec.structs.asdict(document.machine), **document.conditions}
+    rows = [[name, "" if value is None else str(value)] for name, value in facts.items()]
+    return Section("conditions", "Conditions", ["what", "value"], rows, note=" ".join(document.notes))

@@ -1,0 +1,105 @@
+"""What the thin client measures alone: sends, batches, pulls, many topics, routes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from skylark.bench.load import Kind, Load, discrepancies
+from skylark.bench.measuring import Target, Usage, cell_of
+from skylark.bench.place import Place, Site, standing
+from skylark.bench.processes import Listener
+from skylark.bench.results import Cell, Document, make_document
+from skylark.errors import BrokerError, NoRoute
+from skylark.protocol.requests.route import GetRouteInfoByTopic
+from skylark.remoting.blocking import BlockingConnection
+
+Progress = Callable[[str, str], None]
+"""Hears a cell's name and what a `Watch` hears."""
+ROUTE_TIMEOUT_S = 60
+ROUTE_POLL_S = 0.05
+
+
+def measure_loads(
+    benchmark: str, place: Place, loads: Mapping[str, Load], progress: Progress, *, backlog: int = 0
+) -> Document:
+    """Run named loads one after the other against one broker; their addresses are filled in.
+
+    With a backlog, so many messages are stored before each. Raises LoadFailed, RocketMQError.
+    """
+    cells: list[Cell] = []
+    with standing(place) as site, site.target as target:
+        for name, load in loads.items():
+            fitted = site.fitted(load)
+            if backlog:
+                target.fill(fitted, backlog)
+            cells.append(target.measure(name, fitted, partial(progress, name)))
+        return make_document(benchmark, site.conditions(**_times(loads)), cells)
+
+
+def measure_topics(place: Place, load: Load, counts: Sequence[int], progress: Progress) -> Document:
+    """The same load spread over more and more topics. Raises LoadFailed, RocketMQError."""
+    cells: list[Cell] = []
+    with standing(place) as site, site.target as target:
+        for count in counts:
+            name = f"{count} topics"
+            spread = site.fitted(replace(load, topics=count, topic=f"{load.topic}-{count}"))
+            started = time.perf_counter()
+            target.create(spread)
+            taken_s = time.perf_counter() - started
+            cell = target.measure(name, spread, partial(progress, name))
+            first = cells[0].per_s if cells else cell.per_s
+            figures = {
+                **cell.figures,
+                "topics_created_per_s": round(count / taken_s),
+                "of_the_first": round(cell.per_s / first, 3) if first else None,
+            }
+            cells.append(msgspec.structs.replace(cell, figures=figures))
+        return make_document("topics", site.conditions(**_times({"": load})), cells)
+
+
+def measure_routes(place: Place, load: Load, progress: Progress) -> Document:
+    """Questions to a name server about the load's topics. Raises LoadFailed, RocketMQError."""
+    with standing(place) as site, site.target as target:
+        name = f"{load.topics} topics, {load.in_flight} in flight"
+        asking = replace(load, kind=Kind.ROUTE, address=site.name_server)
+        _make_known(target, site.name_server, asking)
+        usage = Usage(Listener(asking.address), partial(progress, name))
+        counted = site.client.run(asking, usage.hear, site.place.client_cpu)
+        cell = cell_of(name, asking, counted, usage, discrepancies(counted, 0, 0))
+        return make_document("routes", site.conditions(**_times({"": load})), [cell])
+
+
+def _make_known(target: Target, namesrv: str, load: Load) -> int:
+    """Make topics, wait until the name server knows them: how many queues the last has. Raises NoRoute."""
+    target.create(load)
+    deadline = time.monotonic() + ROUTE_TIMEOUT_S
+    with BlockingConnection(namesrv) as connection:
+        while True:
+            try:
+                connection.call(GetRouteInfoByTopic(load.topic_names[0]))
+                route = connection.call(GetRouteInfoByTopic(load.topic_names[-1]))
+            except BrokerError:
+                if time.monotonic() > deadline:
+                    raise NoRoute(load.topic_names[-1]) from None
+                time.sleep(ROUTE_POLL_S)
+            else:
+                return max(queues.write_queue_nums for queues in route.queue_datas)
+
+
+def made_known(site: Site, load: Load) -> Load:
+    """Make the load's topic and wait until clients can find it. The load, with the queues that it really has.
+
+    Raises NoRoute, RocketMQError.
+    """
+    with site.target as target:
+        return replace(load, queues=_make_known(target, site.name_server, load))
+
+
+def _times(loads: Mapping[str, Load]) -> dict[str, float]:
+    load = next(iter(loads.values()))
+    return {"seconds": load.seconds, "warm_up_s": load.warm_up_s}

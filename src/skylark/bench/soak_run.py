@@ -1,0 +1,278 @@
+"""One soak: servers up, mixed load on, a look every few seconds, drained, judged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from skylark import __version__
+from skylark.bench.histogram import Latencies, Percentiles
+from skylark.bench.machine import Machine, describe
+from skylark.bench.processes import Listener, anonymous_bytes
+from skylark.bench.servers import Served, own_servers
+from skylark.bench.soak import Finding, Sample, Slope, log_findings, slopes
+from skylark.bench.soak_load import MixedLoad
+from skylark.page import Chart, Report, Section, render
+
+SCHEMA = 1
+RESERVED_HOURS = 1
+KEPT_FILES_MIN = 3
+DRAIN_IDLE_S = 60.0
+POLL_S = 0.1
+ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
+# Small files and a short retention: in half an hour they roll and go as else in weeks.
+BROKER_SETTINGS: dict[str, str | int] = {
+    "mappedFileSizeConsumeQueue": 60_000,
+    "maxHashSlotNum": 50_000,
+    "maxIndexNum": 200_000,
+    "cleanResourceInterval": 2000,
+    "cleanResourceFirstDelay": 1000,
+    "deleteWhen": ALL_HOURS,
+    "fileReservedTime": RESERVED_HOURS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a person asks for."""
+
+    directory: Path
+    seconds: float = 1800.0
+    rate: float = 2000.0
+    every_s: float = 5.0
+    keep_s: float = 60.0
+    """Log files that nothing was written to for so long are made as old as the broker deletes them."""
+    log_file_bytes: int = 16 << 20
+
+
+class SoakReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to, as `--out` writes it."""
+
+    schema: int = SCHEMA
+    benchmark: str = "soak"
+    made_at: str
+    skylark: str
+    machine: Machine
+    conditions: dict[str, float | str]
+    slopes: list[Slope]
+    findings: list[Finding]
+    send_us: Percentiles
+    end_to_end_us: Percentiles
+    samples: list[Sample]
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing that could be judged was wrong."""
+        return all(slope.is_flat is not False for slope in self.slopes) and all(
+            finding.ok is not False for finding in self.findings
+        )
+
+
+class Soak:
+    """A run. `say` is told each look, for a person to follow."""
+
+    def __init__(self, wanted: Wanted, say: Callable[[Sample], None]) -> None:
+        self._wanted = wanted
+        self._say = say
+        self._samples: list[Sample] = []
+
+    def run(self) -> SoakReport:
+        """Raises ProcessFailed if the servers do not come up, and what clients raise."""
+        directory = self._wanted.directory
+        settings = {**BROKER_SETTINGS, "mappedFileSizeCommitLog": self._wanted.log_file_bytes}
+        with own_servers(directory, settings=settings) as served:
+            return asyncio.run(self._measure(served, LogFiles(directory)))
+
+    async def _measure(self, served: Served, files: LogFiles) -> SoakReport:
+        async with MixedLoad(served.namesrv, self._wanted.rate) as load:
+            looking = asyncio.ensure_future(self._look_on(load, Listener(served.broker), files))
+            sending = asyncio.ensure_future(load.run(self._wanted.seconds))
+            try:
+                # Whichever fails first fails the run.
+                await asyncio.wait((looking, sending), return_when=asyncio.FIRST_COMPLETED)
+                if looking.done():
+                    looking.result()
+                await sending
+            finally:
+                looking.cancel()
+                sending.cancel()
+                await asyncio.gather(looking, sending, return_exceptions=True)
+            await _drain(load)
+            load.sends.turn()
+            load.arrivals.turn()
+            return self._report(load)
+
+    async def _look_on(self, load: MixedLoad, broker: Listener, files: LogFiles) -> None:
+        started, before, cpu_us = time.monotonic(), time.monotonic(), broker.cpu_us() or 0.0
+        while True:
+            await asyncio.sleep(self._wanted.every_s)
+            files.age(self._wanted.keep_s)
+            now, used_us = time.monotonic(), broker.cpu_us() or 0.0
+            share = (used_us - cpu_us) / 1e6 / (now - before)
+            self._samples.append(_look(load, broker, files, second=now - started, core_share=share))
+            self._say(self._samples[-1])
+            before, cpu_us = now, used_us
+
+    def _report(self, load: MixedLoad) -> SoakReport:
+        ledger, wanted = load.ledger, self._wanted
+        findings = [
+            Finding(name="messages missing", value=str(ledger.missing), ok=ledger.missing == 0),
+            Finding(
+                name="rolled back, yet received", value=str(ledger.unexpected), ok=ledger.unexpected == 0
+            ),
+            Finding(name="sends failed", value=str(ledger.failed), ok=ledger.failed == 0),
+            Finding(name="received more than once", value=str(ledger.again), ok=None),
+            *log_findings(self._samples, wanted.log_file_bytes),
+        ]
+        return SoakReport(
+            made_at=datetime.now(UTC).isoformat(" ", "seconds"),
+            skylark=__version__,
+            machine=describe(),
+            conditions={
+                "seconds": wanted.seconds,
+                "wanted per s": wanted.rate,
+                "sent": ledger.sent,
+                "received": ledger.received,
+                "log file bytes": wanted.log_file_bytes,
+                "log kept s": wanted.keep_s,
+            },
+            slopes=slopes(self._samples),
+            findings=findings,
+            send_us=load.sends.whole.percentiles(),
+            end_to_end_us=load.arrivals.whole.percentiles(),
+            samples=self._samples,
+        )
+
+
+class LogFiles:
+    """The broker's log as files. Its clock cannot be moved, but the age of a file can."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def _paths(self) -> list[tuple[Path, os.stat_result]]:
+        found = []
+        for path in sorted(self._directory.glob("**/commitlog/*")):
+            try:
+                found.append((path, path.stat()))
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+        return found
+
+    def age(self, keep_s: float) -> None:
+        """Set back the times of what was written long enough ago: the broker takes it for expired."""
+        now = time.time()
+        expired = now - (RESERVED_HOURS * 3600 + 600)
+        for path, status in self._paths()[:-KEPT_FILES_MIN]:
+            if now - status.st_mtime > keep_s:
+                try:
+                    os.utime(path, (expired, expired))
+                except FileNotFoundError:
+                    continue
+
+    def state(self) -> tuple[int, int, int]:
+        """How many there are, where the first begins, where the one begins that is being written."""
+        paths = self._paths()
+        if not paths:
+            return 0, 0, 0
+        newest = max(paths, key=lambda found: found[1].st_mtime)[0]
+        return len(paths), int(paths[0][0].name), int(newest.name)
+
+
+def _look(load: MixedLoad, broker: Listener, files: LogFiles, *, second: float, core_share: float) -> Sample:
+    process = Path(f"/proc/{broker.pid}")
+    count, begin, end = files.state()
+    sends, arrivals = load.sends.turn(), load.arrivals.turn()
+    return Sample(
+        second=round(second, 2),
+        sent=load.ledger.sent,
+        received=load.ledger.received,
+        broker_mib=round(broker.anonymous_mib() or 0.0, 2),
+        client_mib=round(anonymous_bytes() / (1 << 20), 2),
+        descriptors=sum(1 for _ in (process / "fd").iterdir()),
+        threads=sum(1 for _ in (process / "task").iterdir()),
+        broker_core_share=round(core_share, 3),
+        send_p50_ms=_milliseconds(sends, 50),
+        send_p99_ms=_milliseconds(sends, 99),
+        end_to_end_p50_ms=_milliseconds(arrivals, 50),
+        end_to_end_p99_ms=_milliseconds(arrivals, 99),
+        log_files=count,
+        log_begin=begin,
+        log_end=end,
+        load_1m=round(os.getloadavg()[0], 2),
+    )
+
+
+def _milliseconds(latencies: Latencies, percent: float) -> float | None:
+    return round(latencies.at_percent(percent) / 1000, 3) if len(latencies) else None
+
+
+async def _drain(load: MixedLoad) -> None:
+    """Wait until everybody has everything, or nothing comes any more."""
+    received, deadline = load.ledger.received, time.monotonic() + DRAIN_IDLE_S
+    while load.ledger.missing and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_S)
+        if load.ledger.received != received:
+            received, deadline = load.ledger.received, time.monotonic() + DRAIN_IDLE_S
+
+
+# --- For people ---
+
+SLOPE_COLUMNS = ["measure", "first", "last", "a minute", "allowed", "verdict"]
+FINDING_COLUMNS = ["what", "value", "verdict"]
+_WORDS = {True: "flat", False: "NOT FLAT", None: "too short to say"}
+_FOUND_WORDS = {True: "good", False: "WRONG", None: ""}
+_COURSES = (
+    ("memory", "Memory, MiB", {"broker": "broker_mib", "clients": "client_mib"}),
+    ("handles", "Descriptors and threads", {"descriptors": "descriptors", "threads": "threads"}),
+    ("sends", "Latency of sends, ms", {"p50": "send_p50_ms", "p99": "send_p99_ms"}),
+    ("arrivals", "From send to consumer, ms", {"p50": "end_to_end_p50_ms", "p99": "end_to_end_p99_ms"}),
+    ("log", "Log files, load of the machine", {"files": "log_files", "load average": "load_1m"}),
+)  # fmt: skip
+
+
+def slope_rows(report: SoakReport) -> list[list[object]]:
+    return [
+        [each.name, f"{each.first:g} {each.unit}".strip(), f"{each.last:g} {each.unit}".strip(),
+         f"{each.per_minute:+.3f}", each.limit, _WORDS[each.is_flat]]
+        for each in report.slopes
+    ]  # fmt: skip
+
+
+def finding_rows(report: SoakReport) -> list[list[object]]:
+    return [[each.name, each.value, _FOUND_WORDS[each.ok]] for each in report.findings]
+
+
+def page(report: SoakReport) -> str:
+    """The run as one HTML page that fetches nothing."""
+    machine = msgspec.structs.asdict(report.machine)
+    conditions = {"skylark": report.skylark, **machine, **report.conditions}
+    sections = [
+        Section("verdict", "Flat?", SLOPE_COLUMNS, slope_rows(report)),
+        Section("findings", "Every message, every file", FINDING_COLUMNS, finding_rows(report)),
+        *(_course(report, name, title, fields) for name, title, fields in _COURSES),
+        Section("conditions", "Conditions", ["what", "value"], [[k, str(v)] for k, v in conditions.items()]),
+    ]
+    return render(Report("skylark bench soak", report.made_at, sections))
+
+
+def _course(report: SoakReport, name: str, title: str, fields: dict[str, str]) -> Section:
+    rows: list[list[object]] = [
+        [line, round(sample.second), value]
+        for line, field in fields.items()
+        for sample in report.samples
+        if (value := getattr(sample, field)) is not None
+    ]
+    chart = Chart(label="second", value="value", series="line", kind="lines")
+    return Section(name, title, ["line", "second", "value"], rows, chart)
+
+
+def encode(report: SoakReport) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report), indent=1)

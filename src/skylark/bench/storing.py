@@ -1,0 +1,194 @@
+"""The store alone, in this process: appends, batches, reads, scans, group commit."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from skylark.bench.histogram import Latencies
+from skylark.bench.load import BadLoad
+from skylark.bench.machine import scratch
+from skylark.bench.results import Cell, Document, Value, make_cell, make_document
+from skylark.bench.sending import Progress
+from skylark.model.message import PutMessage, encode_properties
+from skylark.model.record import Scan
+from skylark.settings import FlushMode, StoreSettings
+from skylark.store.disk import Disk
+from skylark.store.message_store import MessageStore
+from skylark.store.placed import PutStatus
+
+BATCH = 64
+"""Messages of one append, as a busy broker has them."""
+PULLED = 32
+SCANNED_BYTES = 32 << 20
+FILE_BYTES = 1 << 30
+SYNC_WAITERS = (1, 64)
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+TOPIC = "TopicBench"
+PROPERTIES = encode_properties(
+    {"KEYS": "order-1001", "UNIQ_KEY": "C0A8010A3E7018B4AAC24F3B1C2D0000", "TAGS": "TagA"}
+)
+UNFLUSHED_MAX_BYTES = 256 << 20
+
+
+def open_store(path: Path, *, disk: Disk | None = None, **changes: Any) -> MessageStore:
+    settings = {"index_enabled": False, "unflushed_bytes_max": 1 << 40, **changes}
+    store = MessageStore(StoreSettings(path=path, **settings), disk=disk)
+    store.open()
+    return store
+
+
+def messages(count: int, body_bytes: int, queues: int = 4) -> list[PutMessage]:
+    return [
+        PutMessage(
+            TOPIC, number % queues, os.urandom(body_bytes), PROPERTIES, born_timestamp=1, born_host=HOST
+        )
+        for number in range(count)
+    ]
+
+
+def fill(store: MessageStore, end: int, body_bytes: int = 4096, queues: int = 4) -> None:
+    """Append until the log has so many bytes."""
+    batch = messages(BATCH, body_bytes, queues)
+    while store.appended_offset < end:
+        store.append(batch)
+        if store.appended_offset - store.flushed_offset > 2 * UNFLUSHED_MAX_BYTES:
+            store.flush_log()
+
+
+@dataclass(frozen=True)
+class SyncRate:
+    """Of a store that answers when bytes are on disk."""
+
+    answered: int
+    seconds: float
+    fsyncs: int
+
+
+def sync_rate(
+    path: Path, waiters: int, disk: Disk | None, seconds: float = 2.0, body_bytes: int = 128
+) -> SyncRate:
+    """As a broker does it: so many sends in flight, each answered when its bytes are on disk."""
+    store = open_store(path, disk=disk, flush_mode=FlushMode.SYNC, commit_log_file_bytes=64 << 20)
+    store.start()
+    template = messages(1, body_bytes)[0]
+    answered = threading.Semaphore(waiters)
+    done = 0
+    lock = threading.Lock()
+
+    def answer(status: PutStatus) -> None:
+        nonlocal done
+        assert status is PutStatus.PUT_OK
+        with lock:
+            done += 1
+        answered.release()
+
+    flushes = store.flusher.count
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        answered.acquire()
+        ready = 1
+        while answered.acquire(blocking=False):
+            ready += 1
+        for result in store.append([template] * ready):
+            store.when_flushed(result.end, answer)  # type: ignore[union-attr]
+    elapsed = time.perf_counter() - started
+    flushes = store.flusher.count - flushes
+    store.close()
+    return SyncRate(done, elapsed, flushes)
+
+
+# --- `skylark bench store` ---
+
+
+def measure_store(body_bytes: int, seconds: float, progress: Progress) -> Document:
+    """Every cell for so many seconds, in a directory that is thrown away. Raises BadLoad."""
+    if seconds <= 0 or not 1 <= body_bytes <= 4 << 20:
+        raise BadLoad("seconds must be positive, a message has 1 B to 4 MiB")
+    with scratch() as directory:
+        cells = list(_cells(directory, body_bytes, seconds, progress))
+    conditions: dict[str, Value] = {
+        "servers": "none: the store in this process",
+        "body_bytes": body_bytes,
+        "seconds": seconds,
+    }
+    return make_document("store", conditions, cells)
+
+
+def _cells(directory: Path, body_bytes: int, seconds: float, progress: Progress) -> Iterator[Cell]:
+    store = open_store(directory / "store", commit_log_file_bytes=FILE_BYTES)
+    try:
+        batch = messages(BATCH, body_bytes)
+        watch = partial(progress, "put")
+        before = store.appended_offset
+        yield _repeated("put", partial(_put, store, batch), seconds, body_bytes, watch)
+        if store.appended_offset <= before:
+            raise BadLoad(f"nothing was appended in {seconds} s: give it more time")
+        store.flush_log()
+        store.housekeeper.flush()
+        read = partial(_get, store)
+        yield _repeated(f"get of {PULLED}", read, seconds, body_bytes, partial(progress, "get"))
+        data = store.read_log(0, min(store.appended_offset, SCANNED_BYTES))
+        scan = partial(_scan, data, FILE_BYTES)
+        yield _repeated("scan with checksums", scan, seconds, body_bytes, partial(progress, "scan"))
+    finally:
+        store.close()
+    for waiters in SYNC_WAITERS:
+        name = f"sync flush, {waiters} waiting"
+        progress(name, "begin")
+        found = sync_rate(directory / str(waiters), waiters, None, seconds, body_bytes)
+        progress(name, "end")
+        yield make_cell(
+            name,
+            found.answered,
+            found.seconds,
+            operation_bytes=body_bytes,
+            figures={
+                "fsyncs": found.fsyncs,
+                "answers_per_fsync": round(found.answered / max(found.fsyncs, 1), 1),
+            },
+        )
+
+
+def _repeated(
+    name: str, step: Callable[[], int], seconds: float, body_bytes: int, watch: Callable[[str], None]
+) -> Cell:
+    """Do a step again and again; it returns how many messages it handled. Latencies are of steps."""
+    latencies = Latencies()
+    count, series = 0, []
+    watch("begin")
+    started = now = time.perf_counter()
+    tick = started + 1
+    while now < started + seconds:
+        count += step()
+        before, now = now, time.perf_counter()
+        latencies.record(round((now - before) * 1e9))
+        if now >= tick:
+            series.append((round(now - started, 3), count))
+            watch(f"tick {now - started:.3f} {count}")
+            tick += 1
+    watch("end")
+    return make_cell(
+        name, count, now - started, latencies=latencies, operation_bytes=body_bytes, series=series
+    )
+
+
+def _put(store: MessageStore, batch: list[PutMessage]) -> int:
+    store.append(batch)
+    if store.appended_offset - store.flushed_offset > UNFLUSHED_MAX_BYTES:
+        store.flush_log()
+    return len(batch)
+
+
+def _get(store: MessageStore) -> int:
+    return len(store.get(TOPIC, 0, 0, PULLED, may_block=False).records)
+
+
+def _scan(data: bytes, file_bytes: int) -> int:
+    return sum(1 for _ in Scan(data, 0, file_bytes))

@@ -1,0 +1,390 @@
+"""`skylark bench`: how fast servers are, on this machine, with these sizes.
+
+Annotations are values here, not texts: see `bench_options.shared`.
+"""
+
+from importlib.util import find_spec
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skylark.cli import bench_compare, bench_growth, bench_soak
+from skylark.cli.bench_options import (
+    TOPIC,
+    InFlight,
+    InFlights,
+    Keys,
+    Processes,
+    Quantity,
+    Queues,
+    Rate,
+    Run,
+    Size,
+    Sizes,
+    Tags,
+    Topic,
+    is_true,
+    shared,
+)
+from skylark.cli.mistake import Mistake
+
+if TYPE_CHECKING:
+    from skylark.bench.load import Load
+    from skylark.bench.results import Document
+
+SYNC_IN_FLIGHT, ASYNC_IN_FLIGHT = 64, 1024
+SIZE = 128
+BACKLOG = 200_000
+LATENCY_RATE = 1000.0
+LEVELS_MAX = 18
+
+app = typer.Typer(
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure servers: our own, started for the run in a temporary directory, or those at --namesrv.",
+)
+
+
+def _load(run: Run, **members: object) -> "Load":
+    """Raises BadLoad."""
+    from skylark.bench.load import Load  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+    return Load(address="", seconds=run.seconds, warm_up_s=run.warm_up_s, **members)  # type: ignore[arg-type]
+
+
+def _properties(keys: str, tags: int) -> dict[str, str]:
+    key = {"KEYS": "key-@NUMBER@"} if is_true(keys, "--keys") else {}
+    return {**key, **({"TAGS": "TagA"} if tags else {})}
+
+
+@app.command()
+@shared
+def producer(
+    run: Run,
+    topic: Topic = TOPIC,
+    in_flight: InFlights = None,
+    size: Sizes = None,
+    is_async: Annotated[
+        str,
+        typer.Option(
+            "--async",
+            "-y",
+            metavar="true|false",
+            help=f"{ASYNC_IN_FLIGHT} in flight, unless -w is given.",
+        ),
+    ] = "false",
+    oneway: Annotated[bool, typer.Option("--oneway", help="Nobody answers; the store is counted.")] = False,
+    rate: Rate = 0.0,
+    quantity: Quantity = 0,
+    keys: Keys = "false",
+    tags: Tags = 0,
+    queues: Queues = 4,
+    processes: Processes = 1,
+) -> "Document":
+    """Send messages: one after the other, so many at once, or as many a second as --rate says.
+
+    A thin client, which only fills numbers into frames, does it, so that the broker is measured. What was
+    acknowledged must be in the store afterwards, or the cell is void (exit code 1).
+
+    Examples: skylark bench producer -w 1 -w 64 -w 1024 -s 128 -s 1024
+              skylark bench producer -n 127.0.0.1:9876 -t BenchmarkTest -w 64 -s 128
+              skylark bench producer --rate 5000 --seconds 30 --report producer.html
+    """
+    from skylark.bench.load import Kind  # noqa: PLC0415
+    from skylark.bench.sending import measure_loads  # noqa: PLC0415
+
+    usual = ASYNC_IN_FLIGHT if is_true(is_async, "--async") else SYNC_IN_FLIGHT
+    kind = Kind.ONEWAY if oneway else Kind.SEND
+    more = {"topic": topic, "kind": kind, "rate": rate, "messages_max": quantity, "queues": queues}
+    more |= {"processes": processes, "properties": _properties(keys, tags)}
+    loads = {
+        f"{'one-way' if oneway else f'{window} in flight'}, {body} B": _load(
+            run, in_flight=window, body_bytes=body, **more
+        )
+        for window, body in product([usual] if oneway or not in_flight else in_flight, size or [SIZE])
+    }
+    return measure_loads("producer", run.place, loads, run.progress)
+
+
+@app.command()
+@shared
+def batch(
+    run: Run,
+    topic: Topic = TOPIC,
+    in_flight: InFlights = None,
+    size: Sizes = None,
+    batch_size: Annotated[int, typer.Option("--batch", "-b", min=2, max=4096, help="Messages in one.")] = 16,
+    rate: Rate = 0.0,
+    quantity: Quantity = 0,
+    keys: Keys = "false",
+    tags: Tags = 0,
+    queues: Queues = 4,
+    processes: Processes = 1,
+) -> "Document":
+    """Send batches: -b messages in every one of them, -w batches at once. Rates are of messages.
+
+    Example: skylark bench batch -b 32 -s 128 -s 1024
+    """
+    from skylark.bench.sending import measure_loads  # noqa: PLC0415
+
+    more = {"topic": topic, "rate": rate, "messages_max": quantity, "queues": queues, "batch": batch_size}
+    more |= {"processes": processes, "properties": _properties(keys, tags)}
+    loads = {
+        f"{window} in flight, {batch_size} x {body} B": _load(run, in_flight=window, body_bytes=body, **more)
+        for window, body in product(in_flight or [SYNC_IN_FLIGHT], size or [SIZE])
+    }
+    return measure_loads("batch", run.place, loads, run.progress)
+
+
+@app.command()
+@shared
+def consumer(
+    run: Run,
+    topic: Topic = f"{TOPIC}Consumer",
+    threads: Annotated[int, typer.Option("--threads", "-w", min=1, max=1000, help="Listeners at once.")] = 20,
+    batch_size: Annotated[int, typer.Option("--batch", "-b", min=1, max=1024, help="For a listener.")] = 1,
+    size: Size = SIZE,
+    backlog: Annotated[
+        int, typer.Option("--backlog", "-q", min=0, help="Sent before; 0: what the topic holds.")
+    ] = BACKLOG,
+    queues: Queues = 4,
+) -> "Document":
+    """Consume a backlog with our own push consumer, in a new group, from its first message to its last.
+
+    Example: skylark bench consumer -q 100000 -w 20 -b 32
+    """
+    from skylark.bench.receiving import Consuming, measure_consumer  # noqa: PLC0415
+
+    load = _load(run, topic=topic, body_bytes=size, queues=queues)
+    how = Consuming(threads=threads, batch=batch_size)
+    return measure_consumer(run.place, load, backlog, how, run.progress)
+
+
+@app.command()
+@shared
+def pull(
+    run: Run,
+    topic: Topic = TOPIC,
+    size: Sizes = None,
+    batch_size: Annotated[int, typer.Option("--batch", "-b", min=1, max=1024, help="Of one answer.")] = 32,
+    backlog: Annotated[int, typer.Option("--backlog", "-q", min=1, help="Sent before.")] = BACKLOG,
+    queues: Queues = 4,
+) -> "Document":
+    """Pull a backlog again and again with the thin client, one pull in flight for each queue.
+
+    Example: skylark bench pull -s 1024 --queues 4
+    """
+    from skylark.bench.load import Kind  # noqa: PLC0415
+    from skylark.bench.sending import measure_loads  # noqa: PLC0415
+
+    loads = {
+        f"{queues} queues, {body} B": _load(
+            run, kind=Kind.PULL, topic=f"{topic}-{body}", body_bytes=body, batch=batch_size, queues=queues
+        )
+        for body in size or [SIZE]
+    }
+    return measure_loads("pull", run.place, loads, run.progress, backlog=backlog)
+
+
+@app.command()
+@shared
+def latency(
+    run: Run,
+    topic: Topic = f"{TOPIC}Latency",
+    rate: Rate = LATENCY_RATE,
+    in_flight: InFlight = ASYNC_IN_FLIGHT,
+    size: Size = 1024,
+    threads: Annotated[int, typer.Option("--threads", min=1, max=1000, help="Listeners at once.")] = 20,
+    queues: Queues = 4,
+) -> "Document":
+    """From end to end: the time from when a message is due to be sent until a listener has it.
+
+    The thin client sends at a steady rate, our own push consumer receives.
+
+    Example: skylark bench latency --rate 5000 -s 1024 --report latency.html
+    """
+    from skylark.bench.receiving import Consuming, measure_latency  # noqa: PLC0415
+
+    load = _load(
+        run, topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues, is_stamped=True
+    )
+    return measure_latency(run.place, load, Consuming(threads=threads, batch=32), run.progress)
+
+
+@app.command()
+@shared
+def transaction(
+    run: Run,
+    topic: Topic = f"{TOPIC}Transaction",
+    in_flight: InFlight = 32,
+    size: Size = 2048,
+    rate: Rate = 0.0,
+    rollback_rate: Annotated[
+        float, typer.Option("--rollback-rate", min=0, max=1, help="The share that is undone.")
+    ] = 0.0,
+    unknown_rate: Annotated[
+        float, typer.Option("--unknown-rate", min=0, max=1, help="The share that the broker must ask about.")
+    ] = 0.0,
+    queues: Queues = 4,
+) -> "Document":
+    """Send in transactions with our own producer: half message, local transaction, commit.
+
+    Example: skylark bench transaction -w 32 -s 2048 --rollback-rate 0.1
+    """
+    from skylark.bench.transactions import measure_transactions  # noqa: PLC0415
+
+    if rollback_rate + unknown_rate > 1:
+        raise Mistake("--rollback-rate and --unknown-rate are more than 1 together")
+    load = _load(run, topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
+    return measure_transactions(run.place, load, rollback_rate, unknown_rate, run.progress)
+
+
+@app.command()
+@shared
+def delay(
+    run: Run,
+    topic: Topic = f"{TOPIC}Delay",
+    level: Annotated[
+        int, typer.Option("--level", "-e", min=1, max=LEVELS_MAX, help="1: 1 s, 2: 5 s, 3: 10 s, 4: 30 s, …")
+    ] = 1,
+    after_ms: Annotated[
+        int, typer.Option("--after-ms", min=0, help="A timer instead of a level: any time.")
+    ] = 0,
+    rate: Rate = LATENCY_RATE,
+    in_flight: InFlight = ASYNC_IN_FLIGHT,
+    size: Size = SIZE,
+    queues: Queues = 4,
+) -> "Document":
+    """How late delayed messages come, of a delay level or of a timer.
+
+    Example: skylark bench delay -e 2 --rate 2000
+    """
+    from skylark.bench.receiving import measure_delay  # noqa: PLC0415
+    from skylark.settings.store import DELAY_LEVELS, parse_delay_levels  # noqa: PLC0415
+
+    delay_ms = after_ms or parse_delay_levels(DELAY_LEVELS)[level - 1]
+    properties = {"TIMER_DELAY_MS": str(after_ms)} if after_ms else {"DELAY": str(level)}
+    load = _load(
+        run, topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues,
+        properties=properties, is_stamped=True,
+    )  # fmt: skip
+    return measure_delay(run.place, load, delay_ms, run.progress)
+
+
+@app.command()
+@shared
+def topics(
+    run: Run,
+    topic: Topic = f"{TOPIC}Many",
+    counts: Annotated[
+        list[int] | None, typer.Option("--topics", min=1, max=10_000, help="Several: one cell each.")
+    ] = None,
+    in_flight: InFlight = SYNC_IN_FLIGHT,
+    size: Size = SIZE,
+    rate: Rate = 0.0,
+    queues: Queues = 1,
+    processes: Processes = 1,
+) -> "Document":
+    """The same load spread over more and more topics: what a topic costs.
+
+    Example: skylark bench topics --topics 1 --topics 1000 --topics 10000
+    """
+    from skylark.bench.sending import measure_topics  # noqa: PLC0415
+
+    load = _load(
+        run, topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues, processes=processes
+    )
+    return measure_topics(run.place, load, counts or [1, 100, 1000], run.progress)
+
+
+@app.command()
+@shared
+def routes(
+    run: Run,
+    topic: Topic = f"{TOPIC}Route",
+    asked: Annotated[int, typer.Option("--topics", min=1, max=10_000, help="Asked about in turn.")] = 100,
+    in_flight: InFlight = 16,
+    rate: Rate = 0.0,
+    queues: Queues = 4,
+    processes: Processes = 1,
+) -> "Document":
+    """Ask a name server for routes.
+
+    Example: skylark bench routes --topics 100 -w 16
+    """
+    from skylark.bench.sending import measure_routes  # noqa: PLC0415
+
+    load = _load(
+        run,
+        topic=topic,
+        topics=asked,
+        in_flight=in_flight,
+        rate=rate,
+        queues=queues,
+        processes=processes,
+    )
+    return measure_routes(run.place, load, run.progress)
+
+
+@app.command()
+@shared
+def store(run: Run, size: Size = SIZE) -> "Document":
+    """The store alone, in this process: appends, reads, scans, group commit; --seconds for each.
+
+    Example: skylark bench store -s 1024 --seconds 3
+    """
+    from skylark.bench.storing import measure_store  # noqa: PLC0415
+
+    if not run.place.is_own:
+        raise Mistake("the store is measured in this process: leave --namesrv out")
+    return measure_store(size, run.seconds, run.progress)
+
+
+@app.command()
+@shared
+def replication(
+    run: Run,
+    topic: Topic = TOPIC,
+    in_flight: InFlight = SYNC_IN_FLIGHT,
+    size: Size = 1024,
+    rate: Rate = 0.0,
+    queues: Queues = 4,
+) -> "Document":
+    """What a slave costs: a master alone, with one that follows, with one that it waits for.
+
+    Example: skylark bench replication -w 64 -s 1024
+    """
+    from skylark.bench.replicating import measure_replication  # noqa: PLC0415
+
+    load = _load(run, topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
+    return measure_replication(run.place, load, run.progress)
+
+
+@app.command()
+@shared
+def spark(
+    run: Run,
+    topic: Topic = f"{TOPIC}Spark",
+    rows: Annotated[int, typer.Option("--rows", "-q", min=1, help="Sent before.")] = 500_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
+    size: Size = 200,
+    queues: Queues = 4,
+) -> "Document":
+    """Rows a second through Spark: out of the broker, out of its store's files, into a topic.
+
+    Example: skylark bench spark --rows 1000000 -s 200
+    """
+    if find_spec("pyspark") is None:
+        raise Mistake("pyspark is missing: pip install 'skylarkmq[spark]'")
+    from skylark.bench.spark_reading import measure_spark  # noqa: PLC0415
+
+    load = _load(run, topic=topic, body_bytes=size, queues=queues)
+    return measure_spark(run.place, load, rows, rounds, run.progress)
+
+
+# --- Commands of other modules ---
+
+app.command()(bench_soak.soak)
+app.command()(bench_growth.growth)
+app.command()(bench_compare.compare)

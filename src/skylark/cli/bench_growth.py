@@ -1,0 +1,76 @@
+"""`skylark bench growth`: what a send costs a broker that already has much of something."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, finish
+from skylark.cli.mistake import Mistake
+from skylark.cli.output import Screen
+
+if TYPE_CHECKING:
+    from skylark.bench.results import Cell
+
+
+def growth(
+    dimension: Annotated[
+        list[str] | None,
+        typer.Option("--dimension", "-d", help="messages, topics, queues, connections or log; none: all."),
+    ] = None,
+    messages: Annotated[int, typer.Option("--messages", help="For each round of a point.")] = 40_000,
+    rounds: Annotated[int, typer.Option("--rounds", help="The least costly of them counts.")] = 3,
+    scale: Annotated[float, typer.Option("--scale", help="All points times this; 0.01: a quick look.")] = 1.0,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="DIR", help="Write a chart for each dimension there.")
+    ] = None,
+    out: Out = None,
+    report: ReportFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """How the cost of a send grows: with messages, topics, queues, connections and the size of the log.
+
+    What counts is processor time of the broker, which a busy machine changes less than rates.
+
+    Examples: skylark bench growth --report growth.html --svg docs/charts
+    skylark bench growth -d topics -d queues --scale 0.1
+    """
+    from skylark.bench.growth import POINTS, Growth, Wanted, sections  # noqa: PLC0415 - nobody else's
+
+    for name in dimension or ():
+        if name not in POINTS:
+            raise Mistake(f"--dimension {name}: {', '.join(POINTS)} are possible")
+    for option, value, low, high in (
+        ("--messages", messages, 100, 10_000_000),
+        ("--rounds", rounds, 1, 100),
+        ("--scale", scale, 0.0001, 1.0),
+    ):
+        if not low <= value <= high:
+            raise Mistake(f"{option} {value:g}: from {low:g} to {high:g} is possible")
+    check_files(out, report)
+    screen = Screen()
+
+    def say(cell: Cell) -> None:
+        cost = "void" if cell.is_void else f"{cell.server_cpu_us} µs"
+        screen.err.print(f"{cell.name}: {cost}, {cell.per_s:,.0f} messages/s", style="dim")
+
+    with tempfile.TemporaryDirectory(prefix="skylark-growth-") as directory:
+        wanted = Wanted(
+            directory=Path(directory),
+            dimensions=dimension or tuple(POINTS),
+            messages=messages,
+            rounds=rounds,
+            scale=scale,
+        )
+        document = Growth(wanted, say).run()
+    charts = sections(document)
+    if svg is not None:
+        from skylark.page import drawing  # noqa: PLC0415
+
+        svg.mkdir(parents=True, exist_ok=True)
+        for chart in charts:
+            (svg / f"growth-{chart.name}.svg").write_text(drawing(chart))
+    finish(document, as_json=as_json, out=out, report=report, more=charts)

@@ -1,0 +1,446 @@
+"""A second store directory, made from one that is live, closed or Apache's, and brought up to date later.
+
+The copy of a running store is what a crash would have left of it at one moment: recovery, which runs when a
+broker is started on it, knows how to go on from that. So the order counts. What says how far things are done
+(checkpoint, manifest, consumers' offsets, headers of the index) is read first; then the log's end is fixed;
+then the log is copied up to there, and what is derived from it as far as it was there at that time. A topic
+that is made meanwhile is in the list of topics, which is read last.
+
+Files that are still appended are never linked: a link is the same file, and would go on growing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from skylark.atomic_file import load_file, write_file
+from skylark.errors import StoreError
+from skylark.store.checkpoint import CHECKPOINT_BYTES
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.disk import RealDisk, disk_error
+from skylark.store.file_copy import FileCopy, Progress, read_part, reading
+from skylark.store.foreign import Unsupported
+from skylark.store.index import index_names
+from skylark.store.index_file import HEADER
+from skylark.store.manifest import FILE_NAMES, Manifest, load_manifest, save_manifest
+from skylark.store.mapped_file import MappedFileQueue, file_name
+from skylark.store.queue_table import QueueTable
+from skylark.store.reader import StoreReader
+from skylark.store.unit import UNIT_BYTES
+
+NOTE_NAME = "backup.json"
+COMPARED_BYTES = 1 << 20
+BLOCK_BYTES = 512
+"""What `stat` counts in."""
+TRIES = 5
+PAUSE_S = 0.05
+# Lists that only grow: read behind the log, they know every topic whose messages are there.
+READ_LAST = {name + end for name in ("topics.json", "subscriptionGroup.json") for end in ("", ".bak")}
+SMALL_DIRECTORIES = ("config", "namesrv")
+# Of a running store they are left out: the timers are found again in their topic.
+TIMER_NAMES = ("timerlog", "timerwheel")
+KNOWN_NAMES = {
+    "abort", "lock", "checkpoint", "commitlog", "consumequeue", "index", NOTE_NAME, NOTE_NAME + ".bak",
+    *FILE_NAMES, *SMALL_DIRECTORIES,
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class BackupRefused(StoreError):
+    """A backup that cannot be made, or not there."""
+
+    text = "no backup to {path}: {reason}"
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What was done."""
+
+    end_physical_offset: int
+    """The log was copied up to there."""
+    is_running: bool
+    copied_bytes: int
+    linked_files: int
+    left_out: list[Unsupported]
+    """What this store has that is not in the copy."""
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What a backup's directory says of itself."""
+
+    source: str
+    physical_offset: int
+    """Below it the log of the copy is whole and durable."""
+    finished_ms: int
+    """When the last run ended; 0 while one is under way, or broke off."""
+
+
+def back_up(
+    source: Path,
+    target: Path,
+    *,
+    commit_log_path: Path | None = None,
+    link: bool = False,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Copy a store to a directory that is new, empty, or holds a backup of it; then only what is new.
+
+    With `link`, files of the log that are full become hard links. Raises BackupRefused, MissingFile,
+    BadStoreFile, DiskFull, OSError; what the target had before is then still of use, unless the log had
+    to be made anew because it goes on differently now.
+    """
+    before = _check_target(source, target, commit_log_path)
+    try:
+        return _Backup(source, target, before, link, progress).run(commit_log_path)
+    except OSError as error:
+        raise disk_error(error, Path(error.filename or target)) from error
+
+
+def _check_target(source: Path, target: Path, commit_log_path: Path | None) -> _Note | None:
+    """What an earlier run left there. Raises BackupRefused."""
+    place = target.resolve()
+    for directory in filter(None, (source, commit_log_path)):
+        if place.is_relative_to(directory.resolve()) or directory.resolve().is_relative_to(place):
+            raise BackupRefused(target, f"it lies in {directory}, or that in it")
+    if not place.exists():
+        if not place.parent.is_dir():
+            raise BackupRefused(target, f"there is no directory {place.parent}")
+        return None
+    if not place.is_dir():
+        raise BackupRefused(target, "it is no directory")
+    note = load_file(place / NOTE_NAME, _decode_note)
+    if note is None and any(place.iterdir()):
+        raise BackupRefused(target, "it is not empty, and holds no backup")
+    if note is not None and note.source != str(source.resolve()):
+        raise BackupRefused(target, f"it holds a backup of {note.source}")
+    if (place / "lock").exists():
+        raise BackupRefused(target, "a broker was started on it, so that it is a store of its own now")
+    return note
+
+
+def _decode_note(data: bytes) -> _Note:
+    try:
+        return msgspec.json.decode(data, type=_Note)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+class _Backup:
+    """One run."""
+
+    def __init__(
+        self, source: Path, target: Path, before: _Note | None, link: bool, progress: Progress | None
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._trusted = before.physical_offset if before is not None else 0
+        self._link = link
+        self._copies = FileCopy(progress)
+        self._disk = RealDisk()
+        self._linked_files = 0
+
+    def run(self, commit_log_path: Path | None) -> BackupReport:
+        """All steps, in the order that the module explains."""
+        source, disk = self._source, self._disk
+        is_running = disk.exists(source / "abort")
+        checkpoint = read_part(source / "checkpoint", CHECKPOINT_BYTES)
+        manifest = load_manifest(disk, source)
+        documents = self._documents(last=False)
+        heads = self._index_heads()
+        reader = StoreReader(source, commit_log_path=commit_log_path, disk=disk)
+        end = reader.end_physical_offset
+        self._trusted = self._continue_at(reader.log.files, end)
+        self._begin()
+        self._copies.expect(self._bytes_to_copy(reader, end, heads))
+        self._copy_log(reader.log.files, end)
+        firsts = self._copy_queues(reader)
+        self._copy_index(heads)
+        self._forget_expired(reader.log.files)
+        documents |= self._documents(last=True)
+        if not is_running:
+            self._copy_rest()
+        if not is_running and disk.exists(source / "abort"):
+            raise BackupRefused(self._target, "a broker was started on the store meanwhile; say it again")
+        self._write_documents(documents)
+        self._write_manifest(manifest, firsts, set(heads))
+        self._finish(checkpoint, end, is_running)
+        left_out = [
+            item
+            for item in reader.unsupported()
+            if is_running and item.name not in TIMER_NAMES and (source / item.name).exists()
+        ]
+        return BackupReport(end, is_running, self._copies.copied_bytes, self._linked_files, left_out)
+
+    # The frame
+
+    def _begin(self) -> None:
+        """From here on, and should it break off, the copy is to be recovered."""
+        self._target.mkdir(exist_ok=True)
+        self._write_note(self._trusted, finished_ms=0)
+        self._write_in_place("abort", b"backup")
+
+    def _finish(self, checkpoint: bytes, end: int, is_running: bool) -> None:
+        for name in TIMER_NAMES if is_running else ():
+            path = self._target / name
+            self._disk.delete_directory(path) if path.is_dir() else self._disk.delete(path)
+        if checkpoint:
+            self._write_in_place("checkpoint", checkpoint)
+        if not is_running:
+            self._disk.delete(self._target / "abort")
+        self._disk.sync_directory(self._target)
+        self._write_note(end, finished_ms=time.time_ns() // 1_000_000)
+
+    def _write_in_place(self, name: str, data: bytes) -> None:
+        file = self._disk.create(self._target / name, len(data))
+        file.write([data], 0)
+        file.sync()
+        file.close()
+
+    def _write_note(self, physical_offset: int, *, finished_ms: int) -> None:
+        note = _Note(str(self._source.resolve()), physical_offset, finished_ms)
+        write_file(self._target / NOTE_NAME, msgspec.json.format(msgspec.json.encode(note)))
+
+    def _bytes_to_copy(self, reader: StoreReader, end: int, heads: dict[str, bytes]) -> int:
+        """About how much, for who watches."""
+        units = sum(queue.max_offset - queue.min_offset for queue in reader.queue_table.values())
+        index_bytes = sum(
+            _allocated_bytes(self._source / "index" / name)
+            for name, head in heads.items()
+            if not self._has_index_file(name, head)
+        )
+        log_bytes = end - max(self._trusted, reader.min_physical_offset)
+        # Of units only those of the rest of the log are new: few.
+        return log_bytes + (0 if self._trusted else units * UNIT_BYTES) + index_bytes
+
+    # The log
+
+    def _copy_log(self, files: MappedFileQueue, end: int) -> None:
+        directory = self._target / "commitlog"
+        if not self._trusted:
+            self._disk.delete_directory(directory)
+        directory.mkdir(exist_ok=True)
+        kept: set[str] = set()
+        for start in files.starts:
+            last = min(end, start + files.file_bytes)
+            path = directory / file_name(start)
+            if last < start:
+                break
+            try:
+                if self._link and last == start + files.file_bytes:
+                    self._link_file(files.path(start), path)
+                elif self._trusted < last or not path.exists():
+                    with reading(files.path(start)) as descriptor:
+                        part = max(self._trusted - start, 0), last - start
+                        self._copies.copy(descriptor, path, files.file_bytes, part)
+                kept.add(path.name)
+            except FileNotFoundError:
+                kept.clear()  # expired just now, as have those before it
+        self._copies.keep_only(directory, kept)
+
+    def _continue_at(self, files: MappedFileQueue, end: int) -> int:
+        """Up to where the copy's log is the same; 0 where it has to be made anew."""
+        at = self._trusted
+        start = files.start_of(max(at - 1, 0))
+        if not 0 < at <= end or start not in files.starts:
+            return 0
+        first = max(at - COMPARED_BYTES, start)
+        theirs = read_part(files.path(start), at - first, first - start)
+        ours = read_part(self._target / "commitlog" / file_name(start), at - first, first - start)
+        return at if ours == theirs else 0
+
+    def _link_file(self, source: Path, target: Path) -> None:
+        if target.exists() and target.samefile(source):
+            return
+        new = target.with_name(target.name + ".tmp")
+        new.unlink(missing_ok=True)
+        try:
+            new.hardlink_to(source)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise BackupRefused(self._target, f"no link to {source}: {error.strerror}") from error
+        new.replace(target)
+        self._disk.sync_directory(target.parent)
+        self._linked_files += 1
+
+    def _forget_expired(self, files: MappedFileQueue) -> None:
+        """Of what expired meanwhile, queues and index went after the log: no record may lack them."""
+        directory = self._target / "commitlog"
+        self._copies.keep_only(directory, set(self._disk.files(files.directory)))
+        if files.starts and not self._disk.files(directory):
+            raise BackupRefused(self._target, "all that was to be copied has expired meanwhile; say it again")
+
+    # What is derived from it
+
+    def _copy_queues(self, reader: StoreReader) -> dict[tuple[str, int], int]:
+        """Copy the units that were there; returns where the first file of each queue starts."""
+        directory = self._target / "consumequeue"
+        file_bytes = reader.settings.consume_queue_file_bytes
+        there = QueueTable(self._disk, directory, file_bytes, threading.Lock(), writable=False)
+        there.load()
+        firsts = {}
+        for key, queue in reader.queue_table.items():
+            starts = self._copy_queue(queue, there.get(key), directory / key[0] / str(key[1]), file_bytes)
+            if starts:
+                firsts[key] = starts[0]
+        for topic, queue_id in there.keys() - firsts.keys():
+            self._disk.delete_directory(directory / topic / str(queue_id))
+        return firsts
+
+    def _copy_queue(
+        self, queue: ConsumeQueue, there: ConsumeQueue | None, directory: Path, file_bytes: int
+    ) -> list[int]:
+        copied_to = self._same_units(queue, there) * UNIT_BYTES
+        if not copied_to:
+            self._disk.delete_directory(directory)
+        starts: list[int] = []
+        end = queue.max_offset * UNIT_BYTES
+        for start in queue.file_starts:
+            last = min(end, start + file_bytes)
+            path = directory / file_name(start)
+            if start >= end:
+                break
+            starts.append(start)
+            if copied_to >= last and path.exists():
+                continue
+            try:
+                with reading(queue.directory / file_name(start)) as descriptor:
+                    part = max(copied_to - start, 0), last - start
+                    self._copies.copy(descriptor, path, file_bytes, part)
+            except FileNotFoundError:
+                starts.clear()  # expired just now
+        self._copies.keep_only(directory, set(map(file_name, starts)))
+        return starts
+
+    def _same_units(self, queue: ConsumeQueue, there: ConsumeQueue | None) -> int:
+        """How many units, counted from 0, the copy of a queue has already; 0 if it is of another life."""
+        if there is None or there.max_offset == there.min_offset:
+            return 0
+        same = there.end_below(self._trusted)
+        is_within = max(queue.min_offset, there.min_offset) < same <= queue.max_offset
+        return same if is_within and queue.unit(same - 1) == there.unit(same - 1) else 0
+
+    def _index_heads(self) -> dict[str, bytes]:
+        """The headers of all index files. They are written last, so they count nothing that is not there."""
+        directory = self._source / "index"
+        heads = {
+            name: read_part(directory / name, HEADER.size) for name in index_names(self._disk, directory, [])
+        }
+        return {name: head for name, head in heads.items() if head}
+
+    def _has_index_file(self, name: str, head: bytes) -> bool:
+        return any(head) and read_part(self._target / "index" / name, HEADER.size) == head
+
+    def _copy_index(self, heads: dict[str, bytes]) -> None:
+        directory = self._target / "index"
+        kept: set[str] = set()
+        for name, head in heads.items():
+            try:
+                if not self._has_index_file(name, head):
+                    with reading(self._source / "index" / name) as descriptor:
+                        self._disk.delete(directory / name)
+                        self._copy_whole(descriptor, directory / name, head)
+                kept.add(name)
+            except FileNotFoundError:
+                kept.clear()  # expired just now, as have those before it
+        self._copies.keep_only(directory, kept)
+
+    def _copy_whole(self, descriptor: int, target: Path, head: bytes = b"") -> None:
+        length = os.fstat(descriptor).st_size
+        self._copies.copy(descriptor, target, length, (0, length), has_holes=True, head=head)
+
+    # What lies beside
+
+    def _documents(self, *, last: bool) -> dict[Path, bytes]:
+        """Small files, by their places in the store: those to be read first, or those to be read last."""
+        found = {}
+        for directory in SMALL_DIRECTORIES:
+            for name in self._disk.files(self._source / directory):
+                if (name in READ_LAST) == last and not name.endswith(".tmp"):
+                    data = _read_document(self._source / directory / name)
+                    if data:
+                        found[Path(directory, name)] = data
+        return found
+
+    def _write_documents(self, documents: dict[Path, bytes]) -> None:
+        for place, data in documents.items():
+            path = self._target / place
+            if read_part(path) != data:
+                path.unlink(missing_ok=True)  # else it would become the `.bak`, which is copied, too
+                write_file(path, data)
+                self._copies.count(len(data))
+        for directory in SMALL_DIRECTORIES:
+            names = {place.name for place in documents if place.parent == Path(directory)}
+            self._copies.keep_only(self._target / directory, names)
+
+    def _write_manifest(
+        self, early: Manifest | None, firsts: dict[tuple[str, int], int], index_files: set[str]
+    ) -> None:
+        """What was read first, without what expired or was deleted while the copy was made."""
+        late = load_manifest(self._disk, self._source)
+        for name in FILE_NAMES:
+            self._disk.delete(self._target / name)
+        if early is None or late is None:
+            return
+        known = {(extent.topic, extent.queue_id) for extent in late.queues}
+        queues = [
+            msgspec.structs.replace(
+                extent, first_file=max(extent.first_file, firsts.get((extent.topic, extent.queue_id), 0))
+            )
+            for extent in early.queues
+            if (extent.topic, extent.queue_id) in known | firsts.keys()
+        ]
+        files = [name for name in early.index_files if name in index_files or name in late.index_files]
+        manifest = msgspec.structs.replace(
+            early, queues=queues, index_files=files, deleted=early.deleted | late.deleted
+        )
+        save_manifest(self._disk, self._target, manifest)
+
+    def _copy_rest(self) -> None:
+        """Everything else of a closed store, if size or time differ."""
+        for place in _rest_of(self._target):
+            if not (self._source / place).exists():
+                self._disk.delete(self._target / place)
+        for place in _rest_of(self._source):
+            target, found = self._target / place, (self._source / place).stat()
+            if target.exists() and _size_and_time(target.stat()) == _size_and_time(found):
+                continue
+            with reading(self._source / place) as descriptor:
+                self._copy_whole(descriptor, target)
+            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _rest_of(directory: Path) -> list[Path]:
+    """Places of the files that no step of its own cares for."""
+    places = [path.relative_to(directory) for path in directory.rglob("*") if path.is_file()]
+    return sorted(place for place in places if place.parts[0] not in KNOWN_NAMES)
+
+
+def _read_document(path: Path) -> bytes:
+    """A small file that its broker replaces whole; Apache's takes the old one away before that."""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S)
+        data = read_part(path)
+        if data:
+            break
+    return data
+
+
+def _allocated_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
+
+
+def _size_and_time(found: os.stat_result) -> tuple[int, int]:
+    return found.st_size, found.st_mtime_ns

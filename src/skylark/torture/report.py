@@ -1,0 +1,114 @@
+"""Pure. What runs came to, as a table, as JSON and as a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from skylark.page import Chart, Section, render
+from skylark.page import Report as Page
+from skylark.torture.checker import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a person asks for."""
+
+    directory: Path
+    mode: str = "async"
+    seconds: float = 60.0
+    seed: int = 0
+    brokers: int | None = None
+    """None: as the mode has it."""
+    members: int = 3
+    senders: int = 2
+    """Processes."""
+    keys: int = 4
+    """Of each sender; the messages of a key are sent one after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inflicted:
+    """A fault that was done, in seconds since the start of the load."""
+
+    at_s: float
+    name: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a run came to."""
+
+    wanted: Wanted
+    verdict: Verdict
+    faults: list[Inflicted]
+    skipped: dict[str, int]
+    """Faults of the plan that this machine cannot do."""
+    elapsed_s: float
+    drained_s: float
+
+
+COLUMNS = (
+    "mode", "sent", "acknowledged", "unknown", "failed", "rolled back", "received", "more than once", "lost",
+    "faults", "drained", "verdict",
+)  # fmt: skip
+
+
+def row(report: Report) -> list[Any]:
+    """A run as a row of `COLUMNS`."""
+    verdict = report.verdict
+    return [
+        report.wanted.mode, verdict.attempted, verdict.acknowledged, verdict.unknown, verdict.failed,
+        verdict.rolled_back, verdict.received, verdict.duplicated, verdict.faults["lost"].count,
+        len(report.faults), f"{report.drained_s:.1f} s", "clean" if verdict.is_clean else "BROKEN",
+    ]  # fmt: skip
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """All of a run as plain values."""
+    return {
+        "wanted": {**asdict(report.wanted), "directory": str(report.wanted.directory)},
+        "verdict": asdict(report.verdict),
+        "clean": report.verdict.is_clean,
+        "faults": [asdict(fault) for fault in report.faults],
+        "skipped": report.skipped,
+        "elapsed_s": report.elapsed_s,
+        "drained_s": report.drained_s,
+    }
+
+
+def page(reports: Sequence[Report], made_at: str) -> str:
+    """All runs as one HTML page."""
+    broken = [
+        [report.wanted.mode, name, finding.count, "; ".join(finding.examples)]
+        for report in reports
+        for name, finding in report.verdict.faults.items()
+        if finding.count
+    ]
+    kinds = Counter(fault.name for report in reports for fault in report.faults)
+    sections = [
+        Section("runs", "Runs", list(COLUMNS), [row(report) for report in reports], note=_note(reports)),
+        Section("broken", "Broken promises", ["mode", "promise", "times", "examples"], broken),
+        Section(
+            "kinds", "Faults by kind", ["fault", "times"], [list(pair) for pair in sorted(kinds.items())],
+            Chart("fault", "times"),
+        ),
+        *(
+            Section(
+                f"faults-{report.wanted.mode}", f"Faults of {report.wanted.mode}",
+                ["second", "fault", "what"],
+                [[fault.at_s, fault.name, fault.words] for fault in report.faults],
+            )
+            for report in reports
+        ),
+    ]  # fmt: skip
+    return render(Page("skylark torture", made_at, sections))
+
+
+def _note(reports: Sequence[Report]) -> str:
+    seconds = sum(report.wanted.seconds for report in reports)
+    return f"Seed {reports[0].wanted.seed}, {seconds / 60:g} minutes of faults in all."

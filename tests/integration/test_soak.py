@@ -1,0 +1,45 @@
+"""`skylark bench soak` for some seconds: everything arrives, files roll and go, the report tells it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from skylark.cli.main import app
+
+
+def test_a_short_soak_loses_nothing_while_log_files_roll_and_go(tmp_path: Path) -> None:
+    out, report = tmp_path / "soak.json", tmp_path / "soak.html"
+    result = CliRunner().invoke(
+        app,
+        ["bench", "soak", "--minutes", "0.33", "--rate", "400", "--every", "1", "--keep", "2", "--log-mib", "2",
+         "--out", str(out), "--report", str(report)],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "too short to say whether something grows" in result.output
+    found = json.loads(out.read_bytes())
+    values = {finding["name"]: int(finding["value"]) for finding in found["findings"]}
+    assert values["messages missing"] == 0
+    assert values["rolled back, yet received"] == 0
+    assert values["log files begun"] > 0
+    assert found["conditions"]["sent"] > 1000
+    # Of four messages one goes to nobody but the pull consumer; most go to more than one group.
+    assert found["conditions"]["received"] > found["conditions"]["sent"]
+    assert found["send_us"]["count"] > 500
+    assert found["end_to_end_us"]["count"] > 500
+    assert {slope["name"] for slope in found["slopes"]} >= {"broker memory", "descriptors", "send p99"}
+    samples = found["samples"]
+    assert len(samples) >= 5
+    assert all(sample["broker_mib"] > 10 and sample["threads"] > 0 for sample in samples)
+    page = report.read_text()
+    assert page.startswith("<!doctype html>")
+    assert "Memory, MiB" in page
+    assert "<polyline" in page
+
+
+def test_what_cannot_be_soaked_is_one_sentence() -> None:
+    result = CliRunner().invoke(app, ["bench", "soak", "--rate", "0"])
+    assert result.exit_code == 2
+    assert result.stderr == "skylark: --rate 0: from 1 to 1e+06 is possible\n"

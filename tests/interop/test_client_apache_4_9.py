@@ -1,0 +1,199 @@
+"""Our clients with Apache's servers of the last generation: what people do most."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from skylark import Message, ProducerSettings, aio
+from skylark.client.listeners import ConsumeResult, Messages
+from skylark.client.received import ReceivedMessage
+from skylark.client.sync_producer import Producer as BlockingProducer
+from skylark.errors import BrokerError
+from skylark.protocol.requests.offset import QueryConsumerOffset
+from skylark.settings.client import ClientSettings
+from skylark.settings.consumer import ConsumeFrom
+from skylark.settings.pull_consumer import PullConsumerSettings
+from tests.interop.servers import SETTINGS, ApacheServers, create_topic
+from tests.support.broker import BrokerClient, until
+from tests.support.consumer import FAST_CLIENT, bodies, eventually, fast, until_count, until_retrying
+from tests.support.java import jars_of
+
+pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
+
+POM = Path(__file__).parent / "java" / "pom-servers-4.9.8.xml"
+PATIENT = ProducerSettings(send_timeout_ms=30_000)
+WAIT_S = 90
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
+    directory = tmp_path_factory.mktemp("apache-4.9")
+    # These do not start without their logs being configured, if only to nothing.
+    for home, name in (("name-server", "namesrv"), ("home", "broker")):
+        conf = directory / home / "conf"
+        conf.mkdir(parents=True)
+        (conf / f"logback_{name}.xml").write_text("<configuration/>")
+    settings = {**SETTINGS, "waitTimeMillsInSendQueue": 10_000}
+    with ApacheServers(directory, settings, jars_of(POM)) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(old: ApacheServers) -> AsyncIterator[BrokerClient]:
+    async with BrokerClient(old.broker) as connected:
+        yield connected
+
+
+def consumer(old: ApacheServers, topic: str, listener: object, *, orderly: bool = False) -> aio.PushConsumer:
+    made = aio.PushConsumer(
+        f"{topic}-group",
+        namesrv=old.name_server,
+        settings=fast(orderly=orderly),
+        client=ClientSettings(**FAST_CLIENT),
+    )
+    made.subscribe(topic, "*", listener)  # type: ignore[arg-type]
+    return made
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%03d" % number for number in range(count)]
+
+
+async def test_what_is_sent_in_every_way_is_pushed(old: ApacheServers, client: BrokerClient) -> None:
+    topic = "old-send"
+    create_topic(old.broker, topic)
+    got: list[ReceivedMessage] = []
+
+    def send_blocking() -> None:
+        with BlockingProducer("old-blocking", namesrv=old.name_server, settings=PATIENT) as producer:
+            producer.send(Message(topic, b"blocking", tags="t", keys=["k"], properties={"a": "1"}))
+            producer.send_oneway(Message(topic, b"oneway"))
+
+    async with consumer(old, topic, got.extend):
+        async with aio.Producer("old-producer", namesrv=old.name_server, settings=PATIENT) as producer:
+            receipt = await producer.send(Message(topic, b"one"))
+            assert receipt.is_ok
+            batch = await producer.send_batch([Message(topic, body) for body in numbered(20)])
+            assert len({each.message_id for each in batch}) == 20
+            large = bytes(number % 251 for number in range(100_000))
+            await producer.send(Message(topic, large))
+        await asyncio.to_thread(send_blocking)
+        await until_count(got, 24, timeout_s=WAIT_S)
+    assert bodies(got) == sorted([b"one", large, b"blocking", b"oneway", *numbered(20)])
+    [found] = [message for message in got if message.body == b"blocking"]
+    assert (found.tags, found.keys, found.properties["a"]) == ("t", ["k"], "1")
+    assert receipt.message_id in {message.message_id for message in got}
+
+    async def committed() -> int:
+        done = 0
+        for queue_id in range(4):
+            with contextlib.suppress(BrokerError):
+                done += await client.ask(QueryConsumerOffset(f"{topic}-group", topic, queue_id))
+        return done
+
+    async def all_committed() -> bool:
+        return await committed() == 24
+
+    await until(all_committed, timeout_s=WAIT_S)
+
+
+async def test_messages_are_gathered_into_batches(old: ApacheServers) -> None:
+    topic = "old-gathered"
+    create_topic(old.broker, topic, 1)
+    got: list[ReceivedMessage] = []
+    settings = ProducerSettings(batching=True, send_timeout_ms=30_000)
+    async with (
+        consumer(old, topic, got.extend),
+        aio.Producer("old-gathering", namesrv=old.name_server, settings=settings) as producer,
+    ):
+        receipts = await asyncio.gather(*(producer.send(Message(topic, body)) for body in numbered(100)))
+        await until_count(got, 100, timeout_s=WAIT_S)
+    assert bodies(got) == numbered(100)
+    assert {receipt.message_id for receipt in receipts} == {message.message_id for message in got}
+
+
+async def test_orderly_consumption_keeps_the_order_through_a_failure(old: ApacheServers) -> None:
+    topic = "old-orderly"
+    create_topic(old.broker, topic, 2)
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    def listener(messages: Messages) -> ConsumeResult | None:
+        [message] = messages
+        if message.body == b"5" and not message.reconsume_times:
+            return ConsumeResult.LATER
+        seen[message.properties["__SHARDINGKEY"]].append(int(message.body))
+        return None
+
+    async with (
+        consumer(old, topic, listener, orderly=True),
+        aio.Producer("old-ordered", namesrv=old.name_server, settings=PATIENT) as producer,
+    ):
+        for number in range(20):
+            for key in ("a", "b"):
+                await producer.send(Message(topic, b"%d" % number, sharding_key=key))
+        await eventually(lambda: sum(map(len, seen.values())) == 40, timeout_s=WAIT_S)
+    assert seen == {"a": list(range(20)), "b": list(range(20))}
+
+
+async def test_a_failure_is_tried_again(old: ApacheServers) -> None:
+    topic = "old-retry"
+    create_topic(old.broker, topic, 1)
+    seen: list[tuple[bytes, int]] = []
+
+    def listener(messages: Messages) -> ConsumeResult:
+        seen.extend((message.body, message.reconsume_times) for message in messages)
+        return ConsumeResult.SUCCESS if messages[0].reconsume_times else ConsumeResult.LATER
+
+    async with consumer(old, topic, listener) as consuming:
+        await until_retrying(consuming)
+        async with aio.Producer("old-retrying", namesrv=old.name_server, settings=PATIENT) as producer:
+            await producer.send(Message(topic, b"x"))
+        await eventually(lambda: (b"x", 1) in seen, timeout_s=WAIT_S)
+    assert seen == [(b"x", 0), (b"x", 1)]
+
+
+async def test_a_delayed_message_comes_later(old: ApacheServers) -> None:
+    topic = "old-delay"
+    create_topic(old.broker, topic, 1)
+    got: list[tuple[ReceivedMessage, float]] = []
+
+    def listener(messages: Messages) -> None:
+        got.extend((message, time.time() * 1000) for message in messages)
+
+    async with (
+        consumer(old, topic, listener),
+        aio.Producer("old-delaying", namesrv=old.name_server, settings=PATIENT) as producer,
+    ):
+        await producer.send(Message(topic, b"later", delay_level=2))
+        await eventually(lambda: got, timeout_s=WAIT_S)
+    [(message, came_ms)] = got
+    assert message.body == b"later"
+    assert came_ms - message.born_timestamp >= 1900  # two seconds, by clocks of one millisecond
+
+
+async def test_pulling(old: ApacheServers, client: BrokerClient) -> None:
+    topic = "old-pull"
+    create_topic(old.broker, topic, 2)
+    for number, body in enumerate(numbered(50)):
+        await client.send(topic, body, number % 2)
+    settings = PullConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False)
+    found: list[ReceivedMessage] = []
+    async with aio.PullConsumer("old-pulling", namesrv=old.name_server, settings=settings) as pulling:
+        pulling.subscribe(topic)
+
+        async def all_polled() -> bool:
+            found.extend(await pulling.poll(timeout_ms=500))
+            return len(found) >= 50
+
+        await until(all_polled, timeout_s=WAIT_S)
+        await pulling.commit()
+    assert bodies(found) == numbered(50)
+    for queue_id in range(2):
+        assert await client.ask(QueryConsumerOffset("old-pulling", topic, queue_id)) == 25

@@ -1,0 +1,70 @@
+"""Processes with limits, that take their children along."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from skylark.bench.peers.process import GroupProcess, ProcessFailed
+
+SPAWNS_A_CHILD = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print("child", child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_process_over_its_limit_is_killed_with_its_children(tmp_path: Path) -> None:
+    with GroupProcess([sys.executable, "-c", SPAWNS_A_CHILD], log=tmp_path / "log") as process:
+        process.wait_until(lambda: "child" in process.log_text(), "a child", 30)
+        child = int(process.log_text().split()[1])
+        with pytest.raises(ProcessFailed, match="killed after"):
+            process.wait(0.05)
+        assert not process.running
+    wait_until_gone(child)
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        # An orphan whose new parent does not reap it stays as a zombie: dead as well.
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.02)
+    pytest.fail(f"process {pid} is still there")
+
+
+def test_waiting_for_a_process_that_ends_early_tells_its_output(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('no such port'); raise SystemExit(3)"]
+    with GroupProcess(command, log=tmp_path / "log") as process:
+        with pytest.raises(ProcessFailed, match=r"(?s)ended before readiness, code 3.*no such port"):
+            process.wait_until(lambda: False, "readiness", 30)
+
+
+LEAVES_ON_SIGTERM = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("up", flush=True)
+signal.pause()
+"""
+
+
+def test_terminate_gives_the_exit_code(tmp_path: Path) -> None:
+    with GroupProcess([sys.executable, "-c", LEAVES_ON_SIGTERM], log=tmp_path / "log") as process:
+        process.wait_until(lambda: "up" in process.log_text(), "start", 30)
+        assert process.terminate(30) == 7
+
+
+def test_killed_process_has_its_signal_as_code(tmp_path: Path) -> None:
+    with GroupProcess([sys.executable, "-c", "import time; time.sleep(60)"], log=tmp_path / "log") as process:
+        process.kill()
+        assert process.wait(1) == -signal.SIGKILL

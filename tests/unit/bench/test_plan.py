@@ -1,0 +1,217 @@
+"""The capacity model: more is never less, nothing is nothing, and what binds is what is used most."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from skylark.bench.plan import (
+    GIB,
+    TOPICS_PER_BROKER_MAX,
+    BadPlan,
+    Demand,
+    Hardware,
+    assumptions,
+    make_plan,
+)
+from skylark.bench.plan_costs import load_costs
+
+COSTS = load_costs()
+ALONE = Demand(replicas=1, spark_jobs=0, peak_factor=1, retention_h=1)
+# What makes a load heavier when it grows. Batches make it lighter, as do more messages in a pull.
+HEAVIER = {
+    "messages_per_s": st.floats(0.1, 2e6),
+    "body_bytes": st.integers(0, 4 << 20),
+    "fan_out": st.floats(0, 20),
+    "retention_h": st.floats(0, 24 * 60),
+    "peak_factor": st.floats(1, 20),
+    "topics": st.integers(1, 1_000_000),
+    "queues": st.integers(1, 64),
+    "clients": st.integers(0, 100_000),
+    "delayed": st.floats(0, 0.5),
+    "transactional": st.floats(0, 0.5),
+    "spark_jobs": st.integers(0, 10),
+    "cached_s": st.floats(0, 600),
+}
+OTHERS = {
+    "replicas": st.integers(1, 3),
+    "topic_brokers": st.integers(1, 8),
+    "batch": st.integers(1, 64),
+    "pull_batch": st.integers(1, 32),
+    "flush": st.sampled_from(["async", "sync"]),
+    "in_flight": st.integers(1, 1024),
+}
+demands = st.builds(Demand, **HEAVIER, **OTHERS)
+machines = st.builds(
+    Hardware,
+    cores=st.integers(1, 128),
+    memory_gib=st.floats(4, 1024),
+    disk_gib=st.floats(100, 1e5),
+    disk_mib_per_s=st.floats(50, 1e4),
+    network_gbit_per_s=st.floats(1, 400),
+    sync_ms=st.floats(0.05, 20),
+    core_speed=st.floats(0.3, 4),
+)
+
+
+def size(demand: Demand, hardware: Hardware) -> tuple[float, float]:
+    """Brokers and machines; endless if no number suffices."""
+    try:
+        plan = make_plan(demand, hardware, COSTS)
+    except BadPlan:
+        return math.inf, math.inf
+    return plan.brokers, plan.machines
+
+
+@given(demands, machines, st.sampled_from(sorted(HEAVIER)), st.data())
+def test_more_load_never_needs_fewer_brokers_or_machines(
+    demand: Demand, hardware: Hardware, name: str, data: st.DataObject
+) -> None:
+    other = data.draw(HEAVIER[name], label=name)
+    less, more = sorted([getattr(demand, name), other])
+    before = size(replace(demand, **{name: less}), hardware)
+    after = size(replace(demand, **{name: more}), hardware)
+    assert before[0] <= after[0]
+    assert before[1] <= after[1]
+
+
+@given(demands, machines)
+@example(Demand(messages_per_s=0.001, body_bytes=0, fan_out=0, retention_h=0), Hardware())
+def test_a_plan_is_never_empty_and_keeps_all_limits(demand: Demand, hardware: Hardware) -> None:
+    try:
+        plan = make_plan(demand, hardware, COSTS)
+    except BadPlan:
+        return
+    assert plan.brokers >= 1
+    assert plan.machines >= demand.replicas
+    assert plan.cores == plan.brokers + plan.slaves == plan.brokers * demand.replicas
+    assert plan.disk_bytes > 0
+    assert plan.memory_bytes > 0
+    assert (plan.spark_cores >= 1) == (demand.spark_jobs >= 1)
+    assert all(used.load <= 1 + 1e-6 for used in plan.limits)
+
+
+@given(demands, machines)
+def test_what_binds_is_what_is_used_most(demand: Demand, hardware: Hardware) -> None:
+    try:
+        plan = make_plan(demand, hardware, COSTS)
+    except BadPlan:
+        return
+    assert plan.binding.load == max(used.load for used in plan.limits)
+    for used in plan.limits:
+        count = plan.brokers if used.limit.per == "broker" else plan.machines
+        assert used.share == pytest.approx(used.limit.needed / used.limit.each / count)
+        assert used.load == pytest.approx(used.share / used.limit.ceiling)
+
+
+@given(demands, machines)
+def test_no_plan_is_larger_than_some_limit_asks_for(demand: Demand, hardware: Hardware) -> None:
+    try:
+        plan = make_plan(demand, hardware, COSTS)
+    except BadPlan:
+        return
+    by_broker = max(used.limit.count for used in plan.limits if used.limit.per == "broker")
+    by_machine = max(used.limit.count for used in plan.limits if used.limit.per == "machine")
+    assert plan.machines == max(by_machine, demand.replicas)
+    assert plan.brokers == max(by_broker, math.ceil(plan.machines / demand.replicas))
+
+
+@pytest.mark.parametrize(
+    ("demand", "hardware", "binding"),
+    [
+        (Demand(retention_h=24 * 365), Hardware(), "disk space"),
+        (replace(ALONE, messages_per_s=1e6, body_bytes=10), Hardware(), "broker core"),
+        (replace(ALONE, messages_per_s=20_000, fan_out=8), Hardware(network_gbit_per_s=0.3), "network out"),
+        (replace(ALONE, messages_per_s=20_000, body_bytes=9000), Hardware(disk_mib_per_s=50), "disk writes"),
+        (
+            replace(ALONE, messages_per_s=100, flush="sync", in_flight=1),
+            Hardware(sync_ms=8),
+            "flushes",
+        ),
+        (replace(ALONE, messages_per_s=10, topics=90_000, queues=1), Hardware(), "topics"),
+        (replace(ALONE, messages_per_s=20_000, cached_s=3600), Hardware(), "memory"),
+        (replace(ALONE, messages_per_s=200_000), Hardware(cores=1, network_gbit_per_s=100), "cores"),
+    ],
+)
+def test_what_binds_first(demand: Demand, hardware: Hardware, binding: str) -> None:
+    assert make_plan(demand, hardware, COSTS).binding.limit.name == binding
+
+
+def test_a_brokers_core_carries_what_a_message_costs() -> None:
+    demand = replace(ALONE, body_bytes=1024, fan_out=0, topics=1, queues=1)
+    plan = make_plan(demand, Hardware(), COSTS)
+    cost_us = COSTS.wake_us / 64 + COSTS.send_us + COSTS.send_kib_us
+    assert plan.message_core_us == pytest.approx(cost_us)
+    assert plan.broker_messages_per_s_max == pytest.approx(1e6 / cost_us)
+    faster = make_plan(demand, Hardware(core_speed=2), COSTS)
+    assert faster.broker_messages_per_s_max == pytest.approx(2 * plan.broker_messages_per_s_max)
+    # The rate that fills exactly three cores needs three brokers; a little more, four.
+    full = 3 * 0.7 * 1e6 / cost_us
+    assert make_plan(replace(demand, messages_per_s=full, clients=0), Hardware(), COSTS).brokers == 3
+    assert make_plan(replace(demand, messages_per_s=full + 1, clients=0), Hardware(), COSTS).brokers == 4
+
+
+def test_kept_messages_take_the_space_that_the_formats_say() -> None:
+    demand = replace(ALONE, messages_per_s=1000, retention_h=10, properties_bytes=100, keys=2)
+    less = make_plan(replace(demand, retention_h=0), Hardware(), COSTS)
+    more = make_plan(demand, Hardware(), COSTS)
+    per_message = 1024 + 100 + 91 + 20 + 20 + 2 * 21
+    assert more.disk_bytes - less.disk_bytes == pytest.approx(36_000_000 * per_message)
+
+
+def test_more_brokers_share_topics_that_one_cannot_have() -> None:
+    demand = replace(ALONE, messages_per_s=1, topics=10 * TOPICS_PER_BROKER_MAX, topic_brokers=1, queues=1)
+    assert make_plan(demand, Hardware(memory_gib=64), COSTS).brokers == 10
+
+
+def test_a_machine_that_cannot_hold_a_broker_is_refused() -> None:
+    with pytest.raises(BadPlan, match="needs more than 100,000 brokers"):
+        make_plan(Demand(messages_per_s=1e6), Hardware(disk_gib=5, disk_share=0.01), COSTS)
+
+
+@pytest.mark.parametrize(
+    ("bad", "name"),
+    [
+        ({"messages_per_s": 0}, "messages_per_s"),
+        ({"messages_per_s": math.nan}, "messages_per_s"),
+        ({"messages_per_s": math.inf}, "messages_per_s"),
+        ({"body_bytes": (4 << 20) + 1}, "body_bytes"),
+        ({"replicas": 0}, "replicas"),
+        ({"peak_factor": 0.9}, "peak_factor"),
+        ({"pull_batch": 33}, "pull_batch"),
+        ({"flush": "hard"}, "flush"),
+        ({"delayed": 0.6, "transactional": 0.6}, "transactional"),
+    ],
+)
+def test_a_bad_value_is_named(bad: dict[str, Any], name: str) -> None:
+    with pytest.raises(BadPlan) as refused:
+        Demand(**bad)
+    assert refused.value.name == name
+    assert "\n" not in str(refused.value)
+
+
+def test_a_bad_machine_is_named() -> None:
+    with pytest.raises(BadPlan, match=r"^cores 0: from 1 to 4,096 is possible$"):
+        Hardware(cores=0)
+
+
+def test_the_assumptions_name_the_numbers_that_were_used() -> None:
+    costs = msgspec.structs.replace(COSTS, sync_ms=3.25)
+    said = " ".join(assumptions(Demand(peak_factor=7, pull_batch=5), Hardware(), costs))
+    assert "3.25 ms" in said
+    assert "7 times" in said
+    assert "brings 5 messages" in said
+    assert "0.125 ms" in " ".join(assumptions(Demand(), Hardware(sync_ms=0.125), costs))
+
+
+def test_disk_space_is_that_of_all_replicas() -> None:
+    demand = Demand(messages_per_s=1000, retention_h=72)
+    one, two = (make_plan(replace(demand, replicas=n), Hardware(), COSTS) for n in (1, 2))
+    assert two.disk_bytes == pytest.approx(2 * one.disk_bytes, rel=0.05)
+    assert one.disk_bytes > 300 * GIB

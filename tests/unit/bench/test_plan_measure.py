@@ -1,0 +1,81 @@
+"""Costs of the parts, from costs of the whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylark.bench.load import Kind
+from skylark.bench.plan import Demand, Hardware, make_plan
+from skylark.bench.plan_costs import load_costs
+from skylark.bench.plan_measure import BATCH, IN_FLIGHT, SMALL_KIB, fit, loads
+
+BASE = load_costs()
+costs = st.floats(0.1, 200)
+
+
+@given(costs, costs, costs, costs, costs, costs, costs, costs)
+def test_the_parts_are_found_again_in_the_whole(
+    wake: float, send: float, send_kib: float, batched: float, batch_kib: float, pull: float, pulled: float,
+    pull_kib: float,
+) -> None:  # fmt: skip
+    def single(in_flight: int, kib: float) -> float:
+        return wake / in_flight + send + kib * send_kib
+
+    def batch(kib: float) -> float:
+        return (wake / IN_FLIGHT + send) / BATCH + batched + kib * batch_kib
+
+    def pulls(count: int, kib: float) -> float:
+        return pull / count + pulled + kib * pull_kib
+
+    found = fit(
+        {
+            "send-1": single(1, SMALL_KIB),
+            "send-small": single(IN_FLIGHT, SMALL_KIB),
+            "send-large": single(IN_FLIGHT, 1),
+            "batch-small": batch(SMALL_KIB),
+            "batch-large": batch(1),
+            "pull-1": pulls(1, SMALL_KIB),
+            "pull-small": pulls(BATCH, SMALL_KIB),
+            "pull-large": pulls(BATCH, 1),
+            "sync": single(IN_FLIGHT, SMALL_KIB) + 3,
+            "master-large": single(IN_FLIGHT, 1) + 2,
+            "slave-small": 5 + SMALL_KIB * 1.5,
+            "slave-large": 6.5,
+        },
+        BASE,
+    )
+    parts = {
+        "wake_us": wake, "send_us": send, "send_kib_us": send_kib, "batch_message_us": batched,
+        "batch_kib_us": batch_kib, "pull_us": pull, "pull_message_us": pulled, "pull_kib_us": pull_kib,
+        "sync_us": 3, "replica_us": 2, "slave_us": 5, "slave_kib_us": 1.5,
+    }  # fmt: skip
+    for name, value in parts.items():
+        assert getattr(found, name) == pytest.approx(value, abs=0.02), name
+    assert found.spark_row_us == BASE.spark_row_us
+
+
+@given(st.dictionaries(st.sampled_from(["send-1", "send-small", "pull-1", "sync", "master-large"]), costs))
+def test_what_noise_turned_round_never_becomes_negative(noise: dict[str, float]) -> None:
+    names = [f"{kind}-{size}" for kind in ("send", "batch", "pull", "slave") for size in ("small", "large")]
+    used = {**dict.fromkeys([*names, "send-1", "pull-1", "sync", "master-large"], 10.0), **noise}
+    found = fit(used, BASE)
+    assert all(getattr(found, name) >= 0 for name in found.__struct_fields__ if name.endswith("_us"))
+    assert make_plan(Demand(), Hardware(), found).brokers >= 1
+
+
+def test_every_cell_that_is_fitted_is_measured() -> None:
+    found = loads("127.0.0.1:1", 2.0)
+    assert set(found) == {
+        "send-1", "send-small", "send-large", "batch-small", "batch-large",
+        "pull-1", "pull-small", "pull-large",
+    }  # fmt: skip
+    assert found["send-1"].in_flight == 1
+    assert found["pull-1"].topic == found["pull-small"].topic, "it needs the same backlog"
+    assert list(found).index("pull-1") > list(found).index("pull-small")
+    assert {name for name, load in found.items() if load.kind is Kind.PULL} == {
+        "pull-1",
+        "pull-small",
+        "pull-large",
+    }

@@ -1,0 +1,146 @@
+"""What is flat and what is not; who still has to get a message."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylark.bench.soak import MEASURES, Sample, Slope, log_findings, slope_per_minute, slopes
+from skylark.bench.soak_load import BY_PULL, BY_SQL, BY_TAG, CYCLE, TRADING, Ledger, is_rolled_back
+
+QUIET = Sample(
+    second=0,
+    sent=0,
+    received=0,
+    broker_mib=60.0,
+    client_mib=80.0,
+    descriptors=100,
+    threads=12,
+    broker_core_share=0.2,
+    send_p50_ms=1.0,
+    send_p99_ms=8.0,
+    end_to_end_p50_ms=2.0,
+    end_to_end_p99_ms=20.0,
+    log_files=5,
+    log_begin=0,
+    log_end=0,
+    load_1m=1.0,
+)
+
+
+def course(change: Callable[[float], dict[str, float]], minutes: int = 30) -> list[Sample]:
+    """A look every five seconds, changed by the minutes passed."""
+    seconds = range(5, minutes * 60 + 1, 5)
+    return [msgspec.structs.replace(QUIET, second=float(s), **change(s / 60)) for s in seconds]
+
+
+def verdicts(samples: list[Sample]) -> dict[str, bool | None]:
+    return {slope.name: slope.is_flat for slope in slopes(samples)}
+
+
+def test_a_quiet_run_is_flat_in_everything() -> None:
+    found = verdicts(course(lambda _: {}))
+    assert set(found) == {measure.name for measure in MEASURES}
+    assert set(found.values()) == {True}
+
+
+def test_noise_and_a_disturbed_minute_are_flat() -> None:
+    chance = random.Random(7)
+
+    def change(minute: float) -> dict[str, float]:
+        disturbed = 20 < minute < 21
+        return {
+            "broker_mib": 60 + chance.uniform(-2, 2),
+            "send_p99_ms": 500.0 if disturbed else 8 + chance.uniform(-3, 3),
+            "descriptors": 100 + chance.randint(-5, 5),
+        }
+
+    assert set(verdicts(course(change)).values()) == {True}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("broker memory", lambda minute: {"broker_mib": 60 + 1.5 * minute}),
+        ("client memory", lambda minute: {"client_mib": 60 + 1.5 * minute}),
+        ("descriptors", lambda minute: {"descriptors": 100 + minute}),
+        ("threads", lambda minute: {"threads": 12 + minute // 2}),
+        ("log files", lambda minute: {"log_files": 5 + 2 * minute}),
+        ("send p50", lambda minute: {"send_p50_ms": 1 + minute / 10}),
+        ("send p99", lambda minute: {"send_p99_ms": 8 + minute}),
+        ("end to end p99", lambda minute: {"end_to_end_p99_ms": 20 + minute}),
+    ],
+)
+def test_what_grows_is_named_and_nothing_else(name: str, change: Callable[[float], dict[str, float]]) -> None:
+    assert {each for each, flat in verdicts(course(change)).items() if flat is False} == {name}
+
+
+def test_what_grows_while_it_warms_up_is_flat() -> None:
+    assert verdicts(course(lambda minute: {"broker_mib": 60 + 20 * min(minute, 3)}))["broker memory"] is True
+
+
+def test_a_short_run_is_not_judged() -> None:
+    grows = course(lambda minute: {"broker_mib": 60 + 100 * minute}, minutes=2)
+    assert set(verdicts(grows).values()) == {None}
+
+
+def test_what_was_never_seen_is_left_out() -> None:
+    samples = course(lambda _: {})
+    unseen = [msgspec.structs.replace(sample, end_to_end_p50_ms=None) for sample in samples]
+    assert "end to end p50" not in verdicts(unseen)
+    assert slopes([]) == []
+
+
+@given(st.floats(-100, 100), st.floats(-1000, 1000))
+def test_the_slope_of_a_line_is_its_own(per_minute: float, start: float) -> None:
+    points = [(float(second), start + per_minute * second / 60) for second in range(0, 3000, 5)]
+    assert slope_per_minute(points) == pytest.approx(per_minute, abs=1e-6)
+
+
+def test_a_slope_says_where_it_began_and_ended() -> None:
+    found: dict[str, Slope] = {each.name: each for each in slopes(course(lambda m: {"broker_mib": 60 + m}))}
+    memory = found["broker memory"]
+    assert 60 < memory.first < 72
+    assert 80 < memory.last < 90
+    assert memory.per_minute == pytest.approx(1.0)
+    assert memory.limit == "1 MiB a minute"
+
+
+def test_rolling_and_deleting_are_found_out() -> None:
+    file = 1 << 20
+    moving = course(lambda m: {"log_end": int(m * 4) * file, "log_begin": int(m * 3) * file})
+    assert [(each.ok, int(each.value) > 0) for each in log_findings(moving, file)] == [
+        (True, True),
+        (True, True),
+    ]
+    stuck = course(lambda m: {"log_end": int(m * 4) * file})
+    assert [each.ok for each in log_findings(stuck, file)] == [True, False]
+    assert [each.ok for each in log_findings(course(lambda _: {}, minutes=1), file)] == [None, None]
+
+
+def test_the_ledger_knows_what_is_missing_doubled_and_forbidden() -> None:
+    ledger = Ledger()
+    ledger.expect(5, (BY_TAG, BY_PULL), due_ns=10)
+    ledger.expect(6, (BY_TAG,), due_ns=11)
+    ledger.expect(7, (BY_SQL,), due_ns=12)
+    assert ledger.missing == 4
+    assert ledger.take(BY_TAG, 5) == 10
+    assert ledger.take(BY_TAG, 5) is None
+    assert (ledger.received, ledger.again) == (1, 1)
+    ledger.doubt(6)
+    assert ledger.take(BY_TAG, 6) is None, "a send that failed may still be stored"
+    assert (ledger.failed, ledger.again, ledger.unexpected) == (1, 1, 0)
+    assert ledger.missing == 2
+    assert ledger.take(BY_PULL, TRADING[0]) is None
+    assert ledger.unexpected == 1
+
+
+def test_one_transaction_of_five_is_rolled_back() -> None:
+    numbers = range(CYCLE * 500)
+    trades = [number for number in numbers if number % CYCLE in TRADING]
+    assert len([number for number in numbers if is_rolled_back(number)]) * 5 == len(trades)

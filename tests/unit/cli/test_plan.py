@@ -1,0 +1,103 @@
+"""`skylark plan`: tables, JSON, and one sentence for what cannot be planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from skylark.bench.plan_costs import load_costs, save_costs
+from skylark.cli.main import app
+from skylark.cli.mistake import Mistake
+from skylark.cli.plan import parse_number
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+
+
+def test_one_load_is_told_in_full() -> None:
+    result = run("--rate", "20k", "--size", "1KiB")
+    assert result.exit_code == 0
+    for word in (
+        "brokers\t",
+        "machines\t",
+        "disk space\t",
+        "cores for Spark\t",
+        "binds first\t",
+        "broker core\t",
+    ):
+        assert f"\n{word}" in f"\n{result.output}"
+    assert "Taken for granted" in result.output
+
+
+def test_several_loads_are_rows() -> None:
+    result = run("--rate", "1k,1M", "--topics", "10,100k")
+    rows = [line.split("\t") for line in result.output.splitlines() if line[:1].isdigit()]
+    assert [row[:2] for row in rows] == [
+        ["1,000", "10"],
+        ["1,000,000", "10"],
+        ["1,000", "100,000"],
+        ["1,000,000", "100,000"],
+    ]
+    brokers = [int(row[2]) for row in rows]
+    assert brokers[0] < brokers[1]
+
+
+def test_json_has_the_plan_and_what_it_takes_for_granted() -> None:
+    (plan,) = json.loads(run("--rate", "5k", "--replicas", 1, "--json").output)
+    assert plan["slaves"] == 0
+    assert plan["demand"]["messages_per_s"] == 5000
+    assert plan["binding"] == plan["limits"][0]["limit"]["name"]
+    assert plan["assumptions"]
+
+
+def test_costs_come_from_a_file(tmp_path: Path) -> None:
+    import msgspec
+
+    path = tmp_path / "costs.json"
+    save_costs(msgspec.structs.replace(load_costs(), send_us=500.0), path)
+    cheap, dear = (
+        json.loads(run("--rate", "50k", "--json", *more).output)[0]["brokers"]
+        for more in ((), ("--costs", path))
+    )
+    assert dear > cheap
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--rate", "0"), "--rate 0.0: from 0.001 to 1,000,000,000 is possible"),
+        (("--rate", "many"), "--rate 'many' is no number such as 300, 1.5k, 2M or 1KiB"),
+        (("--rate", "1k,,2k"), "--rate '' is no number"),
+        (("--size", "5MiB"), "--size 5242880: from 0 to 4,194,304 is possible"),
+        (("--retention", "long"), "--retention 'long' is no duration"),
+        (("--flush", "hard"), "--flush hard: async and sync are possible"),
+        (("--peak", "0.5"), "--peak 0.5: from 1 to 1,000 is possible"),
+        (("--cores", "0"), "--cores 0: from 1 to 4,096 is possible"),
+        (("--rate", "1G", "--disk-gib", "5"), "--rate 1000000000.0: needs more than 100,000 brokers"),
+        (("--costs", "nowhere.json"), "nowhere.json: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("300", 300), ("1.5k", 1500), ("2M", 2e6), ("1KiB", 1024), ("1kib", 1024), (" 7 ", 7)],
+)
+def test_numbers_as_people_type_them(text: str, number: float) -> None:
+    assert parse_number(text, "--x") == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "k", "1e3", "1 2", "1kk"])
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(Mistake, match="is no number"):
+        parse_number(text, "--x")

@@ -1,0 +1,62 @@
+"""Charts: bars, lines by value and by place, axes by powers of ten."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from skylark.page import Chart, Report, Section, render
+
+POINTS = re.compile(r'<polyline points="([^"]*)"')
+LABELS = re.compile(r'text-anchor="middle">([^<]*)<')
+TICKS = re.compile(r'text-anchor="end">([^<]*)<')
+
+
+def drawn(rows: list[list[object]], chart: Chart) -> str:
+    return render(Report("r", "now", [Section("s", "S", ["x", "y", "who"], rows, chart)]))
+
+
+def places(page: str) -> list[list[tuple[float, float]]]:
+    return [
+        [tuple(map(float, point.split(","))) for point in found.split()]  # type: ignore[misc]
+        for found in POINTS.findall(page)
+    ]
+
+
+def test_numbers_stand_where_their_value_is() -> None:
+    (line,) = places(drawn([[0, 1, "a"], [1, 2, "a"], [10, 3, "a"]], Chart("x", "y", kind="lines")))
+    first, second, last = (x for x, _ in line)
+    assert second - first == pytest.approx((last - first) / 10, abs=0.2)
+    heights = [y for _, y in line]
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.2)
+
+
+def test_texts_stand_evenly_and_every_series_has_its_line() -> None:
+    rows: list[list[object]] = [["50", 1, "a"], ["99", 2, "a"], ["99.9", 3, "a"], ["50", 2, "b"]]
+    one, other = places(drawn(rows, Chart("x", "y", series="who", kind="lines")))
+    first, second, last = (x for x, _ in one)
+    assert second - first == pytest.approx(last - second, abs=0.2)
+    assert other == [(first, one[1][1])]
+
+
+def test_a_logarithmic_axis_has_powers_of_ten() -> None:
+    chart = Chart("x", "y", kind="lines", is_logarithmic=True)
+    page = drawn([[0, 10, ""], [1, 100, ""], [2, 1000, ""]], chart)
+    assert TICKS.findall(page)[1:] == ["10", "100", "1,000"]
+    heights = [y for _, y in places(page)[0]]
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.2)
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_nothing_and_one_thing_can_be_drawn(logarithmic: bool) -> None:
+    chart = Chart("x", "y", kind="lines", is_logarithmic=logarithmic)
+    assert len(places(drawn([[5, 0, ""]], chart))) == 1
+    assert "Nothing to show." in drawn([], chart)
+
+
+def test_bars_are_labelled() -> None:
+    page = drawn([["one", 5, ""], ["two", 2500, ""]], Chart("x", "y", unit="per s"))
+    assert LABELS.findall(page) == ["one", "two"]
+    assert TICKS.findall(page)[0] == "per s"
+    assert TICKS.findall(page)[-1] == "2,500"
