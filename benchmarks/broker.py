@@ -30,7 +30,7 @@ from benchmarks._common import report
 from skylark.bench.load import Kind, Load
 from skylark.bench.machine import scratch
 from skylark.bench.measuring import Target, messages_that_fit
-from skylark.bench.peers.apache import DISK_OPTIONS, POM, SERVER_OPTIONS, ApacheBroker, ApacheNameServer
+from skylark.bench.peers.apache import POM, ApacheNameServer, MeasuredBroker
 from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, can_pin, pinned
 from skylark.bench.results import Cell as Measured
 from skylark.bench.servers import SETTINGS, own_servers
@@ -86,24 +86,6 @@ def ours(directory: Path, flush: str) -> Iterator[str]:
     """The address of our broker, with its name server in the same process."""
     with own_servers(directory, flush=flush) as served:
         yield served.broker
-
-
-class MeasuredBroker(ApacheBroker):
-    """With the collector and both compilers of Apache's start script, and a heap of 2 GiB."""
-
-    heap_mb = 2048
-    options = (
-        *SERVER_OPTIONS,
-        *DISK_OPTIONS,
-        "-Xms2g",
-        "-XX:-UseSerialGC",
-        "-XX:+UseG1GC",
-        "-XX:G1HeapRegionSize=16m",
-        "-XX:G1ReservePercent=25",
-        "-XX:InitiatingHeapOccupancyPercent=30",
-        "-XX:TieredStopAtLevel=4",
-        "-XX:MaxDirectMemorySize=1g",
-    )
 
 
 @contextmanager

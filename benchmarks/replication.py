@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from benchmarks._common import report
-from benchmarks.broker import Cell, Contender, Contestant, MeasuredBroker, Table, alone
+from benchmarks.broker import Cell, Contender, Contestant, Table, alone
 from skylark.bench.machine import scratch
-from skylark.bench.peers.apache import POM, ApacheNameServer
+from skylark.bench.peers.apache import POM, ApacheNameServer, MeasuredBroker
 from skylark.bench.place import Place
 from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, pinned
 from skylark.bench.replicating import own_pair

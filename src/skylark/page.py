@@ -211,7 +211,7 @@ def _label_step(labels: list[Any]) -> int:
 
 
 def _label(x: float, text: str) -> str:
-    y = HEIGHT - MARGIN_BOTTOM + 15
+    y = HEIGHT - MARGIN_BOTTOM + 18
     return f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{escape(_short(text))}</text>'
 
 

@@ -654,3 +654,25 @@ async def test_no_name_server_is_an_error_at_the_start(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "skylark.client")
+
+
+@pytest.mark.parametrize(("asked", "least", "most"), [(32, 1, 32), (400, 33, 400)])
+async def test_our_brokers_give_as_many_in_a_pull_as_are_asked_for(
+    tmp_path: Path, asked: int, least: int, most: int
+) -> None:
+    assert DEFAULTS.pull_batch_max == 32
+    sizes: list[int] = []
+    got: list[bytes] = []
+
+    async def listener(messages: Messages) -> None:
+        sizes.append(len(messages))
+        got.extend(message.body for message in messages)
+
+    async with consumer_rig(tmp_path) as rig:
+        await rig.topic("T", 1)
+        await rig.fill("T", 0, *numbered(1000))
+        async with rig.consumer("G", "T", listener, pull_batch_max=asked, batch_max=1024):
+            await until_count(got, 1000)
+            await rig.until_committed("G", "T", 1000)
+    assert got == numbered(1000)
+    assert least <= max(sizes) <= most

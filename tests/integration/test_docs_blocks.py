@@ -59,6 +59,7 @@ ELSEWHERE = {
     "docs/tutorial.md": "tests/integration/test_tutorial.py",
 }
 SERVERS = re.compile(r"skylark (serve|namesrv|broker)( -|$)")
+NAME_SERVERS = re.compile(r"skylark (serve|namesrv)( -|$)")
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 RUN_HERE = [
     block
@@ -290,6 +291,8 @@ class Shell:
         self._reserved |= {port: PortReservation(-2, 0, 1) for port in (10911, 10921)}
         self._ports = {port: reserved.base for port, reserved in self._reserved.items()}
         self._shared = shared
+        for name in ("data", "backups", "var/lib"):
+            (directory / name).mkdir(parents=True)
         activate = directory / ".venv" / "bin" / "activate"
         activate.parent.mkdir(parents=True)
         activate.touch()
@@ -340,6 +343,8 @@ class Shell:
             words += ["--namesrv-port", str(self._ports[9876]), "--broker-port", str(self._ports[10911])]
         elif "--port" not in words:
             words += ["--port", str(self._ports[9876 if role == "namesrv" else 10911])]
+        if self._shared is not None and "--name" in words:
+            words[words.index("--name") + 1] = "broker-b"  # the servers of all pages have a broker-a
         if role != "namesrv":
             words += ["--set", "metrics_port=0"]
             words += [] if "--data" in words else ["--data", str(self._directory / "data")]
@@ -382,8 +387,8 @@ class Shell:
 @pytest.mark.parametrize("page", SHELL_PAGES)
 def test_commands_of_a_page(page: str, servers: EmbeddedServers, store: Path, tmp_path: Path) -> None:
     found = [block.commands() for block in RUN_HERE if block.page == page and block.is_shell]
-    has_servers = any(SERVERS.match(line) for lines in found for line in lines)
-    shell = Shell(tmp_path, store, None if has_servers else servers)
+    has_name_server = any(NAME_SERVERS.match(line) for lines in found for line in lines)
+    shell = Shell(tmp_path, store, None if has_name_server else servers)
     try:
         for lines in found:
             if any(map(SERVERS.match, lines)):

@@ -19,12 +19,12 @@ def test_growth_with_connections_and_log_in_small(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     cells = json.loads(out.read_bytes())["cells"]
-    points = [(cell["figures"]["dimension"], cell["figures"]["point"]) for cell in cells]
+    points = [(cell["settings"]["dimension"], cell["settings"]["point"]) for cell in cells]
     assert points == [
         ("connections", 0), ("connections", 1), ("connections", 3), ("connections", 12),
         ("log", 0), ("log", 1), ("log", 3), ("log", 12),
     ]  # fmt: skip
-    assert all(cell["operations"] == 500 and cell["wrong"] == [] for cell in cells)
+    assert all(0 < cell["operations"] <= 500 and cell["wrong"] == [] for cell in cells)
     assert {path.name for path in (tmp_path / "charts").iterdir()} == {
         "growth-connections.svg",
         "growth-log.svg",

@@ -14,8 +14,8 @@ def test_a_short_soak_loses_nothing_while_log_files_roll_and_go(tmp_path: Path) 
     out, report = tmp_path / "soak.json", tmp_path / "soak.html"
     result = CliRunner().invoke(
         app,
-        ["bench", "soak", "--minutes", "0.33", "--rate", "400", "--every", "1", "--keep", "2", "--log-mib", "2",
-         "--out", str(out), "--report", str(report)],
+        ["bench", "soak", "--minutes", "0.33", "--rate", "400", "--every", "1", "--keep", "10",
+         "--log-mib", "2", "--out", str(out), "--report", str(report)],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "too short to say whether something grows" in result.output

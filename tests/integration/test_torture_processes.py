@@ -15,6 +15,8 @@ import pytest
 
 from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import HOST, FakeClock, Process, ProcessFailed, free_ports, python_command
+from skylark.torture.faults import Targets
+from skylark.torture.plan import Planned, inflict
 from skylark.torture.slow_disk import SlowDisk
 
 WAIT_S = 60.0
@@ -25,6 +27,7 @@ server = socket.create_server((sys.argv[1], int(sys.argv[2])))
 while True:
     server.accept()[0].close()
 """
+SLEEP = "import time; time.sleep(600)"
 DEAF = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -114,6 +117,42 @@ async def test_what_was_never_started_can_be_killed(tmp_path: Path) -> None:
     process, _ = listener(tmp_path)
     await process.kill()
     assert not process.is_running
+
+
+def at_once(*names: str) -> list[Planned]:
+    return [Planned(name, 0, 0.01, seed) for seed, name in enumerate(names)]
+
+
+async def test_faults_are_done_side_by_side_and_healed(tmp_path: Path) -> None:
+    processes = [Process(name, [sys.executable, "-c", SLEEP], tmp_path / name) for name in ("n", "m", "s")]
+    for process in processes:
+        await process.start()
+    knob = Knob(tmp_path / "knob")
+    targets = Targets(processes[0], [], [processes[1]], [processes[2]], [knob])
+    done: list[tuple[str, str]] = []
+    servers = at_once("freeze-namesrv", "jump-clock", "kill-namesrv")
+    clients = at_once("slow-member", "kill-member", "stop-member", "freeze-sender")
+    await inflict(targets, [servers, clients], lambda name, words: done.append((name, words)))
+    assert sorted(words for name, words in done if name != "slow-member") == [
+        "freeze n", "freeze s", "kill -9 m", "kill -9 n", "stop m",
+    ]  # fmt: skip
+    assert knob.value == 0
+    for process in processes:
+        assert process.is_running
+        await asyncio.to_thread(until, lambda pid=process.pid: state_of(pid) == "S")  # type: ignore[misc]
+        await process.kill()
+    knob.close()
+
+
+async def test_a_process_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
+    process = Process("once", [sys.executable, "-c", SLEEP], tmp_path / "log")
+    await process.start()
+    lost = Process("lost", [sys.executable, "-c", "raise SystemExit(1)"], tmp_path / "log", free_ports(HOST))
+    targets = Targets(lost, [], [process], [process], [])
+    endless = [Planned("freeze-member", 0, 600, 1)]
+    with pytest.raises(ProcessFailed, match="lost: it ended at its start"):
+        await inflict(targets, [at_once("kill-namesrv"), endless], lambda name, words: None)
+    await process.kill()
 
 
 def test_children_end_with_a_parent_that_is_killed() -> None:

@@ -451,3 +451,17 @@ async def test_a_broker_that_is_killed_and_started_again(tmp_path: Path, orderly
             for offsets in order.values() if orderly else ():
                 fresh = [number for place, number in enumerate(offsets) if number not in offsets[:place]]
                 assert fresh == sorted(fresh)
+
+
+async def test_a_pull_for_more_than_apache_s_brokers_give_brings_what_they_give(pair: Pair) -> None:
+    await pair.make_topic(1)
+    await pair.send(*numbered(100), queue_id=0)
+    sizes: list[int] = []
+
+    async def listener(messages: Messages) -> None:
+        sizes.append(len(messages))
+
+    async with pair.consumer(listener, pull_batch_max=1024, batch_max=1024):
+        await eventually(lambda: sum(sizes) == 100)
+        await pair.until_committed(100)
+    assert max(sizes) <= 32

@@ -14,6 +14,8 @@ from skylark.bench.thin import Watch
 from skylark.errors import RocketMQError
 
 TICK_S = 1.0
+LATE_S = 15.0
+"""After the end, for operations that were due before it."""
 
 
 @dataclass
@@ -62,7 +64,8 @@ class Driver:
     async def _work(self) -> None:
         while True:
             due = self._pace.due(next(self._numbers))
-            if due >= self._end or time.perf_counter() >= self._end:
+            late_s = LATE_S if self._rate else 0.0
+            if due >= self._end or time.perf_counter() >= self._end + late_s:
                 return
             if self._rate:
                 await asyncio.sleep(max(due - time.perf_counter(), 0))

@@ -89,7 +89,10 @@ class Growth:
             "messages": self._wanted.messages,
             "rounds": self._wanted.rounds,
         }
-        return make_document("growth", conditions, cells, self._notes)
+        grown = [
+            f"{name}: {times:g} times the cost at the last point." for name, times in growth_of(cells).items()
+        ]
+        return make_document("growth", conditions, cells, [*grown, *self._notes])
 
     def _dimension(self, dimension: str, target: Target) -> Iterator[Cell]:
         load = Load(
@@ -151,7 +154,7 @@ class Growth:
         best = min(good, key=lambda cell: cell.server_cpu_us or 0.0) if good else cells[0]
         return msgspec.structs.replace(
             best,
-            figures={**best.figures, "dimension": dimension, "point": point, "load_1m": os.getloadavg()[0]},
+            settings={**best.settings, "dimension": dimension, "point": point, "load_1m": os.getloadavg()[0]},
         )
 
 
@@ -175,9 +178,9 @@ def connected(address: str, count: int) -> Iterator[None]:
 
 def section(dimension: str, cells: Iterable[Cell]) -> Section:
     """The points of a dimension as a table and a chart."""
-    found = [cell for cell in cells if cell.figures.get("dimension") == dimension]
+    found = [cell for cell in cells if cell.settings.get("dimension") == dimension]
     rows = [
-        [f"{cell.figures['point']:,}", cell.server_cpu_us, round(cell.per_s), cell.anonymous_mib]
+        [f"{cell.settings['point']:,}", cell.server_cpu_us, round(cell.per_s), cell.anonymous_mib]
         for cell in found
     ]
     columns = [TITLES[dimension], "µs of a core", "messages/s", "memory MiB"]
@@ -186,7 +189,7 @@ def section(dimension: str, cells: Iterable[Cell]) -> Section:
 
 
 def sections(document: Document) -> list[Section]:
-    dimensions = dict.fromkeys(str(cell.figures["dimension"]) for cell in document.cells)
+    dimensions = dict.fromkeys(str(cell.settings["dimension"]) for cell in document.cells)
     return [section(dimension, document.cells) for dimension in dimensions]
 
 
@@ -195,5 +198,5 @@ def growth_of(cells: Sequence[Cell]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for cell in cells:
         if cell.server_cpu_us:
-            found.setdefault(str(cell.figures["dimension"]), []).append(cell.server_cpu_us)
+            found.setdefault(str(cell.settings["dimension"]), []).append(cell.server_cpu_us)
     return {dimension: round(costs[-1] / costs[0], 2) for dimension, costs in found.items()}

@@ -10,7 +10,7 @@
    eight bytes: when the frame was due, in nanoseconds of the monotonic clock.
 
    With a RATE of frames a second (open loop), frame k is due at k / RATE and timed from then, however late
-   it is sent. With 0 (closed loop) a frame is sent as soon as an answer makes room for it.
+   it is sent: what was due before the end is sent after it. With 0 (closed loop) a frame is sent as soon as an answer makes room for it.
 
    Prints "begin" when the warm-up is over, "tick SECONDS ANSWERS" once a second, "end" when no more is sent,
    and, when all is answered (or 15 s later), one line of JSON. `thin_python.py` is the same in Python, for
@@ -455,6 +455,14 @@ static uint64_t due_at(uint64_t start, double rate, long long count)
     return rate > 0 ? start + (uint64_t)(count * 1e9 / rate) : 0;
 }
 
+/* Shall another frame be sent, now or when it is due? */
+static bool is_wanted(uint64_t start, double rate, long long frames_max)
+{
+    if (frames_max && sent_count >= frames_max)
+        return false;
+    return !ended || (rate > 0 && due_at(start, rate, sent_count) < ended);
+}
+
 static void run(char **arguments)
 {
     prctl(PR_SET_TIMERSLACK, 1000); /* 1 µs instead of 50: when frames are due matters */
@@ -477,8 +485,6 @@ static void run(char **arguments)
         if (!ended && ((began && now >= began + length) || (frames_max && sent_count >= frames_max))) {
             ended = now;
             cpu = cpu_us() - cpu;
-            while (!frames_max && rate > 0 && due_at(start, rate, sent_count + unsent) < ended)
-                unsent++;
             say("end");
         }
         if (is_measuring() && now >= tick) {
@@ -487,18 +493,22 @@ static void run(char **arguments)
             tick += 1000000000u;
         }
         size_t room = oneway && frame_bytes_max < WAY_OUT_BYTES_MAX ? WAY_OUT_BYTES_MAX : BUFFER_BYTES;
-        while (!ended && in_flight < window && out_to + frame_bytes_max <= room &&
-               !(frames_max && sent_count >= frames_max) && due_at(start, rate, sent_count) <= now)
+        while (is_wanted(start, rate, frames_max) && in_flight < window && out_to + frame_bytes_max <= room &&
+               due_at(start, rate, sent_count) <= now)
             send_next(rate > 0 ? due_at(start, rate, sent_count) : now);
         transmit(connection);
         bool is_written = out_from == out_to;
-        if (ended && ((is_written && !in_flight) || now > ended + DRAIN_S * 1000000000ull))
+        bool is_more = is_wanted(start, rate, frames_max);
+        if (ended && ((is_written && !in_flight && !is_more) || now > ended + DRAIN_S * 1000000000ull))
             break;
         if (oneway && is_written && !ended && !(rate > 0))
             continue;
-        bool has_room = is_written && in_flight < window && !ended;
+        bool has_room = is_written && in_flight < window && is_more;
         wait_for_answers(connection, rate > 0 && has_room ? due_at(start, rate, sent_count) : 0);
     }
+    for (; is_wanted(start, rate, frames_max); sent_count++)
+        unsent++;
+    sent_count -= unsent;
     print_result(cpu);
 }
 

@@ -130,7 +130,7 @@ class Counted:
     refusal_code: int
     unexpected: int
     unsent: int
-    """Frames that were due in an open loop and never sent, because too many were without an answer."""
+    """Frames that were due in an open loop and never sent: too many were without an answer for too long."""
     answers: int
     records: int
     client_cpu_us: float

@@ -19,6 +19,8 @@ BODY_BYTES_MAX = 4 * MIB
 TOPICS_PER_BROKER_MAX = 99_900
 """`topicsMax` without room for built-in ones."""
 QUEUES_PER_BROKER_MAX = 1_000_000
+CLIENTS_MAX = 100_000
+"""More would keep a broker's core busy by their heartbeats alone."""
 BROKERS_MAX = 100_000
 """What needs more than this is a mistake in the question."""
 
@@ -40,6 +42,8 @@ QUEUE_FILE_BYTES = 64 * KIB
 DELAYED_WRITES = 1
 TRANSACTION_WRITES = 2
 """Messages that are stored beside the one that was sent: the waiting one; the half message and its end."""
+FEW_QUEUES = 10
+"""Up to so many cost nothing."""
 HEARTBEAT_S = 30
 HEARTBEAT_US = 200
 
@@ -79,6 +83,7 @@ class Demand:
     in_flight: int = 64
     """Sends that wait at the same time for a broker's answer."""
     clients: int = 100
+    """Each has a connection to every broker."""
     keys: float = 1.0
     """Keys by which a message can be found, the unique one included."""
     properties_bytes: int = 120
@@ -117,7 +122,7 @@ class Hardware:
     write_share: float = 0.5
     network_share: float = 0.6
     memory_share: float = 0.8
-    flush_share: float = 0.7
+    flush_share: float = 0.9
 
     def __post_init__(self) -> None:
         _check(self, _HARDWARE_RANGES)
@@ -137,7 +142,7 @@ _LOAD_RANGES = {
     "batch": (1, 10_000),
     "pull_batch": (1, 32),
     "in_flight": (1, 1_000_000),
-    "clients": (0, 10_000_000),
+    "clients": (0, CLIENTS_MAX),
     "keys": (0.0, 100.0),
     "properties_bytes": (0, 32_767),
     "delayed": (0.0, 1.0),
@@ -215,6 +220,7 @@ class Plan:
     slaves: int
     machines: int
     cores: int
+    """That brokers and slaves use together, with the share of each that may be used."""
     disk_bytes: float
     memory_bytes: float
     network_in_bytes_per_s: float
@@ -255,7 +261,7 @@ def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> Plan:
         brokers=size.brokers,
         slaves=size.brokers * (demand.replicas - 1),
         machines=size.machines,
-        cores=size.brokers * demand.replicas,
+        cores=math.ceil(by_name["cores"].needed / hardware.core_speed / hardware.core_share),
         disk_bytes=by_name["disk space"].needed,
         memory_bytes=by_name["memory"].needed,
         network_in_bytes_per_s=by_name["network in"].needed,
@@ -289,7 +295,7 @@ def _used(limit: Limit, size: Size) -> Used:
 def _message_us(demand: Demand, costs: Costs) -> float:
     """Core time of a master for one message: taken, stored, handed out to all."""
     kib = demand.body_bytes / KIB
-    growth = 1 + costs.queues_growth * math.log10(demand.topics * demand.queues)
+    growth = 1 + costs.queues_growth * math.log10(max(demand.topics * demand.queues / FEW_QUEUES, 1))
     stored = (costs.wake_us / demand.in_flight + costs.send_us) / demand.batch
     if demand.batch == 1:
         stored += kib * costs.send_kib_us
@@ -309,30 +315,31 @@ def _limits(size: Size, demand: Demand, hardware: Hardware, costs: Costs) -> Ite
     record = demand.body_bytes + demand.properties_bytes + RECORD_BYTES
     stored = record + UNIT_BYTES + demand.keys * INDEX_BYTES
     # Every topic on some brokers, and no broker without a topic.
-    spread = min(size.brokers, max(demand.topic_brokers, math.ceil(size.brokers / demand.topics)))
-    topics, processes = demand.topics * spread, size.brokers * demand.replicas
+    topics = min(demand.topics * size.brokers, max(demand.topics * demand.topic_brokers, size.brokers))
+    processes, connections = size.brokers * demand.replicas, size.brokers * demand.clients
 
     speed, cores = hardware.core_speed, hardware.core_share
-    heartbeats = demand.clients * spread * HEARTBEAT_US / HEARTBEAT_S
+    heartbeats = connections * HEARTBEAT_US / HEARTBEAT_S
     slave = peak * (costs.slave_us + kib * costs.slave_kib_us) * writes / 1e6 if demand.replicas > 1 else 0.0
-    yield Limit(
-        "broker core", "broker", (peak * _message_us(demand, costs) + heartbeats) / 1e6, speed, cores, "cores"
-    )
+    master = (peak * _message_us(demand, costs) + heartbeats) / 1e6
+    yield Limit("broker core", "broker", master, speed, cores, "cores")
     yield Limit("slave core", "broker", slave, speed, cores, "cores")
     if demand.flush == "sync":
         sync_ms = costs.sync_ms if hardware.sync_ms is None else hardware.sync_ms
-        flushed = demand.in_flight * demand.batch / (sync_ms / 1000)
-        yield Limit("flushes", "broker", peak, flushed, hardware.flush_share, "messages/s")
+        # All that wait are answered by one flush, and send again: work and flush take turns.
+        turn_us = _message_us(demand, costs) / speed + sync_ms * 1000 / (demand.in_flight * demand.batch)
+        yield Limit("flushes", "broker", peak, 1e6 / turn_us, hardware.flush_share, "messages/s")
     yield Limit("topics", "broker", topics, TOPICS_PER_BROKER_MAX, 1.0, "topics")
     yield Limit("queues", "broker", topics * demand.queues, QUEUES_PER_BROKER_MAX, 1.0, "queues")
 
-    yield Limit("cores", "machine", processes, hardware.cores, 1.0, "brokers and slaves")
+    together = master + slave * (demand.replicas - 1)
+    yield Limit("cores", "machine", together, hardware.cores * speed, cores, "cores")
     kept = demand.messages_per_s * demand.retention_h * 3600 * stored * writes * demand.replicas
     files = processes * FILES_BYTES + topics * demand.queues * demand.replicas * QUEUE_FILE_BYTES
     yield Limit("disk space", "machine", kept + files, hardware.disk_gib * GIB, hardware.disk_share, "B")
     written = peak * stored * writes * demand.replicas
     yield Limit("disk writes", "machine", written, hardware.disk_mib_per_s * MIB, hardware.write_share, "B/s")
-    memory = processes * costs.broker_mib * MIB + demand.clients * spread * costs.connection_kib * KIB
+    memory = processes * costs.broker_mib * MIB + connections * costs.connection_kib * KIB
     memory += topics * (costs.topic_kib + (demand.queues - 1) * costs.queue_kib) * KIB * demand.replicas
     memory += peak * record * demand.cached_s * writes
     yield Limit("memory", "machine", memory, hardware.memory_gib * GIB, hardware.memory_share, "B")
@@ -354,7 +361,8 @@ def assumptions(demand: Demand, hardware: Hardware, costs: Costs) -> list[str]:
     return [
         f"Costs were measured on {costs.measured} on {costs.machine}, commit {costs.commit}; "
         f"cores here are {hardware.core_speed:g} times as fast.",
-        "A broker is one process on one core; load spreads evenly over brokers, and brokers over machines.",
+        "A broker is a process that uses one core at most; load spreads evenly over brokers, and brokers "
+        "over machines; every client has a connection to every broker.",
         f"The rate is a day's average; at the peak it is {demand.peak_factor:g} times that. Cores, network, "
         "disk writes and memory are for the peak, disk space for the average.",
         f"Used at most: cores {hardware.core_share:.0%}, network {hardware.network_share:.0%}, disk space "

@@ -53,7 +53,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A message that a slave takes."""
     slave_kib_us: Microseconds
     queues_growth: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    """The share by which a send gets dearer with each tenfold number of queues."""
+    """The share by which a send gets dearer with each tenfold number of queues above ten."""
 
     broker_mib: Positive
     """Anonymous memory of a broker under load, without what follows."""

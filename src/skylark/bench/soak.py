@@ -2,7 +2,7 @@
 
 A slope is the median of the slopes between all pairs of samples (Theil and Sen), so that a moment in which
 the machine did something else does not tilt it. The first part of a run, in which everything warms up, does
-not count.
+not count. Latencies that grow while the machine gets busier by other work are not judged.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ WARM_UP_SHARE = 0.15
 JUDGED_SAMPLES_MIN = 20
 JUDGED_MINUTES_MIN = 5.0
 """Before that, memory still fills caches and a slope says nothing."""
+BUSIER_SHARE, BUSIER_LEAST = 0.2, 1.0
+"""By how much the load average must rise, as a share and in itself, for the machine to count as busier."""
+TOO_SHORT, BUSIER = "too short to say", "not judged: the machine got busier"
 PAIRS_SAMPLES_MAX = 500
 """More samples are thinned: their pairs would be too many."""
 
@@ -71,7 +74,7 @@ MEASURES = (
 
 
 class Slope(msgspec.Struct, frozen=True, kw_only=True):
-    """How a measure leans. `is_flat` is None if the run was too short to say."""
+    """How a measure leans. `is_flat` is None if that cannot be said; `why` tells the reason."""
 
     name: str
     unit: str
@@ -82,6 +85,7 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
     per_minute: float
     limit: str
     is_flat: bool | None
+    why: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +135,11 @@ def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
         middle = statistics.median(value for _, value in points)
         flat = drift <= max(measure.drift_max * middle, measure.drift_least)
         limit = f"{measure.drift_max:.0%} or {measure.drift_least:g} {measure.unit} over the run"
-    judged = len(points) >= JUDGED_SAMPLES_MIN and minutes >= JUDGED_MINUTES_MIN
+    why = ""
+    if len(points) < JUDGED_SAMPLES_MIN or minutes < JUDGED_MINUTES_MIN:
+        why = TOO_SHORT
+    elif measure.drift_max is not None and not flat and got_busier(kept):
+        why = BUSIER
     return Slope(
         name=measure.name,
         unit=measure.unit,
@@ -139,8 +147,19 @@ def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
         last=round(last, 3),
         per_minute=round(per_minute, 4),
         limit=limit,
-        is_flat=flat if judged else None,
+        is_flat=None if why else flat,
+        why=why,
     )
+
+
+def got_busier(samples: Sequence[Sample]) -> bool:
+    """Has the machine more to do at the end than at the begin? The broker's own share is constant."""
+    quarter = max(len(samples) // 4, 1)
+    first, last = (
+        statistics.median(sample.load_1m for sample in part)
+        for part in (samples[:quarter], samples[-quarter:])
+    )
+    return last - first > max(BUSIER_LEAST, BUSIER_SHARE * first)
 
 
 def slopes(samples: Sequence[Sample]) -> list[Slope]:

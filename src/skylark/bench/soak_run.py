@@ -227,7 +227,7 @@ async def _drain(load: MixedLoad) -> None:
 
 SLOPE_COLUMNS = ["measure", "first", "last", "a minute", "allowed", "verdict"]
 FINDING_COLUMNS = ["what", "value", "verdict"]
-_WORDS = {True: "flat", False: "NOT FLAT", None: "too short to say"}
+_WORDS = {True: "flat", False: "NOT FLAT"}
 _FOUND_WORDS = {True: "good", False: "WRONG", None: ""}
 _COURSES = (
     ("memory", "Memory, MiB", {"broker": "broker_mib", "clients": "client_mib"}),
@@ -241,7 +241,7 @@ _COURSES = (
 def slope_rows(report: SoakReport) -> list[list[object]]:
     return [
         [each.name, f"{each.first:g} {each.unit}".strip(), f"{each.last:g} {each.unit}".strip(),
-         f"{each.per_minute:+.3f}", each.limit, _WORDS[each.is_flat]]
+         f"{each.per_minute:+.3f}", each.limit, each.why or _WORDS[bool(each.is_flat)]]
         for each in report.slopes
     ]  # fmt: skip
 

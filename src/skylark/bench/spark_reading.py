@@ -39,14 +39,15 @@ def measure_spark(place: Place, load: Load, rows: int, rounds: int, progress: Pr
             target.fill(load, rows)
             rows = target.stored(load)
         with session(SessionSettings(master=MASTER, name="skylark-bench")) as spark:
-            cells = list(_cells(spark, site, load, rows, rounds, progress))
+            cells = list(spark_cells(spark, site, load, rows, rounds, progress))
         conditions = site.conditions(rows=rows, rounds=rounds, master=MASTER)
         return make_document("spark", conditions, cells)
 
 
-def _cells(
+def spark_cells(
     spark: SparkSession, site: Site, load: Load, rows: int, rounds: int, progress: Progress
 ) -> Iterator[Cell]:
+    """Over a topic that holds so many rows."""
     from_broker = {"namesrv": site.served.namesrv, "topic": load.topic}
     yield _best("read from the broker", partial(_read, spark, from_broker), rows, rounds, load, progress)
     if site.directory is not None:

@@ -97,7 +97,7 @@ class Client:
         self.began = self.ended = 0.0
         self.latencies_ns: Counter[int] = Counter()
         self.sent = self.acknowledged = self.refused = self.refusal_code = self.unexpected = 0
-        self.answers = self.records = self.unsent = 0
+        self.answers = self.records = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -111,15 +111,22 @@ class Client:
     def is_done(self) -> bool:
         return bool(self._frames_max) and self.sent >= self._frames_max
 
-    def end(self, now: float) -> None:
-        """Nothing more is sent."""
-        self.ended = now
-        if self._pace.rate and not self._frames_max:
-            self.unsent = max(self._pace.count_until(now) - self.sent, 0)
+    @property
+    def is_wanted(self) -> bool:
+        """Shall another frame be sent, now or when it is due?"""
+        if self.is_done:
+            return False
+        return not self.ended or (bool(self._pace.rate) and self._pace.due(self.sent) < self.ended)
+
+    @property
+    def unsent(self) -> int:
+        """What was due before the end and has not been sent."""
+        due = self._pace.count_until(self.ended) if self._pace.rate and not self._frames_max else 0
+        return max(due - self.sent, 0)
 
     def wait_s(self, now: float) -> float:
         """How long the next frame may be waited for."""
-        if self.ended or len(self._waiting) >= self._window:
+        if not self.is_wanted or len(self._waiting) >= self._window:
             return TURN_S
         return min(max(self._pace.due(self.sent) - now, 0.0), TURN_S)
 
@@ -130,7 +137,7 @@ class Client:
     def _next_frames(self, now: float) -> Iterator[bytes]:
         for _ in range(FRAMES_AT_ONCE_MAX):
             due = self._pace.due(self.sent) if self._pace.rate else now
-            if len(self._waiting) >= self._window or self.is_done or due > now:
+            if len(self._waiting) >= self._window or not self.is_wanted or due > now:
                 return
             template = self._idle.popleft()
             if not self._pulling:
@@ -214,20 +221,20 @@ def run(connection: socket.socket, client: Client, warm_up_s: float, seconds: fl
             client.began, tick, cpu = now, now + 1, time.process_time()
             say("begin")
         if not client.ended and ((client.began and now >= client.began + seconds) or client.is_done):
-            client.end(now)
-            cpu = time.process_time() - cpu
+            client.ended, cpu = now, time.process_time() - cpu
             say("end")
         if client.is_measuring and now >= tick:
             say(f"tick {now - client.began:.3f} {client.records or client.answers}")
             tick += 1
-        if not client.ended and not pending:
+        if not pending:
             pending = client.next_frames(now)
         if pending:
             try:
                 pending = pending[connection.send(pending) :]
             except BlockingIOError:
                 pass
-        if client.ended and ((not client.is_waiting and not pending) or now > client.ended + DRAIN_S):
+        is_over = not client.is_waiting and not pending and not client.is_wanted
+        if client.ended and (is_over or now > client.ended + DRAIN_S):
             break
         wait_s = TURN_S if pending else client.wait_s(now)
         readable, _, _ = select.select([connection], [connection] if pending else [], [], wait_s)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -56,17 +59,13 @@ def compare(
               skylark bench compare --peer apache --cell 'send-*' --report compare.html
               skylark bench compare --peer kafka,nats --cell 'java-async-*' --cell start
     """
-    from skylark.bench.compare.cells import CELLS, parse_peers  # noqa: PLC0415 - `skylark --help` must not wait
+    from skylark.bench.compare.cells import parse_peers  # noqa: PLC0415 - `skylark --help` must not wait
     from skylark.bench.compare.measures import Effort  # noqa: PLC0415
     from skylark.bench.compare.run import compare as run  # noqa: PLC0415
-    from skylark.bench.compare.tables import page  # noqa: PLC0415
 
     screen = Screen()
     if list_cells:
-        screen.table(
-            ("cell", "systems", "what"),
-            [(each.name, ", ".join(sorted(each.systems)), each.what) for each in CELLS],
-        )
+        _show_cells(screen)
         return
     check_files(out, report)
     wanted: dict[str, Any] = {
@@ -78,28 +77,53 @@ def compare(
     }
     usual = Effort.quick() if quick else Effort()
     effort = replace(usual, **{name: value for name, value in wanted.items() if value is not None})
-    # An end from outside takes the servers and their directories along.
-    signal.signal(signal.SIGTERM, _interrupt)
-    comparison = run(
-        parse_peers(peer),
-        cell or [],
-        effort,
-        quick=quick,
-        say=lambda words: screen.err.print(words, style="dim", markup=False),
-    )
+    with _interruptible():
+        comparison = run(
+            parse_peers(peer),
+            cell or [],
+            effort,
+            quick=quick,
+            say=lambda words: screen.err.print(words, style="dim", markup=False),
+        )
+    _finish(screen, comparison, as_json=as_json, out=out, report=report)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An end from outside takes the servers and their directories along, as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show_cells(screen: Screen) -> None:
+    from skylark.bench.compare.cells import CELLS  # noqa: PLC0415
+
+    rows = [(cell.name, ", ".join(sorted(cell.systems)), cell.what) for cell in CELLS]
+    screen.table(("cell", "systems", "what"), rows)
+
+
+def _finish(
+    screen: Screen, comparison: Comparison, *, as_json: bool, out: Path | None, report: Path | None
+) -> None:
+    """Print and write what was found."""
+    from skylark.bench.compare import tables  # noqa: PLC0415
+
     encoded = msgspec.json.format(msgspec.json.encode(comparison), indent=2)
     if out is not None:
         out.write_bytes(encoded + b"\n")
     if report is not None:
-        report.write_text(page(comparison), encoding="utf-8")
+        report.write_text(tables.page(comparison), encoding="utf-8")
     if as_json:
         screen.out.file.write(encoded.decode() + "\n")
     else:
         _show(screen, comparison)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _show(screen: Screen, comparison: Comparison) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, finish
+from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, extra_needed, finish
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen
 
@@ -38,7 +38,8 @@ def growth(
     Examples: skylark bench growth --report growth.html --svg docs/charts
     skylark bench growth -d topics -d queues --scale 0.1
     """
-    from skylark.bench.growth import POINTS, Growth, Wanted, sections  # noqa: PLC0415 - nobody else's
+    with extra_needed():
+        from skylark.bench.growth import POINTS, Growth, Wanted, sections  # noqa: PLC0415 - nobody else's
 
     for name in dimension or ():
         if name not in POINTS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, finish, live
+from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, extra_needed, finish, live
 from skylark.cli.mistake import Mistake
 from skylark.cli.options import pairs
 from skylark.cli.output import Screen
@@ -121,10 +121,8 @@ def _joined(command: Callable[..., "Document"], with_options: Callable[..., None
 
 def _place(namesrv: str, broker: str, flush: str, settings: dict[str, str], *, pin: bool) -> "Place":
     """Raises Mistake without the extra, BadLoad."""
-    try:
+    with extra_needed():
         from skylark.bench.place import Place  # noqa: PLC0415 - `skylark --help` must not wait for it
-    except ModuleNotFoundError as error:
-        raise Mistake(f"{error.name} is missing: pip install 'skylarkmq[bench]'") from error
     return Place(namesrv=namesrv, broker=broker, flush=flush, settings={**settings}, pin=pin)
 
 

@@ -25,6 +25,15 @@ ReportFile = Annotated[
 EXIT_VOID = 1
 
 
+@contextmanager
+def extra_needed() -> Iterator[None]:
+    """Around the imports of a command. Raises Mistake without the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Mistake(f"{error.name} is missing: pip install 'skylarkmq[bench]'") from error
+
+
 def check_files(*files: Path | None) -> None:
     """Before the work, not after it. Raises Mistake."""
     for file in files:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files
+from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, extra_needed
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen
 
@@ -42,7 +42,8 @@ def soak(
 
     Examples: skylark bench soak --minutes 30 --rate 5000 --out soak.json --report soak.html
     """
-    from skylark.bench.soak_run import Soak, Wanted, encode, page  # noqa: PLC0415 - no other command needs it
+    with extra_needed():
+        from skylark.bench.soak_run import Soak, Wanted, encode, page  # noqa: PLC0415 - nobody else's
 
     for name, value, low, high in (
         ("--minutes", minutes, 0.01, 1e5),

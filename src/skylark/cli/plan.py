@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.bench_output import check_files
+from skylark.cli.bench_output import check_files, extra_needed
 from skylark.cli.mistake import Mistake
 from skylark.cli.options import AsJson
 from skylark.cli.output import Screen, Share, format_bytes, print_json
@@ -72,7 +72,12 @@ Flush = Annotated[
 InFlight = Annotated[
     int, typer.Option("--in-flight", help="Sends that wait for one broker's answer.", rich_help_panel=LOAD)
 ]
-Clients = Annotated[str, typer.Option("--clients", help="Producers and consumers.", rich_help_panel=LOAD)]
+Clients = Annotated[
+    str,
+    typer.Option(
+        "--clients", help="Producers and consumers, each connected to every broker.", rich_help_panel=LOAD
+    ),
+]
 Delayed = Annotated[
     float, typer.Option("--delayed", help="Share of the messages, 0 to 1.", rich_help_panel=LOAD)
 ]
@@ -185,7 +190,9 @@ def _measured(path: Path) -> Costs:
     import tempfile  # noqa: PLC0415
 
     from skylark.bench.plan_costs import load_costs, save_costs  # noqa: PLC0415
-    from skylark.bench.plan_measure import measure_costs  # noqa: PLC0415
+
+    with extra_needed():
+        from skylark.bench.plan_measure import measure_costs  # noqa: PLC0415
 
     check_files(path)
     screen = Screen()

@@ -90,6 +90,8 @@ class Accumulator:
     def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
         self._sender = sender
         self._settings = settings
+        self._bytes_max = settings.batch_bytes_max
+        self._pending_bytes_max = settings.batch_pending_bytes_max
         self._loop = asyncio.get_running_loop()
         self._open: dict[_Key, _Open] = {}
         self._pending_bytes = 0
@@ -97,13 +99,13 @@ class Accumulator:
     def takes(self, message: Message) -> bool:
         """Say whether a message may wait in a batch; others are sent at once."""
         return (
-            self._pending_bytes < self._settings.batch_pending_bytes_max
-            and len(message.body) < self._settings.batch_bytes_max
+            self._pending_bytes < self._pending_bytes_max
+            and len(message.body) < self._bytes_max
             and not message.delay_level
             and message.deliver_at is None
             and message.deliver_after is None
             and not message.topic.startswith(RETRY_TOPIC_PREFIX)
-            and not isinstance(message, Reply)
+            and (type(message) is Message or not isinstance(message, Reply))
         )
 
     def add(self, prepared: Prepared, queue: MessageQueue | None) -> asyncio.Future[SendReceipt]:
@@ -113,13 +115,13 @@ class Accumulator:
         if batch is None:
             timer = self._loop.call_later(self._settings.batch_delay_ms / 1000, self._flush, key)
             batch = self._open[key] = _Open(timer)
-        future: asyncio.Future[SendReceipt] = self._loop.create_future()
+        future: asyncio.Future[SendReceipt] = asyncio.Future(loop=self._loop)
         size = len(prepared.body) + len(prepared.properties)
         batch.members.append(prepared)
         batch.futures.append(future)
         batch.bytes += size
         self._pending_bytes += size
-        if batch.bytes >= self._settings.batch_bytes_max:
+        if batch.bytes >= self._bytes_max:
             self._flush(key)
         return future
 

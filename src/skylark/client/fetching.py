@@ -18,7 +18,7 @@ from skylark.client.tasks import Tasks
 from skylark.errors import BrokerError, BrokerUnknown, RocketMQError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.pull import LitePullMessage, PullMessage
+from skylark.protocol.requests.pull import LitePullMessage, PullMessage, PullResult
 from skylark.settings.pull_consumer import PullConsumerSettings
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Puller:
         self._session = session
         self._group = group
         self._suggested = SuggestedBrokers()
+        self._without_lite: set[str] = set()  # addresses of brokers that do not know that code
 
     async def pull(
         self,
@@ -61,24 +62,26 @@ class Puller:
         lite: bool,
     ) -> Pulled:
         """With `hold` the broker waits for a message if there is none. Raises BrokerError, RemotingError."""
-        make = LitePullMessage if lite else PullMessage
-        request = make(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=queue_offset,
-            max_msg_nums=messages_max,
-            sys_flag=pull_flags(commit=False, suspend=hold, subscription=True, lite=lite),
-            commit_offset=0,
-            suspend_timeout_ms=hold_ms,
-            sub_version=0 if subscription.is_tag_type else subscription.version,
-            subscription=subscription.expression,
-            expression_type=subscription.expression_type,
-            max_msg_bytes=ANY_BYTES,
-            broker_name=queue.broker_name,
-            bulk_bytes=bulk_bytes(messages_max, BULK_BYTES),
-        )
-        result = await self._session.call(await self._address(queue), request, timeout_ms=timeout_ms)
+
+        def request(kind: type[PullMessage]) -> PullMessage:
+            return kind(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=queue_offset,
+                max_msg_nums=messages_max,
+                sys_flag=pull_flags(commit=False, suspend=hold, subscription=True, lite=lite),
+                commit_offset=0,
+                suspend_timeout_ms=hold_ms,
+                sub_version=0 if subscription.is_tag_type else subscription.version,
+                subscription=subscription.expression,
+                expression_type=subscription.expression_type,
+                max_msg_bytes=ANY_BYTES,
+                broker_name=queue.broker_name,
+                bulk_bytes=bulk_bytes(messages_max, BULK_BYTES),
+            )
+
+        result = await self._ask(await self._address(queue), request, timeout_ms=timeout_ms, lite=lite)
         reply = result.reply
         self._suggested.note(queue, reply.suggest_which_broker_id)
         status = pull_status(result.code)
@@ -93,6 +96,24 @@ class Puller:
             )
             messages = list(subscription.filtered(found))
         return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset)
+
+    async def _ask(
+        self,
+        address: str,
+        request: Callable[[type[PullMessage]], PullMessage],
+        *,
+        timeout_ms: int,
+        lite: bool,
+    ) -> PullResult:
+        """Pull by the code for this way of consuming; brokers before 5.0 know only the other."""
+        if lite and address not in self._without_lite:
+            try:
+                return await self._session.call(address, request(LitePullMessage), timeout_ms=timeout_ms)
+            except BrokerError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+            self._without_lite.add(address)
+        return await self._session.call(address, request(PullMessage), timeout_ms=timeout_ms)
 
     async def _address(self, queue: MessageQueue) -> str:
         routes, broker_id = self._session.routes, self._suggested.get(queue)

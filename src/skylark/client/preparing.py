@@ -17,6 +17,7 @@ from skylark.client.replying import Reply
 from skylark.errors import BadMessage, BadName, MessageTooLarge
 from skylark.model.body import compress
 from skylark.model.message import (
+    KEY_SEPARATOR,
     NAME_VALUE_SEPARATOR,
     PROPERTIES_BYTES_MAX,
     PROPERTY_DELAY_LEVEL,
@@ -92,11 +93,9 @@ class Preparation:
 
         Raises BadMessage, BadName, MessageTooLarge, BadBody if its codec is not installed.
         """
-        topic = with_namespace(self.namespace, message.topic) if self.namespace else message.topic
-        if isinstance(message, Reply):
-            if is_member or is_half or system:
-                raise BadMessage(message.topic, "a reply goes by itself, with send")
-            topic, system = message.topic, message.system_properties()
+        topic = message.topic
+        if type(message) is not Message or self.namespace:
+            topic, system = self._addressed(message, system, goes_alone=not (is_member or is_half or system))
         fault = _topic_fault(topic)
         if fault is not None:
             raise BadName("topic", topic, fault)
@@ -109,24 +108,31 @@ class Preparation:
         if len(body) > settings.message_bytes_max:
             raise MessageTooLarge(len(body), settings.message_bytes_max)
         sys_flag = 0
-        if len(body) >= settings.compress_from_bytes and not is_member:
+        if not is_member and len(body) >= settings.compress_from_bytes:
             body, sys_flag = compress(body, settings.compression.value, settings.compress_level)
         if is_half:
             sys_flag |= SystemFlag.TRANSACTION_PREPARED
-        unique_key = self.next_unique_key()
-        if is_half:
             system = [(PROPERTY_TRANSACTION, "true"), (PROPERTY_PRODUCER_GROUP, self.group)]
+        unique_key = self.next_unique_key()
         properties = self._properties(message, unique_key, system)
-        return Prepared(
-            message, topic, body, sys_flag, properties, unique_key, is_reply=isinstance(message, Reply)
-        )
+        if type(message) is Message:
+            return Prepared(message, topic, body, sys_flag, properties, unique_key)
+        is_reply = isinstance(message, Reply)
+        return Prepared(message, topic, body, sys_flag, properties, unique_key, is_reply=is_reply)
+
+    def _addressed(
+        self, message: Message, system: Sequence[tuple[str, str]], *, goes_alone: bool
+    ) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Return the topic on the wire and the system's properties: a reply has both already."""
+        if not isinstance(message, Reply):
+            return with_namespace(self.namespace, message.topic), system
+        if not goes_alone:
+            raise BadMessage(message.topic, "a reply goes by itself, with send")
+        return message.topic, message.system_properties()
 
     def _properties(self, message: Message, unique_key: str, system: Sequence[tuple[str, str]]) -> str:
         """Return the property text: the application's first, as nobody may hide one of the system's."""
-        keys = message.keys
-        if not isinstance(keys, str):
-            keys = " ".join(keys)
-        tags = message.tags or ""
+        rest = ""
         if (
             system
             or self.namespace
@@ -135,20 +141,18 @@ class Preparation:
             or message.deliver_at is not None
             or message.deliver_after is not None
             or message.sharding_key is not None
-            or message.flag not in _FLAG_RANGE
+            or message.flag
         ):
             rest = self._rare_properties(message, system)
-        else:
-            rest = ""
-        # What can be printed holds no separators; what cannot is looked at closely.
-        if not (keys.isprintable() and tags.isprintable()) and UNSAFE_TEXT.search(keys + tags):
-            raise BadMessage(message.topic, _UNSAFE_REASON)
+        keys = message.keys if isinstance(message.keys, str) else KEY_SEPARATOR.join(message.keys)
         if keys:
+            _check_text(message.topic, keys)
             rest = f"{rest}KEYS\x01{keys}\x02"
         wait = "true" if message.wait_for_store else "false"
         text = f"{rest}UNIQ_KEY\x01{unique_key}\x02WAIT\x01{wait}\x02"
-        if tags:
-            text = f"{text}TAGS\x01{tags}\x02"
+        if message.tags:
+            _check_text(message.topic, message.tags)
+            text = f"{text}TAGS\x01{message.tags}\x02"
         if len(text) * _UTF8_BYTES_MAX > PROPERTIES_BYTES_MAX:
             _check_bytes(message.topic, text)
         return text
@@ -158,8 +162,8 @@ class Preparation:
         pairs = [*_own_properties(message), *_special_properties(message), *system]
         if self.namespace:
             pairs.append((PROPERTY_INSTANCE, self.namespace))
-        if any(UNSAFE_TEXT.search(name + value) for name, value in pairs):
-            raise BadMessage(message.topic, _UNSAFE_REASON)
+        for name, value in pairs:
+            _check_text(message.topic, name + value)
         return property_text(pairs)
 
 
@@ -226,6 +230,12 @@ def _milliseconds(topic: str, time: datetime) -> int:
     if time.tzinfo is None:
         raise BadMessage(topic, "deliver_at has no time zone: use datetime.now(UTC) or astimezone()")
     return math.ceil(time.timestamp() * 1000)
+
+
+def _check_text(topic: str, text: str) -> None:
+    # What can be printed holds no separators; what cannot is looked at closely.
+    if not text.isprintable() and UNSAFE_TEXT.search(text):
+        raise BadMessage(topic, _UNSAFE_REASON)
 
 
 def _check_bytes(topic: str, text: str) -> None:

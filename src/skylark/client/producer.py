@@ -181,7 +181,7 @@ class Producer:
         is wrong with the message; all else, as for `send`, is in the future.
         """
         sender = self._running()
-        if queue is not None or message.sharding_key is not None or isinstance(message, Reply):
+        if queue is not None or message.sharding_key is not None or type(message) is not Message:
             queue, selector, argument = self.target(message, queue, selector, argument)
         gathering = self._accumulator
         if gathering is not None and timeout_ms is None and selector is None and gathering.takes(message):

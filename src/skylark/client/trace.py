@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from skylark.client.tasks import Tasks
 from skylark.client.trace_text import Trace
 from skylark.clock import Clock, SystemClock
 from skylark.errors import RocketMQError
+from skylark.model.message import Message
 from skylark.settings.client import ProducerSettings
 from skylark.settings.consumer import PushConsumerSettings
 
@@ -43,7 +45,10 @@ class TraceLine:
         self._waiting: deque[Trace] = deque()
         self._flushed_at = time.monotonic()
         self._tasks = Tasks()
-        self.lost = 0
+        self._lost = 0
+        self._lost_lock = threading.Lock()
+        self._is_failing = False
+        self._flushing = asyncio.Lock()
         self._tasks.every(min(CHECK_INTERVAL_MS, flush_ms), self._check, "trace")
 
     def put(self, trace: Trace) -> None:
@@ -51,7 +56,11 @@ class TraceLine:
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append(trace)
         else:
-            self.lost += 1
+            self._lose(1)
+
+    def _lose(self, count: int) -> None:
+        with self._lost_lock:
+            self._lost += count
 
     async def _check(self) -> None:
         is_due = (time.monotonic() - self._flushed_at) * 1000 >= self._flush_ms
@@ -59,26 +68,35 @@ class TraceLine:
             await self._flush()
 
     async def _flush(self) -> None:
-        self._flushed_at = time.monotonic()
-        traces = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        self.lost += len(traces)  # until a broker has them
-        for message, count in trace_text.gathered(traces, self.topic):
-            try:
-                await (await self._sender.send((self._sender.preparation.prepare(message),)))
-                self.lost -= count
-            except RocketMQError as error:
-                log.warning("trace was not sent topic=%s error=%s", self.topic, error)
+        async with self._flushing:
+            self._flushed_at = time.monotonic()
+            traces = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._lose(len(traces))  # until a broker has them
+            for message, count in trace_text.gathered(traces, self.topic):
+                if await self._is_sent(message):
+                    self._lose(-count)
+
+    async def _is_sent(self, message: Message) -> bool:
+        try:
+            await (await self._sender.send((self._sender.preparation.prepare(message),)))
+        except RocketMQError as error:
+            if not self._is_failing:  # told once, until it goes again
+                log.warning("traces are not sent and lost topic=%s error=%s", self.topic, error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+        return not self._is_failing
 
     async def close(self, timeout_s: float) -> None:
         """Tell what waits, for so long at most, and end."""
-        await self._tasks.close()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._flush()
+                await self._flush()  # after the one that may be under way
         except TimeoutError:
             log.warning("traces were not sent in time topic=%s", self.topic)
-        if self.lost:
-            log.warning("traces were lost count=%d", self.lost)
+        await self._tasks.close()
+        if self._lost:
+            log.warning("traces were lost count=%d", self._lost)
         await self._sender.close(0)
 
 

@@ -70,9 +70,10 @@ def java_hashes_from(prefix_hashes: Sequence[int], texts: Sequence[bytes]) -> li
     folded: list[int] = []
     for start in range(0, len(texts), _LANES_MAX):
         folded += _folded(texts[start : start + _LANES_MAX], lane_bytes)
+    powers = map(_POWERS.__getitem__, map(len, texts))
     return [
-        ((prefix * _POWERS[len(text)] + number - _INT_MIN) & 0xFFFFFFFF) + _INT_MIN
-        for prefix, text, number in zip(prefix_hashes, texts, folded, strict=True)
+        ((prefix * power + number - _INT_MIN) & 0xFFFFFFFF) + _INT_MIN
+        for prefix, power, number in zip(prefix_hashes, powers, folded, strict=True)
     ]
 
 

@@ -23,12 +23,13 @@ from skylark.pipelines.wire import (
     cluster,
 )
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.pull import PullResult
+from skylark.protocol.requests.pull import PullMessage, PullResult
 from skylark.remoting.blocking import Asked, BlockingConnection
 
 RECORD_BYTES_GUESS = 1024
 """Where no sample can be had."""
-PULLS_IN_FLIGHT = 8
+PULLS_IN_FLIGHT = 16
+"""Asked for again by halves: many small requests cost less when they travel together."""
 BULK_PULLS_IN_FLIGHT = 2
 MISSING_WAIT_S = 10.0
 """How long a broker that does not have what it once had may take to find it again: it may be recovering."""
@@ -194,8 +195,8 @@ class _Pulls:
     def _next(self) -> PullResult:
         """The answer for the place where we are; the next ones are asked for before it is waited for."""
         try:
-            while len(self._asks) < self._window() and self._next_place() < self._end:
-                self._ask(self._next_place())
+            if len(self._asks) <= self._window() // 2:
+                self._ask_more()
             ask = self._asks.popleft()
             result = ask.connection.answer(ask.asked)
         except RocketMQError:
@@ -210,22 +211,30 @@ class _Pulls:
             return 1
         return BULK_PULLS_IN_FLIGHT if self._count > PULL_MESSAGES else PULLS_IN_FLIGHT
 
-    def _next_place(self) -> int:
-        return self._asks[-1].next_place if self._asks else self._at
-
-    def _ask(self, place: int) -> None:
+    def _ask_more(self) -> None:
+        """Ask for what comes next until the window is full or nothing is left."""
         connection = self._cluster.connection(self._cluster.address(self._queue))
-        count = self._count if self._is_filtered else min(self._count, self._end - place)
-        request = self._cluster.pull_request(
-            self._queue,
-            place,
-            messages_max=count,
-            bulk_bytes=self._bulk_bytes,
-            expression=self._expression,
-            expression_type=self._expression_type,
-        )
-        asked = connection.ask(request, timeout_s=self._cluster.request_timeout_s)
-        self._asks.append(_Ask(place, count, connection, asked))
+        place = self._asks[-1].next_place if self._asks else self._at
+        pulls: list[PullMessage] = []
+        while len(self._asks) + len(pulls) < self._window() and place < self._end:
+            count = self._count if self._is_filtered else min(self._count, self._end - place)
+            pulls.append(
+                self._cluster.pull_request(
+                    self._queue,
+                    place,
+                    messages_max=count,
+                    bulk_bytes=self._bulk_bytes,
+                    expression=self._expression,
+                    expression_type=self._expression_type,
+                )
+            )
+            place += count
+        if pulls:
+            asked = connection.ask_many(pulls, timeout_s=self._cluster.request_timeout_s)
+            self._asks += [
+                _Ask(pull.queue_offset, pull.max_msg_nums, connection, item)
+                for pull, item in zip(pulls, asked, strict=True)
+            ]
 
     def _move_on(self, ask: _Ask, result: PullResult) -> None:
         code, next_offset = result.code, result.reply.next_begin_offset

@@ -7,6 +7,7 @@ by their own layout; a row that makes no sense is marked, not guessed at.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,13 @@ Bytes = npt.NDArray[np.uint8]
 
 SPAN_BYTES_MAX = (1 << 31) - 1
 """Arrow's binary arrays count with 32 bits."""
+SEGMENT_BYTES = 16 << 10
+"""A walker's share of an answer, and so much of it that several share the way."""
+SHARED_BYTES_MIN = 8 * SEGMENT_BYTES
 _SIZE = struct.Struct(">i")
+_SIZE_TYPE = np.dtype(">i4")
+_ANY_MAGIC = re.compile(rb"\xDA\xA3\x20[\xA7\xAB]")
+assert all(_ANY_MAGIC.fullmatch(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2))
 
 
 def _head_type(born_bytes: int, store_bytes: int) -> np.dtype[Any]:
@@ -65,6 +72,34 @@ assert {flags: kind.itemsize for flags, kind in HEAD_TYPES.items()} == {
 
 def record_starts(data: bytes | memoryview) -> Ints:
     """Where the records of a pull's answer begin. Raises CorruptRecord when a size leads out of it."""
+    starts = _walked_by_many(data) if len(data) >= SHARED_BYTES_MIN else None
+    return _walked(data) if starts is None else starts
+
+
+def _walked_by_many(data: bytes | memoryview) -> Ints | None:
+    """From record to record by many walkers at once, each from a place where a record seems to begin.
+
+    If each arrives where the next one set out, they found all records; else None.
+    """
+    found = [0]
+    for place in range(SEGMENT_BYTES, len(data), SEGMENT_BYTES):
+        if magic := _ANY_MAGIC.search(data, place, place + SEGMENT_BYTES):
+            found.append(magic.start() - _SIZE.size)
+    sizes = windows(np.frombuffer(data, np.uint8), _SIZE_TYPE)
+    at, ends = np.array(found), np.array([*found[1:], len(data)])
+    steps: list[Ints] = []
+    while (walking := at < ends).any():
+        steps.append(np.where(walking, at, -1))
+        size = np.where(walking, sizes[np.minimum(at, len(sizes) - 1)], 0).astype(np.int64)
+        if (walking & ((size < RECORD_BYTES_MIN) | (size > ends - at))).any():
+            return None
+        at = at + size
+    starts: Ints = np.stack(steps, axis=1).ravel()
+    return starts[starts >= 0]
+
+
+def _walked(data: bytes | memoryview) -> Ints:
+    """From record to record, and at the first that is wrong to the error."""
     starts: list[int] = []
     add, size_at = starts.append, _SIZE.unpack_from
     position, end = 0, len(data)

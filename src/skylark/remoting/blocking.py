@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -65,15 +66,22 @@ class BlockingConnection:
 
         Raises ConnectFailed, RequestTimeout, ConnectionLost, LocalProtocolError if too many are open.
         """
+        return self.ask_many([request], timeout_s=timeout_s)[0]
+
+    def ask_many(
+        self, requests: Sequence[Request[T]], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> list[Asked[T]]:
+        """Send several requests with one write: each write may wake the server up. Raises as `ask`."""
         deadline = time.monotonic() + timeout_s
         connected = self._connected()
-        command = request.to_command()
-        asked = Asked(request, self._codec, deadline, timeout_s)
-        self._codec.expect_reply(command, asked)
+        commands = [request.to_command() for request in requests]
+        asked = [Asked(request, self._codec, deadline, timeout_s) for request in requests]
+        for command, item in zip(commands, asked, strict=True):
+            self._codec.expect_reply(command, item)
         try:
-            self._send(connected, command, deadline)
+            self._send(connected, commands, deadline)
         except TimeoutError:
-            raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
+            raise RequestTimeout(self.address, requests[0].code.name, round(timeout_s * 1000)) from None
         return asked
 
     def answer(self, asked: Asked[T]) -> T:
@@ -95,7 +103,7 @@ class BlockingConnection:
         """Send a request that wants no answer. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._send(self._connected(), request.to_command(oneway=True), deadline)
+            self._send(self._connected(), [request.to_command(oneway=True)], deadline)
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
 
@@ -126,10 +134,10 @@ class BlockingConnection:
         self._socket, self._pid, self._codec = connected, os.getpid(), Connection(self._limits)
         return connected
 
-    def _send(self, connected: socket.socket, command: RemotingCommand, deadline: float) -> None:
+    def _send(self, connected: socket.socket, commands: Sequence[RemotingCommand], deadline: float) -> None:
         try:
             connected.settimeout(_time_left(deadline))
-            connected.sendall(b"".join(encode(command)))
+            connected.sendall(b"".join(part for command in commands for part in encode(command)))
         except OSError as error:
             self.close()  # perhaps half a frame was sent: nothing can follow it
             if isinstance(error, TimeoutError):
@@ -165,7 +173,7 @@ class BlockingConnection:
         if not command.is_oneway:
             remark = f" request type {command.code} not supported"
             answer = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-            self._send(connected, answer, deadline)
+            self._send(connected, [answer], deadline)
 
 
 def _time_left(deadline: float) -> float:

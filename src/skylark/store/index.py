@@ -214,8 +214,7 @@ class Index:
             messages = _ascending_from(messages, end)
         keys = split_keys(messages)
         if keys.texts:
-            hashes = [abs(each) & _HASH_MASK for each in java_hashes_from(keys.topic_hashes, keys.texts)]
-            rows = Rows(hashes, keys.physical_offsets, keys.timestamps)
+            rows = Rows(_key_hashes(keys), keys.physical_offsets, keys.timestamps)
             self._put(rows if rows.physical_offsets[0] != end else self._without_known(rows, end))
         return len(self._pending) > 0
 
@@ -338,6 +337,18 @@ class Index:
             with self._lock:
                 chain = file.chain(key_hash)
             yield chain
+
+
+def _key_hashes(keys: Columns) -> list[int]:
+    """What the index holds for the keys."""
+    pairs = list(zip(keys.topic_hashes, keys.texts, strict=True))
+    distinct = list(dict.fromkeys(pairs))  # the messages of a batch share theirs
+    prefixes, texts = [prefix for prefix, _ in distinct], [text for _, text in distinct]
+    hashes = [abs(each) & _HASH_MASK for each in java_hashes_from(prefixes, texts)]
+    if len(distinct) == len(pairs):
+        return hashes
+    by_pair = dict(zip(distinct, hashes, strict=True))
+    return [by_pair[pair] for pair in pairs]
 
 
 def _ascending_from(messages: Columns, end: int) -> Columns:

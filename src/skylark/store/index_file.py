@@ -87,6 +87,11 @@ class Geometry:
     def file_bytes(self) -> int:
         return self.item_position(self.items)
 
+    @property
+    def slot_pages(self) -> int:
+        """Pages of the file that hold slots."""
+        return (self.slots - 1 + _HEADER_SLOTS) // _PAGE_SLOTS + 1
+
     def item_position(self, number: int) -> int:
         return self.slot_area_end + ITEM.size * number
 
@@ -248,7 +253,8 @@ class IndexFile:
             before = slots[place]
             previous.append(before if 0 < before < new else 0)
             slots[place] = new
-        self._dirty_pages.update([(place + _HEADER_SLOTS) // _PAGE_SLOTS for place in places])
+        if len(self._dirty_pages) < self._geometry.slot_pages:  # hashes soon touch all of them
+            self._dirty_pages.update([(place + _HEADER_SLOTS) // _PAGE_SLOTS for place in places])
         return previous
 
     def newest_first(self) -> Iterator[tuple[int, int]]:

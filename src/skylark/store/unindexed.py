@@ -7,12 +7,23 @@ column is done in C.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from skylark.model.message import KEY_SEPARATOR, PROPERTY_KEYS, find_keys, find_unique_key
+from skylark.model.message import (
+    KEY_SEPARATOR,
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_KEYS,
+    PROPERTY_SEPARATOR,
+    PROPERTY_UNIQUE_KEY,
+    find_keys,
+    find_unique_key,
+)
 
 _SEPARATOR = KEY_SEPARATOR.encode()
 _KEYS_NAME = PROPERTY_KEYS.encode()
+_LATER_UNIQUE_KEY = f"{PROPERTY_SEPARATOR}{PROPERTY_UNIQUE_KEY}{NAME_VALUE_SEPARATOR}".encode()
+_NO_ENDING = bytes(PROPERTIES_BYTES_MAX + 1)  # longer than any text
 # What was taken is cut off the front of the columns not each time, but when it is as much as this.
 _TAKEN_MAX = 4096
 
@@ -86,17 +97,47 @@ class Unindexed:
 
 def split_keys(messages: Columns) -> Columns:
     """One row for every key, whose text is the key itself; the unique key of a message comes first."""
-    unique_keys = [find_unique_key(text) for text in messages.texts]
-    keys = [find_keys(text) if _KEYS_NAME in text else None for text in messages.texts]
-    only = [key for key in unique_keys if key is not None]
-    if len(only) == len(unique_keys) and not any(keys):
-        return messages._replace(texts=only)
+    texts = messages.texts
+    has_keys = _KEYS_NAME in b"".join(texts)
+    unique_keys = _alike_keys(texts) or _unique_keys(texts)
+    if not has_keys and None not in unique_keys:
+        return messages._replace(texts=cast("list[bytes]", unique_keys))
     numbers: list[int] = []
-    texts: list[bytes] = []
-    for number, (unique_key, joined) in enumerate(zip(unique_keys, keys, strict=True)):
+    keys: list[bytes] = []
+    for number, (unique_key, text) in enumerate(zip(unique_keys, texts, strict=True)):
         found = [unique_key] if unique_key is not None else []
+        joined = find_keys(text) if has_keys else None
         if joined is not None:
             found += [key for key in joined.split(_SEPARATOR) if key]
-        texts += found
+        keys += found
         numbers += [number] * len(found)
-    return messages.chosen(numbers)._replace(texts=texts)
+    return messages.chosen(numbers)._replace(texts=keys)
+
+
+def _unique_keys(texts: list[bytes]) -> list[bytes | None]:
+    """The unique key of each text. The messages of a batch end alike, with the batch's own key."""
+    keys: list[bytes | None] = []
+    ending, key = _NO_ENDING, None
+    for text in texts:
+        if not text.endswith(ending):
+            key = find_unique_key(text)
+            ending = text[text.rfind(_LATER_UNIQUE_KEY) :]
+            if key is None or not ending.startswith(_LATER_UNIQUE_KEY + key):
+                ending = _NO_ENDING  # there is none, or it comes first, or an empty one comes last
+        keys.append(key)
+    return keys
+
+
+def _alike_keys(texts: list[bytes]) -> list[bytes] | None:
+    """The unique keys of texts that differ in nothing else, as what one sender sends at a time; else None."""
+    first = texts[0] if texts else b""
+    key = find_unique_key(first)
+    if key is None or list(map(len, texts)).count(len(first)) != len(texts):
+        return None
+    start = first.rfind(_LATER_UNIQUE_KEY + key)
+    start = start + len(_LATER_UNIQUE_KEY) if start >= 0 else len(_LATER_UNIQUE_KEY) - 1
+    end = start + len(key)
+    before, after = first[:start], first[end:]
+    keys = [text[start:end] for text in texts]
+    is_alike = before + (after + before).join(keys) + after == b"".join(texts)
+    return keys if is_alike and b"\x02" not in b"".join(keys) else None

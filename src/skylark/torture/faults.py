@@ -17,6 +17,7 @@ from skylark.torture.cluster import HOST, FakeClock, Process
 from skylark.torture.proxy import FINE, Proxy, Way, Weather
 
 FLOOD_CONNECTIONS = 500
+FLOOD_TIMEOUT_S = 3.0
 LOOP_KILLS = (2, 4)
 LAG_MS, LAG_S = 500, 1.0
 LOOP_LIFE_S = 1.5
@@ -37,7 +38,8 @@ class Targets:
 
     @property
     def nodes(self) -> list[Node]:
-        return [node for pair in self.pairs for node in pair.nodes]
+        """All brokers, in an order that does not change with their roles."""
+        return sorted((node for pair in self.pairs for node in pair.nodes), key=lambda node: node.label)
 
     def master(self, chance: random.Random) -> Node:
         return chance.choice(self.pairs).master
@@ -201,11 +203,12 @@ async def forget_connections(targets: Targets, chance: random.Random) -> AsyncIt
 async def flood(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     node = chance.choice(targets.nodes)
     writers = []
-    for _ in range(FLOOD_CONNECTIONS):
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection(HOST, node.port)
-            writer.write(b"\0")
-            writers.append(writer)
+    with contextlib.suppress(OSError, TimeoutError):  # it may be down, or frozen
+        async with asyncio.timeout(FLOOD_TIMEOUT_S):
+            for _ in range(FLOOD_CONNECTIONS):
+                _, writer = await asyncio.open_connection(HOST, node.port)
+                writer.write(b"\0")
+                writers.append(writer)
     yield f"open {len(writers)} idle connections to {node.label}"
     for writer in writers:
         writer.transport.abort()
@@ -287,13 +290,27 @@ async def change_masters(targets: Targets, chance: random.Random) -> AsyncIterat
         yield words
 
 
-FAULTS: dict[str, Fault] = {
+SERVER_FAULTS: dict[str, Fault] = {
     "kill-broker": kill_broker,
     "kill-broker-often": kill_broker_often,
     "restart-broker": restart_broker,
     "freeze-broker": freeze_broker,
     "kill-namesrv": kill_name_server,
     "freeze-namesrv": freeze_name_server,
+    "full-disk": full_disk,
+    "slow-disk": slow_disk,
+    "jump-clock": jump_clock,
+}
+CLOCK_FAULT = "jump-clock"
+REPLICA_FAULTS: dict[str, Fault] = {
+    "kill-slave": kill_slave,
+    "freeze-slave": freeze_slave,
+    "cut-link": cut_link,
+    "slow-link": slow_link,
+    "lose-master": lose_master,
+    "change-masters": change_masters,
+}
+CLIENT_FAULTS: dict[str, Fault] = {
     "kill-member": kill_member,
     "stop-member": stop_member,
     "freeze-member": freeze_member,
@@ -308,20 +325,8 @@ FAULTS: dict[str, Fault] = {
     "shred-network": shred_network,
     "half-open": forget_connections,
     "flood": flood,
-    "full-disk": full_disk,
-    "slow-disk": slow_disk,
-    "jump-clock": jump_clock,
 }
-CLOCK_FAULT = "jump-clock"
-REPLICA_FAULTS: dict[str, Fault] = {
-    "kill-slave": kill_slave,
-    "freeze-slave": freeze_slave,
-    "cut-link": cut_link,
-    "slow-link": slow_link,
-    "lose-master": lose_master,
-    "change-masters": change_masters,
-}
-ALL_FAULTS = {**FAULTS, **REPLICA_FAULTS}
+ALL_FAULTS = {**SERVER_FAULTS, **REPLICA_FAULTS, **CLIENT_FAULTS}
 
 
 # --- Shared by several ---
@@ -372,5 +377,6 @@ async def _promoted(pair: Pair, *, disk_is_lost: bool) -> AsyncIterator[str]:
     with _weather(master.link_proxy, Weather(delay_ms=LAG_MS)):
         await asyncio.sleep(LAG_S)  # so that there is something that the slave lacks
         await master.process.kill()
+        master.link_proxy.cut()  # what was on its way is lost
     yield f"kill -9 {master.label}{' and burn its disk' if disk_is_lost else ''}, promote its slave"
     await pair.promote(disk_is_lost=disk_is_lost)

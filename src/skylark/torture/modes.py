@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skylark.torture.faults import CLOCK_FAULT, FAULTS, REPLICA_FAULTS
+from skylark.torture.faults import CLIENT_FAULTS, CLOCK_FAULT, REPLICA_FAULTS, SERVER_FAULTS
 
-ALL = tuple(FAULTS)
-WITHOUT_CLOCK = tuple(name for name in FAULTS if name != CLOCK_FAULT)
+SERVERS = tuple(SERVER_FAULTS)
+WITHOUT_CLOCK = tuple(name for name in SERVERS if name != CLOCK_FAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Mode:
     transactions: bool = False
     with_slaves: bool = False
     brokers: int = 2
-    faults: tuple[str, ...] = ALL
+    server_faults: tuple[str, ...] = SERVERS
+    client_faults: tuple[str, ...] = tuple(CLIENT_FAULTS)
 
     @property
     def stored_once(self) -> bool:
@@ -31,9 +32,9 @@ class Mode:
 MODES = {
     "async": Mode(),
     "sync": Mode(flush="sync"),
-    "sync-master": Mode(with_slaves=True, brokers=1, faults=(*ALL, *REPLICA_FAULTS)),
+    "sync-master": Mode(with_slaves=True, brokers=1, server_faults=(*SERVERS, *REPLICA_FAULTS)),
     "transactions": Mode(transactions=True),
     "orderly": Mode(ordered=True),
     # Whether a delay is over is a question to the wall clock: one that jumps makes it end early.
-    "delay": Mode(delayed=True, faults=WITHOUT_CLOCK),
+    "delay": Mode(delayed=True, server_faults=WITHOUT_CLOCK),
 }

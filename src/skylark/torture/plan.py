@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from skylark.torture.cluster import ProcessFailed
 from skylark.torture.faults import ALL_FAULTS, CLOCK_FAULT, Targets
+from skylark.torture.modes import Mode
 
-PAUSE_S = (0.5, 2.5)
+PAUSE_S = (1.0, 4.0)
 FAULT_S = (0.2, 4.0)
 
 
@@ -24,9 +26,17 @@ class Planned:
     """Decides what it hits, and how hard."""
 
 
-def plan(seed: int, names: list[str], seconds: float) -> list[Planned]:
-    """The faults of a run. Every kind has its turn before one comes again."""
+def plan(seed: int, mode: Mode, seconds: float) -> list[list[Planned]]:
+    """The faults of a run: one sequence for servers, one for clients and the network, at the same time."""
     chance = random.Random(seed)  # noqa: S311 - a run must be repeatable
+    return [
+        _sequence(random.Random(chance.getrandbits(32)), names, seconds)  # noqa: S311
+        for names in (mode.server_faults, mode.client_faults)
+    ]
+
+
+def _sequence(chance: random.Random, names: Sequence[str], seconds: float) -> list[Planned]:
+    """One fault after the other. Every kind has its turn before one comes again."""
     planned: list[Planned] = []
     deck: list[str] = []
     at_s = 0.0
@@ -41,12 +51,23 @@ def plan(seed: int, names: list[str], seconds: float) -> list[Planned]:
         planned.append(each)
 
 
-async def inflict(targets: Targets, planned: list[Planned], on_fault: Callable[[str, str], None]) -> None:
-    """Do one fault after the other; all is healed at the end. `on_fault` is told its name and what it does.
+async def inflict(
+    targets: Targets, planned: list[list[Planned]], on_fault: Callable[[str, str], None]
+) -> None:
+    """Do all faults; everything is healed at the end. `on_fault` is told a name and what is done.
 
     What this machine cannot do is left out. Raises ProcessFailed.
     """
-    for each in planned:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for sequence in planned:
+                tasks.create_task(_inflict(targets, sequence, on_fault))
+    except* ProcessFailed as failures:
+        raise failures.exceptions[0] from None
+
+
+async def _inflict(targets: Targets, sequence: list[Planned], on_fault: Callable[[str, str], None]) -> None:
+    for each in sequence:
         await asyncio.sleep(each.after_s)
         if each.name == CLOCK_FAULT and targets.clock is None:
             continue

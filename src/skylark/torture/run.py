@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import Counter
@@ -71,9 +72,9 @@ class Torture:
         self._quiet_senders = 0
 
     @property
-    def planned(self) -> list[Planned]:
+    def planned(self) -> list[list[Planned]]:
         """The faults of this run: its seed, mode and length decide them, and nothing else."""
-        return plan(self._wanted.seed, list(self._mode.faults), self._wanted.seconds)
+        return plan(self._wanted.seed, self._mode, self._wanted.seconds)
 
     # --- The parts ---
 
@@ -165,7 +166,8 @@ class Torture:
         finally:
             await self._stop()
         verdict = check(self._history, ordered=self._mode.ordered, stored_once=self._mode.stored_once)
-        skipped = Counter(each.name for each in planned) - Counter(each.name for each in self._inflicted)
+        names = Counter(each.name for sequence in planned for each in sequence)
+        skipped = names - Counter(each.name for each in self._inflicted)
         elapsed_s = time.monotonic() - started
         return Report(
             wanted=self._wanted, verdict=verdict, faults=self._inflicted, skipped=dict(skipped),
@@ -197,7 +199,7 @@ class Torture:
         senders = {send.number // NUMBERS_OF_A_SENDER for send in self._history.sends.values()}
         return len(senders) == len(self._targets.senders) and bool(self._history.receipts)
 
-    async def _load(self, planned: list[Planned]) -> None:
+    async def _load(self, planned: list[list[Planned]]) -> None:
         """Faults while it is sent; then all is healed, and all senders are quiet."""
         self._loaded_at = time.monotonic()
         sampling = asyncio.ensure_future(self._sample())
@@ -207,7 +209,8 @@ class Torture:
             await self._until_quiet()
         finally:
             sampling.cancel()
-            await asyncio.gather(sampling, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await sampling
         self._say(f"healed; {self._history.count(Outcome.OK)} messages acknowledged, draining")
 
     def _note_fault(self, name: str, words: str) -> None:
@@ -279,8 +282,13 @@ class Torture:
         async with PullConsumer(
             f"R-{self._run}", namesrv=self._namesrv, client=_client("reader")
         ) as consumer:
+            await self._until(lambda: self._knows_all_queues(consumer), "all queues to be known")
             for queue in await consumer.queues(TOPIC):
                 await self._read_queue(consumer, queue)
+
+    async def _knows_all_queues(self, consumer: PullConsumer) -> bool:
+        """A name server that was just killed hears of all brokers only after a while."""
+        return len(await consumer.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
 
     async def _read_queue(self, consumer: PullConsumer, queue: MessageQueue) -> None:
         queue_offset, failures = 0, 0

@@ -119,7 +119,8 @@ class Senders:
         number = self._next
         self._next += 1
         delay_ms = DELAY_LEVEL_MS[1] if self._task.delayed and number % 2 else 0
-        not_before_ns = time.monotonic_ns() + delay_ms * 1_000_000 if delay_ms else 0
+        # Brokers keep times in whole milliseconds.
+        not_before_ns = time.monotonic_ns() + (delay_ms - 1) * 1_000_000 if delay_ms else 0
         send = Send(number, key, number, not_before_ns=not_before_ns)
         self._journal.write(attempt_line(send))
         return send

@@ -38,7 +38,7 @@ async def test_an_open_loop_does_not_forget_what_waited() -> None:
 
 async def test_a_closed_loop_begins_again_when_one_is_done() -> None:
     slow = Slow()
-    driven = await Driver(slow, in_flight=3, rate=0.0).run(0.1, 0.3, lambda _: None)
+    driven = await Driver(slow, in_flight=3, rate=0.0).run(0.2, 2.0, lambda _: None)
     assert slow.most == 3
     assert driven.done == slow.runs > driven.answers > 0
     assert driven.unsent == 0
@@ -49,7 +49,7 @@ async def test_failures_are_counted_and_quoted() -> None:
         await asyncio.sleep(0.01)
         raise ConnectionLost("here:1")
 
-    driven = await Driver(fail, in_flight=2, rate=0.0).run(0.0, 0.2, lambda _: None)
+    driven = await Driver(fail, in_flight=2, rate=0.0).run(0.0, 1.5, lambda _: None)
     assert driven.done == 0
     assert driven.failed > 0
     assert driven.reasons[0] == "connection to here:1 lost: closed by the peer"

@@ -19,7 +19,7 @@ def cell(dimension: str, point: int, cost_us: float | None) -> Cell:
         0.5,
         server_cpu_us=cost_us,
         anonymous_mib=50.0,
-        figures={"dimension": dimension, "point": point},
+        settings={"dimension": dimension, "point": point},
     )
 
 

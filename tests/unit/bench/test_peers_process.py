@@ -68,3 +68,30 @@ def test_killed_process_has_its_signal_as_code(tmp_path: Path) -> None:
     with GroupProcess([sys.executable, "-c", "import time; time.sleep(60)"], log=tmp_path / "log") as process:
         process.kill()
         assert process.wait(1) == -signal.SIGKILL
+
+
+INTERRUPTED_WHILE_STARTING = """
+import os, signal, subprocess, sys
+from skylark.bench.peers import process
+
+started = []
+
+class Slow(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        started.append(self)
+        os.kill(os.getpid(), signal.SIGINT)  # the moment at which nobody else knows of the process
+
+process.subprocess.Popen = Slow
+try:
+    process.spawn([sys.executable, "-c", "import time; time.sleep(600)"])
+except KeyboardInterrupt:
+    assert started[0].returncode == -signal.SIGKILL, started[0].returncode
+    print("interrupted")
+"""
+
+
+def test_a_process_is_not_lost_when_its_start_is_interrupted(tmp_path: Path) -> None:
+    with GroupProcess([sys.executable, "-c", INTERRUPTED_WHILE_STARTING], log=tmp_path / "log") as process:
+        assert process.wait(60) == 0, process.log_tail()
+        assert process.log_text() == "interrupted\n"

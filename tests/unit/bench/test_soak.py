@@ -80,6 +80,16 @@ def test_what_grows_is_named_and_nothing_else(name: str, change: Callable[[float
     assert {each for each, flat in verdicts(course(change)).items() if flat is False} == {name}
 
 
+def test_latency_is_not_judged_on_a_machine_that_got_busier_but_memory_is() -> None:
+    def change(minute: float) -> dict[str, float]:
+        return {"send_p99_ms": 8 + minute, "broker_mib": 60 + 2 * minute, "load_1m": 3 + minute / 2}
+
+    found = {slope.name: (slope.is_flat, slope.why) for slope in slopes(course(change))}
+    assert found["send p99"] == (None, "not judged: the machine got busier")
+    assert found["send p50"] == (True, "")
+    assert found["broker memory"] == (False, "")
+
+
 def test_what_grows_while_it_warms_up_is_flat() -> None:
     assert verdicts(course(lambda minute: {"broker_mib": 60 + 20 * min(minute, 3)}))["broker memory"] is True
 

@@ -105,8 +105,22 @@ def test_an_open_loop_counts_the_waiting_before_the_send() -> None:
 def test_what_was_due_and_could_not_be_sent_is_counted() -> None:
     client = started(replace(LOAD, in_flight=2), rate=10.0)
     client.next_frames(100.5)
-    client.end(101.0)
-    assert (client.sent, client.unsent) == (2, 8)
+    client.ended = 101.0
+    assert (client.sent, client.unsent, client.is_wanted) == (2, 8, True)
+
+
+def test_what_was_due_before_the_end_is_sent_after_it() -> None:
+    client = started(replace(LOAD, in_flight=100), rate=10.0)
+    client.next_frames(100.5)
+    client.ended = 101.0
+    assert len(commands_in(client.next_frames(105.0))) == 4
+    assert (client.sent, client.unsent, client.is_wanted) == (10, 0, False)
+
+
+def test_a_closed_loop_sends_nothing_after_its_end() -> None:
+    client = started(replace(LOAD, in_flight=2))
+    client.ended = 101.0
+    assert client.next_frames(101.0) == b""
 
 
 def test_refusals_and_strangers_are_counted() -> None:

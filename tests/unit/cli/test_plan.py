@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,14 @@ def test_numbers_as_people_type_them(text: str, number: float) -> None:
 def test_what_is_no_number(text: str) -> None:
     with pytest.raises(Mistake, match="is no number"):
         parse_number(text, "--x")
+
+
+def test_without_the_extra_measuring_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hdrh.histogram", None)
+    for name in [name for name in sys.modules if name.startswith("skylark.bench.")]:
+        monkeypatch.delitem(sys.modules, name)
+    result = run("--measure", tmp_path / "costs.json")
+    assert result.exit_code == 2
+    assert result.stderr == "skylark: hdrh.histogram is missing: pip install 'skylarkmq[bench]'\n"

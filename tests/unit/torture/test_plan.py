@@ -6,26 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from skylark.torture.faults import ALL_FAULTS, FAULTS
-from skylark.torture.modes import MODES
+from skylark.torture.faults import ALL_FAULTS
+from skylark.torture.modes import MODES, Mode
 from skylark.torture.plan import plan
 from skylark.torture.report import Wanted
 from skylark.torture.run import Torture
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
-    names = list(ALL_FAULTS)
-    assert plan(7, names, 120.0) == plan(7, names, 120.0) != plan(8, names, 120.0)
+    mode = MODES["sync-master"]
+    assert plan(7, mode, 120.0) == plan(7, mode, 120.0) != plan(8, mode, 120.0)
     # Whatever a longer run does after it, it begins as the shorter one.
-    shorter = plan(7, names, 60.0)
-    assert plan(7, names, 120.0)[: len(shorter)] == shorter
+    for shorter, longer in zip(plan(7, mode, 60.0), plan(7, mode, 120.0), strict=True):
+        assert longer[: len(shorter)] == shorter
 
 
-def test_a_plan_fits_into_its_time_and_every_kind_has_its_turn() -> None:
-    planned = plan(3, list(FAULTS), 300.0)
-    assert 0 < sum(each.after_s + each.for_s for each in planned) <= 300.0
-    assert {each.name for each in planned[: len(FAULTS)]} == set(FAULTS)
-    assert plan(3, ["flood"], 0.5) == []
+@pytest.mark.parametrize("name", MODES)
+def test_a_plan_fits_into_its_time_and_every_kind_has_its_turn(name: str) -> None:
+    mode = MODES[name]
+    sequences = plan(3, mode, 300.0)
+    for sequence, kinds in zip(sequences, (mode.server_faults, mode.client_faults), strict=True):
+        assert 0 < sum(each.after_s + each.for_s for each in sequence) <= 300.0
+        assert {each.name for each in sequence[: len(kinds)]} == set(kinds)
+    assert plan(3, mode, 0.5) == [[], []]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -36,9 +39,13 @@ def test_a_run_is_planned_by_its_seed_mode_and_length_alone(tmp_path: Path, mode
         )
         for number in (1, 2)
     ]
-    assert runs[0].planned == runs[1].planned
-    assert {each.name for each in runs[0].planned} <= set(MODES[mode].faults)
+    assert runs[0].planned == runs[1].planned == plan(5, MODES[mode], 60)
 
 
 def test_every_fault_is_in_some_mode() -> None:
-    assert {name for mode in MODES.values() for name in mode.faults} == set(ALL_FAULTS)
+    names = {name for mode in MODES.values() for name in (*mode.server_faults, *mode.client_faults)}
+    assert names == set(ALL_FAULTS)
+
+
+def test_servers_and_clients_are_hit_by_faults_of_their_own() -> None:
+    assert not set(Mode().server_faults) & set(Mode().client_faults)

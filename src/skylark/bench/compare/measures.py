@@ -88,7 +88,6 @@ def take_thin(measured: Measured) -> Round:
     found = Round(wrong=list(measured.wrong))
     found.add(c.PER_S, measured.per_s)
     if measured.latency_us is not None:
-        found.add(c.P50, measured.latency_us.p50)
         found.add(c.P99, measured.latency_us.p99)
     found.add(c.SERVER_CPU, measured.server_cpu_us)
     return found
@@ -134,7 +133,6 @@ class Measures:
         after = process.cpu_us()
         found = Round()
         found.add(c.PER_S, answer["messages"] / answer["seconds"])
-        found.add(c.P50, answer.get("p50_us"))
         found.add(c.P99, answer.get("p99_us"))
         if before is not None and after is not None and answer["sent"]:
             found.add(c.SERVER_CPU, (after - before) / answer["sent"])

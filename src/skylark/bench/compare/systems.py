@@ -93,15 +93,14 @@ class System:
         self.close()
 
     def close(self) -> None:
-        """End everything and remove what it wrote."""
-        try:
+        """End everything and remove what it wrote, even if one step is interrupted."""
+        with ExitStack() as steps:
+            steps.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            steps.push(self._stack)
+            steps.callback(self.server.release_ports)
+            steps.callback(self.server.kill)
             if self._driver is not None:
-                self._driver.kill()
-            self.server.kill()
-            self.server.release_ports()
-        finally:
-            self._stack.close()
-            shutil.rmtree(self.directory, ignore_errors=True)
+                steps.callback(self._driver.kill)
 
     def prepare(self) -> None:
         """What has to be there before the server starts."""
@@ -197,27 +196,6 @@ class Ours(_RocketMQ):
         return self.server.name_server
 
 
-class MeasuredBroker(apache.ApacheBroker):
-    """With the collector and both compilers of Apache's start script, and a heap of a fixed size."""
-
-    def __init__(self, home: Path, store_dir: Path, name_server: str, flush: str, heap_mb: int) -> None:
-        settings = {**SETTINGS, "flushDiskType": FLUSH_TYPES[flush]}
-        super().__init__(fetch_jars(apache.POM), home, store_dir, name_server=name_server, settings=settings)
-        self.heap_mb = heap_mb
-        self.options = (
-            *apache.SERVER_OPTIONS,
-            *apache.DISK_OPTIONS,
-            f"-Xms{heap_mb}m",
-            "-XX:-UseSerialGC",
-            "-XX:+UseG1GC",
-            "-XX:G1HeapRegionSize=16m",
-            "-XX:G1ReservePercent=25",
-            "-XX:InitiatingHeapOccupancyPercent=30",
-            "-XX:TieredStopAtLevel=4",
-            "-XX:MaxDirectMemorySize=1g",
-        )
-
-
 class Apache(_RocketMQ):
     """Apache's broker; its name server runs before it and is not measured."""
 
@@ -227,9 +205,16 @@ class Apache(_RocketMQ):
 
     def __init__(self, directory: Path, flush: str, heap_mb: int) -> None:
         super().__init__(directory, flush, heap_mb)
-        self._name_server = apache.ApacheNameServer(fetch_jars(apache.POM), directory / "name-server")
-        home, store = directory / "home", directory / "store"
-        self.server = MeasuredBroker(home, store, self._name_server.address, flush, heap_mb)
+        classpath = fetch_jars(apache.POM)
+        self._name_server = apache.ApacheNameServer(classpath, directory / "name-server")
+        self.server = apache.MeasuredBroker(
+            classpath,
+            directory / "home",
+            directory / "store",
+            name_server=self._name_server.address,
+            settings={**SETTINGS, "flushDiskType": FLUSH_TYPES[flush]},
+            heap_mb=heap_mb,
+        )
 
     @property
     def driver_address(self) -> str:

@@ -22,6 +22,7 @@ POM = Path(__file__).parent / "drivers" / "pom-5.3.3.xml"
 ANSWER_TIMEOUT_S = 5
 NAME_SERVER_HEAP_MB = 256
 BROKER_HEAP_MB = 512
+MEASURED_HEAP_MB = 2048
 BROKER_PORTS = (0, -2, 1)  # the broker's, the fast ("VIP") port, that for replicas
 LENGTHS = struct.Struct(">ii")  # of the frame without this field, of the header
 UPDATE_BROKER_CONFIG = 25
@@ -158,6 +159,35 @@ class ApacheBroker(_JavaServer):
         if (self.store_dir / "abort").exists():
             raise ProcessFailed("the broker ended but left its store open (abort file)")
         return code
+
+
+class MeasuredBroker(ApacheBroker):
+    """With the collector and both compilers of Apache's start script, and a heap of a fixed size."""
+
+    def __init__(
+        self,
+        classpath: Classpath,
+        home: Path,
+        store_dir: Path,
+        *,
+        name_server: str,
+        settings: Mapping[str, str | int],
+        heap_mb: int = MEASURED_HEAP_MB,
+    ) -> None:
+        super().__init__(classpath, home, store_dir, name_server=name_server, settings=settings)
+        self.heap_mb = heap_mb
+        self.options = (
+            *SERVER_OPTIONS,
+            *DISK_OPTIONS,
+            f"-Xms{heap_mb}m",
+            "-XX:-UseSerialGC",
+            "-XX:+UseG1GC",
+            "-XX:G1HeapRegionSize=16m",
+            "-XX:G1ReservePercent=25",
+            "-XX:InitiatingHeapOccupancyPercent=30",
+            "-XX:TieredStopAtLevel=4",
+            "-XX:MaxDirectMemorySize=1g",
+        )
 
 
 def ask(server: str, code: int, body: bytes = b"") -> bytes:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from skylark.bench.peers.java import Classpath, compile_sources, jvm_command
-from skylark.bench.peers.process import KILL_TIMEOUT_S, ProcessFailed
+from skylark.bench.peers.process import KILL_TIMEOUT_S, ProcessFailed, spawn
 
 DRIVERS = Path(__file__).parent / "drivers"
 HEAP_MB = 768
@@ -38,13 +38,8 @@ class Driver:
         self._log = home / f"{main_class}.log"
         command = jvm_command(classpath, main_class, address, home=home, heap_mb=HEAP_MB, options=OPTIONS)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
+            self._process = spawn(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
         try:
             self._answer(START_TIMEOUT_S)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from skylark.errors import RocketMQError
 
 KILL_TIMEOUT_S = 10
 POLL_S = 0.05
 LOG_TAIL_LINES = 40
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ProcessFailed(RocketMQError):
@@ -27,6 +30,28 @@ def run(command: Sequence[str], *, log: Path, timeout_s: float, directory: Path 
         code = process.wait(timeout_s)
         if code != 0:
             raise ProcessFailed(f"{_name(command)} ended with code {code}\n{process.log_tail()}")
+
+
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process in a group of its own, with options of Popen.
+
+    A Ctrl-C that comes meanwhile waits until the process can be ended, and then ends it.
+    """
+    heard: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in INTERRUPTIONS:
+            before[number] = signal.signal(number, lambda number, frame: heard.append(number))
+    try:
+        process = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - we name it
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        with process:
+            os.killpg(process.pid, signal.SIGKILL)
+        signal.raise_signal(heard[0])
+    return process
 
 
 def _name(command: Sequence[str]) -> str:
@@ -47,14 +72,13 @@ class GroupProcess:
         self.log = log
         self._command = command
         with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - programs that we name
+            self._process = spawn(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
                 cwd=directory,
-                start_new_session=True,
             )
 
     def __enter__(self) -> GroupProcess:

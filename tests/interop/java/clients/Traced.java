@@ -49,6 +49,6 @@ final class Traced {
     }
 
     private DefaultMQPushConsumer consumer(String what) {
-        return new DefaultMQPushConsumer(session.named(what), true);
+        return new DefaultMQPushConsumer(session.named(what), true, null);
     }
 }

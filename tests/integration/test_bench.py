@@ -1,0 +1,300 @@
+"""`skylark bench` for about a second each: against embedded servers, whose stores must hold what was sent."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from skylark.bench.load import Kind, Load, LoadFailed
+from skylark.bench.measuring import Target
+from skylark.bench.results import Document, decode
+from skylark.bench.thin import ThinClient, compiled_program
+from skylark.cli.main import app
+from skylark.testing import EmbeddedServers
+
+COMPILED = [
+    pytest.param(True, marks=pytest.mark.skipif(compiled_program() is None, reason="no C compiler")),
+    False,
+]
+STALL_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[EmbeddedServers]:
+    with EmbeddedServers(store={"commit_log_file_bytes": 64 << 20}) as running:
+        yield running
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def bench(servers: EmbeddedServers, tmp_path: Path, *arguments: object) -> Document:
+    """Run against the servers; the document that --out wrote."""
+    out = tmp_path / "result.json"
+    times = ["--seconds", 0.7, "--warm-up", 0.2, "--out", out]
+    result = invoke(*arguments, "-n", servers.namesrv, *times)
+    assert result.exit_code == 0, result.output
+    return decode(out.read_bytes())
+
+
+# --- Every command ---
+
+
+def test_producer(servers: EmbeddedServers, tmp_path: Path) -> None:
+    before = servers.message_count("BenchmarkTest")
+    document = bench(servers, tmp_path, "producer", "-w", 1, "-w", 16, "-s", 100, "-k", "true", "-l", 1)
+    assert [cell.name for cell in document.cells] == ["1 in flight, 100 B", "16 in flight, 100 B"]
+    stored = servers.message_count("BenchmarkTest") - before
+    assert stored >= sum(cell.operations for cell in document.cells) > 0
+    for cell in document.cells:
+        assert cell.latency_us is not None
+        assert 0 < cell.latency_us.p50 <= cell.latency_us.p99 <= cell.latency_us.max
+        assert cell.per_s == pytest.approx(cell.operations / cell.seconds, rel=0.01)
+
+
+def test_producer_of_a_quantity_sends_no_more(servers: EmbeddedServers, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    result = invoke(
+        "producer", "-n", servers.namesrv, "-t", "counted", "-q", 500, "-w", 8, "--seconds", 60,
+        "--warm-up", 0, "--out", out,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert servers.message_count("counted") == 500
+
+
+def test_producer_one_way(servers: EmbeddedServers, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    result = invoke(
+        "producer", "--oneway", "-n", servers.namesrv, "-t", "oneway", "-q", 2000, "--seconds", 60,
+        "--warm-up", 0, "--out", out,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert servers.message_count("oneway") == 2000
+
+
+def test_producer_in_an_open_loop(servers: EmbeddedServers, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    arguments = ["-n", servers.namesrv, "--rate", 200, "-w", 1024, "--seconds", 1, "--out", out]
+    result = invoke("producer", *arguments)
+    assert result.exit_code == 0, result.output
+    (cell,) = decode(out.read_bytes()).cells
+    assert cell.latency_us is not None
+    # As many as were due, in a second or a little more, however slow the machine is.
+    assert 195 <= cell.latency_us.count <= 200 * cell.seconds + 5
+
+
+def test_batch(servers: EmbeddedServers, tmp_path: Path) -> None:
+    document = bench(servers, tmp_path, "batch", "-t", "batches", "-b", 10, "-w", 4)
+    (cell,) = document.cells
+    assert cell.operations % 10 == 0
+    stored = servers.message_count("batches")
+    assert stored >= cell.operations > 0
+    assert stored % 10 == 0
+
+
+def test_pull(servers: EmbeddedServers, tmp_path: Path) -> None:
+    (cell,) = bench(servers, tmp_path, "pull", "-t", "pulled", "-q", 2000, "-s", 64).cells
+    assert servers.message_count("pulled-64") >= 2000
+    assert cell.operations >= 32
+
+
+def test_consumer(servers: EmbeddedServers, tmp_path: Path) -> None:
+    (cell,) = bench(servers, tmp_path, "consumer", "-t", "consumed", "-q", 3000, "-b", 32).cells
+    assert cell.operations == servers.message_count("consumed") >= 3000
+
+
+def test_latency(servers: EmbeddedServers, tmp_path: Path) -> None:
+    (cell,) = bench(servers, tmp_path, "latency", "-t", "timed", "--rate", 100, "-s", 64).cells
+    assert cell.latency_us is not None
+    assert 60 <= cell.latency_us.count <= servers.message_count("timed")
+    assert cell.figures["repeated"] == 0
+
+
+def test_transaction(servers: EmbeddedServers, tmp_path: Path) -> None:
+    document = bench(servers, tmp_path, "transaction", "-t", "traded", "-w", 4, "--rollback-rate", 0.5)
+    (cell,) = document.cells
+    assert cell.figures["commit"] == servers.message_count("traded")
+    commits, rollbacks = int(cell.figures["commit"] or 0), int(cell.figures["rollback"] or 0)
+    assert commits > 0
+    assert abs(commits - rollbacks) <= 4  # those that were under way when the time was over
+
+
+def test_delay(servers: EmbeddedServers, tmp_path: Path) -> None:
+    started = time.monotonic()
+    (cell,) = bench(servers, tmp_path, "delay", "-t", "delayed", "-e", 1, "--rate", 50).cells
+    assert time.monotonic() - started > 1
+    assert cell.operations >= 30
+    assert servers.message_count("delayed") >= cell.operations
+
+
+def test_topics(servers: EmbeddedServers, tmp_path: Path) -> None:
+    document = bench(servers, tmp_path, "topics", "-t", "many", "--topics", 1, "--topics", 20)
+    assert [cell.name for cell in document.cells] == ["1 topics", "20 topics"]
+    counts = [servers.message_count(f"many-20-{number}") for number in range(20)]
+    assert max(counts) - min(counts) <= 1  # in turn
+    assert sum(counts) >= document.cells[1].operations > 0
+
+
+def test_routes(servers: EmbeddedServers, tmp_path: Path) -> None:
+    (cell,) = bench(servers, tmp_path, "routes", "--topics", 5, "-w", 4).cells
+    assert (cell.unit, cell.wrong) == ("routes", [])
+    assert cell.operations > 0
+
+
+def test_store() -> None:
+    result = invoke("store", "--seconds", 0.2, "--json")
+    assert result.exit_code == 0, result.output
+    cells = {cell.name: cell for cell in decode(result.stdout.encode()).cells}
+    assert list(cells) == [
+        "put", "get of 32", "scan with checksums", "sync flush, 1 waiting", "sync flush, 64 waiting",
+    ]  # fmt: skip
+    assert all(cell.operations > 0 for cell in cells.values())
+
+
+# --- Servers of its own, files, faults ---
+
+
+def test_own_servers_a_page_and_a_table(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    result = invoke("producer", "-w", 8, "--seconds", 1.5, "--warm-up", 0.2, "--report", page)
+    assert result.exit_code == 0, result.output
+    head, row, *_ = result.stdout.splitlines()
+    assert head.split("\t")[:2] == ["cell", "per s"]
+    assert row.split("\t")[0] == "8 in flight, 128 B"
+    assert int(row.split("\t")[1].replace(",", "")) > 0
+    text = page.read_text()
+    assert "<svg" in text
+    assert "our own, started for this run" in text
+
+
+def test_replication() -> None:
+    result = invoke("replication", "-w", 8, "--seconds", 0.5, "--warm-up", 0.2, "--json")
+    assert result.exit_code == 0, result.output
+    cells = decode(result.stdout.encode()).cells
+    assert [cell.name for cell in cells] == ["alone", "async slave", "sync slave"]
+    assert all(cell.operations > 0 for cell in cells)
+    assert all(cell.figures["slave_has_all_after_ms"] for cell in cells[1:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["producer", "--flush", "perhaps"], "flush is 'perhaps': async or sync is possible"),
+        (["producer", "-k", "perhaps"], "--keys perhaps: true or false is possible"),
+        (["producer", "--broker", "broker-a"], "say which name server"),
+        (["producer", "-n", "127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
+        (["producer", "--set", "x"], "--set x: KEY=VALUE is expected"),
+        (["producer", "--report", "/nowhere/at/all.html"], "there is no directory /nowhere/at"),
+        (["latency", "-s", "3"], "body_bytes is 3: at least 8"),
+        (["transaction", "--rollback-rate", "0.7", "--unknown-rate", "0.7"], "more than 1 together"),
+        (["store", "-n", "127.0.0.1:1"], "leave --namesrv out"),
+        (["replication", "-n", "127.0.0.1:1"], "leave the name server out"),
+        (["producer", "-w", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_bad_flags_are_one_sentence(arguments: list[str], words: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_broker_that_is_not_known(servers: EmbeddedServers) -> None:
+    result = invoke("producer", "-n", servers.namesrv, "--broker", "nobody")
+    assert result.exit_code == 2
+    assert "nobody" in result.output
+
+
+# --- The thin clients ---
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_both_thin_clients_count_what_is_stored(
+    servers: EmbeddedServers, tmp_path: Path, compiled: bool
+) -> None:
+    client = ThinClient(compiled=compiled)
+    load = Load(
+        address=servers.broker_address, topic=f"thin-{compiled}", in_flight=32, processes=2, warm_up_s=0.2,
+        seconds=1.2,
+    )  # fmt: skip
+    words: list[str] = []
+    with Target(servers.broker_address, client) as target:
+        cell = target.measure("both", load, words.append)
+        assert cell.wrong == []
+        assert servers.message_count(f"thin-{compiled}") >= cell.operations > 0
+        assert [word.split()[0] for word in words] == ["begin", "tick", "end"]
+        pulls = msgspec.structs.asdict(target.measure("pulls", _pulls(load)))
+        assert (pulls["wrong"], pulls["operations"] > 0) == ([], True)
+
+
+def _pulls(load: Load) -> Load:
+    return Load(address=load.address, kind=Kind.PULL, topic=load.topic, batch=32, warm_up_s=0.1, seconds=0.5)
+
+
+class Stalling:
+    """A server that answers everything, but for one second after the first frames nothing."""
+
+    LENGTHS = struct.Struct(">iI")
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        received, stalled = b"", False
+        with connection:
+            while data := connection.recv(1 << 16):
+                received += data
+                if not stalled:
+                    time.sleep(STALL_S)
+                    stalled = True
+                while len(received) >= 8:
+                    frame_bytes, header_bytes = self.LENGTHS.unpack_from(received)
+                    if len(received) < 4 + frame_bytes:
+                        break
+                    header = msgspec.json.decode(received[8 : 8 + header_bytes])
+                    received = received[4 + frame_bytes :]
+                    answer = b'{"code":0,"flag":1,"opaque":%d,"version":1}' % header["opaque"]
+                    connection.sendall(self.LENGTHS.pack(4 + len(answer), len(answer)) + answer)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join(30)
+
+
+@contextmanager
+def stalling() -> Iterator[str]:
+    server = Stalling()
+    try:
+        yield server.address
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_an_open_loop_sees_a_stall_in_every_message_that_waited(compiled: bool) -> None:
+    with stalling() as address:
+        load = Load(address=address, rate=200.0, in_flight=7, warm_up_s=0.0, seconds=2.0)
+        counted = ThinClient(compiled=compiled).run(load)
+    # Seven in flight: a closed loop would have seen seven slow answers, whatever else waited.
+    assert counted.acknowledged == counted.sent
+    assert counted.sent + counted.unsent >= 395
+    assert counted.latencies.at_percent(75) > 100_000
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_a_client_that_cannot_connect_says_so(compiled: bool) -> None:
+    with pytest.raises(LoadFailed, match="cannot connect"):
+        ThinClient(compiled=compiled).run(Load(address="127.0.0.1:1"))

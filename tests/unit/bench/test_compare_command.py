@@ -1,0 +1,94 @@
+"""The command: which cells it lists, what it refuses, and what it prints and writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from skylark.bench.compare import run
+from skylark.bench.compare.figures import Comparison, NotRun, Row, Spread, SystemFacts
+from skylark.bench.compare.measures import Effort
+from skylark.bench.machine import describe
+from skylark.cli.main import app
+
+FOUND = Comparison(
+    made_at="2030-01-01 00:00:00+00:00",
+    skylark="1",
+    machine=describe(),
+    conditions={"rounds": 1},
+    systems=[SystemFacts("ours", "Skylark 1", "async", "thin"), SystemFacts("nats", "nats 2", "Go", "jnats")],
+    rows=[
+        Row(
+            cell="start", metric="start to first acknowledged send", unit="s", peer="nats",
+            ours=Spread(0.5, 0.5, 0.5, 1), theirs=Spread(0.25, 0.25, 0.25, 1), ratio=Spread(0.5, 0.5, 0.5, 1),
+        )
+    ],
+    not_run=[NotRun("recover", "nats", "a cell about log files")],
+    outcomes=[],
+)  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str], Effort, bool]]:
+    """What the command asked for."""
+    calls: list[tuple[list[str], list[str], Effort, bool]] = []
+
+    def compare(
+        peers: list[str], patterns: list[str], effort: Effort, *, quick: bool, say: object
+    ) -> Comparison:
+        calls.append((peers, patterns, effort, quick))
+        return FOUND
+
+    monkeypatch.setattr(run, "compare", compare)
+    return calls
+
+
+def test_cells_are_listed() -> None:
+    done = CliRunner().invoke(app, ["bench", "compare", "--list"])
+    assert done.exit_code == 0
+    assert "recover\tapache, ours\tkill -9" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--peer", "rabbit"], "no peer is called 'rabbit': apache, kafka, nats"),
+        (["--cell", "sned"], "no cell is called sned"),
+        (["--out", "nowhere/at/all.json"], "there is no directory"),
+    ],
+)
+def test_mistakes_are_sentences(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "compare", *words])
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+
+
+def test_options_change_what_quick_says(asked: list[tuple[list[str], list[str], Effort, bool]]) -> None:
+    words = ["--quick", "--peer", "nats,apache", "--cell", "start", "--rounds", "2", "--recover-gib", "0.5"]
+    done = CliRunner().invoke(app, ["bench", "compare", *words])
+    assert done.exit_code == 0, done.stderr
+    (peers, patterns, effort, quick) = asked[0]
+    assert (peers, patterns, quick) == (["nats", "apache"], ["start"], True)
+    assert (effort.rounds, effort.recover_bytes) == (2, 1 << 29)
+    assert effort.seconds == Effort.quick().seconds
+
+
+def test_losses_and_what_is_missing_are_printed_and_files_written(
+    asked: list[tuple[list[str], list[str], Effort, bool]], tmp_path: Path
+) -> None:
+    json, html = tmp_path / "found.json", tmp_path / "found.html"
+    done = CliRunner().invoke(app, ["bench", "compare", "--out", str(json), "--report", str(html)])
+    assert done.exit_code == 0, done.stderr
+    assert "Where ours is worse" in done.stdout
+    assert "start to first acknowledged send s: 0.5 against 0.25 of nats, 0.50" in done.stdout
+    assert "recover, nats: a cell about log files" in done.stdout
+    assert msgspec.json.decode(json.read_bytes(), type=Comparison) == FOUND
+    assert "Where ours is worse" in html.read_text()
+
+
+def test_json_is_the_whole_result(asked: list[tuple[list[str], list[str], Effort, bool]]) -> None:
+    done = CliRunner().invoke(app, ["bench", "compare", "--json"])
+    assert msgspec.json.decode(done.stdout, type=Comparison) == FOUND
