@@ -21,8 +21,9 @@ from skylark.pipelines.jobs.session import register
 NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 FOLDER = tempfile.TemporaryDirectory()
 os.environ["PYSPARK_PYTHON"] = sys.executable
-builder = SparkSession.builder.master("local[2,4]").config("spark.ui.showConsoleProgress", "false")
-spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.ui.showConsoleProgress", "false")
+spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()  # 200 are for large clusters
 register(spark)
 
 # %% Rows become messages; the sink is at least once, keys make a second copy recognisable.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares this checkout: finds the tools or installs them, makes .venv, installs the pinned packages and Skylark.
 # Running it again does nothing, unless requirements.lock, pyproject.toml or this script has changed.
-# PYTHON=… chooses the interpreter. Without Java, Maven or Node.js only the tests that need them are skipped,
+# PYTHON=… chooses the interpreter. Without Java, Maven, Node.js or Chromium only tests that need them are skipped,
 # except under CI, where every test must run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,6 +39,7 @@ missing_tools() {
   has_jdk || echo jdk
   command -v mvn >/dev/null || echo maven
   { command -v node && command -v npm; } >/dev/null || echo node
+  command -v chromium >/dev/null || echo browser
 }
 
 may_install() {
@@ -68,6 +69,7 @@ install_tool() {
       ;;
     maven) install maven ;;
     node) install nodejs npm ;;
+    browser) install chromium ;;
   esac
 }
 
@@ -80,6 +82,7 @@ plea() {
       jdk) names="$names, a JDK 17 or newer" packages="$packages openjdk-17-jdk-headless" ;;
       maven) names="$names, Maven" packages="$packages maven" ;;
       node) names="$names, Node.js with npm" packages="$packages nodejs npm" ;;
+      browser) names="$names, Chromium" packages="$packages chromium" ;;
     esac
   done
   if [ "$(uname -s)" = Darwin ]; then

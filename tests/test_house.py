@@ -22,6 +22,7 @@ LAYERS = {
     "settings": 0,
     "metrics": 0,
     "clock": 0,
+    "tasks": 0,
     "atomic_file": 0,
     "page": 0,
     "model": 1,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ from typer.testing import CliRunner, Result
 from skylark.bench.load import Kind, Load, LoadFailed
 from skylark.bench.measuring import Target
 from skylark.bench.results import Document, decode
+from skylark.bench.servers import BROKER
 from skylark.bench.thin import ThinClient, compiled_program
 from skylark.cli.main import app
 from skylark.testing import EmbeddedServers
@@ -41,7 +45,8 @@ def invoke(*arguments: object) -> Result:
 def bench(servers: EmbeddedServers, tmp_path: Path, *arguments: object) -> Document:
     """Run against the servers; the document that --out wrote."""
     out = tmp_path / "result.json"
-    times = ["--seconds", 0.7, "--warm-up", 0.2, "--out", out]
+    # Long enough for a machine that stalls for a second.
+    times = ["--seconds", 2, "--warm-up", 0.2, "--out", out]
     result = invoke(*arguments, "-n", servers.namesrv, *times)
     assert result.exit_code == 0, result.output
     return decode(out.read_bytes())
@@ -52,7 +57,9 @@ def bench(servers: EmbeddedServers, tmp_path: Path, *arguments: object) -> Docum
 
 def test_producer(servers: EmbeddedServers, tmp_path: Path) -> None:
     before = servers.message_count("BenchmarkTest")
-    document = bench(servers, tmp_path, "producer", "-w", 1, "-w", 16, "-s", 100, "-k", "true", "-l", 1)
+    document = bench(
+        servers, tmp_path, "producer", "-w", 1, "-w", 16, "-s", 100, "-k", "true", "-l", 1, "-p", 50
+    )
     assert [cell.name for cell in document.cells] == ["1 in flight, 100 B", "16 in flight, 100 B"]
     stored = servers.message_count("BenchmarkTest") - before
     assert stored >= sum(cell.operations for cell in document.cells) > 0
@@ -84,8 +91,8 @@ def test_producer_one_way(servers: EmbeddedServers, tmp_path: Path) -> None:
 
 def test_producer_in_an_open_loop(servers: EmbeddedServers, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    arguments = ["-n", servers.namesrv, "--rate", 200, "-w", 1024, "--seconds", 1, "--out", out]
-    result = invoke("producer", *arguments)
+    arguments = ["-n", servers.namesrv, "--rate", 200, "-w", 1024, "--out", out]
+    result = invoke("producer", *arguments, "--seconds", 1, "--warm-up", 0.2)
     assert result.exit_code == 0, result.output
     (cell,) = decode(out.read_bytes()).cells
     assert cell.latency_us is not None
@@ -114,10 +121,12 @@ def test_consumer(servers: EmbeddedServers, tmp_path: Path) -> None:
 
 
 def test_latency(servers: EmbeddedServers, tmp_path: Path) -> None:
-    (cell,) = bench(servers, tmp_path, "latency", "-t", "timed", "--rate", 100, "-s", 64).cells
-    assert cell.latency_us is not None
-    assert 60 <= cell.latency_us.count <= servers.message_count("timed")
-    assert cell.figures["repeated"] == 0
+    for stored_at_least in (190, 380):  # what the first run left is none of the second one's business
+        (cell,) = bench(servers, tmp_path, "latency", "-t", "timed", "--rate", 100, "-s", 64).cells
+        assert cell.latency_us is not None
+        assert 190 <= cell.latency_us.count <= servers.message_count("timed")
+        assert servers.message_count("timed") >= stored_at_least
+        assert cell.figures["repeated"] == 0
 
 
 def test_transaction(servers: EmbeddedServers, tmp_path: Path) -> None:
@@ -133,7 +142,7 @@ def test_delay(servers: EmbeddedServers, tmp_path: Path) -> None:
     started = time.monotonic()
     (cell,) = bench(servers, tmp_path, "delay", "-t", "delayed", "-e", 1, "--rate", 50).cells
     assert time.monotonic() - started > 1
-    assert cell.operations >= 30
+    assert cell.operations >= 95
     assert servers.message_count("delayed") >= cell.operations
 
 
@@ -142,6 +151,7 @@ def test_topics(servers: EmbeddedServers, tmp_path: Path) -> None:
     assert [cell.name for cell in document.cells] == ["1 topics", "20 topics"]
     counts = [servers.message_count(f"many-20-{number}") for number in range(20)]
     assert max(counts) - min(counts) <= 1  # in turn
+    assert min(counts) >= 32  # those that made the files
     assert sum(counts) >= document.cells[1].operations > 0
 
 
@@ -166,7 +176,7 @@ def test_store() -> None:
 
 def test_own_servers_a_page_and_a_table(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    result = invoke("producer", "-w", 8, "--seconds", 1.5, "--warm-up", 0.2, "--report", page)
+    result = invoke("producer", "-w", 8, "--seconds", 2.5, "--warm-up", 0.2, "--report", page)
     assert result.exit_code == 0, result.output
     head, row, *_ = result.stdout.splitlines()
     assert head.split("\t")[:2] == ["cell", "per s"]
@@ -178,7 +188,7 @@ def test_own_servers_a_page_and_a_table(tmp_path: Path) -> None:
 
 
 def test_replication() -> None:
-    result = invoke("replication", "-w", 8, "--seconds", 0.5, "--warm-up", 0.2, "--json")
+    result = invoke("replication", "-w", 8, "--seconds", 2, "--warm-up", 0.2, "--json")
     assert result.exit_code == 0, result.output
     cells = decode(result.stdout.encode()).cells
     assert [cell.name for cell in cells] == ["alone", "async slave", "sync slave"]
@@ -214,6 +224,31 @@ def test_a_broker_that_is_not_known(servers: EmbeddedServers) -> None:
     assert "nobody" in result.output
 
 
+def test_an_end_from_outside_takes_the_servers_along(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "skylark.cli.main", "bench", "producer", "--seconds", "300"]
+    with subprocess.Popen(
+        command, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL
+    ) as process:
+        address = _wait_for_broker(tmp_path)
+        process.terminate()
+        assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(address, 5).close()
+
+
+def _wait_for_broker(directory: Path) -> tuple[str, int]:
+    """Until a run's own broker says that it listens: where."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for log in directory.glob("skylark-bench-*/server.log"):
+            if found := BROKER.search(log.read_text()):
+                host, _, port = found[1].rpartition(":")
+                return host, int(port)
+        time.sleep(0.05)
+    raise AssertionError("no broker")
+
+
 # --- The thin clients ---
 
 
@@ -224,20 +259,21 @@ def test_both_thin_clients_count_what_is_stored(
     client = ThinClient(compiled=compiled)
     load = Load(
         address=servers.broker_address, topic=f"thin-{compiled}", in_flight=32, processes=2, warm_up_s=0.2,
-        seconds=1.2,
+        seconds=2.5,
     )  # fmt: skip
     words: list[str] = []
     with Target(servers.broker_address, client) as target:
         cell = target.measure("both", load, words.append)
         assert cell.wrong == []
         assert servers.message_count(f"thin-{compiled}") >= cell.operations > 0
-        assert [word.split()[0] for word in words] == ["begin", "tick", "end"]
+        assert (words[0], words[-1]) == ("begin", "end")
+        assert {word.split()[0] for word in words[1:-1]} <= {"tick"}
         pulls = msgspec.structs.asdict(target.measure("pulls", _pulls(load)))
         assert (pulls["wrong"], pulls["operations"] > 0) == ([], True)
 
 
 def _pulls(load: Load) -> Load:
-    return Load(address=load.address, kind=Kind.PULL, topic=load.topic, batch=32, warm_up_s=0.1, seconds=0.5)
+    return Load(address=load.address, kind=Kind.PULL, topic=load.topic, batch=32, warm_up_s=0.1, seconds=2.0)
 
 
 class Stalling:

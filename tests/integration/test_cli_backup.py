@@ -157,6 +157,7 @@ async def test_timed_and_half_messages_are_in_the_copy_of_a_running_broker(tmp_p
     [
         ("nowhere", "copy", "there is no such directory"),
         ("empty", "copy", "is no store"),
+        ("several", "copy", "holds 1: say"),
         ("store", "store/inside", "lies in"),
         ("store", "full", "holds no backup"),
     ],
@@ -168,6 +169,7 @@ def test_what_cannot_be_is_a_sentence_and_exit_code_2(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").touch()
     make_store(tmp_path / "store")
+    (tmp_path / "several" / "broker-a" / "commitlog").mkdir(parents=True)
     done = skylark("store", "backup", tmp_path / source, tmp_path / target)
     assert done.returncode == 2
     assert sentence in done.stderr

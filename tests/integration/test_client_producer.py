@@ -44,6 +44,8 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 SEND = RequestCode.SEND_MESSAGE_V2
 HEARTBEAT = RequestCode.HEART_BEAT
 IMPATIENT = replace(QUICK, request_timeout_ms=300)
+PATIENT = ProducerSettings(send_timeout_ms=60_000)
+"""For thousands of messages at once, on a machine that has other things to do."""
 
 
 @pytest.fixture
@@ -219,7 +221,7 @@ async def test_sf_057_the_namespace_is_put_on_group_and_topic(one: Cluster) -> N
 async def test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_send_and_stay(
     one: Cluster,
 ) -> None:
-    async with aio.Producer("PG", namesrv=one.namesrv) as producer:
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=PATIENT) as producer:
         assert one.names.requests == []
         assert one.proxies["broker-a"].connections == 0
         futures = [await producer.submit(message(number)) for number in range(1000)]
@@ -234,7 +236,7 @@ async def test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_se
 
 async def test_sf_070_the_blocking_producer_sends_over_one_connection_too(one: Cluster) -> None:
     def use() -> None:
-        with sync_producer.Producer("PG", namesrv=one.namesrv) as producer:
+        with sync_producer.Producer("PG", namesrv=one.namesrv, settings=PATIENT) as producer:
             threads = [
                 threading.Thread(target=lambda: [producer.send(message()) for _ in range(200)])
                 for _ in range(5)
@@ -316,7 +318,7 @@ async def test_sf_063_a_topic_on_two_brokers_has_eight_queues(two: Cluster) -> N
 
 
 async def test_sf_064_queues_take_turns(two: Cluster) -> None:
-    async with aio.Producer("PG", namesrv=two.namesrv) as producer:
+    async with aio.Producer("PG", namesrv=two.namesrv, settings=PATIENT) as producer:
         futures = [await producer.submit(message(number)) for number in range(8000)]
         receipts = await asyncio.gather(*futures)
     counts = Counter(receipt.queue for receipt in receipts)
@@ -326,7 +328,7 @@ async def test_sf_064_queues_take_turns(two: Cluster) -> None:
 
 async def test_sf_064_each_thread_takes_turns_of_its_own(two: Cluster) -> None:
     def use() -> list[Counter[MessageQueue]]:
-        with sync_producer.Producer("PG", namesrv=two.namesrv) as producer:
+        with sync_producer.Producer("PG", namesrv=two.namesrv, settings=PATIENT) as producer:
             found: list[Counter[MessageQueue]] = []
 
             def send() -> None:

@@ -20,12 +20,15 @@ from skylark.client.pulling import PullStatus
 from skylark.client.sync_pull import PullConsumer as BlockingPullConsumer
 from skylark.errors import AlreadyStarted, BadName, BrokerError, ClientClosed, ClientError, SettingsError
 from skylark.protocol.bodies import MessageQueue
-from skylark.protocol.codes import ResponseCode
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import RemotingCommand
 from skylark.settings.client import ClientSettings
 from skylark.settings.consumer import ConsumeFrom, MessageModel
 from skylark.settings.pull_consumer import PullConsumerSettings
 from skylark.testing import EmbeddedServers
 from tests.support.broker import BrokerClient, running_cluster, until
+from tests.support.fake_broker import fake_broker
+from tests.unit.client.messages import record
 
 TOPIC = "Orders"
 GROUP = "Readers"
@@ -741,3 +744,26 @@ def test_stopping_ends_a_loop_in_another_thread(servers: EmbeddedServers) -> Non
     consumer.stop()
     reading.join(20)
     assert not reading.is_alive()
+
+
+async def test_brokers_before_5_0_are_pulled_by_the_code_that_they_know() -> None:
+    def refuse(command: RemotingCommand) -> RemotingCommand:
+        remark = f" request type {command.code} not supported"
+        return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    async with fake_broker() as fake:
+        fake.answers[RequestCode.LITE_PULL_MESSAGE] = refuse
+        await fake.put("T", *(record(number, b"%d" % number) for number in range(40)))
+        found: list[bytes] = []
+        async with PullConsumer(
+            GROUP, namesrv=fake.address, client=CLIENT, settings=fast(consume_from=ConsumeFrom.FIRST_OFFSET)
+        ) as consumer:
+            consumer.assign([MessageQueue("T", "broker-a", 0)])
+
+            async def all_polled() -> bool:
+                found.extend(message.body for message in await consumer.poll(timeout_ms=200))
+                return len(found) >= 40
+
+            await until(all_polled)
+        assert found == [b"%d" % number for number in range(40)]
+        assert len(fake.asked_for(RequestCode.LITE_PULL_MESSAGE)) == 1

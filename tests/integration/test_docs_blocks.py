@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +34,7 @@ from skylark import (
     PullConsumer,
     PushConsumer,
     PushConsumerSettings,
+    ReceivedMessage,
 )
 from skylark.admin.sync import Admin
 from skylark.bench.peers.ports import PortReservation
@@ -130,18 +131,30 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def billing(servers: EmbeddedServers) -> Iterator[None]:
-    """Somebody consumes, so that the pages have something to look at."""
-    consumer = PushConsumer(
-        "billing",
-        namesrv=servers.namesrv,
-        settings=PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, first_pull_delay_ms=0),
-        client=ClientSettings(instance_name="somebody"),
+    """Somebody consumes and somebody answers, so that the pages have something to look at."""
+    settings = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, first_pull_delay_ms=0)
+    consumer, teller = (
+        PushConsumer(
+            group,
+            namesrv=servers.namesrv,
+            settings=settings,
+            client=ClientSettings(instance_name=f"somebody-{group}"),
+        )
+        for group in ("billing", "tellers")
     )
-    consumer.subscribe("orders", "*", lambda messages: None)
-    with consumer, Producer("shop", namesrv=servers.namesrv) as producer:
-        receipt = producer.send(Message("orders", b"a message", tags="paid", keys=["42"]))
-        assert receipt.is_ok
-        yield
+    with Producer("somebody", namesrv=servers.namesrv) as producer:
+        consumer.subscribe("orders", "*", lambda messages: None)
+        teller.subscribe("prices", "*", lambda messages: tell(producer, messages))
+        with consumer, teller:
+            receipt = producer.send(Message("orders", b"a message", tags="paid", keys=["42"]))
+            assert receipt.is_ok
+            producer.request(Message("prices", b"pear"), timeout_ms=TIMEOUT_S * 1000)
+            yield
+
+
+def tell(producer: Producer, messages: Sequence[ReceivedMessage]) -> None:
+    for each in messages:
+        producer.send(skylark.reply(each, b"1.20"))
 
 
 @pytest.fixture
@@ -208,19 +221,7 @@ def pulling(namesrv: str, stack: ExitStack) -> dict[str, Any]:
     return {"consumer": consumer}
 
 
-def answering(namesrv: str, stack: ExitStack) -> dict[str, Any]:
-    """Somebody who tells prices, and has told one."""
-    producer = stack.enter_context(Producer("docs-tellers", namesrv=namesrv))
-    teller = PushConsumer("docs-tellers", namesrv=namesrv, client=ClientSettings(instance_name="teller"))
-    teller.subscribe(
-        "prices", "*", lambda messages: [producer.send(skylark.reply(messages[0], b"1"))] and None
-    )
-    stack.enter_context(teller)
-    producer.request(Message("prices", b"pear"), timeout_ms=TIMEOUT_S * 1000)
-    return {}
-
-
-MORE_GIVEN = {"docs/howto/pull-messages.md": pulling, "docs/howto/request-reply.md": answering}
+MORE_GIVEN = {"docs/howto/pull-messages.md": pulling}
 
 
 def _send(namesrv: str, message: Message) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -164,9 +165,20 @@ def test_children_end_with_a_parent_that_is_killed() -> None:
     until(lambda: state_of(child) in ("", "Z"))
 
 
-def test_ports_are_free_with_their_neighbours() -> None:
-    port = free_ports(HOST, -2, 1)
-    assert 2 < port < 65_535
+def test_ports_and_their_neighbours_are_given_out_once() -> None:
+    ports = [free_ports(HOST, -2, 1) for _ in range(50)]
+    together = {port + distance for port in ports for distance in (-2, 0, 1)}
+    assert len(together) == 150
+
+
+def test_a_port_that_is_taken_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("skylark.torture.cluster.PORTS", [port + 2])
+        monkeypatch.setattr("skylark.torture.cluster.PORT_TRIES", 1)
+        with pytest.raises(OSError, match="no free ports at"):
+            free_ports(HOST, -2, 1)
 
 
 def test_a_module_is_run_by_this_python() -> None:

@@ -90,7 +90,7 @@ def rates(found: Comparison, peer: str, cell: str) -> tuple[float, float]:
 def test_apache_is_measured_beside_ours_and_nothing_stays(tmp_path: Path) -> None:
     fetched("apache")
     cells = ["--cell", "send-async-64-1KiB", "--cell", "start"]
-    found = compared(tmp_path, "--peer", "apache", *cells, "--warm-up", "1")
+    found = compared(tmp_path, "--peer", "apache", *cells, "--warm-up", "1", "--seconds", "3")
     ours, theirs = rates(found, "apache", "send-async-64-1KiB")
     assert ours > 0
     assert theirs > 0
@@ -105,7 +105,7 @@ def test_apache_is_measured_beside_ours_and_nothing_stays(tmp_path: Path) -> Non
 def test_others_are_measured_by_their_own_clients(tmp_path: Path, peer: str) -> None:
     fetched(peer)
     cells = ["--cell", "java-async-64-1KiB", "--cell", "consume-1KiB", "--cell", "start"]
-    found = compared(tmp_path, "--peer", peer, *cells, "--warm-up", "1")
+    found = compared(tmp_path, "--peer", peer, *cells, "--warm-up", "1", "--seconds", "3")
     for cell in ("java-async-64-1KiB", "consume-1KiB"):
         assert all(rate > 0 for rate in rates(found, peer, cell))
     assert found.not_run == []

@@ -76,6 +76,13 @@ async def test_what_is_sent_in_every_way_is_pushed(old: ApacheServers, client: B
             producer.send(Message(topic, b"blocking", tags="t", keys=["k"], properties={"a": "1"}))
             producer.send_oneway(Message(topic, b"oneway"))
 
+    async def all_committed() -> bool:
+        done = 0
+        for queue_id in range(4):
+            with contextlib.suppress(BrokerError):
+                done += await client.ask(QueryConsumerOffset(f"{topic}-group", topic, queue_id))
+        return done == 24
+
     async with consumer(old, topic, got.extend):
         async with aio.Producer("old-producer", namesrv=old.name_server, settings=PATIENT) as producer:
             receipt = await producer.send(Message(topic, b"one"))
@@ -86,22 +93,11 @@ async def test_what_is_sent_in_every_way_is_pushed(old: ApacheServers, client: B
             await producer.send(Message(topic, large))
         await asyncio.to_thread(send_blocking)
         await until_count(got, 24, timeout_s=WAIT_S)
+        await until(all_committed, timeout_s=WAIT_S)
     assert bodies(got) == sorted([b"one", large, b"blocking", b"oneway", *numbered(20)])
     [found] = [message for message in got if message.body == b"blocking"]
     assert (found.tags, found.keys, found.properties["a"]) == ("t", ["k"], "1")
     assert receipt.message_id in {message.message_id for message in got}
-
-    async def committed() -> int:
-        done = 0
-        for queue_id in range(4):
-            with contextlib.suppress(BrokerError):
-                done += await client.ask(QueryConsumerOffset(f"{topic}-group", topic, queue_id))
-        return done
-
-    async def all_committed() -> bool:
-        return await committed() == 24
-
-    await until(all_committed, timeout_s=WAIT_S)
 
 
 async def test_messages_are_gathered_into_batches(old: ApacheServers) -> None:
@@ -158,7 +154,7 @@ async def test_a_failure_is_tried_again(old: ApacheServers) -> None:
         async with aio.Producer("old-retrying", namesrv=old.name_server, settings=PATIENT) as producer:
             await producer.send(Message(topic, b"x"))
         await eventually(lambda: (b"x", 1) in seen, timeout_s=WAIT_S)
-    assert seen == [(b"x", 0), (b"x", 1)]
+    assert set(seen) == {(b"x", 0), (b"x", 1)}
 
 
 async def test_a_delayed_message_comes_later(old: ApacheServers) -> None:

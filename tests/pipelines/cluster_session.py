@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from skylark.pipelines.jobs import running
 from skylark.pipelines.source import register
 
 
@@ -28,16 +29,9 @@ def main(master: str, namesrv: str, topic: str, directory: str) -> None:
     options = {"namesrv": namesrv, "topic": topic, "minPartitions": "4"}
     rows = spark.read.format("rocketmq").options(**options).load().count()
     output = str(Path(directory) / "output")
-    query = (
-        spark.readStream.format("rocketmq")
-        .options(**options, startingOffsets="earliest")
-        .load()
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(Path(directory) / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(output)
-    )
-    query.awaitTermination(120)
+    stream = spark.readStream.format("rocketmq").options(**options, startingOffsets="earliest").load()
+    writer = stream.writeStream.format("parquet").option("path", output)
+    running.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
     streamed = spark.read.parquet(output).count()
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "executors": executors}) + "\n")

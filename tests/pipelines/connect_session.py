@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from skylark.pipelines.jobs import running
 from skylark.pipelines.listener import LagListener
 from skylark.pipelines.source import register
 
@@ -30,13 +31,8 @@ def main(namesrv: str, topic: str, directory: str) -> None:
         .load()
     )
     output = str(Path(directory) / "output")
-    query = (
-        stream.writeStream.format("parquet")
-        .option("checkpointLocation", str(Path(directory) / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(output)
-    )
-    query.awaitTermination(120)
+    writer = stream.writeStream.format("parquet").option("path", output)
+    running.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
     streamed = spark.read.parquet(output).count()
     listener.close()
     sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "columns": stream.columns}) + "\n")

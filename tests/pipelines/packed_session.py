@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.session import SessionSettings, session
 
 
@@ -31,16 +32,9 @@ def main(master: str, namesrv: str, topic: str, directory: str) -> None:
         options = {"namesrv": namesrv, "topic": topic, "minPartitions": "2"}
         rows = spark.read.format("rocketmq").options(**options).load().count()
         output = str(Path(directory) / "output")
-        query = (
-            spark.readStream.format("rocketmq")
-            .options(**options, startingOffsets="earliest")
-            .load()
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(Path(directory) / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(output)
-        )
-        query.awaitTermination(240)
+        stream = spark.readStream.format("rocketmq").options(**options, startingOffsets="earliest").load()
+        writer = stream.writeStream.format("parquet").option("path", output)
+        running.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
         streamed = spark.read.parquet(output).count()
         places = spark.sparkContext.parallelize(range(4), 4).map(where).distinct().collect()
     sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "places": places}) + "\n")

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-WAIT_S = 90
+from skylark.pipelines.jobs.running import is_late_worker
+
+WAIT_S = 120
 
 
 class Stream:
@@ -35,9 +38,15 @@ class Stream:
 
     def run(self) -> StreamingQuery:
         """Read all that is there."""
-        query = self.start(availableNow=True)
-        assert query.awaitTermination(WAIT_S), "the query does not end"
-        return query
+        while True:
+            query = self.start(availableNow=True)
+            try:
+                assert query.awaitTermination(WAIT_S), "the query does not end"
+            except StreamingQueryException as error:
+                if not is_late_worker(error):
+                    raise
+            else:
+                return query
 
     def rows(self) -> list[tuple[str, int, int, bytes]]:
         """What was written, sorted."""

@@ -13,7 +13,7 @@ from tests.support.spark_cluster import SparkCluster
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_task_that_runs_twice_counts_once(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     shared_cluster.create_topic("speculation", 4)
     for queue_id in range(4):

@@ -23,7 +23,7 @@ def test_rows_are_read_and_written(spark: SparkSession) -> None:
     words: list[str] = []
     with standing(Place(pin=False, settings={**SMALL})) as site:
         load = made_known(site, site.fitted(Load(address="", topic="rows", queues=2, body_bytes=50)))
-        with site.target as target:
+        with site.target() as target:
             target.fill(load, 640)
             assert target.stored(load) == 640
             cells = list(spark_cells(spark, site, load, 640, 1, lambda name, word: words.append(word)))

@@ -21,7 +21,7 @@ from skylark.cli.main import app
 from tests.support.pipeline_cluster import PipelineCluster
 
 COMMAND = [sys.executable, "-m", "skylark.cli.main", "spark"]
-RUN_TIMEOUT_S = 240
+RUN_TIMEOUT_S = 400
 
 
 def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
@@ -161,7 +161,7 @@ def rows(table: Path) -> list[tuple[int, int]]:
     return sorted(zip(found["queueId"].to_pylist(), found["queueOffset"].to_pylist(), strict=True))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     shared_cluster: PipelineCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -200,7 +200,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tmp_path: Path) -> None:
     table = tmp_path / "table"
     shared_cluster.send(topic, [b"x"] * 50, 1)

@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from packaging.requirements import Requirement
 
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import SparkCluster
@@ -20,12 +22,8 @@ from tests.support.spark_cluster import SparkCluster
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])
-# What readers import, and what packs. Spark itself is on every worker.
-PACKED = [
-    *("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "msgspec", "zlib_ng", "prometheus_client", "lark"),
-    *("deltalake", "arro3", "deprecated", "wrapt", "venv_pack", "rich", "typer", "yaml"),
-]
 BESIDE = ("pyspark", "py4j")
+"""Spark itself is on every worker, and need not travel."""
 SCRIPT_TIMEOUT_S = 600
 
 
@@ -37,12 +35,30 @@ def environment(tmp_path: Path) -> Path:
     (packages,) = made.glob("lib/python*/site-packages")
     for folder in (SOURCE / "skylark", SOURCE / "pyspark_rocketmq"):
         shutil.copytree(folder, packages / folder.name)
-    for name in PACKED:
-        if (SITE_PACKAGES / name).is_dir():
-            shutil.copytree(SITE_PACKAGES / name, packages / name)
-    for single in SITE_PACKAGES.glob("*.py"):
-        shutil.copy(single, packages)
+    for name in sorted(installed_by("skylarkmq[spark]") - set(BESIDE)):
+        for part in {file.parts[0] for file in distribution(name).files or ()} - {"..", "__pycache__"}:
+            if (SITE_PACKAGES / part).is_dir():
+                shutil.copytree(SITE_PACKAGES / part, packages / part, dirs_exist_ok=True)
+            else:
+                shutil.copy(SITE_PACKAGES / part, packages)
     return made
+
+
+def installed_by(text: str) -> set[str]:
+    """The distributions that a requirement brings, without our own."""
+    found: set[str] = set()
+    waiting = [Requirement(text)]
+    while waiting:
+        wanted = waiting.pop()
+        for needed in map(Requirement, distribution(wanted.name).requires or ()):
+            extras = wanted.extras or {""}
+            if needed.marker and not any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+                continue
+            name = needed.name.lower()
+            if name not in found:
+                found.add(name)
+                waiting.append(needed)
+    return found - {"skylarkmq"}
 
 
 def run(environment: Path, *arguments: str) -> dict[str, Any]:

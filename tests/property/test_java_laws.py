@@ -87,8 +87,14 @@ def test_any_bytes_are_a_document_or_bad_json(data: bytes) -> None:
         assert java.loads(java.dumps([document])) is not None
 
 
+HASHES = st.integers(-(1 << 31), (1 << 31) - 1)
+ASCII = st.characters(max_codepoint=127)
+
+
 @given(
-    st.lists(st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.text(min_size=1, max_size=300)), min_size=1)
+    st.lists(st.tuples(HASHES, st.text(max_size=300)), max_size=10)
+    | st.lists(st.tuples(HASHES, st.text(ASCII, max_size=32)), max_size=130)
+    | st.lists(st.tuples(HASHES, st.text(ASCII, max_size=70)), max_size=5)
 )
 def test_many_texts_hash_as_one_by_one(pairs: list[tuple[int, str]]) -> None:
     prefixes = [prefix for prefix, _ in pairs]

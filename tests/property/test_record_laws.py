@@ -7,6 +7,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -234,6 +235,42 @@ def test_garbage_is_no_batch_or_a_batch_of_its_own_bytes(garbage: bytes) -> None
         )
 
 
+@given(
+    flag=st.integers(-(1 << 31), (1 << 31) - 1),
+    texts=st.lists(
+        st.tuples(st.binary(min_size=9, max_size=9), st.binary(min_size=7, max_size=7)), min_size=1
+    ),
+    lengths=st.tuples(st.integers(0, 9), st.integers(0, 7)),
+    change=st.tuples(st.integers(0, 1000), st.integers(0, 255)) | st.none(),
+)
+def test_messages_that_are_alike_are_split_like_others(
+    flag: int, texts: list[tuple[bytes, bytes]], lengths: tuple[int, int], change: tuple[int, int] | None
+) -> None:
+    elements = [(flag, body[: lengths[0]], text[: lengths[1]]) for body, text in texts]
+    batch = bytearray(batch_of(elements))
+    if change is not None:
+        batch[change[0] % len(batch)] = change[1]
+    # Another flag at the end: that batch is taken apart message by message.
+    other = batch_of([(flag ^ 1, b"", b"")])
+    try:
+        expected = split_batch(bytes(batch) + other)[:-1]
+    except ValueError:
+        with pytest.raises(ValueError, match="batch"):
+            split_batch(bytes(batch))
+    else:
+        assert split_batch(bytes(batch)) == expected
+
+
+def batch_of(elements: list[tuple[int, bytes, bytes]]) -> bytes:
+    return b"".join(
+        BATCH_ELEMENT.pack(22 + len(body) + len(text), 0, 0, flag, len(body))
+        + body
+        + len(text).to_bytes(2, "big")
+        + text
+        for flag, body, text in elements
+    )
+
+
 # The append writes what `encode` says
 
 
@@ -287,14 +324,7 @@ def test_a_batch_writes_encoded_records(
 ) -> None:
     log, queues = log_on(SimulatedDisk(), store_host, append_crc_property=with_crc)
     head.sys_flag &= ~0xC
-    body = b"".join(
-        BATCH_ELEMENT.pack(22 + len(body) + len(text), 0, 0, flag, len(body))
-        + body
-        + len(text).to_bytes(2, "big")
-        + text
-        for flag, body, text in elements
-    )
-    results = log.append_batch(head, split_columns(memoryview(body)), queues, 1)
+    results = log.append_batch(head, split_columns(batch_of(elements)), queues, 1)
     texts = [head.properties, *(text for _, _, text in elements)]
     if any(has_forbidden_nul(text, with_crc) for text in texts):
         assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from skylark.bench.load import Counted, Kind, Load, LoadFailed, discrepancies
 from skylark.bench.machine import free_bytes
@@ -16,9 +16,12 @@ from skylark.bench.processes import Listener
 from skylark.bench.results import Cell, Value, make_cell
 from skylark.bench.thin import ThinClient, Watch
 from skylark.model.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
-from skylark.protocol.requests.offset import GetMaxOffset
+from skylark.protocol.request import Request
+from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.blocking import BlockingConnection
+
+T = TypeVar("T")
 
 STORED_TIMEOUT_S = 30
 STORED_POLL_S = 0.05
@@ -94,29 +97,23 @@ class Target:
             for topic in load.topic_names
             if topic not in SYSTEM_TOPICS
         ]  # fmt: skip
-        for start in range(0, len(requests), ASKED_AT_ONCE):
-            asked = [
-                self._connection.ask(request, timeout_s=CALL_TIMEOUT_S)
-                for request in requests[start : start + ASKED_AT_ONCE]
-            ]
-            for item in asked:
-                self._connection.answer(item)
+        self._answers(requests)
 
     def stored(self, load: Load) -> int:
         """How many messages the load's queues have ever held."""
-        requests = [
-            GetMaxOffset(topic=topic, queue_id=queue)
-            for topic in load.topic_names
-            for queue in range(load.queues)
-        ]
-        return sum(
-            sum(self._answers(requests[start : start + ASKED_AT_ONCE]))
-            for start in range(0, len(requests), ASKED_AT_ONCE)
-        )
+        return sum(self._answers([GetMaxOffset(*queue) for queue in _queues(load)]))
 
-    def _answers(self, requests: Sequence[GetMaxOffset]) -> list[int]:
-        asked = [self._connection.ask(request, timeout_s=CALL_TIMEOUT_S) for request in requests]
-        return [self._connection.answer(item) for item in asked]
+    def held(self, load: Load) -> int:
+        """How many they hold now."""
+        return self.stored(load) - sum(self._answers([GetMinOffset(*queue) for queue in _queues(load)]))
+
+    def _answers(self, requests: Sequence[Request[T]]) -> list[T]:
+        answers = []
+        for start in range(0, len(requests), ASKED_AT_ONCE):
+            some = requests[start : start + ASKED_AT_ONCE]
+            asked = [self._connection.ask(request, timeout_s=CALL_TIMEOUT_S) for request in some]
+            answers += [self._connection.answer(item) for item in asked]
+        return answers
 
     def wait_stored(self, load: Load, expected: int) -> int:
         """What the queues hold; they may be filled a while after the answers."""
@@ -124,6 +121,10 @@ class Target:
         while (stored := self.stored(load)) < expected and time.monotonic() < deadline:
             time.sleep(STORED_POLL_S)
         return stored
+
+
+def _queues(load: Load) -> list[tuple[str, int]]:
+    return [(topic, queue) for topic in load.topic_names for queue in range(load.queues)]
 
 
 class Usage:

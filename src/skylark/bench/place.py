@@ -67,7 +67,6 @@ class Site:
         """The first of them."""
         return self.served.namesrv.split(";")[0].strip()
 
-    @property
     def target(self) -> Target:
         """Close it after use."""
         return Target(self.served.broker, self.client, cpu=self.place.client_cpu)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from skylark.bench.histogram import Latencies
-from skylark.bench.load import STAMP, Counted, Load, discrepancies
+from skylark.bench.load import STAMP, Counted, Load, LoadFailed, discrepancies
 from skylark.bench.measuring import Usage
 from skylark.bench.place import Place, Site, standing
 from skylark.bench.processes import Listener, pinned
@@ -36,19 +36,21 @@ class Consuming:
 
     threads: int = 20
     batch: int = 1
-    expression: str = "*"
 
 
 class Receiver:
     """A push consumer that notes what arrives, each message once, and when. Loop thread only."""
 
-    def __init__(self, site: Site, load: Load, how: Consuming, consume_from: ConsumeFrom) -> None:
+    def __init__(self, site: Site, load: Load, how: Consuming, expression: str = "*") -> None:
         settings = PushConsumerSettings(
-            consume_from=consume_from, threads_max=how.threads, batch_max=how.batch, first_pull_delay_ms=0
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            threads_max=how.threads,
+            batch_max=how.batch,
+            first_pull_delay_ms=0,
         )
         group = f"{GROUP}_{uuid.uuid4().hex[:8]}"
         self.consumer = PushConsumer(group, namesrv=site.served.namesrv, settings=settings)
-        self.consumer.subscribe(load.topic, how.expression, self._listen)
+        self.consumer.subscribe(load.topic, expression, self._listen)
         self._queues = load.queues
         self._seen: set[tuple[int, int]] = set()
         self.arrivals: list[tuple[int, int]] = []
@@ -75,10 +77,14 @@ class Receiver:
                 self.arrivals.append((STAMP.unpack_from(message.body)[0], now_ns))
 
     async def wait_ready(self) -> None:
-        """Until all queues are ours. Raises TimeoutError."""
-        async with asyncio.timeout(READY_TIMEOUT_S):
-            while len(self.consumer.queues()) < self._queues:  # noqa: ASYNC110 - only its own tasks know
-                await asyncio.sleep(POLL_S)
+        """Until all queues are ours. Raises LoadFailed."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while (count := len(self.consumer.queues())) < self._queues:
+            if time.monotonic() > deadline:
+                raise LoadFailed(
+                    f"the consumer got {count} of {self._queues} queues in {READY_TIMEOUT_S:g} s"
+                )
+            await asyncio.sleep(POLL_S)
 
     async def wait_for(self, count: int, patience_s: float, watch: Watch) -> None:
         """Until so many have come, or nothing new for too long."""
@@ -103,10 +109,10 @@ def measure_consumer(place: Place, load: Load, messages: int, how: Consuming, pr
     """
     with standing(place) as site:
         load = made_known(site, site.fitted(load))
-        with site.target as target:
+        with site.target() as target:
             if messages:
                 target.fill(load, messages)
-            expected = target.stored(load)
+            expected = target.held(load)
         watch = partial(progress, "consumer")
         with pinned(site.place.client_cpu):
             cell = asyncio.run(_consume(site, load, expected, how, watch))
@@ -114,7 +120,7 @@ def measure_consumer(place: Place, load: Load, messages: int, how: Consuming, pr
 
 
 async def _consume(site: Site, load: Load, expected: int, how: Consuming, watch: Watch) -> Cell:
-    receiver = Receiver(site, load, how, ConsumeFrom.FIRST_OFFSET)
+    receiver = Receiver(site, load, how)
     usage = Usage(Listener(site.served.broker), watch)
     cpu = time.process_time()
     async with receiver.consumer:
@@ -170,20 +176,17 @@ def _measure_arrivals(
 
 
 async def _arrivals(site: Site, load: Load, how: Consuming, name: str, watch: Watch, delay_ms: int) -> Cell:
-    receiver = Receiver(site, load, how, ConsumeFrom.LAST_OFFSET)
+    # A tag of this run alone: what earlier ones left in the topic is none of its business.
+    tag = uuid.uuid4().hex[:8]
+    load = replace(load, properties={**load.properties, "TAGS": tag})
+    receiver = Receiver(site, load, how, tag)
     usage = Usage(Listener(site.served.broker), watch)
-    window: dict[str, int] = {}
-
-    def hear(word: str) -> None:
-        window.setdefault(word, time.monotonic_ns())
-        usage.hear(word)
-
     async with receiver.consumer:
         await receiver.wait_ready()
-        counted = await asyncio.to_thread(site.client.run, load, hear, site.place.client_cpu)
+        counted = await asyncio.to_thread(site.client.run, load, usage.hear, site.place.client_cpu)
         patience_s = LATE_TIMEOUT_S + delay_ms / 1000
         await receiver.wait_for(counted.acknowledged * load.batch, patience_s, watch)
-    return _arrival_cell(name, load, counted, receiver, usage, window.get("begin", 0), delay_ms)
+    return _arrival_cell(name, load, counted, receiver, usage, delay_ms)
 
 
 def _arrival_cell(
@@ -192,9 +195,10 @@ def _arrival_cell(
     counted: Counted,
     receiver: Receiver,
     usage: Usage,
-    began_ns: int,
     delay_ms: int,
 ) -> Cell:
+    # The first message was due when the client began to warm up.
+    began_ns = min((due_ns for due_ns, _ in receiver.arrivals), default=0) + round(load.warm_up_s * 1e9)
     latencies = Latencies()
     early = 0
     for due_ns, arrived_ns in receiver.arrivals:

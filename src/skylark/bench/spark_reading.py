@@ -35,7 +35,7 @@ def measure_spark(place: Place, load: Load, rows: int, rounds: int, progress: Pr
     check_java()
     with standing(place) as site:
         load = made_known(site, site.fitted(load))
-        with site.target as target:
+        with site.target() as target:
             target.fill(load, rows)
             rows = target.stored(load)
         with session(SessionSettings(master=MASTER, name="skylark-bench")) as spark:

@@ -44,7 +44,7 @@ def measure_transactions(
 
     Raises LoadFailed, RocketMQError.
     """
-    with standing(place) as site, site.target as target:
+    with standing(place) as site, site.target() as target:
         load = made_known(site, site.fitted(load))
         run = _Run(site, load, rollback_rate, unknown_rate)
         before = target.stored(load)

@@ -20,19 +20,24 @@ from skylark.broker.state import BrokerState
 from skylark.broker.stats import STEP_S
 from skylark.broker.timer import FLUSH_INTERVAL_S
 from skylark.clock import Clock
+from skylark.model.sql92 import compile_selector
 from skylark.protocol.connection import Limits
 from skylark.remoting.rate import RequestRate
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.settings import BrokerSettings
 from skylark.settings.broker import FAST_PORT_DISTANCE
 from skylark.store.disk import Disk
+from skylark.store.message_store import INDEX_SLICE
 from skylark.store.placed import Placed
 
 log = logging.getLogger(__name__)
 
 EXPIRE_WAITERS_S = 0.1
 WAITERS_CHECK_S = 0.005
-INDEX_SLICE = 64
+WARM_UP_AFTER_S = 3.0
+"""When what is needed rarely, but then on the loop, is loaded: not while everybody connects."""
+INDEX_DELAY_S = 0.005
+"""How long keys wait for others, to be indexed together: that costs less. Who asks for one does not wait."""
 
 
 class Broker(BrokerState):
@@ -134,14 +139,15 @@ class Broker(BrokerState):
             self.registration.on_reply = self._slave.registered
             self._slave.start()
         tasks.spawn(self.timers.run())
-        tasks.every(lambda: FLUSH_INTERVAL_S, self.timers.flush)
-        tasks.every(lambda: settings.offset_persist_interval_ms / 1000, self._save_offsets)
-        tasks.every(lambda: settings.delay_offset_persist_interval_ms / 1000, self._save_delays)
-        tasks.every(lambda: settings.hold_check_interval_ms / 1000, self.long_polling.check)
-        tasks.every(lambda: settings.client_scan_interval_ms / 1000, self._expire_clients)
-        tasks.every(lambda: STEP_S, self._step_stats)
+        tasks.spawn(self._warm_up())
+        tasks.every(FLUSH_INTERVAL_S * 1000, self.timers.flush, "flush timers")
+        tasks.every(settings.offset_persist_interval_ms, self._save_offsets, "save offsets")
+        tasks.every(settings.delay_offset_persist_interval_ms, self._save_delays, "save delays")
+        tasks.every(settings.hold_check_interval_ms, self.long_polling.check, "check held pulls")
+        tasks.every(settings.client_scan_interval_ms, self._expire_clients, "expire clients")
+        tasks.every(STEP_S * 1000, self._step_stats, "step statistics")
         if self.syncs:
-            tasks.every(lambda: EXPIRE_WAITERS_S, self.store.expire_waiters)
+            tasks.every(EXPIRE_WAITERS_S * 1000, self.store.expire_waiters, "expire waiters")
         self.registration.start()
 
     async def stop(self) -> None:
@@ -190,7 +196,10 @@ class Broker(BrokerState):
         """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
         if not self._indexing and self.store.index is not None:
             self._indexing = True
-            self._loop.call_soon(self._build_index)
+            if self.store.index.pending_count < INDEX_SLICE:
+                self._loop.call_later(INDEX_DELAY_S, self._build_index)
+            else:
+                self._loop.call_soon(self._build_index)
         self.long_polling.arrived(batch)
 
     def _build_index(self) -> None:
@@ -236,6 +245,12 @@ class Broker(BrokerState):
         self.consumer_filters.retire(
             lambda group: self.consumers.group(group) is not None, now_ms=self.clock.now_ms()
         )
+
+    async def _warm_up(self) -> None:
+        """Load the grammar of selectors: the first one would hold up the loop for a tenth of a second."""
+        await asyncio.sleep(WARM_UP_AFTER_S)
+        if self.live.current.sql_filters:
+            await self.read_cold(lambda: compile_selector("warm = TRUE"))
 
     async def _step_stats(self) -> None:
         for _ in self.stats.slices(self.clock.monotonic(), self.clock.now_ms()):

@@ -216,7 +216,7 @@ class BrokerCollector:
     def _stands(self) -> Iterator[GroupStand]:
         """How far each group is that ever committed, in the topics that it still subscribes."""
         broker = self._broker
-        for group, topics in in_turns(settled(broker.offsets.topics_by_group).items()):
+        for group, topics in in_turns(broker.offsets.topics_by_group().items()):
             for topic in in_turns(settled(partial(subscribed, broker, group, topics))):
                 config = broker.topics.get(topic)
                 if config is not None:

@@ -69,8 +69,9 @@ class ConsumerOffsets:
         return sorted(group for owned, group in _pairs(self._committed) if owned == topic)
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """Return `topics_of` of all groups."""
-        return _topics_by_group(_pairs(self._committed))
+        """Return `topics_of` of all groups. Any thread."""
+        # The copy is made in one go: the loop may add to the table meanwhile.
+        return _topics_by_group(_pairs(self._committed.copy()))
 
     def corrections(
         self, topic: str, group: str, excluded: Iterable[str], min_offset: Callable[[int], int]

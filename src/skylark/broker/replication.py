@@ -9,7 +9,6 @@ from functools import partial
 from skylark.broker.replication_link import ConnectedSlave
 from skylark.broker.role import Confirmation, Role
 from skylark.broker.schedule import ReadCold
-from skylark.broker.tasks import Tasks
 from skylark.clock import Clock
 from skylark.errors import ReplicationError, RocketMQError
 from skylark.protocol.stats_bodies import HaConnectionInfo
@@ -19,6 +18,7 @@ from skylark.settings.live import Live
 from skylark.store.flush import Answer, FlushWaiters
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import PutStatus
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Replication:
         """Listen for slaves. Raises OSError."""
         await self._listener.listen(host, port)
         self._store.on_appended = self._appended
-        self._tasks.every(lambda: TICK_S, self._tick)
+        self._tasks.every(TICK_S * 1000, self._tick, "watch slaves")
 
     def stop(self) -> None:
         """Close all links. Sends that wait for slaves are answered: too late."""

@@ -25,7 +25,6 @@ from skylark.broker.schedule import Schedule, parse_level
 from skylark.broker.slave_timers import SlaveTimers
 from skylark.broker.stats import BrokerStats
 from skylark.broker.subscriptions import PullSubscriptions
-from skylark.broker.tasks import Tasks
 from skylark.broker.timer import Timers
 from skylark.broker.topics import TopicTable
 from skylark.broker.transaction import Transactions
@@ -45,6 +44,7 @@ from skylark.settings.live import Live
 from skylark.store.disk import Disk, RealDisk
 from skylark.store.flush import Answer
 from skylark.store.message_store import MessageStore
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from skylark.cli.bench_options import (
     InFlights,
     Keys,
     Processes,
+    PropertyBytes,
     Quantity,
     Queues,
     Rate,
@@ -53,9 +54,10 @@ def _load(run: Run, **members: object) -> "Load":
     return Load(address="", seconds=run.seconds, warm_up_s=run.warm_up_s, **members)  # type: ignore[arg-type]
 
 
-def _properties(keys: str, tags: int) -> dict[str, str]:
+def _properties(keys: str, tags: int, property_bytes: int) -> dict[str, str]:
     key = {"KEYS": "key-@NUMBER@"} if is_true(keys, "--keys") else {}
-    return {**key, **({"TAGS": "TagA"} if tags else {})}
+    tag = {"TAGS": "TagA"} if tags else {}
+    return {**key, **tag, **({"property": "p" * property_bytes} if property_bytes else {})}
 
 
 @app.command()
@@ -79,6 +81,7 @@ def producer(
     quantity: Quantity = 0,
     keys: Keys = "false",
     tags: Tags = 0,
+    properties: PropertyBytes = 0,
     queues: Queues = 4,
     processes: Processes = 1,
 ) -> "Document":
@@ -97,7 +100,7 @@ def producer(
     usual = ASYNC_IN_FLIGHT if is_true(is_async, "--async") else SYNC_IN_FLIGHT
     kind = Kind.ONEWAY if oneway else Kind.SEND
     more = {"topic": topic, "kind": kind, "rate": rate, "messages_max": quantity, "queues": queues}
-    more |= {"processes": processes, "properties": _properties(keys, tags)}
+    more |= {"processes": processes, "properties": _properties(keys, tags, properties)}
     loads = {
         f"{'one-way' if oneway else f'{window} in flight'}, {body} B": _load(
             run, in_flight=window, body_bytes=body, **more
@@ -119,6 +122,7 @@ def batch(
     quantity: Quantity = 0,
     keys: Keys = "false",
     tags: Tags = 0,
+    properties: PropertyBytes = 0,
     queues: Queues = 4,
     processes: Processes = 1,
 ) -> "Document":
@@ -129,7 +133,7 @@ def batch(
     from skylark.bench.sending import measure_loads  # noqa: PLC0415
 
     more = {"topic": topic, "rate": rate, "messages_max": quantity, "queues": queues, "batch": batch_size}
-    more |= {"processes": processes, "properties": _properties(keys, tags)}
+    more |= {"processes": processes, "properties": _properties(keys, tags, properties)}
     loads = {
         f"{window} in flight, {batch_size} x {body} B": _load(run, in_flight=window, body_bytes=body, **more)
         for window, body in product(in_flight or [SYNC_IN_FLIGHT], size or [SIZE])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files
+from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, interruptible
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
@@ -36,6 +33,9 @@ def compare(
     ] = None,
     warm_up: Annotated[
         float | None, typer.Option("--warm-up", min=0, help="60; seconds for a JVM to compile itself.")
+    ] = None,
+    backlog: Annotated[
+        int | None, typer.Option("--backlog", min=1, help="200,000; messages that consumers find.")
     ] = None,
     recover_gib: Annotated[
         float | None, typer.Option("--recover-gib", min=0.01, help="4; of log before a kill -9.")
@@ -72,12 +72,13 @@ def compare(
         "rounds": rounds,
         "seconds": seconds,
         "warm_up_s": warm_up,
+        "backlog": backlog,
         "recover_bytes": None if recover_gib is None else round(recover_gib * GIB),
         "heap_mb": heap_mb,
     }
     usual = Effort.quick() if quick else Effort()
     effort = replace(usual, **{name: value for name, value in wanted.items() if value is not None})
-    with _interruptible():
+    with interruptible():
         comparison = run(
             parse_peers(peer),
             cell or [],
@@ -86,20 +87,6 @@ def compare(
             say=lambda words: screen.err.print(words, style="dim", markup=False),
         )
     _finish(screen, comparison, as_json=as_json, out=out, report=report)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """An end from outside takes the servers and their directories along, as Ctrl-C does."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _show_cells(screen: Screen) -> None:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, extra_needed, finish, live
+from skylark.cli.bench_output import (
+    AsJson,
+    Out,
+    ReportFile,
+    check_files,
+    extra_needed,
+    finish,
+    interruptible,
+    live,
+)
 from skylark.cli.mistake import Mistake
 from skylark.cli.options import pairs
 from skylark.cli.output import Screen
@@ -51,6 +60,9 @@ Quantity = Annotated[
 Processes = Annotated[int, typer.Option("--processes", min=1, max=64, help="Client processes.")]
 Keys = Annotated[str, typer.Option("--keys", "-k", metavar="true|false", help="Messages have a key.")]
 Tags = Annotated[int, typer.Option("--tags", "-l", min=0, help="1: messages have a tag; 0: they have none.")]
+PropertyBytes = Annotated[
+    int, typer.Option("--properties", "-p", min=0, max=30_000, metavar="BYTES", help="Of user properties.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +107,7 @@ def shared(command: Callable[..., "Document"]) -> Callable[..., None]:
     ) -> None:
         check_files(out, report)
         place = _place(namesrv, broker, flush, dict(pairs(sets, "--set")), pin=pin)
-        with live(Screen()) as progress:
+        with interruptible(), live(Screen()) as progress:
             run = Run(place=place, seconds=seconds, warm_up_s=warm_up, progress=progress)
             document = command(run, **own)
         finish(document, as_json=as_json, out=out, report=report)

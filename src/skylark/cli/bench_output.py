@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,20 @@ def check_files(*files: Path | None) -> None:
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise Mistake(f"{file} cannot be written: there is no directory {file.absolute().parent}")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """An end from outside takes servers and their directories along, as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

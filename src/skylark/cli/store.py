@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli.descriptors import raise_descriptor_limit
+from skylark.cli.mistake import Mistake
 
 if TYPE_CHECKING:
     from skylark.store.reader import StoreReader
@@ -73,6 +74,7 @@ def open_reader(
     from skylark.store.reader import StoreReader  # noqa: PLC0415
 
     raise_descriptor_limit()
+    refuse_several(directory)
     return StoreReader(
         directory,
         commit_log_path=commit_log,
@@ -80,6 +82,14 @@ def open_reader(
         index_items=items,
         delay_levels=delay_levels or DELAY_LEVELS,
     )
+
+
+def refuse_several(directory: Path) -> None:
+    """`serve --brokers N` has one store for each broker. Raises Mistake for the directory above them."""
+    inside = sorted(path.parent.name for path in directory.glob("*/commitlog"))
+    if inside and not (directory / "commitlog").exists():
+        names = ", ".join(str(directory / name) for name in inside)
+        raise Mistake(f"{directory} is no store, but holds {len(inside)}: say {names}")
 
 
 @app.command()
@@ -218,4 +228,5 @@ def backup(
     from skylark.cli import store_backup  # noqa: PLC0415
 
     raise_descriptor_limit()
+    refuse_several(directory)
     store_backup.show(directory, target, commit_log, link=link, as_json=as_json)

@@ -15,11 +15,11 @@ from skylark.client.offset_table import OffsetTable
 from skylark.client.process_queue import NOTHING_HELD, ProcessQueue
 from skylark.client.received import ReceivedMessage
 from skylark.client.send_back import SendBack
-from skylark.client.tasks import Tasks
 from skylark.client.trace import ConsumeTrace
 from skylark.client.workers import TaskWorkers, ThreadWorkers
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.settings.consumer import PushConsumerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from skylark.client.pulling import PullStatus, SuggestedBrokers, bulk_bytes, pul
 from skylark.client.received import ReceivedMessage, decode_pull
 from skylark.client.session import Session
 from skylark.client.subscription import Subscription
-from skylark.client.tasks import Tasks
 from skylark.errors import BrokerError, BrokerUnknown, RocketMQError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import LitePullMessage, PullMessage, PullResult
 from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from skylark.client.process_queue import NOTHING_HELD, ProcessQueue
 from skylark.client.queue_locks import QueueLocks
 from skylark.client.received import ReceivedMessage
 from skylark.client.send_back import SendBack
-from skylark.client.tasks import Tasks
 from skylark.client.trace import ConsumeTrace
 from skylark.client.workers import TaskWorkers, ThreadWorkers
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.consumer import PushConsumerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

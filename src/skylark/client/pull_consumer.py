@@ -29,7 +29,6 @@ from skylark.client.rebalance import Strategy, strategy_named
 from skylark.client.received import ReceivedMessage
 from skylark.client.session import Session, join
 from skylark.client.subscription import Subscription, by_sql, by_tags
-from skylark.client.tasks import Tasks
 from skylark.clock import Clock, SystemClock
 from skylark.errors import AlreadyStarted, ClientClosed, ClientError, RocketMQError
 from skylark.model.tag_expression import MATCH_ALL
@@ -38,6 +37,7 @@ from skylark.protocol.requests.offset import UpdateConsumerOffset
 from skylark.settings.client import ClientSettings, name_server_list
 from skylark.settings.consumer import OFFSET_DIRECTORY, MessageModel, consume_timestamp_ms
 from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

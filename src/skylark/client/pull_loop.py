@@ -31,13 +31,13 @@ from skylark.client.received import ReceivedMessage, decode_pull, find_retry_top
 from skylark.client.routing import FoundBroker
 from skylark.client.session import Session
 from skylark.client.subscription import Subscription
-from skylark.client.tasks import Tasks
 from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import PullMessage, PullResult
 from skylark.settings.consumer import MessageModel, PushConsumerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from skylark.client.rebalance import Strategy
 from skylark.client.remote_control import Controlled, RemoteControl
 from skylark.client.send_back import SendBack
 from skylark.client.session import Session
-from skylark.client.tasks import Tasks
 from skylark.client.trace import ConsumeTrace
 from skylark.clock import Clock
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.consumer import OFFSET_DIRECTORY, MessageModel, PushConsumerSettings
+from skylark.tasks import Tasks
 
 
 class Consumer(Owner, Controlled, Protocol):

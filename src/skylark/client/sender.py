@@ -21,7 +21,6 @@ from skylark.client.routing import TopicRoute
 from skylark.client.selectors import RoundRobin, Selector
 from skylark.client.sending import Sending, SendRules, vip_address
 from skylark.client.session import Session
-from skylark.client.tasks import Tasks
 from skylark.clock import Clock, SystemClock
 from skylark.errors import (
     BrokerUnknown,
@@ -42,6 +41,7 @@ from skylark.protocol.command import RemotingCommand
 from skylark.remoting.aio import ClientConnection
 from skylark.remoting.local_address import local_ip
 from skylark.settings.client import ProducerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

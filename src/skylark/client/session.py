@@ -20,7 +20,6 @@ from msgspec import field
 from skylark.client.forks import Birth
 from skylark.client.received import ReceivedMessage
 from skylark.client.routing import MASTER_ID, RouteTable, TopicRoute, limited
-from skylark.client.tasks import Tasks
 from skylark.errors import (
     ClientClosed,
     ConnectFailed,
@@ -45,6 +44,7 @@ from skylark.remoting.aio import ClientConnection, ConnectionPool
 from skylark.remoting.link import Answer
 from skylark.remoting.local_address import local_ip
 from skylark.settings.client import UNNAMED_INSTANCE, ClientSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -32,6 +32,9 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        # Here and not where `_end` is called: there another loop may be running.
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop; cancelling the future cancels it."""
@@ -52,8 +55,6 @@ class LoopThread:
     def _end(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
 
 
 _lock = threading.Lock()

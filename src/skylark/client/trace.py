@@ -15,13 +15,13 @@ from skylark.client.listeners import ConsumeContext, Handler, Messages, Outcome
 from skylark.client.received import ReceivedMessage
 from skylark.client.sender import Sender, unique_ids
 from skylark.client.session import Session
-from skylark.client.tasks import Tasks
 from skylark.client.trace_text import Trace
 from skylark.clock import Clock, SystemClock
 from skylark.errors import RocketMQError
 from skylark.model.message import Message
 from skylark.settings.client import ProducerSettings
 from skylark.settings.consumer import PushConsumerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from skylark.client.producer import Producer
 from skylark.client.receipt import SendReceipt
 from skylark.client.received import ReceivedMessage, decode_pull
 from skylark.client.session import BrokerHandler
-from skylark.client.tasks import Tasks
 from skylark.errors import RocketMQError
 from skylark.model.message import Message
 from skylark.model.record import parse_offset_message_id
@@ -31,6 +30,7 @@ from skylark.protocol.requests.transaction import (
     EndTransaction,
 )
 from skylark.settings.client import ClientSettings, ProducerSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

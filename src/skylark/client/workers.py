@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from skylark.client.tasks import Tasks
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

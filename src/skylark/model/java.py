@@ -33,13 +33,14 @@ _INT_MIN = -(1 << 31)
 # and so on until every text is one digit. No digit grows beyond its place. Masks pick every other digit.
 _LANE_BYTES = (32, 64)  # texts, by their length, are padded to one of these
 _LANES_MAX = 64
+_MASK_BYTES = _LANE_BYTES[-1] * _LANES_MAX
 _FOLDS = [
     (
-        bits,
-        sum(((1 << bits) - 1) << place for place in range(0, 8 * _LANE_BYTES[-1] * _LANES_MAX, 2 * bits)),
-        31 ** (bits // 8),
+        8 * digit_bytes,
+        int.from_bytes((bytes(digit_bytes) + b"\xff" * digit_bytes) * (_MASK_BYTES // digit_bytes // 2)),
+        31**digit_bytes,
     )
-    for bits in (8, 16, 32, 64, 128, 256)
+    for digit_bytes in (1, 2, 4, 8, 16, 32)
 ]
 
 

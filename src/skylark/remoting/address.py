@@ -45,8 +45,8 @@ def ip_of(host: str) -> str:
         return str(ipaddress.ip_address(host))
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise SettingsError("advertised_host", f"{host} has no address: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # the latter for what can be no name
+        raise SettingsError("advertised_host", f"{host} has no address: {error}") from error
     *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return str(address[0])
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 
 from skylark.atomic_file import load_file, write_file
-from skylark.errors import StoreError
+from skylark.errors import StoreError, StoreLocked
 from skylark.store.checkpoint import CHECKPOINT_BYTES
 from skylark.store.consume_queue import ConsumeQueue
-from skylark.store.disk import RealDisk, disk_error
+from skylark.store.disk import DiskLock, RealDisk, disk_error
 from skylark.store.file_copy import FileCopy, Progress, read_part, reading
 from skylark.store.foreign import Unsupported
 from skylark.store.index import index_names
@@ -35,6 +35,7 @@ from skylark.store.reader import StoreReader
 from skylark.store.unit import UNIT_BYTES
 
 NOTE_NAME = "backup.json"
+LOCK_NAME = "backup.lock"
 COMPARED_BYTES = 1 << 20
 BLOCK_BYTES = 512
 """What `stat` counts in."""
@@ -46,8 +47,8 @@ SMALL_DIRECTORIES = ("config", "namesrv")
 # Of a running store they are left out: the timers are found again in their topic.
 TIMER_NAMES = ("timerlog", "timerwheel")
 KNOWN_NAMES = {
-    "abort", "lock", "checkpoint", "commitlog", "consumequeue", "index", NOTE_NAME, NOTE_NAME + ".bak",
-    *FILE_NAMES, *SMALL_DIRECTORIES,
+    "abort", "lock", "checkpoint", "commitlog", "consumequeue", "index",
+    NOTE_NAME, NOTE_NAME + ".bak", LOCK_NAME, *FILE_NAMES, *SMALL_DIRECTORIES,
 }  # fmt: skip
 
 
@@ -98,10 +99,13 @@ def back_up(
     to be made anew because it goes on differently now.
     """
     before = _check_target(source, target, commit_log_path)
+    backup = _Backup(source, target, before, link, progress)
     try:
-        return _Backup(source, target, before, link, progress).run(commit_log_path)
+        return backup.run(commit_log_path)
     except OSError as error:
         raise disk_error(error, Path(error.filename or target)) from error
+    finally:
+        backup.close()
 
 
 def _check_target(source: Path, target: Path, commit_log_path: Path | None) -> _Note | None:
@@ -146,6 +150,7 @@ class _Backup:
         self._copies = FileCopy(progress)
         self._disk = RealDisk()
         self._linked_files = 0
+        self._lock: DiskLock | None = None
 
     def run(self, commit_log_path: Path | None) -> BackupReport:
         """All steps, in the order that the module explains."""
@@ -179,11 +184,20 @@ class _Backup:
         ]
         return BackupReport(end, is_running, self._copies.copied_bytes, self._linked_files, left_out)
 
+    def close(self) -> None:
+        """Let others back up to the target."""
+        if self._lock is not None:
+            self._lock.release()
+
     # The frame
 
     def _begin(self) -> None:
         """From here on, and should it break off, the copy is to be recovered."""
         self._target.mkdir(exist_ok=True)
+        try:
+            self._lock = self._disk.lock(self._target / LOCK_NAME)
+        except StoreLocked as error:
+            raise BackupRefused(self._target, "another backup to it is under way") from error
         self._write_note(self._trusted, finished_ms=0)
         self._write_in_place("abort", b"backup")
 

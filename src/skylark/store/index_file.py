@@ -249,10 +249,16 @@ class IndexFile:
         assert slots is not None
         places = [key_hash % slot_count for key_hash in hashes]
         previous = []
+        last = -1
         for new, place in enumerate(places, number):
-            before = slots[place]
+            if place == last:  # the messages of a batch share a key
+                previous.append(new - 1)
+                continue
+            if last >= 0:
+                slots[last] = new - 1
+            before, last = slots[place], place
             previous.append(before if 0 < before < new else 0)
-            slots[place] = new
+        slots[last] = number + len(places) - 1
         if len(self._dirty_pages) < self._geometry.slot_pages:  # hashes soon touch all of them
             self._dirty_pages.update([(place + _HEADER_SLOTS) // _PAGE_SLOTS for place in places])
         return previous

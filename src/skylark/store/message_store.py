@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
 INDEX_PENDING_MAX = 8192
+INDEX_SLICE = 64
 LOOPBACK_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 """127.0.0.1:10911"""
 
@@ -373,11 +374,12 @@ class MessageStore(StoreQueries):
         self.advance()
 
     def build_index(self) -> None:
-        """Index everything published so far."""
-        while self.build_some_index():
-            pass
+        """Index everything published so far. Any thread."""
+        waiting = self.index.pending_count if self.index is not None else 0
+        for _ in range(0, waiting, INDEX_SLICE):
+            self.build_some_index(INDEX_SLICE)
 
-    def build_some_index(self, messages_max: int = 64) -> bool:
+    def build_some_index(self, messages_max: int) -> bool:
         """Index some of what was published; returns whether more waits. The broker does it between sends."""
         if self.index is None:
             return False

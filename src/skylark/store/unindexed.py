@@ -99,7 +99,7 @@ def split_keys(messages: Columns) -> Columns:
     """One row for every key, whose text is the key itself; the unique key of a message comes first."""
     texts = messages.texts
     has_keys = _KEYS_NAME in b"".join(texts)
-    unique_keys = _alike_keys(texts) or _unique_keys(texts)
+    unique_keys = _unique_keys(texts) if _end_alike(texts[:2]) else _alike_keys(texts) or _unique_keys(texts)
     if not has_keys and None not in unique_keys:
         return messages._replace(texts=cast("list[bytes]", unique_keys))
     numbers: list[int] = []
@@ -112,6 +112,12 @@ def split_keys(messages: Columns) -> Columns:
         keys += found
         numbers += [number] * len(found)
     return messages.chosen(numbers)._replace(texts=keys)
+
+
+def _end_alike(texts: list[bytes]) -> bool:
+    """Whether the last unique keys of two texts, and what follows them, are the same."""
+    ends = [text[text.rfind(_LATER_UNIQUE_KEY) :] for text in texts]
+    return len(ends) == 2 and ends[0] == ends[1] and len(ends[0]) > len(_LATER_UNIQUE_KEY)
 
 
 def _unique_keys(texts: list[bytes]) -> list[bytes | None]:

@@ -83,7 +83,7 @@ def test_losses_and_what_is_missing_are_printed_and_files_written(
     done = CliRunner().invoke(app, ["bench", "compare", "--out", str(json), "--report", str(html)])
     assert done.exit_code == 0, done.stderr
     assert "Where ours is worse" in done.stdout
-    assert "start to first acknowledged send s: 0.5 against 0.25 of nats, 0.50" in done.stdout
+    assert "start to first acknowledged send, s: 0.5 against 0.25 of nats, 0.50" in done.stdout
     assert "recover, nats: a cell about log files" in done.stdout
     assert msgspec.json.decode(json.read_bytes(), type=Comparison) == FOUND
     assert "Where ours is worse" in html.read_text()

@@ -90,7 +90,7 @@ def test_bars_are_for_apache_and_ours_alone_has_no_peer() -> None:
         Outcome(cell="memory", system=system, round=1, figures=memory)
         for system in ("ours", "apache", "kafka")
     ]
-    outcomes.append(Outcome(cell="spark", system="ours", round=1, figures={"rows, read from files": 7.0}))
+    outcomes.append(Outcome(cell="spark", system="ours", round=1, figures={"rows/s, read from files": 7.0}))
     rows = rows_of(choose(["memory", "spark"], ["apache", "kafka"]), ["apache", "kafka"], outcomes)
     assert [(row.cell, row.peer, row.bar) for row in rows] == [
         ("memory", "apache", 4.0),
@@ -125,7 +125,7 @@ def test_verdicts_and_losses(given_row: Row, verdict: str, is_loss: bool) -> Non
 def test_a_line_shows_the_spread() -> None:
     assert cells_of(row(0.7, 0.8, 0.9, bar=1.0)) == [
         "latency-5000",
-        "p99.9 µs",
+        "p99.9, µs",
         "1,234 (1,000 to 2,000)",
         "0.123 (0.1 to 0.2)",
         "0.80",

@@ -27,8 +27,8 @@ def test_every_benchmark_has_the_shared_options(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("producer", "-t -w -s -k -l -q -y -n"),
-        ("batch", "-t -w -s -b -k -l -n"),
+        ("producer", "-t -w -s -k -l -p -q -y -n"),
+        ("batch", "-t -w -s -b -k -l -p -n"),
         ("consumer", "-t -w -n"),
         ("transaction", "-t -w -s -n"),
         ("delay", "-t -e -s -n"),

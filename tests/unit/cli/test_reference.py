@@ -52,7 +52,7 @@ def check_line(line: str) -> None:
 
 def check_command(words: list[str]) -> None:
     name, command = "skylark", root()
-    options: set[str] = set()
+    options = {"--help", "-h"}
     for word in words[1:]:
         options |= {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
         found: Any = getattr(command, "commands", {}).get(word)

@@ -149,3 +149,14 @@ def test_a_client_that_was_forgotten_is_stopped_at_exit() -> None:
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "stopped", "")
+
+
+async def test_a_blocking_client_may_be_stopped_where_a_loop_runs() -> None:
+    """It blocks that loop meanwhile, which is its user's affair."""
+    face = Face(Inner())
+    face.start()
+    thread = face._thread
+    assert thread is not None
+    assert face.double(4) == 8
+    face.stop()
+    assert thread.loop.is_closed()

@@ -58,7 +58,7 @@ def both(store: MessageStore, topic: str = "T") -> list[bytes]:
 
 def contents(path: Path) -> dict[str, str]:
     """Digests of all files but those that are a directory's own."""
-    own = ("lock", "backup.json", "skylark-queues")
+    own = ("lock", "backup.", "skylark-queues")
     return {
         name: digest
         for name, (_, _, digest) in fingerprint(path).items()
@@ -329,6 +329,23 @@ def test_target_that_cannot_be_is_refused_in_a_sentence(tmp_path: Path, target: 
         back_up(tmp_path / "store", tmp_path / target)
 
     assert fingerprint(tmp_path) == before
+
+
+def test_one_backup_at_a_time(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    fill(store, 20)
+    second: list[str] = []
+
+    def again(done: int, total: int) -> None:
+        if not second:
+            with pytest.raises(BackupRefused) as refused:
+                back_up(tmp_path / "store", tmp_path / "copy")
+            second.append(refused.value.reason)
+
+    back_up(tmp_path / "store", tmp_path / "copy", progress=again)
+    assert second == ["another backup to it is under way"]
+    back_up(tmp_path / "store", tmp_path / "copy")
+    store.close()
 
 
 def test_what_is_no_store_is_not_backed_up(tmp_path: Path) -> None:

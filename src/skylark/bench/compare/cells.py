@@ -58,7 +58,7 @@ START = Metric("start to first acknowledged send", "s")
 IDLE, LOADED = Metric("anonymous memory idle", "MiB"), Metric("anonymous memory under load", "MiB")
 RECOVERY = Metric("kill -9 to first acknowledged send", "s")
 SPARK_METRICS = {
-    name: Metric(f"rows, {name}", "/s", more_is_better=True)
+    name: Metric(f"rows/s, {name}", "", more_is_better=True)
     for name in ("read from the broker", "read from files", "write to the broker")
 }
 """By the names of the cells of `skylark bench spark`."""

@@ -51,7 +51,14 @@ class Effort:
 
     @classmethod
     def quick(cls) -> Self:
-        return cls(rounds=1, seconds=1.0, warm_up_s=4.0, backlog=20_000, recover_bytes=256 << 20)
+        return cls(
+            rounds=1,
+            seconds=1.0,
+            warm_up_s=4.0,
+            backlog=20_000,
+            recover_bytes=256 << 20,
+            spark_rows=50_000,
+        )
 
 
 @dataclass

@@ -37,7 +37,9 @@ def amount(spread: Spread | None) -> str:
 def figure(row: Row) -> str:
     """The metric and its unit."""
     unit = METRICS[row.metric].unit
-    return f"{row.metric} {unit}".strip() if not unit.startswith("/") else f"{row.metric}{unit}"
+    if not unit or unit.startswith("/"):
+        return row.metric + unit
+    return f"{row.metric}, {unit}"
 
 
 def verdict(row: Row) -> str:

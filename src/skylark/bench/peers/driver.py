@@ -17,7 +17,7 @@ DRIVERS = Path(__file__).parent / "drivers"
 HEAP_MB = 768
 START_TIMEOUT_S = 60
 # Both compilers: the client is to show what it can.
-OPTIONS = ("-XX:TieredStopAtLevel=4",)
+OPTIONS = ("-XX:TieredStopAtLevel=4", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 
 
 class Refused(ProcessFailed):

@@ -19,6 +19,7 @@ ANSWER_TIMEOUT_S = 5
 # What Kafka's own start script gives its JVM.
 OPTIONS = (
     "-server",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-XX:-UseSerialGC",
     "-XX:+UseG1GC",
     "-XX:TieredStopAtLevel=4",

@@ -60,6 +60,7 @@ def _find(
     """What the index says of a key, and the records that do carry it: it knows only hashes."""
     if store.index is None:
         return IndexQueryResult([], 0, 0), []
+    store.build_index()
     found = store.index.query(
         request.topic, request.key, maximum, request.begin_timestamp, request.end_timestamp
     )

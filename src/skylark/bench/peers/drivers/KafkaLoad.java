@@ -46,6 +46,11 @@ public class KafkaLoad extends LoadDriver {
         try (Admin admin = Admin.create(properties())) {
             admin.createTopics(List.of(new NewTopic(topic, queues, (short) 1))).all().get();
         }
+        // Of several batches in flight to a partition that is not ready, a later one may be taken first; the producer
+        // then repeats the others in vain. One message alone waits until the partition is ready.
+        for (int partition = 0; partition < queues; partition++) {
+            producer.send(new ProducerRecord<>(topic, partition, null, new byte[Long.BYTES])).get();
+        }
     }
 
     @Override

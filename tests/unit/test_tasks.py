@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from skylark.client.tasks import Tasks
+from skylark.tasks import Tasks
+from tests.support.broker import until
 
 
 async def test_a_step_that_fails_is_logged_and_comes_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,3 +81,63 @@ async def test_steps_keep_their_rate() -> None:
     await tasks.close()
     assert times[0] - started >= 0.019
     assert times[-1] - started >= 0.099
+
+
+async def test_a_failure_is_logged_and_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = Tasks()
+    done: list[str] = []
+
+    async def fail() -> None:
+        raise ValueError("bad luck")
+
+    async def work() -> None:
+        await asyncio.sleep(0.01)
+        done.append("work")
+
+    tasks.spawn(fail())
+    tasks.spawn(work())
+    await until(lambda: done == ["work"])
+    assert "a task failed task=test_a_failure_is_logged_and_ends_nothing_else.<locals>.fail" in caplog.text
+    assert "bad luck" in caplog.text
+    await tasks.close()
+
+
+async def test_a_step_is_repeated_whatever_it_raises(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = Tasks()
+    counts = {"plain": 0, "waiting": 0}
+
+    def plain() -> None:
+        counts["plain"] += 1
+        raise RuntimeError("every time")
+
+    async def waiting() -> None:
+        await asyncio.sleep(0)
+        counts["waiting"] += 1
+
+    tasks.every(1, plain, "plain")
+    tasks.every(1, waiting, "waiting")
+    assert counts == {"plain": 0, "waiting": 0}  # the first time after one interval
+    await until(lambda: min(counts.values()) >= 3)
+    await tasks.close()
+    assert "a regular task failed, it goes on" in caplog.text
+    seen = dict(counts)
+    await asyncio.sleep(0.01)
+    assert counts == seen
+
+
+async def test_close_cancels_and_waits() -> None:
+    tasks = Tasks()
+    ended: list[str] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("slow")
+
+    tasks.spawn(slow())
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert ended == ["slow"]
+    await tasks.close()

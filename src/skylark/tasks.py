@@ -16,9 +16,9 @@ class Tasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run a coroutine beside; `name` is for the log."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
+        """Run a coroutine beside; `name` is for the log, that of its function if not given."""
+        task = asyncio.get_running_loop().create_task(work, name=name or getattr(work, "__qualname__", None))
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
