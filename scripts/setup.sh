@@ -109,7 +109,8 @@ if [ -n "$missing" ]; then
   case $missing in
     *python*) exit 1 ;;
   esac
-  [ -z "${CI:-}" ] || exit 1
+  # The browser shows one page in one test, which says so when it is skipped; all else must be there.
+  [ -z "${CI:-}" ] || [ "$missing" = browser ] || exit 1
 fi
 
 if ! usable_python .venv/bin/python; then

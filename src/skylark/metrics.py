@@ -121,8 +121,7 @@ written by `python -m skylark.metrics`.
 - Topics, and pairs of a topic and a group, have series of their own if they are among the 1,000 busiest; for
   lag, among the 1,000 pairs with the most messages to go. Ages are read from the log, in one scrape for at
   most 1,000 queues, the pairs with the greatest lag first; the others have no series for their age.
-- Not measured: RocketMQ's histograms, its counters of committed and rolled back transactions, and what
-  belongs to pop, to proxies and to thread pools.
+- Not measured: RocketMQ's histograms, and what belongs to pop, to proxies and to thread pools.
 
 `GET /health` answers 200, or 503 with the reason why no message can be stored. `GET /ready` answers 200 if
 the broker does its work now, else 503 with the reason: a master must be able to store, and its permission

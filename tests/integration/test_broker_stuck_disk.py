@@ -479,12 +479,13 @@ async def test_a_file_system_that_is_full(small_file_system: Path, watched: bool
     ):
         sent = []
         with pytest.raises(BrokerError) as caught:
-            for number in range(200):
+            # Many more than fit: where the oldest files go meanwhile, a slow sender meets the limit late.
+            for number in range(2_000):
                 body = b"%d " % number + b"x" * 100_000
                 await client.send("T", body)
                 sent.append(body)
         assert caught.value.code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
-        assert 10 < len(sent) < 150
+        assert len(sent) > 10
         await check_all_there(client, sent, may_lack_oldest=watched)
         await client.heartbeat(consumer())
         ballast.unlink()

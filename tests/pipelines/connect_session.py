@@ -34,6 +34,7 @@ def main(namesrv: str, topic: str, directory: str) -> None:
     writer = stream.writeStream.format("parquet").option("path", output)
     running.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
     streamed = spark.read.parquet(output).count()
+    spark.streams.removeListener(listener)
     listener.close()
     sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "columns": stream.columns}) + "\n")
     spark.stop()

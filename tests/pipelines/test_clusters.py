@@ -14,7 +14,7 @@ from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import SparkCluster
 
 HERE = Path(__file__).parent
-SCRIPT_TIMEOUT_S = 600
+SCRIPT_TIMEOUT_S = 300
 
 
 def run(script: str, *arguments: str) -> dict[str, object]:
@@ -33,7 +33,7 @@ def run(script: str, *arguments: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(420)
 def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     shared_cluster.create_topic("connect", 2)
     shared_cluster.send("connect", [b"x"] * 50, 1, properties={"TAGS": "A"})
@@ -45,7 +45,7 @@ def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     assert shared_cluster.wire.group_offset("connect-reader", queue) == 40
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(420)
 def test_standalone_cluster(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     shared_cluster.create_topic("standalone", 2)
     shared_cluster.send("standalone", [b"x" * 100] * 200, 0)

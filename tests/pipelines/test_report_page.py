@@ -67,7 +67,7 @@ def browse(page: Path, profile: Path, *arguments: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.interop(BROWSER)
+@pytest.mark.skipif(shutil.which(BROWSER) is None, reason="needs chromium: run `make setup`")
 @pytest.mark.timeout(2 * BROWSER_TIMEOUT_S + 30)
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     path, picture = tmp_path / "report.html", tmp_path / "report.png"

@@ -123,6 +123,11 @@ def windows(data: Bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.ndarray((len(data) - kind.itemsize + 1,), kind, data.data, strides=(1,))
 
 
+def _gathered(data: Bytes, kind: np.dtype[Any], places: Ints) -> npt.NDArray[Any]:
+    """Values of a type from some places. Copied as plain bytes, which is many times faster."""
+    return windows(data, np.dtype(f"V{kind.itemsize}"))[places].view(kind)
+
+
 @dataclass(slots=True)
 class Records:
     """Records in a buffer, in ascending order, none overlapping another."""
@@ -197,7 +202,7 @@ def locate(buffer: bytes | memoryview | pa.Buffer, starts: Ints, sizes: Ints | N
         starts = np.where(bad, 0, starts)
     if len(data) < RECORD_BYTES_MIN:
         data = np.zeros(RECORD_BYTES_MIN, np.uint8)  # every row is bad: something to look at
-    heads = windows(data, HEAD_TYPES[0])[starts]
+    heads = _gathered(data, HEAD_TYPES[0], starts)
     size = heads["size"].astype(np.int64)
     magic = heads["magic"]
     bad |= (magic != MAGIC_V1) & (magic != MAGIC_V2)
@@ -245,7 +250,7 @@ def _read_odd_heads(
         rows = rows[fits]
         if not len(rows):
             continue
-        own = windows(data, kind)[starts[rows]]
+        own = _gathered(data, kind, starts[rows])
         for name in ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_bytes"):
             heads[name][rows] = own[name]
         head_bytes[rows] = kind.itemsize

@@ -180,7 +180,8 @@ class StoreOrigin:
         yield from np.split(units, np.flatnonzero(np.diff(pieces)) + 1)
 
     def _records(self, wanted: QueueRange, units: Units, losses: Losses) -> Iterator[Records]:
-        units = units[units["size"] != BLANK_UNIT_SIZE]
+        if (blank := units["size"] == BLANK_UNIT_SIZE).any():
+            units = units[~blank]
         if self._tags_codes is not None and wanted.queue.topic != SCHEDULE_TOPIC:
             codes = units["tags_code"]
             units = units[np.isin(codes, self._tags_codes) | (codes < TAGS_CODE_MIN)]

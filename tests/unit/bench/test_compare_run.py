@@ -176,3 +176,24 @@ def test_quick_names_what_it_leaves_out(systems: type[StandIn], monkeypatch: pyt
     monkeypatch.setattr(run, "choose", lambda *_, **__: [])
     found = run.compare([APACHE], [], Effort.quick(), quick=True)
     assert {each.cell for each in found.not_run} == {"topics-10000", "spark"}
+
+
+def test_a_system_that_cannot_be_prepared_for_a_cell_is_ended_at_once(
+    systems: type[StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def make_topics(_: Measures, system: System, cell: Cell) -> None:
+        if system.name == APACHE:
+            raise ProcessFailed("topic 512 was refused")
+
+    def measure(_: Measures, system: System, cell: Cell, seconds: float) -> Round:
+        assert system.name == OURS
+        assert [each.server._process is None for each in StandIn.made] == [False, True]
+        return Round({PER_S.name: 5.0})
+
+    monkeypatch.setattr(Measures, "make_topics", make_topics)
+    monkeypatch.setattr(Measures, "measure", measure)
+    found = run.compare([APACHE], ["topics-1000"], EFFORT)
+    assert [(each.system, each.reason) for each in found.not_run] == [
+        (APACHE, "the topics: topic 512 was refused")
+    ]
+    assert_nothing_stays(tmp_path)

@@ -242,7 +242,7 @@ class _Run:
                             self._measures.make_topics(system, cell)
                     except (RocketMQError, OSError) as error:
                         self._add(cell, name, 1, Round(wrong=[f"the topics: {_reason(error)}"]))
-                        stack.callback(systems.pop(name).close)
+                        systems.pop(name).close()
                         continue
                     self._warm_up(system, [cell])
             self._in_turn([cell], systems)
@@ -285,7 +285,7 @@ class _Run:
                         self._measures.fill_log(system)
                     except (RocketMQError, OSError) as error:
                         self._add(cell, name, 1, Round(wrong=[_reason(error)]))
-                        stack.callback(systems.pop(name).close)
+                        systems.pop(name).close()
             for number in range(1, self._effort.rounds + 1):
                 for name, system in systems.items():
                     with _alone(system, systems.values()):

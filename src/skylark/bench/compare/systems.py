@@ -93,14 +93,15 @@ class System:
         self.close()
 
     def close(self) -> None:
-        """End everything and remove what it wrote, even if one step is interrupted."""
+        """End everything and remove what it wrote, even if one step is interrupted. May be repeated."""
+        driver, self._driver = self._driver, None
         with ExitStack() as steps:
             steps.callback(shutil.rmtree, self.directory, ignore_errors=True)
             steps.push(self._stack)
             steps.callback(self.server.release_ports)
             steps.callback(self.server.kill)
-            if self._driver is not None:
-                steps.callback(self._driver.kill)
+            if driver is not None:
+                steps.callback(driver.kill)
 
     def prepare(self) -> None:
         """What has to be there before the server starts."""
