@@ -30,6 +30,7 @@ for package; do
     maven) cp "$HIDDEN/mvn" "$BIN/" ;;
     nodejs) cp "$HIDDEN/node" "$BIN/" ;;
     npm) cp "$HIDDEN/npm" "$BIN/" ;;
+    chromium) cp "$HIDDEN/chromium" "$BIN/" ;;
   esac
 done
 """
@@ -40,11 +41,12 @@ STAND_INS = {
     "mvn": "exit 0",
     "node": "exit 0",
     "npm": "exit 0",
+    "chromium": "exit 0",
     "apt-get": APT_GET,
     "apt-cache": '[ "$2" = openjdk-21-jdk-headless ]',
     "sudo": 'echo "sudo $*" >>"$LOG"; shift; exec "$@"',
 }
-TOOLS = {"python3", "java", "javac", "mvn", "node", "npm"}
+TOOLS = {"python3", "java", "javac", "mvn", "node", "npm", "chromium"}
 
 
 @dataclass
@@ -169,6 +171,14 @@ def test_under_ci_a_missing_tool_is_a_failure(machine: Machine) -> None:
     assert pip_calls(machine) == []
 
 
+def test_under_ci_a_missing_browser_is_told(machine: Machine) -> None:
+    remove(machine, "chromium")
+    done = machine.setup(CI="true")
+    assert done.returncode == 0
+    assert done.stderr.startswith("Please install Chromium (")
+    assert len(pip_calls(machine)) == 2
+
+
 def test_an_old_java_does_not_count(machine: Machine) -> None:
     machine.put("java", """echo 'java version "1.8.0_202"' >&2""")
     assert machine.setup().stderr.startswith("Please install a JDK 17 or newer (")
@@ -203,7 +213,8 @@ def test_root_on_debian_gets_everything_installed(machine: Machine) -> None:
     asked = [line.split() for line in machine.log if line.startswith("apt-get")]
     assert asked[0] == ["apt-get", "update", "-qq"]
     packages = {word for line in asked[1:] for word in line[2:] if not word.startswith("-")}
-    assert packages == {"python3", "python3-venv", "openjdk-21-jdk-headless", "maven", "nodejs", "npm"}
+    python, java = {"python3", "python3-venv"}, {"openjdk-21-jdk-headless", "maven"}
+    assert packages == python | java | {"nodejs", "npm", "chromium"}
     assert len(pip_calls(machine)) == 2
 
 
