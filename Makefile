@@ -22,10 +22,10 @@ setup: ## tools, .venv, pinned packages; fast when nothing changed
 	@bash scripts/setup.sh
 
 demo: setup ## see it work
-	@$(PYTHON) -m skylark.cli.main demo
+	@$(PYTHON) -m skylark.cli.start demo
 
 serve: setup ## a name server and a broker in one process
-	@$(PYTHON) -m skylark.cli.main serve
+	@$(PYTHON) -m skylark.cli.start serve
 
 quick: setup ## the inner loop: unit and property tests, the rules of the house (under 4 minutes)
 	$(PYTEST) -q -n 2 -m "not slow" tests/unit tests/property tests/test_house.py

@@ -225,7 +225,7 @@ def test_a_broker_that_is_not_known(servers: EmbeddedServers) -> None:
 
 
 def test_an_end_from_outside_takes_the_servers_along(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "skylark.cli.main", "bench", "producer", "--seconds", "300"]
+    command = [sys.executable, "-m", "skylark.cli.start", "bench", "producer", "--seconds", "300"]
     with subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL
     ) as process:

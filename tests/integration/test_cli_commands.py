@@ -460,7 +460,7 @@ def test_nothing_is_completed_without_servers() -> None:
 
 
 def test_whoever_reads_the_output_may_leave(run: Commands) -> None:
-    command = f"{sys.executable} -m skylark.cli.main tail {TOPIC} --from begin --json | head -1"
+    command = f"{sys.executable} -m skylark.cli.start tail {TOPIC} --from begin --json | head -1"
     done = subprocess.run(
         ["sh", "-c", command],
         env={**os.environ, "NAMESRV_ADDR": run.namesrv},
@@ -478,7 +478,7 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         [
             sys.executable,
             "-m",
-            "skylark.cli.main",
+            "skylark.cli.start",
             "topic",
             "status",
             TOPIC,

@@ -44,7 +44,7 @@ class Tail:
 
 @contextmanager
 def tail(topic: str, namesrv: str) -> Iterator[Tail]:
-    command = [sys.executable, "-m", "skylark.cli.main", "tail", topic, "--json", "--namesrv", namesrv]
+    command = [sys.executable, "-m", "skylark.cli.start", "tail", topic, "--json", "--namesrv", namesrv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Tail(process)

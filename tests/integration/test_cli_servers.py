@@ -26,7 +26,7 @@ from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.remoting.blocking import BlockingConnection
 
-SKYLARK = [sys.executable, "-m", "skylark.cli.main"]
+SKYLARK = [sys.executable, "-m", "skylark.cli.start"]
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 

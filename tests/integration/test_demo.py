@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def skylark(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "skylark.cli.main", *arguments]
+    command = [sys.executable, "-m", "skylark.cli.start", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 

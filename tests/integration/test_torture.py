@@ -16,7 +16,7 @@ import pytest
 RUNS = {"async": 233, "sync": 233, "sync-master": 204, "transactions": 348, "orderly": 165, "delay": 165}
 MINUTES = 0.5
 TIMEOUT_S = 280
-COMMAND = [sys.executable, "-m", "skylark.cli.main", "torture"]
+COMMAND = [sys.executable, "-m", "skylark.cli.start", "torture"]
 
 
 def torture(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -31,7 +31,7 @@ def fetched(name: str) -> None:
 
 def command(directory: Path, *words: str) -> list[str]:
     out = ["--out", str(directory / "found.json"), "--report", str(directory / "found.html")]
-    return [sys.executable, "-m", "skylark.cli.main", "bench", "compare", "--quick", *out, *words]
+    return [sys.executable, "-m", "skylark.cli.start", "bench", "compare", "--quick", *out, *words]
 
 
 def environment(directory: Path) -> dict[str, str]:

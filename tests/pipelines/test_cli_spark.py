@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from skylark.cli.main import app
 from tests.support.pipeline_cluster import PipelineCluster
 
-COMMAND = [sys.executable, "-m", "skylark.cli.main", "spark"]
+COMMAND = [sys.executable, "-m", "skylark.cli.start", "spark"]
 RUN_TIMEOUT_S = 400
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 def test_the_demonstration_archives_and_adds_up(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    command = [sys.executable, "-m", "skylark.cli.main", "demo", "--fast", "--keep", str(kept)]
+    command = [sys.executable, "-m", "skylark.cli.start", "demo", "--fast", "--keep", str(kept)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "orders archived\t990\t990\tok" in done.stdout

@@ -94,7 +94,7 @@ def test_workers_without_the_package(
         found = run(environment, script, spark.master, shared_cluster.namesrv, "packed", str(tmp_path))
         archived = run(
             environment,
-            *("-m", "skylark.cli.main", "spark", "archive", "-n", shared_cluster.namesrv, "-t", "packed"),
+            *("-m", "skylark.cli.start", "spark", "archive", "-n", shared_cluster.namesrv, "-t", "packed"),
             *("--to", f"delta:{table}", "--once", "--state", str(tmp_path / "state")),
             *("--master", spark.master, "--pack"),
             *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),

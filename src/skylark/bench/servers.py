@@ -80,7 +80,7 @@ def _running(
         command += ["--set", f"{key}={value}"]
     with pinned(cpu):
         process = GroupProcess(
-            [sys.executable, "-m", "skylark.cli.main", *command], log=directory / "server.log"
+            [sys.executable, "-m", "skylark.cli.start", *command], log=directory / "server.log"
         )
     with process:
         yield process

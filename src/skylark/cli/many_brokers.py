@@ -102,7 +102,7 @@ def broker_commands(
         port = settings.port + number * PORT_DISTANCE if settings.port else 0
         metrics_port = settings.metrics_port + number if settings.metrics_port else 0
         commands[name] = [
-            sys.executable, "-m", "skylark.cli.main", "broker", "--stop-with-stdin", *more,
+            sys.executable, "-m", "skylark.cli.start", "broker", "--stop-with-stdin", *more,
             "--name", name, "--namesrv", namesrv,
             "--port", str(port), "--data", str(settings.store.path / name),
             "--set", f"metrics_port={metrics_port}",

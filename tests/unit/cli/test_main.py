@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skylark import __version__
-from skylark.cli import main, store
+from skylark.cli import main, start, store
 from skylark.cli.main import app
 from skylark.errors import ConnectFailed
 
@@ -95,9 +95,23 @@ def test_ctrl_c_before_the_command_ends_with_130(monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(main, "app", interrupt)
+    monkeypatch.setattr(sys, "argv", ["skylark"])
     with pytest.raises(SystemExit) as ended:
-        main.run()
+        start.run()
     assert ended.value.code == 130
+
+
+def test_serve_waits_for_no_other_command() -> None:
+    code = (
+        "import sys; from skylark.cli import start; sys.argv = ['skylark', 'serve', '--help']\n"
+        "try: start.run()\n"
+        "except SystemExit as ended: print(ended.code, 'skylark.cli.main' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "--brokers" in done.stdout
+    assert done.stderr.strip() == "0 False"
 
 
 def test_an_error_of_the_system_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

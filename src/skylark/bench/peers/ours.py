@@ -33,7 +33,7 @@ class SkylarkCommand(Server):
 
     def command(self, start: int) -> list[str]:
         sets = [flag for key, value in self._settings.items() for flag in ("--set", f"{key}={value}")]
-        return [sys.executable, "-m", "skylark.cli.main", *self.arguments(), *sets]
+        return [sys.executable, "-m", "skylark.cli.start", *self.arguments(), *sets]
 
     def wait_until_serving(self) -> None:
         self._running().wait_until(self._registered, "registration", self.start_timeout_s)
