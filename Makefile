@@ -2,8 +2,8 @@
 
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Tests that start servers or other people's programs, or measure time: one at a time.
-ALONE := $(wildcard tests/integration tests/interop tests/pipelines)
+# Tests that start servers or other people's programs: those of a file share what it started.
+SHARING := $(wildcard tests/integration tests/interop tests/pipelines)
 # Real clocks, sockets and other processes: a busy machine can upset one test of thousands. It is run again,
 # and the summary lists it as RERUN: a fault to be mended, but not a lost hour for everybody else's work.
 AGAIN := --reruns 2 --reruns-delay 2
@@ -31,8 +31,8 @@ quick: setup ## the inner loop: unit and property tests, the rules of the house 
 	$(PYTEST) -q -n 2 -m "not slow" tests/unit tests/property tests/test_house.py
 
 test: setup ## everything that is not marked slow
-	$(if $(ALONE),$(PYTEST) -q $(AGAIN) -m "not slow" $(ALONE) || [ $$? -eq 5 ])
-	$(PYTEST) -q -n 2 $(AGAIN) -m "not slow" $(addprefix --ignore=,$(ALONE)) tests
+	$(if $(SHARING),$(PYTEST) -q -n 2 --dist loadfile $(AGAIN) -m "not slow" $(SHARING) || [ $$? -eq 5 ])
+	$(PYTEST) -q -n 2 $(AGAIN) -m "not slow" $(addprefix --ignore=,$(SHARING)) tests
 
 test-slow: setup ## what takes minutes or real time
 	$(PYTEST) -m slow tests || [ $$? -eq 5 ]
