@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,9 +53,9 @@ class _JavaServer(Server):
         self.title = self.main_class.rpartition(".")[2]
         self._classpath = classpath
 
+    @abstractmethod
     def configuration(self) -> dict[str, str | int]:
         """The properties of the server's configuration file."""
-        raise NotImplementedError
 
     def command(self, start: int) -> list[str]:
         file = self.home / "conf" / f"{self.title}-{start}.conf"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,9 +28,9 @@ class SkylarkCommand(Server):
         """The broker's address."""
         return self.address
 
+    @abstractmethod
     def arguments(self) -> Sequence[str]:
         """The command and its flags, without settings."""
-        raise NotImplementedError
 
     def command(self, start: int) -> list[str]:
         sets = [flag for key, value in self._settings.items() for flag in ("--set", f"{key}={value}")]

@@ -6,6 +6,7 @@ Entering starts it and waits until it serves; leaving kills it, because who care
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from signal import Signals
@@ -19,7 +20,7 @@ STOP_TIMEOUT_S = 60
 HOST = "127.0.0.1"
 
 
-class Server:
+class Server(ABC):
     """What all servers share. The ports are chosen with the object; the first reservation is the address."""
 
     title: str
@@ -44,17 +45,17 @@ class Server:
     def pid(self) -> int:
         return self._running().pid
 
+    @abstractmethod
     def command(self, start: int) -> list[str]:
         """The command line of a start, the first being 1. May write files below `home`."""
-        raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
         """Variables beside those of this process."""
         return {}
 
+    @abstractmethod
     def wait_until_serving(self) -> None:
         """Return when clients may come. Raises ProcessFailed."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self.start()
