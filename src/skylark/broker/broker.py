@@ -36,8 +36,6 @@ EXPIRE_WAITERS_S = 0.1
 WAITERS_CHECK_S = 0.005
 WARM_UP_AFTER_S = 3.0
 """When what is needed rarely, but then on the loop, is loaded: not while everybody connects."""
-INDEX_DELAY_S = 0.005
-"""How long keys wait for others, to be indexed together: that costs less. Who asks for one does not wait."""
 
 
 class Broker(BrokerState):
@@ -196,10 +194,7 @@ class Broker(BrokerState):
         """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
         if not self._indexing and self.store.index is not None:
             self._indexing = True
-            if self.store.index.pending_count < INDEX_SLICE:
-                self._loop.call_later(INDEX_DELAY_S, self._build_index)
-            else:
-                self._loop.call_soon(self._build_index)
+            self._loop.call_soon(self._build_index)
         self.long_polling.arrived(batch)
 
     def _build_index(self) -> None:
