@@ -44,7 +44,6 @@ SIZE_AND_MAGIC = struct.Struct(">iI")
 # Readers take the length byte of version 1 as signed.
 TOPIC_V1_BYTES_MAX = 127
 SYS_FLAG_POSITION = 36
-BORN_HOST_POSITION = 48
 
 
 def _middle(born_bytes: int, store_bytes: int) -> str:
