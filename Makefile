@@ -22,7 +22,8 @@ setup: ## tools, .venv, pinned packages; fast when nothing changed
 	@bash scripts/setup.sh
 
 demo: setup ## see it work
-	@$(PYTHON) -m skylark.cli.start demo
+	@rm -rf build/demo
+	@$(PYTHON) -m skylark.cli.start demo --keep build/demo
 
 serve: setup ## a name server and a broker in one process
 	@$(PYTHON) -m skylark.cli.start serve

@@ -3,34 +3,44 @@
 python -m benchmarks.client                          all cells
 python -m benchmarks.client --cells asyncio-256 auto-batching
 python -m benchmarks.client --no-java                without the JVM
+python -m benchmarks.client --others                 aiokafka and nats-py too, on servers of their own
 python -m benchmarks.client --soak 600               memory of producers and a consumer over time
 
 Cells take turns, several rounds; the best round of each counts, because the others were disturbed more.
 `ratios` are those that are expected of the clients (`expected`); figures of two runs are not compared.
+Other systems' clients and servers are fetched on first use; those that cannot be had are left out, with the
+reason. Their cells come last, system by system, so that nobody else's server runs beside ours.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import statistics
-import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from benchmarks._common import report
-from skylark import ConsumeFrom, Message, Producer, ProducerSettings, PushConsumerSettings, aio
+from benchmarks._other_clients import SERVERS, java_client, other_client
+from skylark import (
+    ConsumeFrom,
+    Message,
+    Producer,
+    ProducerSettings,
+    PushConsumer,
+    PushConsumerSettings,
+    aio,
+)
 from skylark.bench.load import Load
 from skylark.bench.machine import scratch
-from skylark.bench.peers.apache import POM
-from skylark.bench.peers.java import jvm_command
+from skylark.bench.peers.java import MissingToolchain
 from skylark.bench.peers.process import ProcessFailed
 from skylark.bench.processes import anonymous_bytes
 from skylark.bench.thin import ThinClient
@@ -38,10 +48,8 @@ from skylark.client.received import decode_pull
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.remoting.blocking import BlockingConnection
-from tests.support.java import compiled
 from tests.support.skylark_servers import SkylarkServers
 
-HERE = Path(__file__).parent
 BODY = bytes(range(128))
 TOPIC = "benchmark"
 BACKLOG_TOPIC = "backlog"
@@ -50,8 +58,14 @@ IN_FLIGHT = 256
 GATHERED = 4096  # in flight with automatic batching: what fills its batches
 BATCH = 32
 PULLED = 1024  # in one pull and one call of a listener, as who works off a backlog would set it
-JAVA_CELLS = ("one_in_flight", "many_in_flight", "batch")
-JAVA_WARM_UP_S = 5.0
+UNAVAILABLE = (
+    MissingToolchain,
+    ProcessFailed,
+    RuntimeError,
+    OSError,
+    pytest.skip.Exception,
+    pytest.fail.Exception,
+)
 SOAK_PER_S = 1000
 SOAK_SAMPLE_S = 5.0
 CONSUME_TIMEOUT_S = 120
@@ -114,6 +128,26 @@ async def tasks(producer: aio.Producer, seconds: float) -> float:
     return sum(counts) / (time.perf_counter() - started)
 
 
+class BacklogCounter:
+    """Counts the messages of the backlog, and the time from the first to the last."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._times = [0.0, 0.0]
+
+    def take(self, count: int) -> bool:
+        """Were these the last?"""
+        self._times[0] = self._times[0] or time.perf_counter()
+        self._count += count
+        if self._count < BACKLOG:
+            return False
+        self._times[1] = time.perf_counter()
+        return True
+
+    def rate(self) -> float:
+        return BACKLOG / (self._times[1] - self._times[0])
+
+
 class Bench:
     """The cells, over one pair of servers."""
 
@@ -161,6 +195,7 @@ class Bench:
             "thin-256": self.thin,
             "consume-backlog": lambda seconds: self.consume(PULLED),
             "consume-backlog-32": lambda seconds: self.consume(BATCH),
+            "consume-backlog-blocking": lambda seconds: self.consume_blocking(),
             "decode": self.decode,
         }
 
@@ -230,35 +265,52 @@ class Bench:
 
     def consume(self, pulled: int) -> float:
         """A new group reads the whole backlog, so many in a pull; from its first message to its last."""
-        self._groups += 1
-        group = f"consumers-{self._groups}"
+        group, settings = self._new_group(pulled)
 
         async def consume() -> float:
-            settings = PushConsumerSettings(
-                consume_from=ConsumeFrom.FIRST_OFFSET,
-                batch_max=pulled,
-                pull_batch_max=pulled,
-                first_pull_delay_ms=0,
-            )
             consumer = aio.PushConsumer(group, namesrv=self._namesrv, settings=settings)
-            times = [0.0, 0.0]
-            count = 0
+            counter = BacklogCounter()
             done = asyncio.Event()
 
             async def listen(messages: Any) -> None:
-                nonlocal count
-                times[0] = times[0] or time.perf_counter()
-                count += len(messages)
-                if count >= BACKLOG:
-                    times[1] = time.perf_counter()
+                if counter.take(len(messages)):
                     done.set()
 
             consumer.subscribe(BACKLOG_TOPIC, "*", listen)
             async with consumer, asyncio.timeout(CONSUME_TIMEOUT_S):
                 await done.wait()
-            return BACKLOG / (times[1] - times[0])
+            return counter.rate()
 
         return asyncio.run(consume())
+
+    def consume_blocking(self) -> float:
+        """The same with a function in threads."""
+        group, settings = self._new_group(PULLED)
+        consumer = PushConsumer(group, namesrv=self._namesrv, settings=settings)
+        counter = BacklogCounter()
+        done = threading.Event()
+        lock = threading.Lock()
+
+        def listen(messages: Any) -> None:
+            with lock:
+                if counter.take(len(messages)):
+                    done.set()
+
+        consumer.subscribe(BACKLOG_TOPIC, "*", listen)
+        with consumer:
+            if not done.wait(CONSUME_TIMEOUT_S):
+                raise TimeoutError("the backlog was not consumed in time")
+        return counter.rate()
+
+    def _new_group(self, pulled: int) -> tuple[str, PushConsumerSettings]:
+        self._groups += 1
+        settings = PushConsumerSettings(
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            batch_max=pulled,
+            pull_batch_max=pulled,
+            first_pull_delay_ms=0,
+        )
+        return f"consumers-{self._groups}", settings
 
     def decode(self, seconds: float) -> float:
         """Bare decoding of what a pull brought, properties left as text."""
@@ -270,44 +322,6 @@ class Bench:
             )  # fmt: skip
             records = bytes(connection.call(pull).records)
         return counted(lambda: len(decode_pull(records, queue)), min(seconds, 1.0))
-
-
-class JavaClient:
-    """The Java client on the same broker, in a JVM that stays: it compiles itself only once."""
-
-    def __init__(self, namesrv: str, path: Path) -> None:
-        """Raises what a missing toolchain raises."""
-        classpath = compiled(POM, [HERE / "java" / "ClientRates.java"])
-        # Both compilers: this client is to show what it can.
-        options = ("-XX:TieredStopAtLevel=4",)
-        arguments = [namesrv, TOPIC, str(len(BODY))]
-        command = jvm_command(classpath, "ClientRates", *arguments, home=path, heap_mb=512, options=options)
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-
-    def __enter__(self) -> Self:
-        for name in JAVA_CELLS:
-            self.rate(name, JAVA_WARM_UP_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        with self._process:
-            pass
-
-    def rate(self, cell: str, seconds: float) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{cell} {seconds}\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("rate "):
-                return float(line.split()[1])
-        raise RuntimeError("the Java client has ended")
-
-    def cells(self) -> dict[str, Cell]:
-        return {f"java-{name}": functools.partial(self.rate, name) for name in JAVA_CELLS}
 
 
 async def paced(namesrv: str, seconds: float) -> list[dict[str, float]]:
@@ -378,13 +392,26 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="of a round of a cell")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--java", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--others", action="store_true", help="measure aiokafka and nats-py too")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="only this: memory over time")
     return parser.parse_args()
 
 
+def run(cells: dict[str, Cell], seconds: float, rounds: int) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {name: [] for name in cells}
+    for _ in range(rounds):
+        for name, cell in cells.items():
+            rates[name].append(cell(seconds))
+    return rates
+
+
 def main() -> None:
     arguments = parse_arguments()
-    results: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+
+    def chosen(cells: dict[str, Cell]) -> dict[str, Cell]:
+        return {name: cell for name, cell in cells.items() if name in (arguments.cells or cells)}
+
     with scratch() as path, SkylarkServers(path / "servers", SETTINGS) as servers, ExitStack() as stack:
         if arguments.soak:
             report("client", {"soak": soak(servers.name_server, arguments.soak)})
@@ -393,23 +420,23 @@ def main() -> None:
         cells = bench.cells()
         if arguments.java:
             try:
-                java = stack.enter_context(JavaClient(servers.name_server, path))
+                java = stack.enter_context(java_client(servers.name_server, TOPIC, len(BODY), path))
                 cells = {**java.cells(), **cells}
-            except (ProcessFailed, RuntimeError, pytest.skip.Exception, pytest.fail.Exception) as error:
-                results["java"] = str(error)
-        cells = {name: cell for name, cell in cells.items() if name in (arguments.cells or cells)}
-        if {"consume-backlog", "consume-backlog-32", "decode"} & cells.keys():
+            except UNAVAILABLE as error:
+                left_out["java"] = str(error)
+        cells = chosen(cells)
+        if any(name.startswith(("consume", "decode")) for name in cells):
             bench.fill()
-        rates: dict[str, list[float]] = {}
-        for _ in range(arguments.rounds):
-            for name, cell in cells.items():
-                rates.setdefault(name, []).append(cell(arguments.seconds))
-        results["conditions"] = {
-            "seconds": arguments.seconds,
-            "rounds": arguments.rounds,
-            "body_bytes": len(BODY),
-        }
-    report("client", results | {"rates": dict(figures(rates)), "ratios": ratios(rates)})
+        rates = run(cells, arguments.seconds, arguments.rounds)
+    for name in SERVERS if arguments.others else ():
+        try:
+            with scratch() as path, other_client(name, len(BODY), path) as other:
+                rates |= run(chosen(other.cells()), arguments.seconds, arguments.rounds)
+        except UNAVAILABLE as error:
+            left_out[name] = str(error)
+    conditions = {"seconds": arguments.seconds, "rounds": arguments.rounds, "body_bytes": len(BODY)}
+    results = {"conditions": conditions, "rates": dict(figures(rates)), "ratios": ratios(rates)}
+    report("client", results | ({"left_out": left_out} if left_out else {}))
 
 
 if __name__ == "__main__":

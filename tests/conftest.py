@@ -1,11 +1,15 @@
 """What all tests share: the golden files, how hypothesis runs, and the rule for missing toolchains."""
 
+import compileall
 import os
 import shutil
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+# Tests start hundreds of processes. Where writing bytecode is switched off, each would compile all modules.
+compileall.compile_dir(Path(__file__).parent.parent / "src", quiet=2)
 
 # No deadline: on a busy machine a slow example says nothing. A failure prints the blob that replays it.
 hypothesis.settings.register_profile("skylark", deadline=None, print_blob=True)

@@ -64,6 +64,8 @@ _MODULES = {
     "settings.consumer": "ConsumeFrom MessageModel PushConsumerSettings",
     "settings.pull_consumer": "PullConsumerSettings",
 }
+_PACKAGES = ("aio", "errors", "testing")
+"""There with `import skylark` alone: `skylark.errors.SendFailed`, `skylark.testing.broker()`."""
 _PUBLIC = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
@@ -107,8 +109,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "aio":
-        return importlib.import_module("skylark.aio")
+    if name in _PACKAGES:
+        return importlib.import_module(f"skylark.{name}")
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'skylark' has no attribute {name!r}")
@@ -118,4 +120,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted({*globals(), *_PUBLIC, *_PACKAGES})

@@ -12,6 +12,7 @@ from skylark.admin.admin import Admin
 from skylark.broker.broker import Broker
 from skylark.namesrv.server import NameServer
 from skylark.protocol.requests.send import SendReply
+from skylark.remoting.address import hold_ports, split_address
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
 
 TOPIC = "Orders"
@@ -31,6 +32,15 @@ class Rig:
     name_server: NameServer
     brokers: list[Broker]
     clients: list[BrokerClient]
+    ports: contextlib.ExitStack
+    """Those that are kept from other tests' servers."""
+
+    async def take_away(self, broker: int) -> None:
+        """End a broker's connections and take no more; the name server does not know of it yet."""
+        self.name_server._state.broker_peers.clear()
+        address = self.brokers[broker].address
+        await self.brokers[broker]._server.close()
+        self.ports.enter_context(hold_ports(*split_address(address)))
 
     async def send(self, number: int, broker: int = 0, queue_id: int = 0, **properties: str) -> SendReply:
         """Send a message that is known by its number."""
@@ -58,4 +68,4 @@ async def running_rig(directory: Path, **changes: Any) -> AsyncIterator[Rig]:
         await until(lambda: all(broker.registration.registered for broker in brokers))
         await admin.topics.create(TOPIC, queues=QUEUES)
         await admin.groups.create(GROUP)
-        yield Rig(admin, name_server, brokers, clients)
+        yield Rig(admin, name_server, brokers, clients, stack.enter_context(contextlib.ExitStack()))

@@ -93,8 +93,7 @@ async def test_a_broker_that_is_away_is_in_the_summary_as_a_failure(rig: Rig) ->
     assert summary.brokers[0].version == "V5_3_3"
     assert sum(broker.puts_today for broker in summary.brokers) == 1
     # The name server learns of it late; whoever asks the broker learns of it now.
-    rig.name_server._state.broker_peers.clear()
-    await rig.brokers[1]._server.close()
+    await rig.take_away(1)
     summary = await rig.admin.brokers.summary()
     assert [broker.node.name for broker in summary.brokers] == ["broker-a"]
     assert isinstance(summary.failures[rig.brokers[1].address], RemotingError)

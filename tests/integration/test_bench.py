@@ -20,7 +20,8 @@ from typer.testing import CliRunner, Result
 from skylark.bench.load import Kind, Load, LoadFailed
 from skylark.bench.measuring import Target
 from skylark.bench.results import Document, decode
-from skylark.bench.servers import BROKER
+from skylark.bench.servers import BROKER, own_servers
+from skylark.bench.soak_run import BROKER_SETTINGS, LogFiles
 from skylark.bench.thin import ThinClient, compiled_program
 from skylark.cli.main import app
 from skylark.testing import EmbeddedServers
@@ -110,9 +111,11 @@ def test_batch(servers: EmbeddedServers, tmp_path: Path) -> None:
 
 
 def test_pull(servers: EmbeddedServers, tmp_path: Path) -> None:
-    (cell,) = bench(servers, tmp_path, "pull", "-t", "pulled", "-q", 2000, "-s", 64).cells
-    assert servers.message_count("pulled-64") >= 2000
-    assert cell.operations >= 32
+    arguments = ["-t", "pulled", "-q", 2000, "-s", 64, "--readers", 1, "--readers", 2]
+    alone, both = bench(servers, tmp_path, "pull", *arguments).cells
+    assert servers.message_count("pulled-64") >= 4000
+    assert alone.operations >= 32
+    assert (both.settings["processes"], both.operations >= 32) == (2, True)
 
 
 def test_consumer(servers: EmbeddedServers, tmp_path: Path) -> None:
@@ -153,6 +156,16 @@ def test_topics(servers: EmbeddedServers, tmp_path: Path) -> None:
     assert max(counts) - min(counts) <= 1  # in turn
     assert min(counts) >= 32  # those that made the files
     assert sum(counts) >= document.cells[1].operations > 0
+
+
+def test_features(servers: EmbeddedServers, tmp_path: Path) -> None:
+    plain, *others = bench(servers, tmp_path, "features", "-t", "featured", "--rate", 200).cells
+    assert {cell.name for cell in others} == {"tag", "key", "ten properties", "delay level", "timer"}
+    assert "rate_of_first" not in plain.figures
+    assert all(cell.figures["rate_of_first"] for cell in others)
+    assert servers.message_count("featured-delay-level") >= next(
+        cell.operations for cell in others if cell.name == "delay level"
+    )
 
 
 def test_routes(servers: EmbeddedServers, tmp_path: Path) -> None:
@@ -270,6 +283,30 @@ def test_both_thin_clients_count_what_is_stored(
         assert {word.split()[0] for word in words[1:-1]} <= {"tick"}
         pulls = msgspec.structs.asdict(target.measure("pulls", _pulls(load)))
         assert (pulls["wrong"], pulls["operations"] > 0) == ([], True)
+
+
+@pytest.fixture(scope="module")
+def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+    """A topic whose first messages are gone."""
+    directory = tmp_path_factory.mktemp("expired")
+    settings = {**BROKER_SETTINGS, "mappedFileSizeCommitLog": 1 << 18}
+    with own_servers(directory, settings=settings) as served, Target(served.broker, ThinClient()) as target:
+        load = Load(address=served.broker, topic="expired", warm_up_s=0.1, seconds=2.0)
+        target.fill(load, 8000)
+        deadline = time.monotonic() + 120
+        while target.held(load) == target.stored(load):
+            LogFiles(directory).age(0.0)
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield load
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_pulls_begin_where_a_queue_now_begins(expired: Load, compiled: bool) -> None:
+    with Target(expired.address, ThinClient(compiled=compiled)) as target:
+        cell = target.measure("pulls", _pulls(expired))
+        assert cell.wrong == []
+        assert cell.operations > 0
 
 
 def _pulls(load: Load) -> Load:

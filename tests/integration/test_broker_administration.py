@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
+from skylark.broker.unsupported import NOT_SERVED_HERE, REASONS, UNSUPPORTED
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import RequestMode
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.command import RemotingCommand, encode
 from skylark.protocol.requests.admin import (
     GetBrokerConfig,
     GetBrokerRuntimeInfo,
@@ -29,9 +33,11 @@ from skylark.protocol.requests.topic import (
     GetTopicStatsInfo,
     UpdateAndCreateTopic,
 )
+from tests.integration.broker_rig import wire
 from tests.support.broker import BrokerClient, consumer, running_broker, running_cluster, until
 
 MANY_QUEUES = 5_000
+LISTEN = "0A"  # how Linux writes the state of a socket
 
 
 def topic(name: str = "T", queues: int = 4) -> UpdateAndCreateTopic:
@@ -120,13 +126,46 @@ async def test_changed_settings_are_kept_in_their_file(tmp_path: Path) -> None:
 
 
 async def test_request_modes_survive_a_restart(tmp_path: Path) -> None:
-    mode = RequestMode(topic="T", consumer_group="CG", mode="POP", pop_share_queue_num=1)
+    mode = RequestMode(topic="T", consumer_group="CG", mode="PULL", pop_share_queue_num=1)
     async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
         await client.ask(topic())
         await client.ask(SetMessageRequestMode(mode))
     async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
         table = await client.ask(GetAllMessageRequestMode())
         assert table.message_request_mode_map == {"T": {"CG": mode}}
+
+
+def listening() -> set[tuple[str, int]]:
+    """The addresses on which this process listens."""
+    own, found = set(), set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # what this loop reads by is closed after it
+            own.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == LISTEN and fields[9] in own:
+            host, port = fields[1].split(":")
+            found.add((socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)))
+    return found
+
+
+async def test_all_ports_obey_the_address_that_is_bound(tmp_path: Path) -> None:
+    before = listening()
+    async with running_broker(tmp_path, host="127.0.0.2") as broker:
+        metrics_port = int(broker.monitor.address.rpartition(":")[2])
+        ports = {broker.port, broker.port - 2, broker.replica_port, metrics_port}
+        assert listening() - before == {("127.0.0.2", port) for port in ports}
+        assert broker.replica_port == broker.port + 1
+
+
+async def test_what_is_not_served_is_refused_with_code_3_and_a_remark(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, wire(broker.address) as client:
+        for code in UNSUPPORTED:
+            answer = await client.ask(b"".join(encode(RemotingCommand(code=code))))
+            remark = f" request type {code} not supported"
+            if code in NOT_SERVED_HERE:  # by Apache's broker it is
+                remark += f": {REASONS[code]}"
+            assert (answer.code, answer.remark) == (3, remark)
 
 
 async def test_a_fresh_broker_tells_of_itself(tmp_path: Path) -> None:

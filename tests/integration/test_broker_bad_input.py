@@ -323,8 +323,13 @@ async def store_all_that_is_taken(tmp_path: Path) -> None:
                 assert message.topic == topic
 
 
+def headed(text: bytes) -> bytes:
+    return prefix(len(text), 0) + text
+
+
 CLOSING = {
     "length 0": b"\0\0\0\0",
+    "length 1": b"\0\0\0\1\0\0\0\0",
     "length 3": b"\0\0\0\3\0\0\0",
     "length -1": b"\xff\xff\xff\xff\0\0\0\2{}",
     "length 2^31-1": b"\x7f\xff\xff\xff",
@@ -334,10 +339,15 @@ CLOSING = {
     "unknown encoding": prefix(2, 0, 9) + b"{}",
     "257 fields": framed(310, {f"x{number}": "1" for number in range(257)}),
     "list as field": framed(310, {**SEND, "b": []}),
-    "fields a list": prefix(27, 0) + b'{"code":310,"extFields":[]}',
-    "not an object": prefix(2, 0) + b"[]",
-    "very deep": prefix(200_000, 0) + b'{"a":' * 40_000,
-    "lone surrogate": prefix(33, 0) + b'{"code":310,"remark":"\\ud800"}   ',
+    "fields a list": headed(b'{"code":310,"extFields":[]}'),
+    "not an object": headed(b"[]"),
+    "10^5 deep": headed(b'{"code":310,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "very deep and cut": headed(b'{"a":' * 40_000),
+    "NaN": headed(b'{"code":310,"opaque":NaN}'),
+    "huge integer": headed(b'{"code":310,"opaque":' + b"9" * 5000 + b"}"),
+    "invalid UTF-8": headed(b'{"code":310,"remark":"\xff"}'),
+    "lone surrogate": headed(b'{"code":310,"remark":"\\ud800"}'),
+    "wrong type": headed(b'{"code":"x"}'),
     "binary header that lies": prefix(21, 0, 1) + struct.pack(">hBhiiihi", 310, 0, 1, 1, 0, 0, 1000, -5)[:21],
     "HTTP": b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
     "TLS": bytes.fromhex("16030100f1010000ed0303") + bytes(240),
@@ -406,6 +416,29 @@ async def test_a_frame_in_a_thousand_pieces_and_one_that_never_ends(tmp_path: Pa
                 await asyncio.sleep(0)
             assert (await slow.answer()).opaque == 3
             assert await endless.is_closed(timeout_s=10)
+
+
+async def test_a_frame_cut_off_by_the_end_of_its_connection(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, healthy_client(broker.address):
+        for kept in (1, 3, 4, 7, 8, 20, len(send()) - 1):
+            async with wire(broker.address) as bad:
+                await bad.send(send()[:kept])
+                await until(lambda: broker._server.bytes_in_flight > 0)
+        await until(lambda: broker._server.bytes_in_flight == 0)
+        assert broker.store.max_offset("T", 0) == 0
+
+
+async def test_a_byte_now_and_then_keeps_no_connection_open(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, idle_timeout_s=1) as broker, healthy_client(broker.address):
+        async with wire(broker.address) as trickling:
+            closed = asyncio.create_task(trickling.is_closed(timeout_s=60))
+            for byte in send(b"x" * 1000):
+                if closed.done():
+                    break
+                trickling.writer.write(bytes([byte]))
+                await asyncio.sleep(0.1)
+            assert await closed
+        await until(lambda: len(broker._server.peers) == 1)
 
 
 TEXTS = ["", "x", "-1", "1000000000", str(1 << 63), "true", "../x", "\x00", "тема", "g" * 300, "{}"]

@@ -9,6 +9,7 @@ import pytest
 from skylark.errors import BrokerError
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import (
+    AssignmentRequest,
     LockRequest,
     MessageQueue,
     SubscriptionGroupConfig,
@@ -21,6 +22,7 @@ from skylark.protocol.requests.heartbeat import (
     GetConsumerListByGroup,
     LockBatchMq,
     NotifyConsumerIdsChanged,
+    QueryAssignment,
     UnlockBatchMq,
     UnregisterClient,
 )
@@ -41,8 +43,9 @@ from skylark.protocol.requests.pull import (
     PullResult,
 )
 from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoByTopic
+from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.protocol.stats_bodies import ConsumerStatus, QueueOffsets
-from skylark.remoting.address import join_address
+from skylark.remoting.address import free_port, join_address
 from skylark.settings.broker import FAST_PORT_DISTANCE
 from tests.support.broker import (
     GROUP,
@@ -150,6 +153,44 @@ async def test_sf_086_every_broker_names_the_same_members(tmp_path: Path) -> Non
                 await client.heartbeat(consumer())
             assert await members(clients[0]) == await members(clients[-1]) == MEMBERS
         assert await members(clients[-1]) == MEMBERS, "the first broker is gone"
+
+
+async def test_the_broker_divides_queues_among_members_that_ask_it(tmp_path: Path) -> None:
+    async def share(client: BrokerClient, topic: str) -> list[MessageQueue] | None:
+        asked = AssignmentRequest(client_id=client.client_id, consumer_group=GROUP, topic=topic)
+        found = (await client.ask(QueryAssignment(asked))).message_queue_assignments
+        if found is None:
+            return None
+        assert {each.mode for each in found} == {"PULL"}
+        return sorted(each.message_queue for each in found)
+
+    async with (
+        running_cluster(tmp_path, name="broker-a") as (_, broker),
+        BrokerClient(broker.address, "c1") as first,
+        BrokerClient(broker.address, "c2") as second,
+    ):
+        await first.ask(UpdateAndCreateTopic("T", "TBW102", 4, 4, 6, "SINGLE_TAG", False))
+        queues = [MessageQueue("T", "broker-a", number) for number in range(4)]
+        await first.heartbeat(consumer())
+
+        async def has_all() -> bool:
+            return await share(first, "T") == queues
+
+        await until(has_all)  # once the name server knows the topic
+        await second.heartbeat(consumer())
+        assert [await share(first, "T"), await share(second, "T")] == [queues[:2], queues[2:]]
+        assert await share(first, "NeverHeardOf") is None
+
+
+async def test_without_a_route_members_keep_their_queues(tmp_path: Path) -> None:
+    away = join_address("127.0.0.1", free_port("127.0.0.1", 0))
+    async with (
+        running_broker(tmp_path, name_servers=away) as broker,
+        BrokerClient(broker.address, "c1") as client,
+    ):
+        await client.heartbeat(consumer())
+        asked = AssignmentRequest(client_id="c1", consumer_group=GROUP, topic="T")
+        assert (await client.ask(QueryAssignment(asked))).message_queue_assignments is None
 
 
 async def test_sf_004_nothing_is_sent_unasked_but_notices(tmp_path: Path) -> None:

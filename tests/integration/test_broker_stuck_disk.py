@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import subprocess
 import threading
@@ -20,6 +21,11 @@ from skylark.clock import SystemClock
 from skylark.errors import BrokerError, SystemBusy
 from skylark.model.record import decode_all
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.admin import (
+    GetColdDataFlowCtrInfo,
+    RemoveColdDataFlowCtrConfig,
+    UpdateColdDataFlowCtrConfig,
+)
 from skylark.protocol.requests.offset import SearchOffsetByTimestamp, UpdateConsumerOffset
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.protocol.requests.send import SendMessageV2
@@ -268,6 +274,32 @@ async def test_cold_reads_that_do_not_return(disk: StuckDisk, path: str) -> None
                 return False
 
         await until(is_read)
+
+
+async def test_cold_reads_of_a_greedy_group_are_limited(disk: StuckDisk) -> None:
+    await cold_start(disk)
+    async with (
+        broker_on(disk, limit_cold_reads=True, group_cold_bytes_max=1) as broker,
+        BrokerClient(broker.address) as client,
+    ):
+        await client.heartbeat(consumer("CG", ["Cold"]))
+
+        async def is_refused() -> bool:
+            try:
+                assert await client.pull("Cold", group="CG")
+            except SystemBusy as error:
+                return "This consumer group is reading cold data" in error.remark
+            return False  # or a new window began in between
+
+        await until(is_refused)
+        await client.ask(UpdateColdDataFlowCtrConfig(b"CG=1000000000\n"))
+        for _ in range(20):
+            assert await client.pull("Cold", group="CG")
+        told = json.loads(bytes(await client.ask(GetColdDataFlowCtrInfo())))
+        assert told["configTable"] == {"CG": 1_000_000_000}
+        assert told["runtimeTable"].keys() == {"CG"}
+        await client.ask(RemoveColdDataFlowCtrConfig(b"CG"))
+        await until(is_refused)
 
 
 async def test_questions_that_wait_for_the_disk_hold_up_nobody(disk: StuckDisk) -> None:

@@ -229,10 +229,38 @@ def test_a_group_is_made_changed_and_deleted(run: Commands) -> None:
     run("group", "update", "cli-life", "--disabled")
     [row] = run.json("group", "config", "cli-life")
     assert (row["retries"], row["enabled"]) == (3, False)
-    assert run.json("group", "mode", "cli-life", TOPIC, "pop")["mode"] == "POP"
+    assert run.json("group", "mode", "cli-life", TOPIC, "pull")["mode"] == "PULL"
     run("group", "delete", "cli-life", "--yes")
     assert "cli-life" not in run("group", "list")
     assert "TOOLS_CONSUMER" in run("group", "list", "--system")
+
+
+def test_topics_and_groups_are_taken_elsewhere(run: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "metadata.json"
+    run("topic", "create", "cli-moved", "--read-queues", 3, "--write-queues", 2, "--permission", "r")
+    run("group", "create", "cli-mover", "--retries", 7)
+    file.write_text(run("cluster", "export"))
+    exported = json.loads(file.read_text())
+    assert {TOPIC, "cli-moved"} <= exported["topicConfigTable"].keys()
+    assert {GROUP, "cli-mover"} <= exported["subscriptionGroupTable"].keys()
+    assert not [name for name in exported["topicConfigTable"] if name.startswith(("%", "TBW102", "RMQ_SYS"))]
+    with EmbeddedServers() as others:
+        other = Commands(others.namesrv)
+        done = other.json("cluster", "import", file, "--broker", "broker-a")
+        assert {"cli-moved", TOPIC} <= set(done["topics"])
+        [config] = other.json("topic", "config", "cli-moved")
+        assert (config["read_queues"], config["write_queues"], config["permission"]) == (3, 2, "r")
+        assert other.json("group", "config", "cli-mover")[0]["retries"] == 7
+        assert json.loads(other("cluster", "export", "--broker", "broker-a")) == exported
+        assert "topics and 0 groups are on all brokers" in other(
+            "cluster",
+            "import",
+            "-",
+            standard_input='[{"topicName": "cli-list"}, {"topicName": "cli-list-2"}]',
+        )
+        assert other.json("topic", "config", "cli-list")
+    run("topic", "delete", "cli-moved", "--yes")
+    run("group", "delete", "cli-mover", "--yes")
 
 
 def test_a_group_is_moved(run: Commands) -> None:
@@ -473,6 +501,34 @@ def test_whoever_reads_the_output_may_leave(run: Commands) -> None:
     assert done.stderr == ""
 
 
+def skylark(run: Commands, *words: str | bytes, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    """The command as a process."""
+    environment = {**os.environ, "NAMESRV_ADDR": run.namesrv, **more.pop("env", {})}
+    command = [sys.executable, "-m", "skylark.cli.start", *words]
+    options = {"stdout": subprocess.PIPE, **more}
+    return subprocess.run(
+        command, env=environment, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False, **options
+    )
+
+
+def test_a_body_may_be_any_bytes_and_be_printed_anywhere(run: Commands) -> None:
+    assert skylark(run, "send", "cli-bytes", b"\xff\xfe", "--tag", "raw").returncode == 0
+    assert skylark(run, "send", "cli-bytes", "\u5f20", "--tag", "text").returncode == 0
+    [found] = run.lines("tail", "cli-bytes", "--no-follow", "--tags", "raw")
+    assert found["body_base64"] == "//4="
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    done = skylark(run, "message", "list", "cli-bytes", "--tags", "text", env=ascii_only)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u5f20" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_the_output_is_said(run: Commands) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = skylark(run, "topic", "list", stdout=full)
+    assert (done.returncode, done.stderr) == (2, b"skylark: No space left on device\n")
+
+
 def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> None:
     process = subprocess.Popen(
         [
@@ -524,6 +580,9 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("group", "update", "nobody", "--retries", "1"), "there is no group nobody"),
         (("group", "update", GROUP), "nothing to change"),
         (("group", "mode", GROUP, TOPIC, "push"), "PULL or POP is possible"),
+        (("cluster", "import", __file__), "holds no topics and groups"),
+        (("cluster", "import", "nowhere.json"), "nowhere.json: No such file or directory"),
+        (("cluster", "export", "--broker", "broker-z"), "broker-z"),
         (("group", "delete", GROUP), "Say --yes"),
         (("offset", "reset", GROUP, TOPIC), "say either --to TIME, or --queue"),
         (("offset", "reset", GROUP, TOPIC, "--to", "soon"), "--to 'soon' is no time"),

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from skylark import __version__
 from skylark.errors import TopicNotExist
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import TopicRouteData
@@ -115,8 +116,25 @@ def route_of(name_server: str, topic: str) -> TopicRouteData:
         connection.close()
 
 
+def check_first_words(said: str, data: Path) -> None:
+    """Whoever starts a server learns its version, all addresses, the store, and how long it took."""
+    patterns = (
+        rf"skylark {re.escape(__version__)}: name server on 127\.0\.0\.1:\d+, ready after \d+\.\d\d s",
+        rf"skylark {re.escape(__version__)}: broker broker-a on 127\.0\.0\.1:(\d+) \(fast port (\d+)\)",
+        rf"store {re.escape(str(data))}, flush ASYNC_FLUSH, ASYNC_MASTER, port for slaves (\d+)",
+        r"metrics http://127\.0\.0\.1:\d+/metrics, health http://127\.0\.0\.1:\d+/health",
+    )
+    _, broker, store, _ = (re.search(pattern, said) for pattern in patterns)
+    assert broker, said
+    assert store, said
+    port = int(broker[1])
+    assert (int(broker[2]), int(store[1])) == (port - 2, port + 1)
+    assert all(re.search(pattern, said) for pattern in patterns), said
+
+
 def test_serve_takes_messages_and_keeps_them_over_a_restart(tmp_path: Path) -> None:
     with started_serve(tmp_path) as first:
+        check_first_words(first.said, tmp_path)
         broker = first.address("broker broker-a")
         assert [send(broker, "orders", body) for body in (b"one", b"two")] == [0, 1]
         route = route_of(first.address("name server"), "orders")

@@ -55,15 +55,15 @@ topic     orders
 messages  2
 in/s      0.0
 
-broker     queue   begin   end   messages   last stored
-───────────────────────────────────────────────────────────────────
-broker-a       0       0     1          1   <time>_________________
-broker-a       1       0     1          1   <time>_________________"""
+broker    queue  begin  end  messages  last stored
+──────────────────────────────────────────────────────────────
+broker-a      0      0    1         1  <time>_________________
+broker-a      1      0    1         1  <time>_________________"""
 
 GROUP_LIST = """\
-group     members   topics   lag   out/s
-────────────────────────────────────────
-billing         0   orders     2     0.0"""
+group    members  topics  lag  out/s
+────────────────────────────────────
+billing        0  orders    2    0.0"""
 
 TAIL = """\
 <time>_________________  broker-a:0@0  created  42
@@ -92,6 +92,17 @@ def test_a_status_is_a_table(namesrv: str) -> None:
 
 def test_groups_are_a_table(namesrv: str) -> None:
     assert shown(namesrv, "group", "list") == GROUP_LIST
+
+
+def test_brokers_fit_into_a_hundred_columns(namesrv: str) -> None:
+    lines = shown(namesrv, "cluster", "list").splitlines()
+    assert len(lines) == 4, "two lines of headings, a rule, a broker"
+    assert re.match(r"DefaultCluster  broker-a   0  <address>", lines[-1])
+    assert lines[1].endswith("message")
+
+
+def test_an_empty_table_says_so(namesrv: str) -> None:
+    assert shown(namesrv, "dlq", "list").endswith("\nnone")
 
 
 def test_tail_lays_json_out_and_lets_nothing_steer_the_terminal(namesrv: str) -> None:

@@ -455,6 +455,87 @@ async def test_a_batch_that_fails_fails_each_of_its_messages(one: Cluster) -> No
     assert [type(result) for result in results] == [SendFailed] * 5
 
 
+async def test_gathered_messages_keep_what_is_said_of_them(one: Cluster) -> None:
+    sent = [
+        message(
+            number, tags=f"tag {number}", keys=(f"k{number}", "x"), properties={"n": str(number)}, flag=number
+        )
+        for number in range(20)
+    ]
+    sent += [message(20), Message(TOPIC, b"not waited for", wait_for_store=False)]
+    settings = ProducerSettings(batching=True)
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
+        receipts = await asyncio.gather(*(producer.send(each) for each in sent))
+    assert len(one.proxies["broker-a"].asked(BATCH)) == 1
+    stored = {offset_id(each): each for each in await one.stored(TOPIC)}
+    for wanted, receipt in zip(sent, receipts, strict=True):
+        found = stored[receipt.offset_message_id]
+        assert (found.body, found.tags, found.keys) == (wanted.body, wanted.tags, list(wanted.keys))
+        assert (found.properties.get("n"), found.flag) == (wanted.properties.get("n"), wanted.flag)
+        assert found.properties["WAIT"] == ("true" if wanted.wait_for_store else "false")
+
+
+async def test_a_bad_message_is_refused_and_the_batch_that_gathers_goes_on(one: Cluster) -> None:
+    settings = ProducerSettings(batching=True, batch_delay_ms=30_000)
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
+        first = await producer.submit(message(1))
+        for bad in (
+            Message(TOPIC, b""),
+            Message(TOPIC, "text"),  # type: ignore[arg-type]
+            message(tags="a\x02b"),
+            message(properties={"KEYS": "reserved"}),
+            message(properties={"lone": "\ud800"}),
+            message(flag=1 << 40),
+        ):
+            with pytest.raises(BadMessage):
+                await producer.submit(bad)
+        second = await producer.submit(message(2))
+        await producer.flush()
+        assert (await first).is_ok
+        assert (await second).is_ok
+    assert [len(each.body) > 0 for each in one.proxies["broker-a"].asked(BATCH)] == [True]
+    assert {each.body for each in await one.stored(TOPIC)} == {b"body 1", b"body 2"}
+
+
+async def test_gathering_waits_for_room_too(one: Cluster) -> None:
+    one.proxies["broker-a"].is_silent = True
+    settings = ProducerSettings(batching=True, batch_bytes_max=1000, in_flight_max=2, send_timeout_ms=60_000)
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings, client=IMPATIENT) as producer:
+
+        async def submit_many() -> list[asyncio.Future[SendReceipt]]:
+            return [await producer.submit(message(number)) for number in range(100)]
+
+        submitting = asyncio.ensure_future(submit_many())
+        await until(lambda: len(one.proxies["broker-a"].asked(BATCH)) == 2)
+        assert not submitting.done()
+        assert producer.sender.in_flight == 2
+        one.proxies["broker-a"].is_silent = False
+        one.proxies["broker-a"].cut()  # what was gathered is sent again
+        receipts = await asyncio.gather(*await submitting)
+    assert all(receipt.is_ok for receipt in receipts)
+    assert {each.body for each in await one.stored(TOPIC)} == {b"body %d" % number for number in range(100)}
+
+
+async def test_hooks_see_what_was_gathered_and_may_add_to_it(one: Cluster) -> None:
+    class Adding(SendHook):
+        seen: list[list[bytes]] = []  # noqa: RUF012 (of this one test)
+
+        def before(self, context: SendContext) -> None:
+            context.add_property("colour", "green")
+
+        def after(self, context: SendContext) -> None:
+            assert context.unique_keys == [receipt.message_id for receipt in context.receipts]
+            self.seen.append([each.body for each in context.messages])
+
+    settings = ProducerSettings(batching=True)
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
+        producer.add_hook(Adding())
+        await asyncio.gather(*(producer.send(message(number, tags="a")) for number in range(3)))
+    assert Adding.seen == [[b"body 0", b"body 1", b"body 2"]]
+    stored = await one.stored(TOPIC)
+    assert [(each.properties["colour"], each.tags) for each in stored] == [("green", "a")] * 3
+
+
 async def test_blocking_threads_are_batched_together(one: Cluster) -> None:
     def use(producer: sync_producer.Producer) -> list[SendReceipt]:
         futures = [producer.submit(message(number)) for number in range(200)]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 
 def skylark(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -24,3 +28,24 @@ def test_the_demonstration_agrees_with_itself_and_can_be_kept(tmp_path: Path) ->
     again = skylark("demo", "--keep", str(kept))
     assert again.returncode == 2
     assert "choose a new directory" in again.stderr
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_ctrl_c_cleans_up(tmp_path: Path, keep: bool) -> None:
+    temporary, kept = tmp_path / "temporary", tmp_path / "kept"
+    temporary.mkdir()
+    command = [sys.executable, "-u", "-m", "skylark.cli.start", "demo", "--no-spark"]
+    with subprocess.Popen(
+        [*command, *(("--keep", str(kept)) if keep else ())],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as demo:
+        assert demo.stdout is not None
+        assert "a name server and a broker are up" in demo.stdout.readline()
+        demo.send_signal(signal.SIGINT)
+        _, errors = demo.communicate(timeout=200)
+    assert (demo.returncode, errors) == (130, "skylark: interrupted\n")
+    assert list(tmp_path.iterdir()) == [temporary]
+    assert list(temporary.iterdir()) == []

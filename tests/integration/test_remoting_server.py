@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 
 import pytest
@@ -73,6 +74,31 @@ def test_what_comes_together_is_handled_and_answered_together(loop: str) -> None
             assert all(answer.fields["queueOffset"] == "100" for answer in answers)
             assert sum(rig.batches) == 50
             assert len(rig.batches) <= 3
+
+    run_on(loop, scenario())
+
+
+def test_what_is_written_while_gathering_leaves_at_its_end(loop: str) -> None:
+    async def scenario() -> None:
+        async with running() as rig:
+            with socket.create_connection((HOST, rig.port), timeout=20) as client:
+                await until(lambda: len(rig.server.peers) == 1)
+                [peer] = rig.server.peers
+                with rig.server.gathering():
+                    peer.write(b"first,")
+                    peer.write(b"second")
+                    client.setblocking(False)
+                    with pytest.raises(BlockingIOError):
+                        client.recv(100)
+                client.settimeout(20)
+                # The loop has had no turn since, and gets none in here.
+                assert client.recv(12, socket.MSG_WAITALL) == b"first,second"
+                peer.write(b"third")
+                client.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    client.recv(100)
+                received = await asyncio.get_running_loop().sock_recv(client, 100)
+                assert received == b"third"
 
     run_on(loop, scenario())
 

@@ -23,7 +23,7 @@ from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, Pull
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.requests.topic import DeleteTopicInBroker
-from skylark.remoting.address import free_port
+from skylark.torture.cluster import free_ports
 from tests.integration.broker_rig import healthy_client
 from tests.support.broker import BrokerClient, broker_settings, running_broker, running_name_server, until
 from tests.support.replication import (
@@ -126,7 +126,7 @@ async def test_sf_117_a_slave_with_nothing_to_give_sends_to_its_master_at_once(t
 
 
 async def test_with_the_master_dead_consumers_go_on_at_the_slave_and_return(tmp_path: Path) -> None:
-    port = free_port("127.0.0.1", -2, 0, 1)
+    port = free_ports("127.0.0.1", -2, 1)
     async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave:
         async with BrokerClient(slave.address) as at_slave:
             async with running_master(tmp_path / "master", port=port) as master:

@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from skylark.torture.faults import ALL_FAULTS
+from skylark.torture.modes import MODES
+from skylark.torture.plan import plan
+
 # Seeds whose plans hold what matters most to the mode, and all kinds of faults together; about three minutes.
-RUNS = {"async": 233, "sync": 233, "sync-master": 204, "transactions": 348, "orderly": 165, "delay": 165}
+RUNS = {"async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "delay": 165}
 MINUTES = 0.5
 TIMEOUT_S = 280
 COMMAND = [sys.executable, "-m", "skylark.cli.start", "torture"]
@@ -23,6 +27,11 @@ def torture(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
+
+
+def test_these_runs_play_every_fault_there_is() -> None:
+    planned = [each for mode, seed in RUNS.items() for each in plan(seed, MODES[mode], MINUTES * 60)]
+    assert {fault.name for sequence in planned for fault in sequence} == set(ALL_FAULTS)
 
 
 @pytest.mark.parametrize(("mode", "seed"), RUNS.items())

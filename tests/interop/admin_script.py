@@ -170,6 +170,8 @@ def _groups(broker: str, live: tuple[str, str], directory: Path) -> Script:
         ("resetOffsetByTime of live clients",
          ["resetOffsetByTime", "-g", LIVE_CONSUMERS, "-t", LIVE_TOPIC, "-s", "0"]),
         ("setConsumeMode", ["setConsumeMode", "-b", broker, "-t", TOPIC, "-g", GROUP, "-m", "PULL"]),
+        ("setConsumeMode refused",
+         ["setConsumeMode", "-b", broker, "-t", TOPIC, "-g", GROUP, "-m", "POP", "-q", "0"]),
     ]  # fmt: skip
 
 
@@ -190,7 +192,15 @@ def _brokers(broker: str, directory: Path) -> Script:
         ("cleanExpiredCQ", ["cleanExpiredCQ", *at]),
         ("cleanUnusedTopic", ["cleanUnusedTopic", *at]),
         ("deleteExpiredCommitLog", ["deleteExpiredCommitLog", *at]),
+        (
+            "updateColdDataFlowCtrGroupConfig",
+            ["updateColdDataFlowCtrGroupConfig", *at, "-g", GROUP, "-v", "1048576"],
+        ),
         ("getColdDataFlowCtrInfo", ["getColdDataFlowCtrInfo", *at]),
+        ("removeColdDataFlowCtrGroupConfig", ["removeColdDataFlowCtrGroupConfig", *at, "-g", GROUP]),
+        ("getColdDataFlowCtrInfo after", ["getColdDataFlowCtrInfo", *at]),
+        ("setCommitLogReadAheadMode", ["setCommitLogReadAheadMode", *at, "-m", "0"]),
+        ("resetMasterFlushOffset", ["resetMasterFlushOffset", *at, "-o", "0"]),
         ("exportConfigs", ["exportConfigs", "-c", CLUSTER, "-f", files]),
         ("exportMetadata", ["exportMetadata", "-c", CLUSTER, "-f", files]),
         ("exportMetrics", ["exportMetrics", "-c", CLUSTER, "-f", files]),

@@ -15,6 +15,7 @@ SCENARIOS = (
     "push_broadcasting",
     "push_orderly",
     "push_rebalance",
+    "push_rebalance_by_broker",
     "push_tag_filter",
     "query_by_key_and_id",
     "query_offsets",

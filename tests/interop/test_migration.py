@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from skylark import ClientSettings, ConsumeFrom, Message, Producer, PullConsumer, PullConsumerSettings
+from skylark.admin.results import Group
 from skylark.admin.sync import Admin
 from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
 from skylark.bench.peers.ports import PortReservation
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.interop("java", "javac", "mvn"), pytest.mark.timeout(6
 
 TIMEOUT_S = 120
 COUNT = 40
+QUEUES = 6
 WRITE = 2
 SIDE_BY_SIDE, TO_SKYLARK, TO_APACHE = [
     block.commands() for block in blocks(ROOT / "docs" / "migration.md") if block.run_by
@@ -43,15 +45,15 @@ class Page:
         self._ports = PortReservation(-2, 0, 1)
         self._servers: list[GroupProcess] = []
 
-    def words(self, line: str) -> list[str]:
+    def given(self, line: str) -> str:
+        """A line with what is so here."""
         line = line.replace("NAMESRV:9876", self._namesrv).replace("/data/", f"{self.directory}/data/")
-        line = line.replace("--bind 0.0.0.0 --advertise HOST", "--bind 127.0.0.1 --advertise 127.0.0.1")
-        return shlex.split(line)
+        return line.replace("--bind 0.0.0.0 --advertise HOST", "--bind 127.0.0.1 --advertise 127.0.0.1")
 
     def run(self, line: str) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
-            self.words(line),
+            ["sh", "-c", self.given(line)],
             cwd=self.directory,
             env={**os.environ, "PATH": path},
             capture_output=True,
@@ -63,7 +65,7 @@ class Page:
 
     def serve(self, line: str, *, port: int | None = None) -> GroupProcess:
         self._ports.release()
-        command = [sys.executable, "-m", "skylark.cli.start", *self.words(line)[1:]]
+        command = [sys.executable, "-m", "skylark.cli.start", *shlex.split(self.given(line))[1:]]
         command += ["--port", str(port or self._ports.base), "--set", "metrics_port=0"]
         for key, value in SMALL_STORE.items():
             command += ["--set", f"{key}={value}"]
@@ -140,10 +142,21 @@ def received(namesrv: str, wanted: set[int], group: str) -> set[int]:
 
 
 def test_side_by_side_as_the_page_says(tmp_path: Path, name_server: str) -> None:
-    start, create, drain = SIDE_BY_SIDE
+    start, export, take_over, drain = SIDE_BY_SIDE
     with apache_broker(tmp_path, name_server), page_of(tmp_path, name_server) as page:
+        with Admin(namesrv=name_server) as admin:
+            admin.topics.create("orders", queues=QUEUES, broker="broker-a")
+            admin.groups.create(Group("billing", retries_max=5), broker="broker-a")
         page.serve(start)
-        page.run(create)
+        page.run(export)
+        page.run(take_over)
+        with Admin(namesrv=name_server) as admin:
+            assert {topic.name: topic.read_queues for topic in admin.topics.on_broker("broker-sky")}[
+                "orders"
+            ] == QUEUES
+            assert {group.name: group.retries_max for group in admin.groups.on_broker("broker-sky")}[
+                "billing"
+            ] == 5
         until("both serve the topic", lambda: brokers_of(name_server) == {"broker-a", "broker-sky"})
         assert send(name_server, 0, name="before") == {"broker-a", "broker-sky"}
         page.run(drain)

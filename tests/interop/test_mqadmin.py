@@ -33,6 +33,7 @@ REFUSED = {
     "updateTopic order": "CODE: 22  DESC: No config item, Namespace: ORDER_TOPIC_CONFIG Key: Ordered",
     "updateOrderConf gone": "CODE: 22  DESC: No config item, Namespace: ORDER_TOPIC_CONFIG Key: Ordered",
     "updateBrokerConfig refused": "CODE: 16  DESC: Can not update config in black list.",
+    "setConsumeMode refused": "CODE: 1  DESC: mode POP is not served by this broker, allowed is PULL",
     "getBrokerEpoch": "CODE: 1  DESC: this request only for controllerMode",
     "consumerProgress deleted": "CODE: 206  DESC: Not found the consumer group consume stats",
     "topicRoute deleted": "CODE: 17  DESC: No topic route info in name server for the topic: Made",
@@ -329,7 +330,11 @@ def test_upkeep_of_a_broker(run: Run) -> None:
     lines = [line.split() for line in run["haStatus"].splitlines()]
     assert ["#MasterAddr", run.servers.broker] in lines
     assert ["#SlaveNum", "0"] in lines
-    assert run.document("getColdDataFlowCtrInfo")["configTable"] == {}
+    limited = f"updateColdDataFlowCtrGroupConfig success, {run.servers.broker}"
+    assert limited in run["updateColdDataFlowCtrGroupConfig"]
+    assert run.document("getColdDataFlowCtrInfo")["configTable"] == {GROUP: 1 << 20}
+    assert run.document("getColdDataFlowCtrInfo after")["configTable"] == {}
+    assert "set commitlog readahead mode success" in run["setCommitLogReadAheadMode"]
 
 
 def test_metadata_are_exported(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Run as a script: a session on a standalone cluster archives a topic while a slow task is run twice.
+"""Run as a script: a session on a standalone cluster archives and copies a topic; slow tasks are run twice.
 
 Arguments: master, name server, topic, directory. Prints what it saw as JSON.
 """
@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from skylark.pipelines import table
 from skylark.pipelines.jobs import archive as job
 from skylark.pipelines.jobs.places import Input, parse_output
 from skylark.pipelines.jobs.session import probe, register
+from skylark.pipelines.sink import BatchSink
+from skylark.pipelines.source import RocketMQSource
 
 SLOW_S = 20
 SETTINGS = {
@@ -33,28 +36,41 @@ SETTINGS = {
 }
 
 
-def slow_source(marks: str) -> type[table.TableSource]:
-    """A sink whose first task writes its file, then takes its time; made here so that it travels by value."""
+def slow_sources(marks: str) -> list[type[DataSource]]:
+    """Sinks whose first task does its work, then takes its time; made here so that they travel by value."""
+
+    def take_time(name: str) -> None:
+        from pathlib import Path as P
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        (P(marks) / f"{name}-{context.partitionId()}-{context.attemptNumber()}").touch()
+        if context.partitionId() == 0 and context.attemptNumber() == 0:
+            time.sleep(SLOW_S)
 
     class SlowWriter(table.TableStreamWriter):
         def write(self, iterator: Iterator[Any]) -> Any:
-            from pathlib import Path as P
-
-            from pyspark import TaskContext
-
-            context = TaskContext.get()
-            assert context is not None
             done = super().write(iterator)
-            (P(marks) / f"{context.partitionId()}-{context.attemptNumber()}").touch()
-            if context.partitionId() == 0 and context.attemptNumber() == 0:
-                time.sleep(SLOW_S)
+            take_time("archive")
             return done
 
-    class SlowSource(table.TableSource):
+    class SlowTable(table.TableSource):
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             return SlowWriter(table.read_options(self.options), schema)
 
-    return SlowSource
+    class SlowSink(BatchSink):
+        def write(self, iterator: Iterator[Any]) -> Any:
+            done = super().write(iterator)
+            take_time("copy")
+            return done
+
+    class SlowTopic(RocketMQSource):
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return SlowSink(dict(self.options), schema, overwrite)
+
+    return [SlowTable, SlowTopic]
 
 
 def main(master: str, namesrv: str, topic: str, directory: str) -> None:
@@ -67,10 +83,13 @@ def main(master: str, namesrv: str, topic: str, directory: str) -> None:
     probe(spark)
     marks = Path(directory) / "marks"
     marks.mkdir()
-    spark.dataSource.register(slow_source(str(marks)))
+    for slow in slow_sources(str(marks)):
+        spark.dataSource.register(slow)
     source = Input(namesrv=namesrv, topic=topic, options={"minPartitions": "4"})
     output = parse_output(f"delta:{directory}/table")
     summary = job.archive(spark, source, output, state=Path(directory) / "state", once=True)
+    target = {"namesrv": namesrv, "topic": f"{topic}_copy", "exactlyOnce": "keys"}
+    source.read(spark).write.format("rocketmq").mode("append").options(**target).save()
     attempts = sorted(path.name for path in marks.iterdir())
     sys.stdout.write(json.dumps({"messages": summary.messages, "attempts": attempts}) + "\n")
     spark.stop()

@@ -1,6 +1,6 @@
 """Run as a script: a Spark Connect session reads a topic, in batch and as a stream with a listener.
 
-Arguments: name server, topic, directory. Prints what it saw as JSON.
+Arguments: server, name server, topic, directory. Prints what it saw as JSON.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from skylark.pipelines.listener import LagListener
 from skylark.pipelines.source import register
 
 
-def main(namesrv: str, topic: str, directory: str) -> None:
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+def main(remote: str, namesrv: str, topic: str, directory: str) -> None:
+    spark = SparkSession.builder.remote(remote).getOrCreate()
     register(spark)
     options = {"namesrv": namesrv, "topic": topic}
     schema = "queueOffset BIGINT, tags STRING"
@@ -34,8 +34,7 @@ def main(namesrv: str, topic: str, directory: str) -> None:
     writer = stream.writeStream.format("parquet").option("path", output)
     running.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
     streamed = spark.read.parquet(output).count()
-    spark.streams.removeListener(listener)
-    listener.close()
+    listener.detach(spark)
     sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "columns": stream.columns}) + "\n")
     spark.stop()
 

@@ -1,8 +1,8 @@
-"""Run as a script, for its own JVM: reads a topic from store files and tells how large its processes grew.
+"""Run as a script, for its own JVM: reads and archives a topic from store files, and tells how large it grew.
 
-Arguments: store directory, topic, driver memory. Prints as JSON how many rows it saw, and the greatest
-anonymous memory of the driver's JVM and of any Python worker, in MiB. Pages of mapped log files belong to the
-kernel's cache and do not count.
+Arguments: store directory, topic, driver memory, directory. Prints as JSON how many rows it saw, and the
+greatest anonymous memory of the driver's JVM and of any Python worker, in MiB. Pages of mapped log files
+belong to the kernel's cache and do not count.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+from skylark.pipelines.jobs.archive import archive
+from skylark.pipelines.jobs.places import Input, parse_output
 from skylark.pipelines.jobs.session import SessionSettings, session
 
 LOOK_INTERVAL_S = 0.1
@@ -63,7 +65,7 @@ class Peaks:
         self._thread.join()
 
 
-def main(path: str, topic: str, driver_memory: str) -> None:
+def main(path: str, topic: str, driver_memory: str, directory: str) -> None:
     peaks = Peaks()
     conf = {"spark.driver.memory": driver_memory}
     started = time.monotonic()
@@ -71,11 +73,20 @@ def main(path: str, topic: str, driver_memory: str) -> None:
         frame = spark.read.format("rocketmq").options(path=path, topic=topic).load()
         rows, size = frame.selectExpr("count(*)", "sum(length(body))").first() or (0, 0)
         seconds = time.monotonic() - started
+        archived = archive(
+            spark,
+            Input(store=Path(path), topic=topic),
+            parse_output(f"delta:{directory}/table"),
+            state=Path(directory) / "state",
+            once=True,
+        )
         peaks.close()
     found = {
         "rows": rows,
         "body_bytes": size,
         "seconds": round(seconds, 1),
+        "archived": archived.messages,
+        "archive_seconds": archived.seconds,
         "driver_mib": peaks.kib.get("driver", 0) >> 10,
         "worker_mib": peaks.kib.get("worker", 0) >> 10,
     }

@@ -1,9 +1,12 @@
-"""What a topic holds, read without Spark."""
+"""What a topic holds, read without Spark, and what is put there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from skylark.model.message import StoredMessage
 from skylark.model.record import decode_all
+from skylark.protocol.requests.send import ConsumerSendMsgBack
 from tests.support.pipeline_cluster import PipelineCluster
 
 
@@ -17,3 +20,17 @@ def stored(cluster: PipelineCluster, topic: str) -> list[StoredMessage]:
             found += part
             queue_offset = part[-1].queue_offset + 1
     return found
+
+
+def dead_letters(cluster: PipelineCluster, topic: str, group: str, bodies: Sequence[bytes]) -> None:
+    """Messages that a group gave back for good."""
+    cluster.send(topic, bodies, 0, properties={"KEYS": "k{n}"})
+    for message in stored(cluster, topic):
+        request = ConsumerSendMsgBack(
+            group=group,
+            physical_offset=message.physical_offset,
+            delay_level=-1,
+            origin_msg_id=message.unique_key,
+            origin_topic=topic,
+        )
+        cluster.wire.connection(cluster.servers.broker).call(request)

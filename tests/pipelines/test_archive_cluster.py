@@ -1,4 +1,4 @@
-"""`archive` on a standalone cluster with speculation: a task runs twice, its messages count once."""
+"""Archive and sink on a standalone cluster with speculation: a task runs twice, its messages count once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from tests.pipelines.messages import stored
 from tests.pipelines.test_clusters import run
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import SparkCluster
@@ -18,15 +19,18 @@ def test_a_task_that_runs_twice_counts_once(shared_cluster: PipelineCluster, tmp
     shared_cluster.create_topic("speculation", 4)
     for queue_id in range(4):
         shared_cluster.send("speculation", [b"x" * 100] * 500, queue_id)
+    shared_cluster.create_topic("speculation_copy", 4)
     with SparkCluster(tmp_path / "spark") as spark:
-        found = run("archive_session.py", spark.master, shared_cluster.namesrv, "speculation", str(tmp_path))
+        found = run(tmp_path, "archive_session.py", spark.master, shared_cluster.namesrv, "speculation")
     assert found["messages"] == 2000
-    attempts = found["attempts"]
-    assert isinstance(attempts, list)
-    assert {"0-0", "0-1"} <= set(attempts)  # the slow task was run a second time
+    for job in ("archive", "copy"):
+        assert {f"{job}-0-0", f"{job}-0-1"} <= set(found["attempts"])  # the slow task was run a second time
     table = DeltaTable(tmp_path / "table")
     rows = table.to_pyarrow_table(columns=["queueId", "queueOffset"])
     assert rows.num_rows == 2000
     assert len(set(zip(*[rows[name].to_pylist() for name in rows.column_names], strict=True))) == 2000
     on_disk = {path.name for path in (tmp_path / "table").rglob("*-*-*-*.parquet")}
     assert len(on_disk) == len(table.file_uris()) + 1  # what the copy that lost had written
+    copies = stored(shared_cluster, "speculation_copy")
+    assert len(copies) > 2000  # both have sent
+    assert len({message.unique_key for message in copies}) == 2000

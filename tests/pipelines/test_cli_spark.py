@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
 import signal
-import subprocess
 import sys
 import time
 import uuid
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,16 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+from skylark.bench.peers.process import GroupProcess
+from skylark.cli import spark_launch
 from skylark.cli.main import app
+from skylark.cli.spark_options import PlaceOptions
+from skylark.pipelines.archive_files import ArchiveFile, Layout, table_schema
+from skylark.pipelines.archive_log import BatchName, DeltaLog
+from skylark.pipelines.schema import arrow_schema, columns_schema
+from tests.support import spark_program
 from tests.support.pipeline_cluster import PipelineCluster
+from tests.support.spark_cluster import ConnectServer
 
 COMMAND = [sys.executable, "-m", "skylark.cli.start", "spark"]
 RUN_TIMEOUT_S = 400
@@ -98,6 +108,32 @@ def test_no_java_is_said_plainly(shared_cluster: PipelineCluster, topic: str, tm
     assert "where there is no bin/java" in refused(*arguments, env={"JAVA_HOME": str(tmp_path)})
 
 
+@pytest.mark.timeout(600)
+def test_a_python_without_our_package_is_named(
+    shared_cluster: PipelineCluster, topic: str, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    spark_program.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], tmp_path / "venv.log", 200)
+    python = str(bare / "bin" / "python")
+    command = [*COMMAND, "archive", "-n", shared_cluster.namesrv, "-t", topic, "--once"]
+    command += ["--to", f"delta:{tmp_path / 'table'}", "--master", "local[1]"]
+    with spark_program.started(command, tmp_path / "archive.log", {"PYSPARK_PYTHON": python}) as process:
+        assert process.wait(RUN_TIMEOUT_S) == 2, process.log_text()
+    assert f"{python}, Python {platform.python_version()}: No module named" in process.log_text()
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "more", "shown"),
+    [(True, {}, True), (False, {}, False), (True, {"remote": "sc://h"}, False)],
+)
+def test_a_batch_shows_its_stages_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, more: dict[str, Any], shown: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    conf = spark_launch.session_settings(PlaceOptions(**more), shows_stages=True).conf
+    assert ("spark.ui.showConsoleProgress" in conf) is shown
+
+
 def test_remote_and_master_exclude_one_another(
     shared_cluster: PipelineCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -138,22 +174,55 @@ def test_a_dry_run_shows_ranges_and_reads_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def start(*arguments: str, home: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "XDG_STATE_HOME": str(home)},
+def test_a_dry_run_over_an_archive_shows_its_files(tmp_path: Path) -> None:
+    """Only those of the days and topics that are asked for."""
+    layout = Layout(columns=("body",), partition_by=("dt", "topic"))
+    log = DeltaLog(tmp_path / "lake")
+    log.prepare(table_schema(layout, arrow_schema(columns_schema(["topic", "body"]))), layout.partition_by)
+    days = ("2026-11-01", "2026-11-02", "2026-11-03")
+    log.add(
+        BatchName("q", 0),
+        [
+            ArchiveFile(f"{day}-{topic}.parquet", 10, 1000, {"dt": day, "topic": topic}, {}, {})
+            for day in days
+            for topic in ("orders", "calls")
+        ],
     )
+    where = f"delta:{tmp_path / 'lake'}"
+    arguments = [
+        "replay",
+        "--archive",
+        where,
+        "-n",
+        "h:1",
+        "-t",
+        "orders",
+        "--to-topic",
+        "again",
+        "--dry-run",
+    ]
+    arguments += ["--from", "2026-11-02 08:00", "--json"]
+    result = CliRunner().invoke(app, ["spark", *arguments])
+    assert json.loads(result.stdout) == {
+        "partitions": [
+            {"partition": f"dt={day}, topic=orders", "files": 1, "messages": 10, "bytes": 1000}
+            for day in days[1:]
+        ],
+        "messages": 20,
+        "bytes": 2000,
+    }
+    result = CliRunner().invoke(app, ["spark", "sql", "select 1", "--archive", f"raw={where}", "--dry-run"])
+    assert "60 messages, 5.9 KiB in 6 files; nothing was read" in result.stdout
+    assert "there is no Delta table" in refused("sql", "select 1", "--archive", f"raw={tmp_path}")
 
 
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=RUN_TIMEOUT_S)
-    assert process.returncode == 0, err[-3000:]
-    summary: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return summary
+def start(*arguments: str, home: Path) -> AbstractContextManager[GroupProcess]:
+    log = home / f"{uuid.uuid4().hex}.log"
+    return spark_program.started([*COMMAND, *arguments], log, {"XDG_STATE_HOME": str(home)})
+
+
+def finish(process: GroupProcess) -> dict[str, Any]:
+    return spark_program.last_object(spark_program.finished(process, RUN_TIMEOUT_S))
 
 
 def rows(table: Path) -> list[tuple[int, int]]:
@@ -169,18 +238,12 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     shared_cluster.send(topic, [b"x"] * 50, 0)
     arguments = ["archive", "-n", shared_cluster.namesrv, "-t", topic, "--to", f"delta:{table}"]
     arguments += ["--group", f"G{topic}"]
-    running = start(*arguments, "--trigger", "200ms", "--master", "local[2,4]", home=tmp_path)
-    try:
-        deadline = time.monotonic() + RUN_TIMEOUT_S
+    with start(*arguments, "--trigger", "200ms", "--master", "local[2,4]", home=tmp_path) as running:
         # In the table and written down by Spark: a batch that is only the first comes again, and is skipped.
-        while not list(tmp_path.glob("skylark/spark/*/checkpoints/archive/commits/0")):
-            assert running.poll() is None, running.communicate()[1][-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        commit = "skylark/spark/*/checkpoints/archive/commits/0"
+        running.wait_until(lambda: bool(list(tmp_path.glob(commit))), "first batch", RUN_TIMEOUT_S)
         os.kill(running.pid, signal.SIGINT)
         summary = finish(running)
-    finally:
-        kill(running)
     assert rows(table) == [(0, number) for number in range(50)]
     assert summary["status"] == "interrupted"
     assert summary["messages"] == 50
@@ -189,11 +252,8 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
         app, ["spark", *arguments, "--dry-run", "--json"], env={"XDG_STATE_HOME": str(tmp_path)}
     )
     assert json.loads(plan.stdout)["messages"] == 25
-    again = start(*arguments, "--once", "--master", "local[2,4]", home=tmp_path)
-    try:
+    with start(*arguments, "--once", "--master", "local[2,4]", home=tmp_path) as again:
         summary = finish(again)
-    finally:
-        kill(again)
     assert (summary["status"], summary["messages"]) == ("end of data", 25)
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 0)) == 75
     assert rows(table) == [(0, number) for number in range(75)]
@@ -204,27 +264,16 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
 def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tmp_path: Path) -> None:
     table = tmp_path / "table"
     shared_cluster.send(topic, [b"x"] * 50, 1)
-    process = start(
-        *("archive", "-n", shared_cluster.namesrv, "-t", topic, "--to", f"delta:{table}"),
-        *("--group", f"G{topic}", "--once", "--remote", "local[2]"),
-        home=tmp_path,
-    )
-    try:
+    arguments = ["archive", "-n", shared_cluster.namesrv, "-t", topic, "--to", f"delta:{table}"]
+    arguments += ["--group", f"G{topic}", "--once"]
+    with (
+        ConnectServer(tmp_path / "spark") as server,
+        start(*arguments, "--remote", server.remote, home=tmp_path) as process,
+    ):
         summary = finish(process)
-    finally:
-        kill(process)
     assert (summary["batches"], summary["messages"]) == (1, 50)
     assert rows(table) == [(1, number) for number in range(50)]
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 1)) == 50
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """The whole group, JVM and workers: it is a session of its own."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.communicate(timeout=60)
 
 
 @pytest.mark.slow
@@ -244,22 +293,19 @@ def test_after_five_kills_every_message_is_in_the_archive_once(
     ]
     kills = 0
     while kills < 5:
-        process = start(*arguments, home=tmp_path)
         before = count_rows(table)
-        deadline = time.monotonic() + RUN_TIMEOUT_S
-        while process.poll() is None and count_rows(table) <= before:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(chance.uniform(0, 2))
-        assert process.poll() is None, "it ended before it could be killed: give it more to do"
-        kill(process)
+        with start(*arguments, home=tmp_path) as process:
+            process.wait_until(partial(has_more_rows, table, before), "a batch", RUN_TIMEOUT_S)
+            time.sleep(chance.uniform(0, 2))
+            assert process.running, "it ended before it could be killed: give it more to do"
         kills += 1
-    process = start(*arguments, home=tmp_path)
-    try:
+    with start(*arguments, home=tmp_path) as process:
         finish(process)
-    finally:
-        kill(process)
     assert rows(table) == [(queue_id, number) for queue_id in range(4) for number in range(count)]
+
+
+def has_more_rows(table: Path, before: int) -> bool:
+    return count_rows(table) > before
 
 
 def count_rows(table: Path) -> int:

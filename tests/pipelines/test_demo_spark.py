@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import signal
 import sys
 from pathlib import Path
 
+import pytest
 
+from tests.support import spark_program
+
+TIMEOUT_S = 400
+
+
+@pytest.mark.timeout(TIMEOUT_S + 100)
 def test_the_demonstration_archives_and_adds_up(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     command = [sys.executable, "-m", "skylark.cli.start", "demo", "--fast", "--keep", str(kept)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "orders archived\t990\t990\tok" in done.stdout
-    assert "orders in the totals\t990\t990\tok" in done.stdout
+    output = spark_program.run(command, tmp_path / "demo.log", TIMEOUT_S)
+    assert "orders archived\t990\t990\tok" in output
+    assert "orders in the totals\t990\t990\tok" in output
     assert (kept / "orders-delta" / "_delta_log").is_dir()
     assert "<svg" in (kept / "report.html").read_text()
+
+
+@pytest.mark.timeout(TIMEOUT_S + 100)
+def test_ctrl_c_ends_it_while_spark_works(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "skylark.cli.start", "demo", "--fast"]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with spark_program.started(command, tmp_path / "demo.log", {"TMPDIR": str(temporary)}) as demo:
+        demo.wait_until(lambda: "Spark is up" in demo.log_text(), "at work with Spark", TIMEOUT_S)
+        os.kill(demo.pid, signal.SIGINT)
+        assert demo.wait(TIMEOUT_S) == 130, demo.log_text()
+        assert "skylark: interrupted\n" in demo.log_text()
+        assert list(temporary.glob("skylark-demo-*")) == []

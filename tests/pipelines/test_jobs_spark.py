@@ -19,8 +19,7 @@ from skylark.page import render
 from skylark.pipelines.jobs import agg, archive, cdc, dlq, etl, replay, report, sql
 from skylark.pipelines.jobs.places import Input, parse_output, write_batch
 from skylark.pipelines.jobs.session import probe, register
-from skylark.protocol.requests.send import ConsumerSendMsgBack
-from tests.pipelines.messages import stored
+from tests.pipelines.messages import dead_letters, stored
 from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:
@@ -255,25 +254,11 @@ def test_a_replay_with_a_state_gives_the_same_keys_when_it_is_run_again(
 # --- Dead letters ---
 
 
-def dead_letters(cluster: PipelineCluster, topic: str, group: str, count: int) -> None:
-    """Messages that a group gave back for good."""
-    cluster.send(topic, [b'{"n": %d}' % number for number in range(count)], 0, properties={"KEYS": "k{n}"})
-    for message in stored(cluster, topic):
-        request = ConsumerSendMsgBack(
-            group=group,
-            physical_offset=message.physical_offset,
-            delay_level=-1,
-            origin_msg_id=message.unique_key,
-            origin_topic=topic,
-        )
-        cluster.wire.connection(cluster.servers.broker).call(request)
-
-
 def test_dlq_resends_exactly_the_chosen_letters_and_writes_them_down(
     spark: SparkSession, shared_cluster: PipelineCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic, group = make_topic(1), f"G{uuid.uuid4().hex[:8]}"
-    dead_letters(shared_cluster, topic, group, 20)
+    dead_letters(shared_cluster, topic, group, [b'{"n": %d}' % number for number in range(20)])
     source = Input(namesrv=shared_cluster.namesrv, topic=f"%DLQ%{group}")
     letters = dlq.transform(source.read(spark))
     [line] = dlq.overview(letters).collect()
@@ -310,7 +295,7 @@ def test_a_resend_that_was_stopped_is_completed_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic, group, target = make_topic(1), f"G{uuid.uuid4().hex[:8]}", make_topic(1)
-    dead_letters(shared_cluster, topic, group, 6)
+    dead_letters(shared_cluster, topic, group, [b'{"n": %d}' % number for number in range(6)])
     source = Input(namesrv=shared_cluster.namesrv, topic=f"%DLQ%{group}")
     audit = parse_output(f"delta:{tmp_path / 'audit'}")
     wanted = dlq.Resend(to=target)

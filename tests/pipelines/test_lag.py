@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import urllib.request
+import uuid
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 
 from skylark.pipelines.lag import measure
 from skylark.pipelines.listener import LagListener, offsets_of
@@ -44,8 +48,7 @@ def test_the_listener_writes_the_last_batch_too(
         with urllib.request.urlopen(f"http://127.0.0.1:{listener.metrics_port}/metrics") as page:
             assert label.encode() in page.read()
     finally:
-        spark.streams.removeListener(listener)
-        listener.close()
+        listener.detach(spark)
 
 
 def test_the_reader_writes_offsets_one_batch_behind_and_only_forward(
@@ -68,6 +71,36 @@ def test_the_reader_writes_offsets_one_batch_behind_and_only_forward(
 
     from_group = cluster.options("behind", startingOffsets="group", groupId="behind-group")
     assert spark.read.format("rocketmq").options(**from_group).load().count() == 5
+
+
+class Streams:
+    """Stands for a Connect session, whose removal of a listener must not come before its last event."""
+
+    def __init__(self) -> None:
+        self.streams = self
+        self.removed: list[LagListener] = []
+
+    def removeListener(self, listener: LagListener) -> None:
+        self.removed.append(listener)
+
+
+def test_a_listener_leaves_when_the_end_of_every_query_was_told(shared_cluster: PipelineCluster) -> None:
+    session: Any = Streams()
+    listener = LagListener(shared_cluster.namesrv, "leaving")
+    first, second, third = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+    listener.onQueryTerminated(QueryTerminatedEvent(first, first, None, None))  # may overtake the start
+    for query in (first, second):
+        listener.onQueryStarted(QueryStartedEvent(query, query, None, "", set()))
+    end = threading.Timer(0.2, listener.onQueryTerminated, [QueryTerminatedEvent(second, second, None, None)])
+    end.start()
+    listener.detach(session, 60)
+    end.join()
+    assert session.removed == [listener]
+
+    listener = LagListener(shared_cluster.namesrv, "leaving")
+    listener.onQueryStarted(QueryStartedEvent(third, third, None, "", set()))
+    listener.detach(session, 0.01)
+    assert listener not in session.removed
 
 
 def test_a_broker_that_is_away_fails_nothing(cluster: PipelineCluster) -> None:

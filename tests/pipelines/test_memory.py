@@ -1,11 +1,9 @@
-"""A topic that is larger than all memory given to Spark is read without growing, batch by batch."""
+"""A topic that is larger than all memory given to Spark is read and archived without growing."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from skylark.model.message import PutMessage, pack_host
 from skylark.settings import StoreSettings
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Refused
+from tests.support import spark_program
 
 HERE = Path(__file__).parent
 TOPIC = "large"
@@ -70,18 +69,14 @@ def test_a_large_topic_needs_little_memory(tmp_path: Path) -> None:
     store = tmp_path / "store"
     count = fill(store, total_bytes)
     try:
-        done = subprocess.run(
-            [sys.executable, str(HERE / "memory_session.py"), str(store), TOPIC, DRIVER_MEMORY],
-            capture_output=True,
-            text=True,
-            timeout=SCRIPT_TIMEOUT_S,
-            check=False,
-        )
+        script = str(HERE / "memory_session.py")
+        command = [sys.executable, script, str(store), TOPIC, DRIVER_MEMORY, str(tmp_path)]
+        output = spark_program.run(command, tmp_path / "script.log", SCRIPT_TIMEOUT_S)
     finally:
         shutil.rmtree(store)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = spark_program.last_object(output)
     print(found)  # noqa: T201
     assert (found["rows"], found["body_bytes"]) == (count, count * BODY_BYTES)
+    assert found["archived"] == count
     assert found["worker_mib"] < WORKER_MIB_MAX
     assert found["driver_mib"] < DRIVER_MIB_MAX

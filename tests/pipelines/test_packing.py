@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from packaging.requirements import Requirement
 
+from tests.support import spark_program
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import SparkCluster
 
@@ -61,24 +60,18 @@ def installed_by(text: str) -> set[str]:
     return found - {"skylarkmq"}
 
 
-def run(environment: Path, *arguments: str) -> dict[str, Any]:
-    """Run with the environment's Python, Spark beside it; return the JSON of the last line."""
+def run(environment: Path, log: str, *arguments: str) -> dict[str, Any]:
+    """Run with the environment's Python, Spark beside it; return the JSON that it prints."""
     beside = environment.parent / "beside"
     beside.mkdir(exist_ok=True)
     for name in BESIDE:
         if not (beside / name).exists():
             (beside / name).symlink_to(SITE_PACKAGES / name)
-    done = subprocess.run(
-        [str(environment / "bin" / "python"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=SCRIPT_TIMEOUT_S,
-        env={**os.environ, "PYTHONPATH": str(beside)},
-        check=False,
+    command = [str(environment / "bin" / "python"), *arguments]
+    where = {"PYTHONPATH": str(beside)}
+    return spark_program.last_object(
+        spark_program.run(command, environment.parent / f"{log}.log", SCRIPT_TIMEOUT_S, where)
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
 
 
 @pytest.mark.slow
@@ -91,9 +84,11 @@ def test_workers_without_the_package(
     table = tmp_path / "table"
     with SparkCluster(tmp_path / "spark", python="nothing") as spark:
         script = str(HERE / "packed_session.py")
-        found = run(environment, script, spark.master, shared_cluster.namesrv, "packed", str(tmp_path))
+        where = (spark.master, shared_cluster.namesrv, "packed", str(tmp_path))
+        found = run(environment, "session", script, *where)
         archived = run(
             environment,
+            "archive",
             *("-m", "skylark.cli.start", "spark", "archive", "-n", shared_cluster.namesrv, "-t", "packed"),
             *("--to", f"delta:{table}", "--once", "--state", str(tmp_path / "state")),
             *("--master", spark.master, "--pack"),

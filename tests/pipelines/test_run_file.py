@@ -93,6 +93,7 @@ def test_little_is_needed(tmp_path: Path) -> None:
         ("source: {topic: a}\nsinks:\n  - kafka: {}\n", 3, "there is no sink 'kafka'; there are delta"),
         ("source: {topic: a}\nsinks:\n  - delta: {}\n", 3, "delta has no path"),
         ("source: {topic: a}\nsinks:\n  - rocketmq: {tags: x}\n", 3, "rocketmq has no topic"),
+        ("source: {topic: a}\nsinks:\n  - parquet: {path: x, compact: 1h}\n", 3, "parquet has no 'compact'"),
         ("source: {topic: a}\nsteps:\n  - sql: select 1\nsinks: [console]\n", 3, "reads from `input`"),
         ("source: {topic: a}\nsteps:\n  - dedupe: {}\nsinks: [console]\n", 3, "did you mean dedup?"),
         ("source: {topic: a}\nsteps:\n  - dedup: {}\nsinks: [console]\n", 3, "dedup needs keys"),
@@ -122,10 +123,28 @@ def test_errors_name_the_line(tmp_path: Path, text: str, line: int, sentence: st
     assert sentence in refused.value.reason
 
 
-def test_a_sink_that_cannot_be_is_named_by_its_line(tmp_path: Path) -> None:
-    pipeline = load(tmp_path, "source: {topic: a}\nsinks:\n  - rocketmq: {topic: 'no spaces'}\n")
-    with pytest.raises(SettingsError, match=r"pipeline.yml:3: topic 'no spaces'"):
+@pytest.mark.parametrize(
+    ("sink", "sentence"),
+    [
+        ("rocketmq: {topic: 'no spaces'}", "topic 'no spaces'"),
+        (
+            "rocketmq: {topic: a, exactlyOnc: keys}",
+            "exactlyOnc: there is no such option; did you mean",
+        ),
+        ("delta: {path: lake, codec: rar}", "codec: 'rar'"),
+    ],
+)
+def test_a_sink_that_cannot_be_is_named_by_its_line(tmp_path: Path, sink: str, sentence: str) -> None:
+    pipeline = load(tmp_path, f"source: {{topic: a}}\nsinks:\n  - {sink}\n")
+    with pytest.raises(SettingsError) as refused:
         run.outputs_of(pipeline)
+    assert f"pipeline.yml:3: {sentence}" in str(refused.value)
+
+
+def test_an_option_of_the_source_that_is_none_is_named_by_its_line(tmp_path: Path) -> None:
+    text = "name: x\nsource: {topic: a, options: {maxTask: 3}}\nsinks: [console]\n"
+    with pytest.raises(SettingsError, match=r"pipeline.yml:2: maxTask: there is no such option; did"):
+        run.source_of(load(tmp_path, text), "127.0.0.1:9876")
 
 
 def test_a_step_in_python_must_be_there(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from skylark.errors import RocketMQError
 from skylark.model.message import StoredMessage
 from skylark.pipelines.dedup import SeenKeys
 from skylark.pipelines.jobs import running
-from skylark.pipelines.sink import each_batch
+from skylark.pipelines.sink import StreamSink, each_batch
+from skylark.pipelines.source import RocketMQSource, register
 from tests.pipelines.messages import stored
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -121,31 +123,73 @@ def check_once_by_key(messages: list[StoredMessage], numbers: range) -> int:
     return len(messages) - len(kept)
 
 
+class Copy:
+    """A stream from one topic to another, resumable, with keys that last."""
+
+    def __init__(self, spark: SparkSession, cluster: PipelineCluster, topic: str, directory: Path) -> None:
+        self._spark, self._cluster, self._topic, self._directory = spark, cluster, topic, directory
+        self.source = f"{topic}_in"
+        self.commits = directory / "checkpoints" / "copy" / "commits"
+        cluster.create_topic(self.source, 2)
+        cluster.create_topic(topic)
+
+    def run(self) -> None:
+        options = self._cluster.options(self.source, startingOffsets="earliest")
+        df = self._spark.readStream.format("rocketmq").options(**options).load()
+        writer = df.writeStream.format("rocketmq").options(
+            namesrv=self._cluster.namesrv, topic=self._topic, exactlyOnce="keys"
+        )
+        running.run("copy", {"copy": writer}, state=self._directory, once=True, trigger="1s")
+
+
 def test_a_replayed_batch_of_a_stream_has_the_same_keys(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
 ) -> None:
-    source, commits = f"{topic}_in", tmp_path / "checkpoints" / "copy" / "commits"
-    shared_cluster.create_topic(source, 2)
-    shared_cluster.create_topic(topic)
-
-    def run() -> None:
-        options = shared_cluster.options(source, startingOffsets="earliest")
-        df = spark.readStream.format("rocketmq").options(**options).load()
-        writer = df.writeStream.format("rocketmq").options(
-            namesrv=shared_cluster.namesrv, topic=topic, exactlyOnce="keys"
-        )
-        running.run("copy", {"copy": writer}, state=tmp_path, once=True, trigger="1s")
-
-    shared_cluster.send(source, [b"%d" % number for number in range(500)], 0)
-    shared_cluster.send(source, [b"%d" % number for number in range(500, 1000)], 1)
-    run()
+    copy = Copy(spark, shared_cluster, topic, tmp_path)
+    shared_cluster.send(copy.source, [b"%d" % number for number in range(500)], 0)
+    shared_cluster.send(copy.source, [b"%d" % number for number in range(500, 1000)], 1)
+    copy.run()
     assert check_once_by_key(stored(shared_cluster, topic), range(1000)) == 0
-    last = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
+    last = max(copy.commits.glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
-    (commits / f".{last.name}.crc").unlink(missing_ok=True)
-    shared_cluster.send(source, [b"%d" % number for number in range(1000, 1200)], 0)
-    run()
+    (copy.commits / f".{last.name}.crc").unlink(missing_ok=True)
+    shared_cluster.send(copy.source, [b"%d" % number for number in range(1000, 1200)], 0)
+    copy.run()
     assert check_once_by_key(stored(shared_cluster, topic), range(1200)) == 1000
+
+
+def stopping_source(mark: str) -> type[RocketMQSource]:
+    """A sink that fails once, with all rows sent and nothing committed; made here to travel by value."""
+
+    class StoppingSink(StreamSink):
+        def commit(self, messages: Any, batchId: int) -> None:
+            from pathlib import Path as P
+
+            if not P(mark).exists():
+                P(mark).touch()
+                raise RuntimeError("stopped before the commit")
+
+    class StoppingSource(RocketMQSource):
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            return StoppingSink(dict(self.options), schema, overwrite)
+
+    return StoppingSource
+
+
+def test_a_batch_that_was_sent_and_not_committed_has_the_same_keys(
+    spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
+) -> None:
+    copy = Copy(spark, shared_cluster, topic, tmp_path)
+    shared_cluster.send(copy.source, [b"%d" % number for number in range(300)], 0)
+    spark.dataSource.register(stopping_source(str(tmp_path / "stopped")))
+    try:
+        with pytest.raises(RocketMQError, match="stopped before the commit"):
+            copy.run()
+        assert not list(copy.commits.glob("[0-9]*"))
+        copy.run()
+    finally:
+        register(spark)
+    assert check_once_by_key(stored(shared_cluster, topic), range(300)) == 300
 
 
 def test_ordered_rows_stay_in_order(spark: SparkSession, shared_cluster: PipelineCluster, topic: str) -> None:

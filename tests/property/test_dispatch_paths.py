@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from skylark.model.message import PutMessage, encode_properties, pack_host
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import StoreSettings
+from skylark.store.index import RUN_MIN
 from skylark.store.manifest import FILE_NAMES
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Placed
@@ -57,7 +58,9 @@ def messages(draw: st.DrawFn) -> PutMessage:
 
 
 ELEMENTS = st.builds(BatchElement, st.just(0), st.binary(max_size=40), properties())
-BATCHES = st.tuples(messages(), st.lists(ELEMENTS, min_size=1, max_size=5))
+# As clients make them: all messages alike, so many that they are indexed as a run.
+ALIKE = st.builds(lambda element, count: [element] * count, ELEMENTS, st.integers(RUN_MIN - 1, RUN_MIN))
+BATCHES = st.tuples(messages(), st.lists(ELEMENTS, min_size=1, max_size=5) | ALIKE)
 # Puts, a client's batch, time that passes, or the background's work at any moment.
 STEPS = st.lists(
     st.lists(messages(), min_size=1, max_size=6) | BATCHES | st.integers(0, 5000) | st.none(),

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from skylark.clock import SystemClock
 from skylark.model.java import java_hash
 from skylark.model.message import encode_properties
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk, DiskFile, Part, RealDisk
 from skylark.store.index import Index, IndexReader
 from skylark.store.index_file import ITEM, Geometry
+from skylark.store.placed import Run
 
 TOPIC = "T"
 FOREVER = (0, 1 << 62)
@@ -175,6 +178,42 @@ def test_the_index_answers_like_a_dictionary(geometry: Geometry, plan: list[tupl
         for key in KEYS:
             assert found(reader, key) == found(index, key)
             assert found(index, key)[-len(log.offsets(key, low)) or ALL :] == log.offsets(key, low)
+
+
+@given(
+    geometry=geometries,
+    parts=st.lists(st.tuples(st.integers(1, 40), st.sampled_from(KEYS), st.integers(0, 4000)), max_size=6),
+    limit=st.integers(1, 50),
+)
+def test_a_run_is_indexed_as_its_messages_are(
+    geometry: Geometry, parts: list[tuple[int, str, int]], limit: int
+) -> None:
+    log, runs = Log(), list[list[Entry]]()
+    for count, key, elapsed_ms in parts:
+        runs.append([log.append((key,), 0 if number else elapsed_ms) for number in range(count)])
+    with tempfile.TemporaryDirectory() as root:
+        files = []
+        for name in ("runs", "messages"):
+            directory = Path(root) / name
+            index = open_index(CrashingDisk(), directory, geometry, clean=True)
+            for run in runs:
+                if name == "runs":
+                    index.enqueue_run(as_run(run))
+                else:
+                    index.enqueue(run)
+            while index.build(limit):
+                pass
+            index.flush()
+            files.append([path.read_bytes() for path in sorted(directory.glob("*"))])
+    assert files[0] == files[1]
+
+
+def as_run(entries: list[Entry]) -> Run:
+    """The same messages as a batch brings them."""
+    queue, count = cast("ConsumeQueue", entries[0].queue), len(entries)
+    run = Run(queue, entries[0].store_timestamp, 0, [b""] * count, entries[0].properties, [])
+    run.place(entries[0].physical_offset, 0, [100] * count)
+    return run
 
 
 @given(

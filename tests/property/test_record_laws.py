@@ -316,9 +316,20 @@ def has_forbidden_nul(properties: bytes, with_crc: bool) -> bool:
 
 
 ELEMENTS = st.tuples(I32, st.binary(max_size=30), PROPERTIES.map(encode_properties) | TEXTS)
+TAGGED = st.tuples(
+    TEXTS, st.sampled_from([b"", b"\x02", b"\x02TAGS\x01t\x02", b"\x02TAGS\x01\x02", b"x\x02"])
+)
 
 
-@given(messages(st.just("Topic")), st.lists(ELEMENTS, min_size=1, max_size=6), HOSTS, st.booleans())
+@st.composite
+def alike(draw: st.DrawFn) -> list[tuple[int, bytes, bytes]]:
+    """Messages of the same lengths, as most batches are made of."""
+    flag, body, (text, end) = draw(I32), draw(st.binary(max_size=30)), draw(TAGGED)
+    keys = draw(st.lists(st.sampled_from([b"a", b"b", b"\x02", b"\xff"]), min_size=1, max_size=12))
+    return [(flag, bytes(reversed(key + body)), key + text + end) for key in keys]
+
+
+@given(messages(st.just("Topic")), st.lists(ELEMENTS, min_size=1, max_size=6) | alike(), HOSTS, st.booleans())
 def test_a_batch_writes_encoded_records(
     head: PutMessage, elements: list[tuple[int, bytes, bytes]], store_host: bytes, with_crc: bool
 ) -> None:
@@ -344,6 +355,8 @@ def test_a_batch_writes_encoded_records(
             born_host=head.born_host,
             reconsume_times=head.reconsume_times,
         )
+        assert with_crc or result.properties == put.properties
+        assert result.tags_code == tags_code(put.properties)
         assert log.read(result.physical_offset, result.size) == encode(
             put,
             queue_offset=number,

@@ -1,6 +1,6 @@
-"""A standalone Spark cluster from the installed pyspark: a master and two workers, the second on 127.0.0.2.
+"""Servers of Spark from the installed pyspark: a cluster of a master and two workers, and a Connect server.
 
-Spark never runs a second copy of a task on the host of the first, so two workers need two addresses.
+Spark never runs a second copy of a task on the host of the first, so the second worker is on 127.0.0.2.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ import pyspark
 from skylark.bench.peers.ports import PortReservation
 from skylark.bench.peers.process import GroupProcess
 
-START_TIMEOUT_S = 90
+START_TIMEOUT_S = 180
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKER_HOSTS = ("127.0.0.1", "127.0.0.2")
+
+
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 class SparkCluster:
@@ -41,7 +50,7 @@ class SparkCluster:
         where = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(port + 1)]
         try:
             self._start("master", "org.apache.spark.deploy.master.Master", where)
-            self._processes[0].wait_until(self._listens, "the master", START_TIMEOUT_S)
+            self._processes[0].wait_until(lambda: listens(port), "the master", START_TIMEOUT_S)
             for host in WORKER_HOSTS:
                 where = ["-c", "1", "-m", "1g", "--host", host, "--webui-port", "0", self.master]
                 self._start(f"worker-{host}", "org.apache.spark.deploy.worker.Worker", where)
@@ -63,13 +72,6 @@ class SparkCluster:
         process = GroupProcess(command, log=self._directory / f"{name}.log", env=environment)
         self._processes.append(process)
 
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self._port.base), 1).close()
-        except OSError:
-            return False
-        return True
-
     def _registered(self, number: int) -> bool:
         log = self._directory / f"worker-{WORKER_HOSTS[number]}.log"
         return "Successfully registered with master" in log.read_text(errors="replace")
@@ -80,3 +82,52 @@ class SparkCluster:
         for process in reversed(self._processes):
             process.kill()
         self._processes.clear()
+
+
+class ConnectServer:
+    """A Spark Connect server on a port of its own: starts on entering, is killed on leaving."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = PortReservation(0)
+        self._process: GroupProcess | None = None
+
+    @property
+    def remote(self) -> str:
+        return f"sc://127.0.0.1:{self._port.base}"
+
+    def __enter__(self) -> Self:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._port.release()
+        port = self._port.base
+        settings = {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+        }
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]"]
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        environment = {
+            "SPARK_HOME": str(SPARK_HOME),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_CONNECT_MODE": "0",
+        }
+        self._process = GroupProcess(
+            command, log=self._directory / "connect.log", env=environment, directory=self._directory
+        )
+        try:
+            self._process.wait_until(lambda: listens(port), "the server", START_TIMEOUT_S)
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()

@@ -1,9 +1,10 @@
-"""Settings of push consumers: RocketMQ's defaults and ranges, each with a clear error outside of them."""
+"""Settings of consumers: RocketMQ's defaults and ranges, each with a clear error outside of them."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from skylark.errors import SettingsError
 from skylark.settings.consumer import ConsumeFrom, MessageModel, PushConsumerSettings, consume_timestamp_ms
 from skylark.settings.fields import allowed_range
+from skylark.settings.pull_consumer import PullConsumerSettings
 
 DEFAULTS = {
     "model": MessageModel.CLUSTERING,
@@ -106,16 +108,28 @@ def test_attempts() -> None:
     assert PushConsumerSettings(orderly=True, reconsume_times_max=0).attempts_max == 0
 
 
-def test_the_reference_tells_every_setting_with_its_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "push-consumer-settings.md").read_text()
+def shown(value: object) -> str:
+    """A default as the reference writes it."""
+    if value is None or value == "":
+        return "empty"
+    if isinstance(value, Enum):
+        return f"`{value.name}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+@pytest.mark.parametrize(
+    ("page", "settings"),
+    [("push-consumer-settings", PushConsumerSettings), ("pull-consumer-settings", PullConsumerSettings)],
+)
+def test_the_reference_tells_every_setting_with_its_default(page: str, settings: type[Any]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / f"{page}.md").read_text()
     rows = {
-        row.split("|")[1].strip(" `"): row.split("|") for row in page.splitlines() if row.startswith("| `")
+        row.split("|")[1].strip(" `"): row.split("|") for row in text.splitlines() if row.startswith("| `")
     }
-    assert list(rows) == [field.name for field in fields(PushConsumerSettings)]
-    for field in fields(PushConsumerSettings):
+    assert list(rows) == [field.name for field in fields(settings)]
+    for field in fields(settings):
         _, _, key, default, allowed, meaning, _ = (cell.strip() for cell in rows[field.name])
-        assert key == f"`{field.metadata['java']}`"
+        assert (key, default) == (f"`{field.metadata['java']}`", shown(field.default))
         assert meaning.endswith(".")
-        if isinstance(field.default, int) and not isinstance(field.default, bool):
-            assert default == f"`{field.default}`"
+        if allowed_range(field):
             assert allowed == allowed_range(field)

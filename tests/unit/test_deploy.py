@@ -1,9 +1,11 @@
-"""What is deployed beside a broker: the dashboard and the alert rules ask for metrics that it exports."""
+"""What is deployed: dashboard and alerts ask for metrics, service and image run commands, that there are."""
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,13 @@ import pytest
 import yaml
 
 from skylark.metrics import COMMON_LABELS, METRICS
+from skylark.settings import BrokerSettings, NameServerSettings
+from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.loading import load_settings
+from tests.unit.cli.test_reference import check_command
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 NAME = re.compile(r"\b(?:rocketmq|skylark)_\w+")
 SELECTOR = re.compile(r"\b((?:rocketmq|skylark)_\w+)\{([^}]*)\}")
@@ -66,3 +73,77 @@ def test_panels_lie_side_by_side() -> None:
     places = [tuple(panel["gridPos"].values()) for panel in panels()]
     assert len(set(places)) == len(places) > 0
     assert len({panel["id"] for panel in panels()}) == len(places)
+
+
+# --- The image ---
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The lines of the Dockerfile, continued ones joined, as word and rest."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines if line)]
+
+
+def last(wanted: str) -> str:
+    return [rest for word, rest in instructions() if word == wanted][-1]
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    known = "FROM WORKDIR COPY RUN USER VOLUME EXPOSE HEALTHCHECK STOPSIGNAL ENTRYPOINT".split()
+    assert {word for word, _ in instructions()} <= set(known)
+    for image in (rest.split()[0] for word, rest in instructions() if word == "FROM"):
+        assert re.fullmatch(r"[\w/.-]+:[\d.]+[\w.-]*", image), f"{image} has no version"
+    copied = [rest.split() for word, rest in instructions() if word == "COPY"]
+    files = {source for words in copied if not words[0].startswith("--from") for source in words[:-1]}
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert files == {"pyproject.toml", *needed}, "the package is built of these"
+    for extra in re.findall(r"\[(\w+)\]", " ".join(rest for word, rest in instructions() if word == "RUN")):
+        assert extra in project["project"]["optional-dependencies"]
+
+
+def test_the_image_runs_a_command_that_there_is_and_not_as_root() -> None:
+    words = [word for word, _ in instructions()]
+    assert words.index("USER") < words.index("ENTRYPOINT")
+    assert last("USER") not in ("root", "0")
+    command = json.loads(last("ENTRYPOINT"))
+    check_command(command)
+    assert command[command.index("--data") + 1] == last("VOLUME"), "messages outlive the container"
+    broker, name_server = BrokerSettings(), NameServerSettings()
+    ports = {name_server.port, broker.port, broker.port - FAST_PORT_DISTANCE, broker.port + 1}
+    assert set(map(int, last("EXPOSE").split())) == {*ports, broker.metrics_port}
+    [program] = re.findall(r'"(import [^"]+)"', last("HEALTHCHECK"))
+    compile(program, "HEALTHCHECK", "exec")
+    assert f"127.0.0.1:{broker.metrics_port}/health" in program
+
+
+# --- The service ---
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((DEPLOY / "skylark.service").read_text())
+    return parser
+
+
+def test_the_service_runs_a_command_that_there_is_and_not_as_root() -> None:
+    service = unit()["Service"]
+    assert unit().sections() == ["Unit", "Service", "Install"]
+    program, *words = service["ExecStart"].split()
+    check_command([Path(program).name, *words])
+    assert words[words.index("--data") + 1] == f"/var/lib/{service['StateDirectory']}"
+    assert service["User"] not in ("root", "")
+    assert service["Restart"] == "on-failure"
+    assert int(service["TimeoutStopSec"]) * 1000 > BrokerSettings().shutdown_timeout_ms
+
+
+def test_the_settings_that_the_service_names_are_taken() -> None:
+    text = (DEPLOY / "skylark.service").read_text()
+    named = dict(re.findall(r"(SKYLARK_BROKER_\w+)=(\w+)", text))
+    loaded = load_settings(BrokerSettings, environment=named, prefix="SKYLARK_BROKER_")
+    assert len(named) == 1
+    assert loaded.settings != BrokerSettings()
+    assert loaded.warnings == ()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from skylark.cli.error_reference import MEANINGS, markdown
 from skylark.protocol.codes import ResponseCode
+from skylark.settings import NameServerSettings
 from tests.unit.cli.test_reference import check_line
 
 ROOT = Path(__file__).parents[2]
@@ -62,11 +64,28 @@ def test_every_code_that_a_server_answers_is_explained() -> None:
     assert answered <= MEANINGS.keys()
 
 
-def test_the_translation_has_the_readmes_programs() -> None:
+def test_the_translation_has_the_readmes_programs_and_commands() -> None:
     """Word for word, but for comments."""
 
-    def programs(text: str) -> list[str]:
-        code = [code for language, code in FENCE.findall(text) if language == "python"]
-        return [re.sub(r" *#.*", "", block) for block in code]
+    def code(text: str) -> list[str]:
+        blocks = [code for language, code in FENCE.findall(text) if language in ("python", "")]
+        return [re.sub(r" *#.*", "", block) for block in blocks]
 
-    assert programs(text_of("zh/README")) == programs((ROOT / "README.md").read_text())
+    assert code(text_of("zh/README")) == code((ROOT / "README.md").read_text())
+
+
+def test_the_page_on_name_servers_tells_every_setting_with_its_default() -> None:
+    text = text_of("howto/run-a-nameserver")
+    told: dict[str, tuple[str, bool]] = {}
+    for keys, defaults in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", text, re.MULTILINE):
+        named = re.findall(r"`(\w+)`( \*)?", keys)
+        values = defaults.split(", ") if ", " in defaults else [defaults] * len(named)
+        told |= {name: (value, bool(star)) for (name, star), value in zip(named, values, strict=True)}
+    limits = text[text.index("Limits, so that") : text.index("## In a program")]
+    told |= {name: (value, False) for name, value in re.findall(r"`(\w+)` (\d+)", limits)}
+    expected = {}
+    for each in fields(NameServerSettings):
+        default = "none" if each.default is None else str(each.default)
+        default = default.lower() if isinstance(each.default, bool) else default
+        expected[each.metadata["java"]] = (default, each.metadata["live"])
+    assert told == expected

@@ -175,9 +175,12 @@ class Brokers:
         answer = await self._servers.ask(await self._servers.target(broker), GetColdDataFlowCtrInfo())
         return str(answer, "utf-8", "replace")
 
-    async def limit_cold_reads(self, broker: str, bytes_per_s: Mapping[str, int]) -> None:
-        """Set how much of old messages groups may read, by group."""
-        text = write_properties({group: str(limit) for group, limit in bytes_per_s.items()})
+    async def limit_cold_reads(self, broker: str, bytes_max: Mapping[str, int]) -> None:
+        """Set how many bytes groups may read, in five seconds, of messages that are not in memory, by group.
+
+        Without effect until the broker's `coldDataFlowControlEnable` is true. Lost when it restarts.
+        """
+        text = write_properties({group: str(limit) for group, limit in bytes_max.items()})
         request = UpdateColdDataFlowCtrConfig(text.encode())
         await self._servers.ask(await self._servers.target(broker), request)
 

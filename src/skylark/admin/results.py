@@ -152,6 +152,17 @@ class Topic:
             system_flag=config.topic_sys_flag,
         )
 
+    def to_config(self) -> TopicConfig:
+        return TopicConfig(
+            topic_name=self.name,
+            read_queue_nums=self.read_queues,
+            write_queue_nums=self.write_queues,
+            perm=self.permission,
+            order=self.ordered,
+            topic_sys_flag=self.system_flag,
+            attributes=dict(self.attributes),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueues:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from skylark.admin.results import READ, WRITE, Gathered, Route, Topic, TopicStats
 from skylark.admin.servers import Servers
@@ -87,15 +88,9 @@ class Topics:
             _check(topic.name)
         configs = TopicConfigList(
             topic_config_list=[
-                TopicConfig(
-                    topic_name=topic.name,
-                    read_queue_nums=topic.read_queues,
-                    write_queue_nums=topic.write_queues,
-                    perm=topic.permission,
-                    order=topic.ordered,
-                    topic_sys_flag=topic.system_flag,
-                    attributes={f"+{name}": value for name, value in topic.attributes.items()},
-                )
+                replace(
+                    topic, attributes={f"+{name}": value for name, value in topic.attributes.items()}
+                ).to_config()
                 for topic in topics
             ]
         )

@@ -5,9 +5,10 @@
 
    FRAMES is a file of whole frames, sent in turn. Eight bytes in them are places to fill: "@OPAQUE@" the
    opaque, "@NUMBER@" a number that never comes again in hexadecimal, "@OFFSET@" a queue offset. Frames with
-   the last are pulls: each is one queue's, sent again from where its answer ended, from 0 after the end of
-   the queue; one is in flight per queue. Frames whose header says "flag":2 get no answer. "@DUE_NS@" becomes
-   eight bytes: when the frame was due, in nanoseconds of the monotonic clock.
+   the last are pulls: each is one queue's, sent again from where its answer ended, from the queue's begin after
+   its end; one is in flight per queue. A queue whose begin has moved is followed there. Frames whose header
+   says "flag":2 get no answer. "@DUE_NS@" becomes eight bytes: when the frame was due, in nanoseconds of the
+   monotonic clock.
 
    With a RATE of frames a second (open loop), frame k is due at k / RATE and timed from then, however late
    it is sent: what was due before the end is sent after it. With 0 (closed loop) a frame is sent as soon as an answer makes room for it.
@@ -42,6 +43,7 @@ enum {
     TURN_MS = 100,
     DRAIN_S = 15,
     RECORD_QUEUE_OFFSET = 20,
+    PULL_OFFSET_MOVED = 21, /* an answer's code: go on where it says */
 };
 
 enum slot { OPAQUE, NUMBER, OFFSET, DUE };
@@ -307,7 +309,17 @@ static bool take_records(struct template *t, const char *header, size_t header_b
         return false;
     if (is_measuring())
         measured_records += expected - t->queue_offset;
-    t->queue_offset = next == end ? 0 : next;
+    t->queue_offset = next == end ? number_of(header, header_bytes, "\"minOffset\":") : next;
+    return true;
+}
+
+/* What was to be read has expired: on to where the queue begins now. */
+static bool follow(struct template *t, const char *header, size_t header_bytes)
+{
+    long long next = number_of(header, header_bytes, "\"nextBeginOffset\":");
+    if (next <= t->queue_offset)
+        return false;
+    t->queue_offset = next;
     return true;
 }
 
@@ -331,6 +343,10 @@ static void take_answer(const char *frame, size_t bytes, uint64_t now)
     in_flight--;
     if (pulling)
         idle[idle_count++] = question->template;
+    if (pulling && code == PULL_OFFSET_MOVED && follow(t, header, header_bytes)) {
+        acknowledged++;
+        return;
+    }
     if (code) {
         refused++;
         refusal_code = code;

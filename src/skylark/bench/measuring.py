@@ -18,12 +18,13 @@ from skylark.bench.thin import ThinClient, Watch
 from skylark.model.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
 from skylark.protocol.request import Request
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
-from skylark.protocol.requests.topic import UpdateAndCreateTopic
+from skylark.protocol.requests.topic import GetAllTopicConfig, UpdateAndCreateTopic
 from skylark.remoting.blocking import BlockingConnection
 
 T = TypeVar("T")
 
 STORED_TIMEOUT_S = 30
+"""Without one more."""
 STORED_POLL_S = 0.05
 CALL_TIMEOUT_S = 30
 ASKED_AT_ONCE = 256
@@ -88,14 +89,17 @@ class Target:
 
     def create(self, load: Load) -> None:
         """Make the load's topics, or give them its number of queues. Built-in ones stay as they are."""
+        names = [topic for topic in load.topic_names if topic not in SYSTEM_TOPICS]
+        # Making thousands again would take minutes; asking which there are does not.
+        known = self._connection.call(GetAllTopicConfig()).topic_config_table if len(names) > 1 else {}
         requests = [
             UpdateAndCreateTopic(
                 topic=topic, default_topic=AUTO_CREATE_TOPIC, read_queue_nums=load.queues,
                 write_queue_nums=load.queues, perm=6, topic_filter_type="SINGLE_TAG", order=False,
                 topic_sys_flag=0,
             )
-            for topic in load.topic_names
-            if topic not in SYSTEM_TOPICS
+            for topic in names
+            if topic not in known or known[topic].write_queue_nums != load.queues
         ]  # fmt: skip
         self._answers(requests)
 
@@ -116,10 +120,13 @@ class Target:
         return answers
 
     def wait_stored(self, load: Load, expected: int) -> int:
-        """What the queues hold; they may be filled a while after the answers."""
-        deadline = time.monotonic() + STORED_TIMEOUT_S
-        while (stored := self.stored(load)) < expected and time.monotonic() < deadline:
+        """What the queues hold; they may be filled a while after the answers, delayed ones even later."""
+        stored, deadline = self.stored(load), time.monotonic() + STORED_TIMEOUT_S
+        while stored < expected and time.monotonic() < deadline:
             time.sleep(STORED_POLL_S)
+            before, stored = stored, self.stored(load)
+            if stored > before:
+                deadline = time.monotonic() + STORED_TIMEOUT_S
         return stored
 
 

@@ -1,10 +1,11 @@
 """The costs of this machine, for a plan: some loads against a broker of ours, and what they come to.
 
-What takes long to measure stays as it was shipped: Spark, our own clients, the growth with queues.
+What takes long to measure stays as it was shipped: Spark, our own clients.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -20,6 +21,7 @@ from skylark.bench.growth import connected
 from skylark.bench.load import Kind, Load, LoadFailed
 from skylark.bench.machine import describe
 from skylark.bench.measuring import Target
+from skylark.bench.plan import FEW_QUEUES
 from skylark.bench.plan_costs import Costs
 from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, Listener
 from skylark.bench.servers import own_broker, own_servers, wait_for_slave
@@ -32,6 +34,8 @@ BACKLOG = 100_000
 CONNECTIONS = 500
 TOPICS = 1000
 QUEUES = 8
+TOPIC = "plan-topics"
+"""Of these topics, each with so many queues."""
 SYNCS = 200
 SYNC_BYTES = 4096
 
@@ -49,6 +53,7 @@ def loads(address: str, seconds: float) -> dict[str, Load]:
         found[f"batch-{name}"] = replace(sized, topic="plan-batch", batch=BATCH)
         found[f"pull-{name}"] = replace(sized, topic=f"plan-{name}", kind=Kind.PULL, batch=BATCH)
     found["pull-1"] = replace(found["pull-small"], batch=1)
+    found["send-queues"] = replace(found["send-small"], topic=TOPIC, topics=TOPICS, queues=QUEUES)
     return found
 
 
@@ -63,6 +68,8 @@ def fit(used: Used, base: Costs) -> Costs:
     batched = used["batch-small"] - SMALL_KIB * batch_kib - (wake / IN_FLIGHT + send) / BATCH
     pull_kib = _slope(used, "pull")
     pull = max((used["pull-1"] - used["pull-small"]) / (1 - 1 / BATCH), 0.0)
+    dearer = used["send-queues"] / used["send-small"] - 1
+    growth = dearer / math.log10(TOPICS * QUEUES / FEW_QUEUES)
     return msgspec.structs.replace(
         base,
         wake_us=round(wake, 2),
@@ -77,6 +84,7 @@ def fit(used: Used, base: Costs) -> Costs:
         replica_us=round(max(used["master-large"] - used["send-large"], 0.0), 2),
         slave_us=round(used["slave-small"] - SMALL_KIB * _slope(used, "slave"), 2),
         slave_kib_us=round(_slope(used, "slave"), 2),
+        queues_growth=round(min(max(growth, 0.0), 1.0), 3),
     )
 
 
@@ -152,7 +160,7 @@ def _memory(target: Target) -> dict[str, float]:
     """MiB that connections, topics and queues add; each queue gets a message."""
     load = Load(
         address=target.address,
-        topic="plan-topics",
+        topic=TOPIC,
         topics=TOPICS,
         queues=1,
         messages_max=TOPICS,

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from skylark.bench.load import BadLoad, Load
 from skylark.bench.machine import scratch
 from skylark.bench.measuring import Target, messages_that_fit
@@ -21,7 +19,8 @@ from skylark.bench.sending import Progress
 from skylark.bench.servers import own_broker, wait_for_slave
 from skylark.bench.thin import ThinClient
 
-ROLES = {"alone": "ASYNC_MASTER", "async slave": "ASYNC_MASTER", "sync slave": "SYNC_MASTER"}
+ALONE = "alone"
+ROLES = {ALONE: "ASYNC_MASTER", "async slave": "ASYNC_MASTER", "sync slave": "SYNC_MASTER"}
 
 
 @contextmanager
@@ -50,16 +49,18 @@ def measure_replication(place: Place, load: Load, progress: Progress) -> Documen
     for name, role in ROLES.items():
         with (
             scratch() as directory,
-            own_pair(directory, role, place, has_slave=name != "alone") as address,
+            own_pair(directory, role, place, has_slave=name != ALONE) as address,
             Target(address, client, cpu=place.client_cpu) as target,
         ):
             room = messages_that_fit(directory, load.body_bytes)
             fitted = replace(load, address=address, messages_max=min(load.messages_max or room, room))
             cell = target.measure(name, fitted, partial(progress, name))
-            started = time.perf_counter()
-            if name != "alone":
+            if cells:
+                started = time.perf_counter()
                 wait_for_slave(address)
-            cells.append(_compared(cell, cells, time.perf_counter() - started))
+                caught_up_ms = round((time.perf_counter() - started) * 1000, 1)
+                cell = cell.beside(cells[0], slave_has_all_after_ms=caught_up_ms)
+            cells.append(cell)
     conditions: dict[str, Value] = {
         "servers": "our own, started for this run",
         "flush": place.flush,
@@ -68,20 +69,3 @@ def measure_replication(place: Place, load: Load, progress: Progress) -> Documen
         "client": client.kind,
     }
     return make_document("replication", conditions, cells)
-
-
-def _compared(cell: Cell, before: list[Cell], caught_up_s: float) -> Cell:
-    if not before:
-        return cell
-    alone = before[0]
-    figures = {
-        **cell.figures,
-        "rate_of_alone": round(cell.per_s / alone.per_s, 3) if alone.per_s else None,
-        "cpu_of_alone": (
-            round(cell.server_cpu_us / alone.server_cpu_us, 3)
-            if cell.server_cpu_us and alone.server_cpu_us
-            else None
-        ),
-        "slave_has_all_after_ms": round(caught_up_s * 1000, 1),
-    }
-    return msgspec.structs.replace(cell, figures=figures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -53,9 +53,18 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def is_void(self) -> bool:
         return bool(self.wrong)
 
+    def beside(self, first: Cell, **figures: Value) -> Cell:
+        """The cell with its rate and its server's time as shares of another cell's, and more figures."""
+        shares = {
+            "rate_of_first": (self.per_s, first.per_s),
+            "server_time_of_first": (self.server_cpu_us, first.server_cpu_us),
+        }
+        found = {name: round(own / others, 3) for name, (own, others) in shares.items() if own and others}
+        return msgspec.structs.replace(self, figures={**self.figures, **figures, **found})
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run, as `--json` and `--out` write it."""
+
+class Stamped(msgspec.Struct, frozen=True, kw_only=True):
+    """What every run writes down beside what it found: when, on which machine, under which conditions."""
 
     schema: int = SCHEMA
     benchmark: str
@@ -63,6 +72,23 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     skylark: str
     machine: Machine
     conditions: dict[str, Value]
+
+    @classmethod
+    def now(cls, benchmark: str, conditions: Mapping[str, Value], **found: Any) -> Self:
+        """Of a run that ends now. `found` are the members of the class itself."""
+        return cls(
+            benchmark=benchmark,
+            made_at=datetime.now(UTC).isoformat(" ", "seconds"),
+            skylark=__version__,
+            machine=describe(),
+            conditions=dict(conditions),
+            **found,
+        )
+
+
+class Document(Stamped, frozen=True, kw_only=True):
+    """A whole run of cells, as `--json` and `--out` write it."""
+
     cells: list[Cell]
     notes: list[str] = []
 
@@ -93,20 +119,12 @@ def make_cell(
 def make_document(
     benchmark: str, conditions: Mapping[str, Value], cells: Sequence[Cell], notes: Sequence[str] = ()
 ) -> Document:
-    return Document(
-        benchmark=benchmark,
-        made_at=datetime.now(UTC).isoformat(" ", "seconds"),
-        skylark=__version__,
-        machine=describe(),
-        conditions=dict(conditions),
-        cells=list(cells),
-        notes=list(notes),
-    )
+    return Document.now(benchmark, conditions, cells=list(cells), notes=list(notes))
 
 
-def encode(document: Document) -> bytes:
+def encode(found: Stamped) -> bytes:
     """JSON for people and programs."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
 
 
 def decode(data: bytes) -> Document:
@@ -140,7 +158,7 @@ def report(document: Document, more: Sequence[Section] = ()) -> Report:
     extra = [[cell.name, name, value] for cell in document.cells for name, value in cell.figures.items()]
     if extra:
         sections.append(Section("figures", "Also seen", ["cell", "figure", "value"], extra))
-    sections.append(_conditions(document))
+    sections.append(conditions_section(document, " ".join(document.notes)))
     return Report(f"skylark bench {document.benchmark}", document.made_at, sections)
 
 
@@ -181,7 +199,8 @@ def _course(cells: Sequence[Cell]) -> Section:
     return Section("course", "Over time", ["cell", "second", "per s"], rows, chart)
 
 
-def _conditions(document: Document) -> Section:
-    facts = {"skylark": document.skylark, **msgspec.structs.asdict(document.machine), **document.conditions}
+def conditions_section(found: Stamped, note: str = "") -> Section:
+    """Where and how a run was made."""
+    facts = {"skylark": found.skylark, **msgspec.structs.asdict(found.machine), **found.conditions}
     rows = [[name, "" if value is None else str(value)] for name, value in facts.items()]
-    return Section("conditions", "Conditions", ["what", "value"], rows, note=" ".join(document.notes))
+    return Section("conditions", "Conditions", ["what", "value"], rows, note=note)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import msgspec
-
 from skylark.bench.load import Kind, Load, discrepancies
 from skylark.bench.measuring import FILL_BATCH, Target, Usage, cell_of
 from skylark.bench.place import Place, Site, standing
@@ -20,6 +18,15 @@ from skylark.remoting.blocking import BlockingConnection
 
 Progress = Callable[[str, str], None]
 """Hears a cell's name and what a `Watch` hears."""
+FEATURES: dict[str, dict[str, str]] = {
+    "plain": {},
+    "tag": {"TAGS": "TagA"},
+    "key": {"KEYS": "key-@NUMBER@"},
+    "ten properties": {f"property-{number}": "some text" for number in range(10)},
+    "delay level": {"DELAY": "1"},
+    "timer": {"TIMER_DELAY_MS": "1000"},
+}
+"""What messages have, of which each costs something; the first has nothing."""
 ROUTE_TIMEOUT_S = 60
 ROUTE_POLL_S = 0.05
 
@@ -54,14 +61,21 @@ def measure_topics(place: Place, load: Load, counts: Sequence[int], progress: Pr
             # A queue's first message makes its files: that is paid once, and not in the rate.
             target.fill(spread, FILL_BATCH * count * load.queues)
             cell = target.measure(name, spread, partial(progress, name))
-            first = cells[0].per_s if cells else cell.per_s
-            figures = {
-                **cell.figures,
-                "topics_created_per_s": round(count / taken_s),
-                "of_the_first": round(cell.per_s / first, 3) if first else None,
-            }
-            cells.append(msgspec.structs.replace(cell, figures=figures))
+            first = cells[0] if cells else cell
+            cells.append(cell.beside(first, topics_created_per_s=round(count / taken_s)))
         return make_document("topics", site.conditions(**_times({"": load})), cells)
+
+
+def measure_features(place: Place, load: Load, progress: Progress) -> Document:
+    """The same load with one thing more each time. Raises LoadFailed, RocketMQError."""
+    cells: list[Cell] = []
+    with standing(place) as site, site.target() as target:
+        for name, properties in FEATURES.items():
+            topic = f"{load.topic}-{name.replace(' ', '-')}"
+            featured = site.fitted(replace(load, topic=topic, properties=properties))
+            cell = target.measure(name, featured, partial(progress, name))
+            cells.append(cell.beside(cells[0]) if cells else cell)
+        return make_document("features", site.conditions(**_times({"": load})), cells)
 
 
 def measure_routes(place: Place, load: Load, progress: Progress) -> Document:

@@ -1,14 +1,18 @@
 """Pure. What a long run looks like: samples over time, how they lean, and whether that is flat.
 
 A slope is the median of the slopes between all pairs of samples (Theil and Sen), so that a moment in which
-the machine did something else does not tilt it. The first part of a run, in which everything warms up, does
-not count. Latencies that grow while the machine gets busier by other work are not judged.
+the machine did something else does not tilt it, and has the bounds within which it lies with 95 % confidence.
+Something is flat if the upper bound is, and not flat if not even the lower bound is; between them nobody can
+tell. The first part of a run, in which everything warms up, does not count. Latencies are not judged if the
+machine's other work became more or less meanwhile.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,11 +20,16 @@ WARM_UP_SHARE = 0.15
 JUDGED_SAMPLES_MIN = 20
 JUDGED_MINUTES_MIN = 5.0
 """Before that, memory still fills caches and a slope says nothing."""
-BUSIER_SHARE, BUSIER_LEAST = 0.2, 1.0
-"""By how much the load average must rise, as a share and in itself, for the machine to count as busier."""
-TOO_SHORT, BUSIER = "too short to say", "not judged: the machine got busier"
-PAIRS_SAMPLES_MAX = 500
-"""More samples are thinned: their pairs would be too many."""
+OTHERS_CORES_MAX = 0.1
+"""By so many cores the machine's other work may change from the first quarter to the last."""
+TOO_SHORT, OTHERS, UNCLEAR = (
+    "too short to say",
+    "not judged: the machine's other work changed",
+    "not clear: it varies too much",
+)
+BLOCKS_MAX = 40
+"""Samples are taken together to so many medians: neighbours disturb each other, medians do so less."""
+CONFIDENCE_Z = 1.96
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +53,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Physical offset: it grows when files are deleted."""
     log_end: int
     load_1m: float
+    other_cores: float
+    """Cores that neither the broker nor the clients used, and neighbours of a virtual machine took."""
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -83,6 +94,9 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
     last: float
     """Median of the last quarter."""
     per_minute: float
+    low: float
+    high: float
+    """Bounds of `per_minute`."""
     limit: str
     is_flat: bool | None
     why: str = ""
@@ -96,17 +110,40 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool | None
 
 
-def slope_per_minute(points: Sequence[tuple[float, float]]) -> float:
-    """Of seconds and values; 0 for fewer than two."""
-    step = -(-len(points) // PAIRS_SAMPLES_MAX)
-    thinned = points[::step] if step > 1 else points
-    slopes = [
+class Trend(NamedTuple):
+    """A slope per minute, and its bounds."""
+
+    per_minute: float
+    low: float
+    high: float
+
+
+def trend(points: Sequence[tuple[float, float]]) -> Trend:
+    """Of seconds and values; flat for fewer than two."""
+    blocks = _blocks(points)
+    count = len(blocks)
+    slopes = sorted(
         (late_value - early_value) / (late - early) * 60
-        for number, (early, early_value) in enumerate(thinned)
-        for late, late_value in thinned[number + 1 :]
+        for number, (early, early_value) in enumerate(blocks)
+        for late, late_value in blocks[number + 1 :]
         if late > early
+    )
+    if not slopes:
+        return Trend(0.0, 0.0, 0.0)
+    # Kendall's count of pairs in order, of values that do not lean, varies by so much.
+    spread = CONFIDENCE_Z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(math.floor((len(slopes) - spread) / 2), 0)
+    high = min(math.ceil((len(slopes) + spread) / 2), len(slopes) - 1)
+    return Trend(statistics.median(slopes), slopes[low], slopes[high])
+
+
+def _blocks(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    size = max(-(-len(points) // BLOCKS_MAX), 1)
+    parts = [points[start : start + size] for start in range(0, len(points), size)]
+    return [
+        (statistics.median(at for at, _ in part), statistics.median(value for _, value in part))
+        for part in parts
     ]
-    return statistics.median(slopes) if slopes else 0.0
 
 
 def counted(samples: Sequence[Sample]) -> Sequence[Sample]:
@@ -120,46 +157,48 @@ def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
     points = [(each.second, value) for each in kept if (value := measure.value(each)) is not None]
     if not points:
         return None
-    per_minute = slope_per_minute(points)
+    found = trend(points)
     minutes = (points[-1][0] - points[0][0]) / 60
-    quarter = max(len(points) // 4, 1)
-    first, last = (
-        statistics.median(value for _, value in part) for part in (points[:quarter], points[-quarter:])
-    )
+    first, last = _quarters([value for _, value in points])
     if measure.slope_max is not None:
-        flat = per_minute <= measure.slope_max
+        allowed = measure.slope_max
         limit = f"{measure.slope_max:g} {measure.unit}".strip() + " a minute"
     else:
         assert measure.drift_max is not None
-        drift = per_minute * minutes
         middle = statistics.median(value for _, value in points)
-        flat = drift <= max(measure.drift_max * middle, measure.drift_least)
+        allowed = max(measure.drift_max * middle, measure.drift_least) / max(minutes, 1e-9)
         limit = f"{measure.drift_max:.0%} or {measure.drift_least:g} {measure.unit} over the run"
     why = ""
     if len(points) < JUDGED_SAMPLES_MIN or minutes < JUDGED_MINUTES_MIN:
         why = TOO_SHORT
-    elif measure.drift_max is not None and not flat and got_busier(kept):
-        why = BUSIER
+    elif measure.drift_max is not None and others_changed(kept):
+        why = OTHERS
+    elif found.low <= allowed < found.high:
+        why = UNCLEAR
     return Slope(
         name=measure.name,
         unit=measure.unit,
         first=round(first, 3),
         last=round(last, 3),
-        per_minute=round(per_minute, 4),
+        per_minute=round(found.per_minute, 4),
+        low=round(found.low, 4),
+        high=round(found.high, 4),
         limit=limit,
-        is_flat=None if why else flat,
+        is_flat=None if why else found.high <= allowed,
         why=why,
     )
 
 
-def got_busier(samples: Sequence[Sample]) -> bool:
-    """Has the machine more to do at the end than at the begin? The broker's own share is constant."""
-    quarter = max(len(samples) // 4, 1)
-    first, last = (
-        statistics.median(sample.load_1m for sample in part)
-        for part in (samples[:quarter], samples[-quarter:])
-    )
-    return last - first > max(BUSIER_LEAST, BUSIER_SHARE * first)
+def others_changed(samples: Sequence[Sample]) -> bool:
+    """Has the machine more to do for others at the end than at the begin, or less?"""
+    first, last = _quarters([sample.other_cores for sample in samples])
+    return abs(last - first) > OTHERS_CORES_MAX
+
+
+def _quarters(values: Sequence[float]) -> tuple[float, float]:
+    """The medians of the first and of the last quarter."""
+    quarter = max(len(values) // 4, 1)
+    return statistics.median(values[:quarter]), statistics.median(values[-quarter:])
 
 
 def slopes(samples: Sequence[Sample]) -> list[Slope]:

@@ -44,6 +44,8 @@ WAITING_MAX = 512
 """Batches and transactions under way."""
 SEND_TIMEOUT_MS = 30_000
 POLL_MS = 500
+BEHIND_MAX = 1000
+"""Messages that who pulls may be behind while the maximum is looked for."""
 
 
 def is_rolled_back(number: int) -> bool:
@@ -109,11 +111,11 @@ class Timed:
 class MixedLoad:
     """Producers and consumers on one loop. `run` sends; consumers work from the entering to the leaving."""
 
-    def __init__(self, namesrv: str, rate: float) -> None:
+    def __init__(self, namesrv: str) -> None:
         self.ledger = Ledger()
         self.sends, self.arrivals = Timed(), Timed()
         self._namesrv = namesrv
-        self._rate = rate
+        self._number = 0
         self._stack = AsyncExitStack()
         self._payload = random.Random(1).randbytes(max(SIZES))  # noqa: S311 - what does not compress
         self._busy = asyncio.Semaphore(WAITING_MAX)
@@ -187,36 +189,48 @@ class MixedLoad:
 
     # --- Sending ---
 
-    async def run(self, seconds: float) -> None:
+    async def run(self, seconds: float, rate: float) -> None:
         """Send for so long, each message timed from the moment at which it was due; then wait for answers."""
-        started_ns = time.monotonic_ns()
-        number = 0
+        started_ns, first = time.monotonic_ns(), self._number
         async with asyncio.TaskGroup() as tasks:
             while (passed := (time.monotonic_ns() - started_ns) / 1e9) < seconds:
-                while number < passed * self._rate:
-                    number += await self._launch(number, started_ns + round(number / self._rate * 1e9), tasks)
+                while (sent := self._number - first) < passed * rate:
+                    await self._launch(started_ns + round(sent / rate * 1e9), tasks)
                 await asyncio.sleep(TICK_S)
         await self._producer.flush()
 
-    async def _launch(self, number: int, due_ns: int, tasks: asyncio.TaskGroup) -> int:
-        """Begin to send a message, or a batch; returns how many messages that are."""
+    async def find_maximum(self, seconds: float) -> float:
+        """Send as much as is consumed, for so long: messages a second. Latencies then begin anew."""
+        started, first = time.monotonic(), self._number
+        behind = self.ledger.pending[BY_PULL]
+        async with asyncio.TaskGroup() as tasks:
+            while (taken_s := time.monotonic() - started) < seconds:
+                while len(behind) < BEHIND_MAX:
+                    await self._launch(time.monotonic_ns(), tasks)
+                await asyncio.sleep(TICK_S)
+        await self._producer.flush()
+        self.sends, self.arrivals = Timed(), Timed()
+        return (self._number - first) / taken_s
+
+    async def _launch(self, due_ns: int, tasks: asyncio.TaskGroup) -> None:
+        """Begin to send the next message, or batch."""
+        number = self._number
         kind = number % CYCLE
+        self._number += BATCH if kind == 0 else 1
         if kind == 0:
             await self._busy.acquire()
             tasks.create_task(self._send_batch(number, due_ns))
-            return BATCH
-        if kind in TRADING:
+        elif kind in TRADING:
             await self._busy.acquire()
             tasks.create_task(self._trade(number, due_ns))
-            return 1
-        if kind in DELAYED:
-            self.ledger.expect(number, (WAITING,), due_ns)
-            message = Message(LATER, self._body(number), delay_level=DELAY_LEVEL)
         else:
-            message = self._plain(number, due_ns)
-        future = await self._producer.submit(message)
-        future.add_done_callback(partial(self._answered, number, due_ns))
-        return 1
+            if kind in DELAYED:
+                self.ledger.expect(number, (WAITING,), due_ns)
+                message = Message(LATER, self._body(number), delay_level=DELAY_LEVEL)
+            else:
+                message = self._plain(number, due_ns)
+            future = await self._producer.submit(message)
+            future.add_done_callback(partial(self._answered, number, due_ns))
 
     def _body(self, number: int) -> bytes:
         size = SIZES[number // CYCLE % len(SIZES)]

@@ -7,25 +7,27 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple, Self
 
-import msgspec
-
-from skylark import __version__
 from skylark.bench.histogram import Latencies, Percentiles
-from skylark.bench.machine import Machine, describe
-from skylark.bench.processes import Listener, anonymous_bytes
+from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, Listener, anonymous_bytes, pinned
+from skylark.bench.results import Stamped, Value, conditions_section
 from skylark.bench.servers import Served, own_servers
 from skylark.bench.soak import Finding, Sample, Slope, log_findings, slopes
 from skylark.bench.soak_load import MixedLoad
 from skylark.page import Chart, Report, Section, render
 
-SCHEMA = 1
+BENCHMARK = "soak"
+MAXIMUM_S = 15.0
+"""So long the maximum is looked for."""
+RATE_SHARE = 0.5
+"""Of the maximum."""
 RESERVED_HOURS = 1
 KEPT_FILES_MIN = 3
 DRAIN_IDLE_S = 60.0
 POLL_S = 0.1
+STAT = Path("/proc/stat")
 ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
 # Small files and a short retention: in half an hour they roll and go as else in weeks.
 BROKER_SETTINGS: dict[str, str | int] = {
@@ -45,22 +47,17 @@ class Wanted:
 
     directory: Path
     seconds: float = 1800.0
-    rate: float = 2000.0
+    rate: float | None = None
+    """Messages a second; None: half of what this machine can, which is found out first."""
     every_s: float = 5.0
     keep_s: float = 60.0
     """Log files that nothing was written to for so long are made as old as the broker deletes them."""
     log_file_bytes: int = 16 << 20
 
 
-class SoakReport(msgspec.Struct, frozen=True, kw_only=True):
+class SoakReport(Stamped, frozen=True, kw_only=True):
     """What a run came to, as `--out` writes it."""
 
-    schema: int = SCHEMA
-    benchmark: str = "soak"
-    made_at: str
-    skylark: str
-    machine: Machine
-    conditions: dict[str, float | str]
     slopes: list[Slope]
     findings: list[Finding]
     send_us: Percentiles
@@ -87,13 +84,19 @@ class Soak:
         """Raises ProcessFailed if the servers do not come up, and what clients raise."""
         directory = self._wanted.directory
         settings = {**BROKER_SETTINGS, "mappedFileSizeCommitLog": self._wanted.log_file_bytes}
-        with own_servers(directory, settings=settings) as served:
+        with own_servers(directory, settings=settings, cpu=BROKER_CPU) as served, pinned(CLIENT_CPU):
             return asyncio.run(self._measure(served, LogFiles(directory)))
 
     async def _measure(self, served: Served, files: LogFiles) -> SoakReport:
-        async with MixedLoad(served.namesrv, self._wanted.rate) as load:
+        async with MixedLoad(served.namesrv) as load:
+            maximum, rate = None, self._wanted.rate
+            if rate is None:
+                maximum = await load.find_maximum(min(MAXIMUM_S, self._wanted.seconds))
+                await _drain(load)
+                rate = max(maximum * RATE_SHARE, 1.0)
+            before = _counts(load)
             looking = asyncio.ensure_future(self._look_on(load, Listener(served.broker), files))
-            sending = asyncio.ensure_future(load.run(self._wanted.seconds))
+            sending = asyncio.ensure_future(load.run(self._wanted.seconds, rate))
             try:
                 # Whichever fails first fails the run.
                 await asyncio.wait((looking, sending), return_when=asyncio.FIRST_COMPLETED)
@@ -107,20 +110,32 @@ class Soak:
             await _drain(load)
             load.sends.turn()
             load.arrivals.turn()
-            return self._report(load)
+            sent, received = (now - then for now, then in zip(_counts(load), before, strict=True))
+            conditions: dict[str, Value] = {
+                "seconds": self._wanted.seconds,
+                "maximum per s": maximum and round(maximum),
+                "wanted per s": round(rate, 1),
+                "sent": sent,
+                "received": received,
+                "log file bytes": self._wanted.log_file_bytes,
+                "log kept s": self._wanted.keep_s,
+            }
+            return self._report(load, conditions)
 
     async def _look_on(self, load: MixedLoad, broker: Listener, files: LogFiles) -> None:
-        started, before, cpu_us = time.monotonic(), time.monotonic(), broker.cpu_us() or 0.0
+        started = time.monotonic()
+        before = _Used.now(broker)
         while True:
             await asyncio.sleep(self._wanted.every_s)
             files.age(self._wanted.keep_s)
-            now, used_us = time.monotonic(), broker.cpu_us() or 0.0
-            share = (used_us - cpu_us) / 1e6 / (now - before)
-            self._samples.append(_look(load, broker, files, second=now - started, core_share=share))
+            now = _Used.now(broker)
+            self._samples.append(
+                _look(load, broker, files, second=now.at_s - started, cores=now.cores_since(before))
+            )
             self._say(self._samples[-1])
-            before, cpu_us = now, used_us
+            before = now
 
-    def _report(self, load: MixedLoad) -> SoakReport:
+    def _report(self, load: MixedLoad, conditions: dict[str, Value]) -> SoakReport:
         ledger, wanted = load.ledger, self._wanted
         findings = [
             Finding(name="messages missing", value=str(ledger.missing), ok=ledger.missing == 0),
@@ -131,24 +146,48 @@ class Soak:
             Finding(name="received more than once", value=str(ledger.again), ok=None),
             *log_findings(self._samples, wanted.log_file_bytes),
         ]
-        return SoakReport(
-            made_at=datetime.now(UTC).isoformat(" ", "seconds"),
-            skylark=__version__,
-            machine=describe(),
-            conditions={
-                "seconds": wanted.seconds,
-                "wanted per s": wanted.rate,
-                "sent": ledger.sent,
-                "received": ledger.received,
-                "log file bytes": wanted.log_file_bytes,
-                "log kept s": wanted.keep_s,
-            },
+        return SoakReport.now(
+            BENCHMARK,
+            conditions,
             slopes=slopes(self._samples),
             findings=findings,
             send_us=load.sends.whole.percentiles(),
             end_to_end_us=load.arrivals.whole.percentiles(),
             samples=self._samples,
         )
+
+
+def _counts(load: MixedLoad) -> tuple[int, int]:
+    return load.ledger.sent, load.ledger.received
+
+
+class _Cores(NamedTuple):
+    """Cores in use."""
+
+    broker: float
+    others: float
+
+
+class _Used(NamedTuple):
+    """Seconds of processors up to a moment: of the broker, of this process, of all there are."""
+
+    at_s: float
+    broker_s: float
+    own_s: float
+    all_s: float
+
+    @classmethod
+    def now(cls, broker: Listener) -> Self:
+        # user, nice, system, idle, iowait, irq, softirq, steal
+        words = STAT.read_text().split(maxsplit=9)[1:9]
+        user, nice, system, _, _, interrupts, soft, stolen = map(int, words)
+        ticks = user + nice + system + interrupts + soft + stolen
+        broker_s = (broker.cpu_us() or 0.0) / 1e6
+        return cls(time.monotonic(), broker_s, time.process_time(), ticks / os.sysconf("SC_CLK_TCK"))
+
+    def cores_since(self, before: _Used) -> _Cores:
+        passed_s, broker_s, own_s, all_s = (now - then for now, then in zip(self, before, strict=True))
+        return _Cores(broker_s / passed_s, max(all_s - broker_s - own_s, 0.0) / passed_s)
 
 
 class LogFiles:
@@ -186,7 +225,7 @@ class LogFiles:
         return len(paths), int(paths[0][0].name), int(newest.name)
 
 
-def _look(load: MixedLoad, broker: Listener, files: LogFiles, *, second: float, core_share: float) -> Sample:
+def _look(load: MixedLoad, broker: Listener, files: LogFiles, *, second: float, cores: _Cores) -> Sample:
     process = Path(f"/proc/{broker.pid}")
     count, begin, end = files.state()
     sends, arrivals = load.sends.turn(), load.arrivals.turn()
@@ -198,7 +237,7 @@ def _look(load: MixedLoad, broker: Listener, files: LogFiles, *, second: float, 
         client_mib=round(anonymous_bytes() / (1 << 20), 2),
         descriptors=sum(1 for _ in (process / "fd").iterdir()),
         threads=sum(1 for _ in (process / "task").iterdir()),
-        broker_core_share=round(core_share, 3),
+        broker_core_share=round(cores.broker, 3),
         send_p50_ms=_milliseconds(sends, 50),
         send_p99_ms=_milliseconds(sends, 99),
         end_to_end_p50_ms=_milliseconds(arrivals, 50),
@@ -207,6 +246,7 @@ def _look(load: MixedLoad, broker: Listener, files: LogFiles, *, second: float, 
         log_begin=begin,
         log_end=end,
         load_1m=round(os.getloadavg()[0], 2),
+        other_cores=round(cores.others, 3),
     )
 
 
@@ -225,7 +265,7 @@ async def _drain(load: MixedLoad) -> None:
 
 # --- For people ---
 
-SLOPE_COLUMNS = ["measure", "first", "last", "a minute", "allowed", "verdict"]
+SLOPE_COLUMNS = ["measure", "first", "last", "a minute", "95 %", "allowed", "verdict"]
 FINDING_COLUMNS = ["what", "value", "verdict"]
 _WORDS = {True: "flat", False: "NOT FLAT"}
 _FOUND_WORDS = {True: "good", False: "WRONG", None: ""}
@@ -234,16 +274,24 @@ _COURSES = (
     ("handles", "Descriptors and threads", {"descriptors": "descriptors", "threads": "threads"}),
     ("sends", "Latency of sends, ms", {"p50": "send_p50_ms", "p99": "send_p99_ms"}),
     ("arrivals", "From send to consumer, ms", {"p50": "end_to_end_p50_ms", "p99": "end_to_end_p99_ms"}),
-    ("log", "Log files, load of the machine", {"files": "log_files", "load average": "load_1m"}),
+    ("log", "Log files", {"files": "log_files"}),
+    ("cores", "Cores in use", {"broker": "broker_core_share", "others": "other_cores"}),
 )  # fmt: skip
 
 
 def slope_rows(report: SoakReport) -> list[list[object]]:
     return [
-        [each.name, f"{each.first:g} {each.unit}".strip(), f"{each.last:g} {each.unit}".strip(),
-         f"{each.per_minute:+.3f}", each.limit, each.why or _WORDS[bool(each.is_flat)]]
+        [
+            each.name,
+            f"{each.first:g} {each.unit}".strip(),
+            f"{each.last:g} {each.unit}".strip(),
+            f"{each.per_minute:+.3f}",
+            f"{each.low:+.3f} to {each.high:+.3f}",
+            each.limit,
+            each.why or _WORDS[bool(each.is_flat)],
+        ]
         for each in report.slopes
-    ]  # fmt: skip
+    ]
 
 
 def finding_rows(report: SoakReport) -> list[list[object]]:
@@ -252,13 +300,11 @@ def finding_rows(report: SoakReport) -> list[list[object]]:
 
 def page(report: SoakReport) -> str:
     """The run as one HTML page that fetches nothing."""
-    machine = msgspec.structs.asdict(report.machine)
-    conditions = {"skylark": report.skylark, **machine, **report.conditions}
     sections = [
         Section("verdict", "Flat?", SLOPE_COLUMNS, slope_rows(report)),
         Section("findings", "Every message, every file", FINDING_COLUMNS, finding_rows(report)),
         *(_course(report, name, title, fields) for name, title, fields in _COURSES),
-        Section("conditions", "Conditions", ["what", "value"], [[k, str(v)] for k, v in conditions.items()]),
+        conditions_section(report),
     ]
     return render(Report("skylark bench soak", report.made_at, sections))
 
@@ -272,7 +318,3 @@ def _course(report: SoakReport, name: str, title: str, fields: dict[str, str]) -
     ]
     chart = Chart(label="second", value="value", series="line", kind="lines")
     return Section(name, title, ["line", "second", "value"], rows, chart)
-
-
-def encode(report: SoakReport) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(report), indent=1)

@@ -25,6 +25,7 @@ DUE_NS = struct.Struct(">q")
 ONEWAY = b'"flag":2,'
 READ_BYTES = 1 << 20
 FRAMES_AT_ONCE_MAX = 1024
+PULL_OFFSET_MOVED = 21
 TURN_S = 0.1
 DRAIN_S = 15
 
@@ -77,8 +78,13 @@ class Template:
         if expected != next_offset or position != len(body):
             return 0
         count = expected - self.queue_offset
-        self.queue_offset = 0 if next_offset == end else next_offset
+        self.queue_offset = int(fields["minOffset"]) if next_offset == end else next_offset
         return count
+
+    def follow(self, fields: dict[str, str]) -> bool:
+        """What was to be read has expired: go on where the queue begins now."""
+        before, self.queue_offset = self.queue_offset, int(fields["nextBeginOffset"])
+        return self.queue_offset > before
 
 
 class Client:
@@ -173,11 +179,15 @@ class Client:
         if self._pulling:
             self._idle.append(template)
         code = int(str(header["code"]))
+        fields: dict[str, str] = header.get("extFields") or {}  # type: ignore[assignment]
+        if self._pulling and code == PULL_OFFSET_MOVED and template.follow(fields):
+            self.acknowledged += 1
+            return
         if code:
             self.refused += 1
             self.refusal_code = code
             return
-        records = template.take_records(dict(header["extFields"]), body) if self._pulling else 0  # type: ignore[call-overload]
+        records = template.take_records(fields, body) if self._pulling else 0
         if self._pulling and not records:
             self.unexpected += 1
             return

@@ -21,6 +21,7 @@ from skylark.broker.stats import STEP_S
 from skylark.broker.timer import FLUSH_INTERVAL_S
 from skylark.clock import Clock
 from skylark.model.sql92 import compile_selector
+from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.connection import Limits
 from skylark.remoting.rate import RequestRate
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
@@ -190,6 +191,9 @@ class Broker(BrokerState):
     async def wait_registered(self) -> None:
         await self.registration.settle()
 
+    async def find_route(self, topic: str) -> TopicRouteData | None:
+        return await self.registration.route(topic)
+
     def _arrived(self, batch: Sequence[Placed]) -> None:
         """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
         if not self._indexing and self.store.index is not None:
@@ -208,7 +212,9 @@ class Broker(BrokerState):
             self._loop.call_soon_threadsafe(self._flushed)
 
     def _flushed(self) -> None:
-        self.store.advance()
+        # Answers leave before the index is built: with `call_soon` they would come after it.
+        with self._server.gathering():
+            self.store.advance()
         if self._slave is not None:
             self._slave.flushed()
 

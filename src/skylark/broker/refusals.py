@@ -13,6 +13,11 @@ def system_error(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.SYSTEM_ERROR, remark)
 
 
+def not_supported(code: int, reason: str) -> BrokerError:
+    remark = f" request type {code} not supported: {reason}"
+    return BrokerError.for_code(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+
 def system_busy(remark: str = "[OVERLOAD]system busy, start flow control for a while") -> BrokerError:
     return BrokerError.for_code(ResponseCode.SYSTEM_BUSY, remark)
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 
 from skylark.broker.documents import encode_document
 from skylark.broker.state import BrokerState
-from skylark.errors import MasterExists, RocketMQError
+from skylark.errors import BrokerError, MasterExists, RocketMQError
 from skylark.model.record import crc32
-from skylark.protocol.bodies import RegisterBrokerBody, TopicConfig
+from skylark.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicRouteData
 from skylark.protocol.requests.route import (
     GetBrokerClusterInfo,
+    GetRouteInfoByTopic,
     RegisterBroker,
     RegisterBrokerReply,
     UnregisterBroker,
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 UNREGISTER_TIMEOUT_S = 3.0
 MASTER_TIMEOUT_S = 3.0
 RETRY_S = 1.0
+ROUTE_TIMEOUT_S = 1.0
+"""Who asks for a route has three seconds in all."""
 SETTLE_TIMEOUT_S = 2.0
 """For how long whoever has made a topic waits until it is known."""
 GATHER_S = 0.01
@@ -89,6 +92,17 @@ class Registration:
         """Tell the name servers soon."""
         for due in self._due.values():
             due.set()
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Ask the name servers, those first that know us, where a topic is; None if nobody says."""
+        for server in sorted(self._servers, key=lambda each: each not in self._registered):
+            try:
+                return await self._pool.call(server, GetRouteInfoByTopic(topic), timeout_s=ROUTE_TIMEOUT_S)
+            except BrokerError:
+                return None  # it knows no such topic
+            except (RocketMQError, OSError) as error:
+                log.warning("name server gives no route address=%s reason=%s", server, error)
+        return None
 
     async def settle(self) -> None:
         """Wait until the name servers that are there know the topics as they are now, or for a while."""

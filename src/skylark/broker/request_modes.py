@@ -1,4 +1,8 @@
-"""Pure. How groups shall ask for messages of a topic, by pulling or by popping, as administrators say."""
+"""Pure. How groups shall ask for messages of a topic, as administrators say. Here they can only pull.
+
+Files and masters of Apache RocketMQ may also name POP. That is kept and shown as it is, and no client hears
+of it: who asks the broker which queues are its own (code 400) is told to pull them.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +12,7 @@ from skylark.protocol.bodies import RequestMode, RequestModeTable
 from skylark.settings import BrokerSettings
 from skylark.settings.live import Live
 
-MODES = ("PULL", "POP")
+PULL = "PULL"
 
 
 class RequestModes:
@@ -21,9 +25,11 @@ class RequestModes:
         self._modes: dict[str, dict[str, RequestMode]] = {}
 
     def set(self, mode: RequestMode) -> None:
-        """Raises BrokerError 1 for a mode that there is not, or when there is no room for more."""
-        if mode.mode not in MODES:
-            raise system_error(f"mode is {mode.mode}, allowed is {' or '.join(MODES)}")
+        """Raises BrokerError 1 for a mode that is not served, or when there is no room for more."""
+        if mode.mode != PULL:
+            raise system_error(
+                f"mode {mode.mode} is not served by this broker, allowed is {PULL}: its consumers pull"
+            )
         limit = self._live.current.groups_max
         if mode.consumer_group not in self._modes.get(mode.topic, {}) and len(self) >= limit:
             raise full("pairs of a topic and a group with a mode", limit)

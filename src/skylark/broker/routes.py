@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 
-from skylark.broker.handlers import admin, clients, offsets, queries, reply, send_back, timers, transactions
+from skylark.broker.handlers import (
+    admin,
+    assignments,
+    clients,
+    offsets,
+    queries,
+    reply,
+    send_back,
+    timers,
+    transactions,
+)
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
-from skylark.broker.refusals import system_error
+from skylark.broker.refusals import not_supported, system_error
 from skylark.broker.state import BrokerHandler, BrokerState
+from skylark.broker.unsupported import NOT_SERVED_HERE
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.remoting.link import Answer, Handler
@@ -20,6 +31,7 @@ PULLS_AT_ONCE = 8
 
 ROUTES: dict[RequestCode, BrokerHandler] = {
     **clients.ROUTES,
+    **assignments.ROUTES,
     **offsets.ROUTES,
     **queries.ROUTES,
     **send_back.ROUTES,
@@ -62,6 +74,7 @@ def fast_routes(broker: BrokerState, sends: SendPath, _: PullPath) -> Routes:
         code: partial(_on_master, handler, broker) if code in OF_MASTERS else partial(handler, broker)
         for code, handler in ROUTES.items()
     }
+    routes |= dict.fromkeys(NOT_SERVED_HERE, _refuse)
     single = Batch(sends.send)
     hot: dict[int, Batch] = {
         RequestCode.SEND_MESSAGE: single,
@@ -70,6 +83,10 @@ def fast_routes(broker: BrokerState, sends: SendPath, _: PullPath) -> Routes:
         RequestCode.UPDATE_CONSUMER_OFFSET: Batch(partial(offsets.update_offsets, broker)),
     }
     return {**routes, **hot}
+
+
+def _refuse(_: Peer, command: RemotingCommand) -> Answer:
+    raise not_supported(command.code, NOT_SERVED_HERE[RequestCode(command.code)])
 
 
 def _on_master(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from skylark.broker.clients import Consumers, Notice, Producers
+from skylark.broker.cold_reads import ColdReads
 from skylark.broker.configuration import Configuration
 from skylark.broker.consumer_filters import ConsumerFilters
 from skylark.broker.groups import SubscriptionGroups
@@ -32,6 +33,7 @@ from skylark.clock import Clock, SystemClock
 from skylark.errors import BrokerError
 from skylark.model.message import PutMessage, pack_host
 from skylark.model.unique_id import UniqueIds
+from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.replies import SendReplies
 from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
@@ -97,8 +99,7 @@ class BrokerState(ABC):
         self.locks = QueueLocks(self.live)
         self.request_modes = RequestModes(self.live)
         self.configuration = Configuration(self.live, now_ms=now_ms)
-        self.cold_read_limits: dict[str, int] = {}
-        """Bytes per second, by group, as administrators want them."""
+        self.cold_reads = ColdReads(self.live, now=self.clock.monotonic())
         self.deleting = asyncio.Lock()
         """Held for each topic that is deleted: of the reading threads only one shall wait for that."""
         self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
@@ -118,6 +119,10 @@ class BrokerState(ABC):
     @abstractmethod
     async def wait_registered(self) -> None:
         """Wait, but not for long, until the name servers know the topics as they are now."""
+
+    @abstractmethod
+    async def find_route(self, topic: str) -> TopicRouteData | None:
+        """Where a topic is, on all brokers, as name servers say; None if nobody says."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Let work go on by itself; its failure is logged."""

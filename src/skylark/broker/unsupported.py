@@ -1,8 +1,11 @@
-"""Pure. Request codes that a broker does not serve, each with its reason. They are answered with code 3."""
+"""Pure. Request codes that a broker does not serve, each with its reason. They are answered with code 3.
+
+Where Apache's broker would have served a request, the answer also says why this one does not.
+"""
 
 from skylark.protocol.codes import RequestCode as Code
 
-_BY_REASON: dict[str, tuple[Code, ...]] = {
+_NEVER_SERVED: dict[str, tuple[Code, ...]] = {
     "RocketMQ has reserved the number and never used it": (
         Code.QUERY_BROKER_OFFSET,
         Code.GET_TOPIC_CONFIG_LIST,
@@ -27,34 +30,6 @@ _BY_REASON: dict[str, tuple[Code, ...]] = {
         Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
         Code.GET_BROKER_CLUSTER_ACL_CONFIG,
     ),
-    "access control is not served yet": (
-        Code.AUTH_CREATE_USER,
-        Code.AUTH_UPDATE_USER,
-        Code.AUTH_DELETE_USER,
-        Code.AUTH_GET_USER,
-        Code.AUTH_LIST_USER,
-        Code.AUTH_CREATE_ACL,
-        Code.AUTH_UPDATE_ACL,
-        Code.AUTH_DELETE_ACL,
-        Code.AUTH_GET_ACL,
-        Code.AUTH_LIST_ACL,
-    ),
-    "pop consumption is not served yet": (
-        Code.QUERY_ASSIGNMENT,
-        Code.POP_MESSAGE,
-        Code.ACK_MESSAGE,
-        Code.PEEK_MESSAGE,
-        Code.CHANGE_MESSAGE_INVISIBLETIME,
-        Code.NOTIFICATION,
-        Code.POLLING_INFO,
-        Code.BATCH_ACK_MESSAGE,
-    ),
-    "static topics are not served": (Code.UPDATE_AND_CREATE_STATIC_TOPIC,),
-    "brokers do not change their role by themselves yet": (
-        Code.NOTIFY_MIN_BROKER_ID_CHANGE,
-        Code.NOTIFY_BROKER_ROLE_CHANGED,
-    ),
-    "there is no container of several brokers": (Code.ADD_BROKER, Code.REMOVE_BROKER),
     "a broker sends it to clients": (
         Code.CHECK_TRANSACTION_STATE,
         Code.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -107,5 +82,41 @@ _BY_REASON: dict[str, tuple[Code, ...]] = {
     ),
 }
 
-REASONS = {code: reason for reason, codes in _BY_REASON.items() for code in codes}
+_NOT_SERVED_HERE: dict[str, tuple[Code, ...]] = {
+    "access control is not served yet": (
+        Code.AUTH_CREATE_USER,
+        Code.AUTH_UPDATE_USER,
+        Code.AUTH_DELETE_USER,
+        Code.AUTH_GET_USER,
+        Code.AUTH_LIST_USER,
+        Code.AUTH_CREATE_ACL,
+        Code.AUTH_UPDATE_ACL,
+        Code.AUTH_DELETE_ACL,
+        Code.AUTH_GET_ACL,
+        Code.AUTH_LIST_ACL,
+    ),
+    "pop consumption is not served yet": (
+        Code.POP_MESSAGE,
+        Code.ACK_MESSAGE,
+        Code.PEEK_MESSAGE,
+        Code.CHANGE_MESSAGE_INVISIBLETIME,
+        Code.NOTIFICATION,
+        Code.POLLING_INFO,
+        Code.BATCH_ACK_MESSAGE,
+    ),
+    "static topics are not served": (Code.UPDATE_AND_CREATE_STATIC_TOPIC,),
+    "brokers do not change their role by themselves yet": (
+        Code.NOTIFY_MIN_BROKER_ID_CHANGE,
+        Code.NOTIFY_BROKER_ROLE_CHANGED,
+    ),
+    "there is no container of several brokers": (Code.ADD_BROKER, Code.REMOVE_BROKER),
+}
+
+
+def _by_code(codes_by_reason: dict[str, tuple[Code, ...]]) -> dict[Code, str]:
+    return {code: reason for reason, codes in codes_by_reason.items() for code in codes}
+
+
+NOT_SERVED_HERE = _by_code(_NOT_SERVED_HERE)
+REASONS = _by_code(_NEVER_SERVED) | NOT_SERVED_HERE
 UNSUPPORTED = frozenset(REASONS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from skylark import __version__
 from skylark.cli.hints import hint
@@ -20,18 +20,37 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 
+_type_of = TyperOption.display_type_rich
+
+
+def _type_for_help(option: TyperOption, ctx: Any) -> str | None:
+    """Typer writes `<bool>` behind switches, which take no value."""
+    return None if option.is_flag else _type_of(option, ctx)
+
+
+TyperOption.display_type_rich = _type_for_help  # type: ignore[method-assign, assignment]
+
+
 class Commands(TyperGroup):
     """Failures become a sentence, a hint and an exit code: 2 for what cannot be done, 130 for Ctrl-C."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            return super().make_context(*arguments, **more)
+        except typer.TyperException as error:
+            _refuse(error)
+
+    def invoke(self, ctx: Any) -> None:
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()  # here, where a full disk is a sentence
+        except typer.TyperException as error:
+            _refuse(error)
         except KeyboardInterrupt:
             sys.stderr.write("skylark: interrupted\n")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except BrokenPipeError:
-            # Whoever read our output has seen enough. Python would complain once more at its exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # whoever read our output has seen enough
+            _drop_output()
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
         except (RocketMQError, Mistake, OSError) as error:
             if ctx.params.get("debug"):
@@ -39,13 +58,32 @@ class Commands(TyperGroup):
             sys.stderr.write(f"skylark: {sentence(error)}\n")
             if advice := hint(error):
                 sys.stderr.write(f"  hint: {advice}\n")
+            _drop_output()
             raise typer.Exit(EXIT_MISTAKE) from None
+
+
+def _drop_output() -> None:
+    """Write what is left, or throw it away: Python would complain of it once more at its exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse(error: typer.TyperException) -> NoReturn:
+    """End because of words that make no command. Who said none has been shown the help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        raise error
+    sys.stderr.write(f"skylark: {error.format_message()}\n")
+    if (context := getattr(error, "ctx", None)) is not None:
+        sys.stderr.write(f"  hint: `{context.command_path} --help` shows how it is used\n")
+    raise typer.Exit(EXIT_MISTAKE) from None
 
 
 def sentence(error: Exception) -> str:
     """What went wrong, for a person."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return " ".join(str(error).split())  # what a broker remarks may have several lines
 
 

@@ -13,17 +13,13 @@ from skylark.cli import bench_compare, bench_growth, bench_soak
 from skylark.cli.bench_options import (
     TOPIC,
     InFlight,
-    InFlights,
-    Keys,
     Processes,
-    PropertyBytes,
-    Quantity,
     Queues,
     Rate,
     Run,
+    SendOptions,
     Size,
     Sizes,
-    Tags,
     Topic,
     is_true,
     shared,
@@ -31,7 +27,6 @@ from skylark.cli.bench_options import (
 from skylark.cli.mistake import Mistake
 
 if TYPE_CHECKING:
-    from skylark.bench.load import Load
     from skylark.bench.results import Document
 
 SYNC_IN_FLIGHT, ASYNC_IN_FLIGHT = 64, 1024
@@ -47,26 +42,11 @@ app = typer.Typer(
 )
 
 
-def _load(run: Run, **members: object) -> "Load":
-    """Raises BadLoad."""
-    from skylark.bench.load import Load  # noqa: PLC0415 - `skylark --help` must not wait for it
-
-    return Load(address="", seconds=run.seconds, warm_up_s=run.warm_up_s, **members)  # type: ignore[arg-type]
-
-
-def _properties(keys: str, tags: int, property_bytes: int) -> dict[str, str]:
-    key = {"KEYS": "key-@NUMBER@"} if is_true(keys, "--keys") else {}
-    tag = {"TAGS": "TagA"} if tags else {}
-    return {**key, **tag, **({"property": "p" * property_bytes} if property_bytes else {})}
-
-
 @app.command()
 @shared
 def producer(
     run: Run,
-    topic: Topic = TOPIC,
-    in_flight: InFlights = None,
-    size: Sizes = None,
+    sends: SendOptions,
     is_async: Annotated[
         str,
         typer.Option(
@@ -77,13 +57,6 @@ def producer(
         ),
     ] = "false",
     oneway: Annotated[bool, typer.Option("--oneway", help="Nobody answers; the store is counted.")] = False,
-    rate: Rate = 0.0,
-    quantity: Quantity = 0,
-    keys: Keys = "false",
-    tags: Tags = 0,
-    properties: PropertyBytes = 0,
-    queues: Queues = 4,
-    processes: Processes = 1,
 ) -> "Document":
     """Send messages: one after the other, so many at once, or as many a second as --rate says.
 
@@ -94,18 +67,18 @@ def producer(
               skylark bench producer -n 127.0.0.1:9876 -t BenchmarkTest -w 64 -s 128
               skylark bench producer --rate 5000 --seconds 30 --report producer.html
     """
-    from skylark.bench.load import Kind  # noqa: PLC0415
+    from skylark.bench.load import Kind  # noqa: PLC0415 - `skylark --help` must not wait for it
     from skylark.bench.sending import measure_loads  # noqa: PLC0415
 
     usual = ASYNC_IN_FLIGHT if is_true(is_async, "--async") else SYNC_IN_FLIGHT
-    kind = Kind.ONEWAY if oneway else Kind.SEND
-    more = {"topic": topic, "kind": kind, "rate": rate, "messages_max": quantity, "queues": queues}
-    more |= {"processes": processes, "properties": _properties(keys, tags, properties)}
+    members = {**sends.members(), "kind": Kind.ONEWAY if oneway else Kind.SEND}
     loads = {
-        f"{'one-way' if oneway else f'{window} in flight'}, {body} B": _load(
-            run, in_flight=window, body_bytes=body, **more
+        f"{'one-way' if oneway else f'{window} in flight'}, {body} B": run.load(
+            in_flight=window, body_bytes=body, **members
         )
-        for window, body in product([usual] if oneway or not in_flight else in_flight, size or [SIZE])
+        for window, body in product(
+            [usual] if oneway or not sends.in_flight else sends.in_flight, sends.size or [SIZE]
+        )
     }
     return measure_loads("producer", run.place, loads, run.progress)
 
@@ -114,17 +87,8 @@ def producer(
 @shared
 def batch(
     run: Run,
-    topic: Topic = TOPIC,
-    in_flight: InFlights = None,
-    size: Sizes = None,
+    sends: SendOptions,
     batch_size: Annotated[int, typer.Option("--batch", "-b", min=2, max=4096, help="Messages in one.")] = 16,
-    rate: Rate = 0.0,
-    quantity: Quantity = 0,
-    keys: Keys = "false",
-    tags: Tags = 0,
-    properties: PropertyBytes = 0,
-    queues: Queues = 4,
-    processes: Processes = 1,
 ) -> "Document":
     """Send batches: -b messages in every one of them, -w batches at once. Rates are of messages.
 
@@ -132,11 +96,10 @@ def batch(
     """
     from skylark.bench.sending import measure_loads  # noqa: PLC0415
 
-    more = {"topic": topic, "rate": rate, "messages_max": quantity, "queues": queues, "batch": batch_size}
-    more |= {"processes": processes, "properties": _properties(keys, tags, properties)}
+    members = {**sends.members(), "batch": batch_size}
     loads = {
-        f"{window} in flight, {batch_size} x {body} B": _load(run, in_flight=window, body_bytes=body, **more)
-        for window, body in product(in_flight or [SYNC_IN_FLIGHT], size or [SIZE])
+        f"{window} in flight, {batch_size} x {body} B": run.load(in_flight=window, body_bytes=body, **members)
+        for window, body in product(sends.in_flight or [SYNC_IN_FLIGHT], sends.size or [SIZE])
     }
     return measure_loads("batch", run.place, loads, run.progress)
 
@@ -160,7 +123,7 @@ def consumer(
     """
     from skylark.bench.receiving import Consuming, measure_consumer  # noqa: PLC0415
 
-    load = _load(run, topic=topic, body_bytes=size, queues=queues)
+    load = run.load(topic=topic, body_bytes=size, queues=queues)
     how = Consuming(threads=threads, batch=batch_size)
     return measure_consumer(run.place, load, backlog, how, run.progress)
 
@@ -173,21 +136,26 @@ def pull(
     size: Sizes = None,
     batch_size: Annotated[int, typer.Option("--batch", "-b", min=1, max=1024, help="Of one answer.")] = 32,
     backlog: Annotated[int, typer.Option("--backlog", "-q", min=1, help="Sent before.")] = BACKLOG,
+    readers: Annotated[
+        list[int] | None, typer.Option("--readers", min=1, max=64, help="Each reads all; several make cells.")
+    ] = None,
     queues: Queues = 4,
 ) -> "Document":
-    """Pull a backlog again and again with the thin client, one pull in flight for each queue.
+    """Pull a backlog again and again with the thin client, one pull in flight for each queue and reader.
 
-    Example: skylark bench pull -s 1024 --queues 4
+    Examples: skylark bench pull -s 1024 --queues 4
+              skylark bench pull --readers 1 --readers 4 --readers 16
     """
     from skylark.bench.load import Kind  # noqa: PLC0415
     from skylark.bench.sending import measure_loads  # noqa: PLC0415
 
     loads = {
-        f"{queues} queues, {body} B": _load(
-            run, kind=Kind.PULL, topic=f"{topic}-{body}", body_bytes=body, batch=batch_size, queues=queues
+        f"{count} readers, {queues} queues, {body} B": run.load(
+            kind=Kind.PULL, topic=f"{topic}-{body}", body_bytes=body, batch=batch_size, queues=queues,
+            processes=count,
         )
-        for body in size or [SIZE]
-    }
+        for body, count in product(size or [SIZE], readers or [1])
+    }  # fmt: skip
     return measure_loads("pull", run.place, loads, run.progress, backlog=backlog)
 
 
@@ -210,8 +178,8 @@ def latency(
     """
     from skylark.bench.receiving import Consuming, measure_latency  # noqa: PLC0415
 
-    load = _load(
-        run, topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues, is_stamped=True
+    load = run.load(
+        topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues, is_stamped=True
     )
     return measure_latency(run.place, load, Consuming(threads=threads, batch=32), run.progress)
 
@@ -240,7 +208,7 @@ def transaction(
 
     if rollback_rate + unknown_rate > 1:
         raise Mistake("--rollback-rate and --unknown-rate are more than 1 together")
-    load = _load(run, topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
+    load = run.load(topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
     return measure_transactions(run.place, load, rollback_rate, unknown_rate, run.progress)
 
 
@@ -269,8 +237,8 @@ def delay(
 
     delay_ms = after_ms or parse_delay_levels(DELAY_LEVELS)[level - 1]
     properties = {"TIMER_DELAY_MS": str(after_ms)} if after_ms else {"DELAY": str(level)}
-    load = _load(
-        run, topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues,
+    load = run.load(
+        topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues,
         properties=properties, is_stamped=True,
     )  # fmt: skip
     return measure_delay(run.place, load, delay_ms, run.progress)
@@ -296,10 +264,33 @@ def topics(
     """
     from skylark.bench.sending import measure_topics  # noqa: PLC0415
 
-    load = _load(
-        run, topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues, processes=processes
+    load = run.load(
+        topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues, processes=processes
     )
     return measure_topics(run.place, load, counts or [1, 100, 1000], run.progress)
+
+
+@app.command()
+@shared
+def features(
+    run: Run,
+    topic: Topic = f"{TOPIC}Feature",
+    in_flight: InFlight = SYNC_IN_FLIGHT,
+    size: Size = SIZE,
+    rate: Rate = 0.0,
+    queues: Queues = 4,
+    processes: Processes = 1,
+) -> "Document":
+    """What a message's features cost: a tag, a key, properties, a delay level, a timer, beside none of them.
+
+    Example: skylark bench features -w 64 -s 128
+    """
+    from skylark.bench.sending import measure_features  # noqa: PLC0415
+
+    load = run.load(
+        topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues, processes=processes
+    )
+    return measure_features(run.place, load, run.progress)
 
 
 @app.command()
@@ -319,8 +310,7 @@ def routes(
     """
     from skylark.bench.sending import measure_routes  # noqa: PLC0415
 
-    load = _load(
-        run,
+    load = run.load(
         topic=topic,
         topics=asked,
         in_flight=in_flight,
@@ -361,7 +351,7 @@ def replication(
     """
     from skylark.bench.replicating import measure_replication  # noqa: PLC0415
 
-    load = _load(run, topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
+    load = run.load(topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
     return measure_replication(run.place, load, run.progress)
 
 
@@ -383,7 +373,7 @@ def spark(
         raise Mistake("pyspark is missing: pip install 'skylarkmq[spark]'")
     from skylark.bench.spark_reading import measure_spark  # noqa: PLC0415
 
-    load = _load(run, topic=topic, body_bytes=size, queues=queues)
+    load = run.load(topic=topic, body_bytes=size, queues=queues)
     return measure_spark(run.place, load, rows, rounds, run.progress)
 
 
@@ -392,3 +382,4 @@ def spark(
 app.command()(bench_soak.soak)
 app.command()(bench_growth.growth)
 app.command()(bench_compare.compare)
+app.command()(bench_compare.merge)

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, interruptible
+from skylark.cli.bench_output import Outputs, interruptible, show_conditions
+from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
     from skylark.bench.compare.figures import Comparison
+    from skylark.bench.compare.measures import Effort
 
 GIB = 1 << 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class EffortOptions:
+    """How long and how large a run is, as `Effort`; None: as it usually is."""
+
+    rounds: Annotated[int | None, typer.Option(min=1, help="3; systems take turns.")] = None
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="5; of a round of a cell.")] = None
+    warm_up_s: Annotated[
+        float | None, typer.Option("--warm-up", min=0, help="60; seconds for a JVM to compile itself.")
+    ] = None
+    backlog: Annotated[int | None, typer.Option(min=1, help="200,000; messages that consumers find.")] = None
+    recover_bytes: Annotated[
+        float | None,
+        typer.Option("--recover-gib", min=0.01, metavar="GIB", help="4; of log before a kill -9."),
+    ] = None
+    heap_mb: Annotated[int | None, typer.Option(min=256, help="2048; the heap of a peer's JVM.")] = None
+
+    def changed(self, usual: Effort) -> Effort:
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.recover_bytes is not None:
+            given["recover_bytes"] = round(self.recover_bytes * GIB)
+        return replace(usual, **given)
+
+
+@grouped
 def compare(
+    *,
     peer: Annotated[
         str, typer.Option("--peer", metavar="NAME,…", help="apache, kafka, nats: one or several.")
     ] = "apache",
@@ -27,33 +56,17 @@ def compare(
         typer.Option("--cell", metavar="PATTERN", help="Cells by name, * allowed; several; none: all."),
     ] = None,
     list_cells: Annotated[bool, typer.Option("--list", help="Say which cells there are, and end.")] = False,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="3; systems take turns.")] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.1, help="5; of a round of a cell.")
-    ] = None,
-    warm_up: Annotated[
-        float | None, typer.Option("--warm-up", min=0, help="60; seconds for a JVM to compile itself.")
-    ] = None,
-    backlog: Annotated[
-        int | None, typer.Option("--backlog", min=1, help="200,000; messages that consumers find.")
-    ] = None,
-    recover_gib: Annotated[
-        float | None, typer.Option("--recover-gib", min=0.01, help="4; of log before a kill -9.")
-    ] = None,
-    heap_mb: Annotated[
-        int | None, typer.Option("--heap-mb", min=256, help="2048; the heap of a peer's JVM.")
-    ] = None,
+    effort: EffortOptions,
     quick: Annotated[
         bool, typer.Option("--quick", help="One round of a second, small logs, without the longest cells.")
     ] = False,
-    as_json: AsJson = False,
-    out: Out = None,
-    report: ReportFile = None,
+    outputs: Outputs,
 ) -> None:
     """Measure our broker beside Apache RocketMQ, Kafka or NATS: rates, latency, start, memory, recovery.
 
     The peers are fetched once (Maven, Go) into ~/.cache/skylark and started in a temporary directory with the
-    same flush mode and file sizes. What cannot run on this machine is listed with the reason.
+    same flush mode and file sizes. What cannot run on this machine is listed with the reason. --out is
+    written after each round: what was measured before an interruption is there.
 
     Examples: skylark bench compare --peer apache --quick
               skylark bench compare --peer apache --cell 'send-*' --report compare.html
@@ -67,26 +80,47 @@ def compare(
     if list_cells:
         _show_cells(screen)
         return
-    check_files(out, report)
-    wanted: dict[str, Any] = {
-        "rounds": rounds,
-        "seconds": seconds,
-        "warm_up_s": warm_up,
-        "backlog": backlog,
-        "recover_bytes": None if recover_gib is None else round(recover_gib * GIB),
-        "heap_mb": heap_mb,
-    }
-    usual = Effort.quick() if quick else Effort()
-    effort = replace(usual, **{name: value for name, value in wanted.items() if value is not None})
     with interruptible():
         comparison = run(
             parse_peers(peer),
             cell or [],
-            effort,
+            effort.changed(Effort.quick() if quick else Effort()),
             quick=quick,
             say=lambda words: screen.err.print(words, style="dim", markup=False),
+            keep=outputs.keep,
         )
-    _finish(screen, comparison, as_json=as_json, out=out, report=report)
+    _deliver(comparison, outputs)
+
+
+@grouped
+def merge(
+    *,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What --out of `compare` wrote.")],
+    outputs: Outputs,
+) -> None:
+    """Join what several runs of `skylark bench compare` found into one result.
+
+    What several of them measured counts as the last file has it: measure a cell again and name its file
+    last.
+
+    Example: skylark bench merge sends.json topics.json --out all.json --report compare.html
+    """
+    from skylark.bench.compare.merging import merge as merged  # noqa: PLC0415
+
+    _deliver(merged([_read(file) for file in files]), outputs)
+
+
+def _read(file: Path) -> Comparison:
+    """Raises Mistake."""
+    from skylark.bench.compare.figures import BENCHMARK, Comparison  # noqa: PLC0415
+
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Comparison)
+    except OSError as error:
+        raise Mistake(f"{file}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise Mistake(f"{file} is no result of `skylark bench {BENCHMARK}`: {error}") from None
+    return found
 
 
 def _show_cells(screen: Screen) -> None:
@@ -96,24 +130,13 @@ def _show_cells(screen: Screen) -> None:
     screen.table(("cell", "systems", "what"), rows)
 
 
-def _finish(
-    screen: Screen, comparison: Comparison, *, as_json: bool, out: Path | None, report: Path | None
-) -> None:
-    """Print and write what was found."""
+def _deliver(comparison: Comparison, outputs: Outputs) -> None:
     from skylark.bench.compare import tables  # noqa: PLC0415
 
-    encoded = msgspec.json.format(msgspec.json.encode(comparison), indent=2)
-    if out is not None:
-        out.write_bytes(encoded + b"\n")
-    if report is not None:
-        report.write_text(tables.page(comparison), encoding="utf-8")
-    if as_json:
-        screen.out.file.write(encoded.decode() + "\n")
-    else:
-        _show(screen, comparison)
+    outputs.deliver(comparison, partial(tables.page, comparison), partial(_show, comparison))
 
 
-def _show(screen: Screen, comparison: Comparison) -> None:
+def _show(comparison: Comparison, screen: Screen) -> None:
     """For people."""
     from skylark.bench.compare import tables  # noqa: PLC0415
 
@@ -128,10 +151,6 @@ def _show(screen: Screen, comparison: Comparison) -> None:
         "What ran",
         [f"{each.title}: {each.settings}; {each.client}" for each in comparison.systems],
     )
-    machine = comparison.machine
-    conditions = ", ".join(
-        f"{name} {value}" for name, value in comparison.conditions.items() if name != "cells"
-    )
     screen.line()
     screen.line(tables.RATIO_NOTE, "dim")
-    screen.line(f"{machine.processor}, {machine.cores} cores, load {machine.load_1m}; {conditions}", "dim")
+    show_conditions(screen, comparison, "cells")

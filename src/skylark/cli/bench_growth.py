@@ -8,28 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, extra_needed, finish
+from skylark.cli.bench_output import Outputs, extra_needed, finish
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
     from skylark.bench.results import Cell
 
 
+@grouped
 def growth(
+    *,
     dimension: Annotated[
         list[str] | None,
         typer.Option("--dimension", "-d", help="messages, topics, queues, connections or log; none: all."),
     ] = None,
-    messages: Annotated[int, typer.Option("--messages", help="For each round of a point.")] = 40_000,
-    rounds: Annotated[int, typer.Option("--rounds", help="The least costly of them counts.")] = 3,
-    scale: Annotated[float, typer.Option("--scale", help="All points times this; 0.01: a quick look.")] = 1.0,
+    messages: Annotated[int, typer.Option(min=100, help="For each round of a point.")] = 40_000,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="The least costly of them counts.")] = 3,
+    scale: Annotated[
+        float, typer.Option(min=0.0001, max=1.0, help="All points times this; 0.01: a quick look.")
+    ] = 1.0,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="DIR", help="Write a chart for each dimension there.")
+        Path | None, typer.Option(metavar="DIR", help="Write a chart for each dimension there.")
     ] = None,
-    out: Out = None,
-    report: ReportFile = None,
-    as_json: AsJson = False,
+    outputs: Outputs,
 ) -> None:
     """How the cost of a send grows: with messages, topics, queues, connections and the size of the log.
 
@@ -44,14 +47,6 @@ def growth(
     for name in dimension or ():
         if name not in POINTS:
             raise Mistake(f"--dimension {name}: {', '.join(POINTS)} are possible")
-    for option, value, low, high in (
-        ("--messages", messages, 100, 10_000_000),
-        ("--rounds", rounds, 1, 100),
-        ("--scale", scale, 0.0001, 1.0),
-    ):
-        if not low <= value <= high:
-            raise Mistake(f"{option} {value:g}: from {low:g} to {high:g} is possible")
-    check_files(out, report)
     screen = Screen()
 
     def say(cell: Cell) -> None:
@@ -74,4 +69,4 @@ def growth(
         svg.mkdir(parents=True, exist_ok=True)
         for chart in charts:
             (svg / f"growth-{chart.name}.svg").write_text(drawing(chart))
-    finish(document, as_json=as_json, out=out, report=report, more=charts)
+    finish(document, outputs, charts)

@@ -10,21 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.bench_output import (
-    AsJson,
-    Out,
-    ReportFile,
-    check_files,
-    extra_needed,
-    finish,
-    interruptible,
-    live,
-)
+from skylark.cli.bench_output import Outputs, extra_needed, finish, interruptible, live
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.options import pairs
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
+    from skylark.bench.load import Load
     from skylark.bench.place import Place
     from skylark.bench.results import Document
     from skylark.bench.sending import Progress
@@ -66,76 +59,96 @@ PropertyBytes = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
+class SendOptions:
+    """What producers are told, of single messages and of batches."""
+
+    topic: Topic = TOPIC
+    in_flight: InFlights = None
+    size: Sizes = None
+    rate: Rate = 0.0
+    quantity: Quantity = 0
+    keys: Keys = FALSE
+    tags: Tags = 0
+    property_bytes: PropertyBytes = 0
+    queues: Queues = 4
+    processes: Processes = 1
+
+    def members(self) -> dict[str, Any]:
+        """Of a Load, but for its sizes. Raises Mistake."""
+        key = {"KEYS": "key-@NUMBER@"} if is_true(self.keys, "--keys") else {}
+        tag = {"TAGS": "TagA"} if self.tags else {}
+        own = {"property": "p" * self.property_bytes} if self.property_bytes else {}
+        return {
+            "topic": self.topic, "rate": self.rate, "messages_max": self.quantity, "queues": self.queues,
+            "processes": self.processes, "properties": {**key, **tag, **own},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Where a benchmark runs, and how long."""
+
+    namesrv: Annotated[
+        str,
+        typer.Option(
+            "--namesrv", "-n", metavar="HOST:PORT", help="Servers that run; else our own are started."
+        ),
+    ] = ""
+    broker: Annotated[str, typer.Option(help="With --namesrv: this broker's name.")] = ""
+    flush: Annotated[str, typer.Option(help="Of our own broker: async or sync.")] = "async"
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting of our own broker."),
+    ] = None
+    pin: Annotated[
+        bool, typer.Option("--pin/--no-pin", help="Our own broker has one processor, clients the others.")
+    ] = True
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long is measured.")] = 10.0
+    warm_up: Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before that.")] = 2.0
+
+    def place(self) -> "Place":
+        """Raises Mistake, also without the extra, and BadLoad."""
+        with extra_needed():
+            from skylark.bench.place import Place  # noqa: PLC0415 - `skylark --help` must not wait for it
+        settings: dict[str, str | int] = {**pairs(self.sets, "--set")}
+        return Place(
+            namesrv=self.namesrv, broker=self.broker, flush=self.flush, settings=settings, pin=self.pin
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """What all benchmarks are told."""
+    """What all benchmarks are given."""
 
     place: "Place"
     seconds: float
     warm_up_s: float
     progress: "Progress"
 
+    def load(self, **members: Any) -> "Load":
+        """A load of this length. Raises BadLoad."""
+        from skylark.bench.load import Load  # noqa: PLC0415
+
+        return Load(address="", seconds=self.seconds, warm_up_s=self.warm_up_s, **members)
+
 
 def shared(command: Callable[..., "Document"]) -> Callable[..., None]:
-    """A command with the options below, of a function that takes a Run first and returns what it found."""
+    """A command of a function that takes a Run first, then its own options, and returns what it found."""
 
-    def with_options(
-        *,
-        own: dict[str, Any],
-        namesrv: Annotated[
-            str,
-            typer.Option(
-                "--namesrv",
-                "-n",
-                metavar="HOST:PORT",
-                help="Servers that run; else our own are started.",
-            ),
-        ] = "",
-        broker: Annotated[str, typer.Option("--broker", help="With --namesrv: this broker's name.")] = "",
-        flush: Annotated[str, typer.Option("--flush", help="Of our own broker: async or sync.")] = "async",
-        sets: Annotated[
-            list[str] | None,
-            typer.Option("--set", metavar="KEY=VALUE", help="Any setting of our own broker."),
-        ] = None,
-        pin: Annotated[
-            bool, typer.Option("--pin/--no-pin", help="Our own broker has one processor, clients the others.")
-        ] = True,
-        seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long is measured.")] = 10.0,
-        warm_up: Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before that.")] = 2.0,
-        as_json: AsJson = False,
-        out: Out = None,
-        report: ReportFile = None,
-    ) -> None:
-        check_files(out, report)
-        place = _place(namesrv, broker, flush, dict(pairs(sets, "--set")), pin=pin)
+    def measure(*, options: PlaceOptions, outputs: Outputs, **own: Any) -> None:
+        place = options.place()
         with interruptible(), live(Screen()) as progress:
-            run = Run(place=place, seconds=seconds, warm_up_s=warm_up, progress=progress)
+            run = Run(place=place, seconds=options.seconds, warm_up_s=options.warm_up, progress=progress)
             document = command(run, **own)
-        finish(document, as_json=as_json, out=out, report=report)
+        finish(document, outputs)
 
-    return _joined(command, with_options)
-
-
-def _joined(command: Callable[..., "Document"], with_options: Callable[..., None]) -> Callable[..., None]:
-    """One function whose options are those of both."""
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "run"]
-    common = [p for p in inspect.signature(with_options).parameters.values() if p.name != "own"]
-    names = [p.name for p in own]
+    common = [p for p in inspect.signature(measure).parameters.values() if p.name != "own"]
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *common)]
-
-    def joined(**given: Any) -> None:
-        with_options(own={name: given.pop(name) for name in names}, **given)
-
-    joined.__name__, joined.__doc__ = command.__name__, command.__doc__
-    joined.__annotations__ = {p.name: p.annotation for p in parameters}
-    vars(joined)["__signature__"] = inspect.Signature(parameters)
-    return joined
-
-
-def _place(namesrv: str, broker: str, flush: str, settings: dict[str, str], *, pin: bool) -> "Place":
-    """Raises Mistake without the extra, BadLoad."""
-    with extra_needed():
-        from skylark.bench.place import Place  # noqa: PLC0415 - `skylark --help` must not wait for it
-    return Place(namesrv=namesrv, broker=broker, flush=flush, settings={**settings}, pin=pin)
+    measure.__name__, measure.__doc__ = command.__name__, command.__doc__
+    measure.__annotations__ = {p.name: p.annotation for p in parameters}
+    vars(measure)["__signature__"] = inspect.Signature(parameters)
+    return grouped(measure)
 
 
 def is_true(text: str, option: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from skylark.cli.mistake import Mistake
 from skylark.cli.output import NOT_KNOWN, Screen
 
 if TYPE_CHECKING:
-    from skylark.bench.results import Document
+    from skylark.bench.results import Document, Stamped
     from skylark.bench.sending import Progress
     from skylark.page import Section
 
@@ -40,6 +41,40 @@ def check_files(*files: Path | None) -> None:
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise Mistake(f"{file} cannot be written: there is no directory {file.absolute().parent}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Where a result goes. Raises Mistake for files that cannot be written: before the work, not after it."""
+
+    as_json: AsJson = False
+    out: Out = None
+    report: ReportFile = None
+
+    def __post_init__(self) -> None:
+        check_files(self.out, self.report)
+
+    def keep(self, found: Stamped) -> None:
+        """Write the JSON, which replaces what was there as a whole. Raises OSError."""
+        from skylark.bench.results import encode  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+        if self.out is not None:
+            part = self.out.with_name(f"{self.out.name}.part")
+            part.write_bytes(encode(found))
+            part.replace(self.out)
+
+    def deliver(self, found: Stamped, page: Callable[[], str], show: Callable[[Screen], None]) -> None:
+        """Write and print what was found; `show` is for people. Raises OSError."""
+        from skylark.bench.results import encode  # noqa: PLC0415
+
+        self.keep(found)
+        if self.report is not None:
+            self.report.write_text(page(), encoding="utf-8")
+        screen = Screen()
+        if self.as_json:
+            screen.out.file.write(encode(found).decode())
+        else:
+            show(screen)
 
 
 @contextmanager
@@ -82,48 +117,37 @@ def progress_line(name: str, word: str) -> str:
     return f"{name}: {float(second):.0f} s, {int(operations):,} done, {rate:,.0f}/s"
 
 
-def finish(
-    document: Document,
-    *,
-    as_json: bool,
-    out: Path | None,
-    report: Path | None,
-    more: Sequence[Section] = (),
-) -> None:
+def finish(document: Document, outputs: Outputs, more: Sequence[Section] = ()) -> None:
     """Print and write what was found; `more` comes first on the page. Exits with 1 if a cell is void."""
-    from skylark.bench import results  # noqa: PLC0415 - `skylark --help` must not wait for it
+    from skylark.bench import results  # noqa: PLC0415
 
-    encoded = results.encode(document)
-    if out is not None:
-        out.write_bytes(encoded + b"\n")
-    if report is not None:
-        report.write_text(results.page(document, more), encoding="utf-8")
-    screen = Screen()
-    if as_json:
-        screen.out.file.write(encoded.decode() + "\n")
-    else:
-        show(screen, document)
+    outputs.deliver(
+        document, lambda: results.page(document, more), lambda screen: _show_cells(screen, document)
+    )
     if any(cell.is_void for cell in document.cells):
         raise typer.Exit(EXIT_VOID)
 
 
-def show(screen: Screen, document: Document) -> None:
-    """For people."""
+def _show_cells(screen: Screen, document: Document) -> None:
     from skylark.bench import results  # noqa: PLC0415
 
     columns, rows = results.table(document.cells)
     screen.table(columns, [[_text(value) for value in row] for row in rows])
     for cell in document.cells:
         screen.section(cell.name, [f"{name}: {_text(value)}" for name, value in cell.figures.items()])
-    machine = document.machine
-    screen.line()
-    screen.line(
-        f"{machine.processor}, {machine.cores} cores, load {machine.load_1m}; "
-        f"{', '.join(f'{name} {value}' for name, value in document.conditions.items())}",
-        "dim",
-    )
+    show_conditions(screen, document)
     for note in document.notes:
         screen.line(note, "dim")
+
+
+def show_conditions(screen: Screen, found: Stamped, *but: str) -> None:
+    """Where and how a run was made, in one line, but for some conditions."""
+    machine = found.machine
+    conditions = [f"{name} {value}" for name, value in found.conditions.items() if name not in but]
+    screen.line()
+    screen.line(
+        f"{machine.processor}, {machine.cores} cores, load {machine.load_1m}; {', '.join(conditions)}", "dim"
+    )
 
 
 def _text(value: Any) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import AsJson, Out, ReportFile, check_files, extra_needed
-from skylark.cli.mistake import Mistake
+from skylark.cli.bench_output import Outputs, extra_needed, show_conditions
+from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
@@ -22,17 +23,18 @@ LINES_EVERY_S = 60.0
 """So often a line is printed where no terminal redraws it."""
 
 
+@grouped
 def soak(
-    minutes: Annotated[float, typer.Option("--minutes", help="How long.")] = 30.0,
+    *,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long; at least 6 to be judged.")] = 30.0,
     rate: Annotated[
-        float, typer.Option("--rate", help="Messages a second; choose half of what the machine can.")
-    ] = 2000.0,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.")] = 5.0,
-    keep: Annotated[float, typer.Option("--keep", help="Seconds that log files are kept.")] = 60.0,
-    log_mib: Annotated[int, typer.Option("--log-mib", help="Size of a log file.")] = 16,
-    out: Out = None,
-    report: ReportFile = None,
-    as_json: AsJson = False,
+        float | None,
+        typer.Option(min=1, help="Messages a second. Without: half of what this machine can, found first."),
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 5.0,
+    keep: Annotated[float, typer.Option(min=1, max=3600, help="Seconds that log files are kept.")] = 60.0,
+    log_mib: Annotated[int, typer.Option(min=1, max=1024, help="Size of a log file.")] = 16,
+    outputs: Outputs,
 ) -> None:
     """Send and consume for a long time: memory, descriptors, threads and latency must stay flat.
 
@@ -40,22 +42,12 @@ def soak(
     files are small and kept for a short time, so that they roll and go meanwhile. Every message is counted.
     Exit code 1 if something grows more than allowed, or a message is missing.
 
-    Examples: skylark bench soak --minutes 30 --rate 5000 --out soak.json --report soak.html
+    Examples: skylark bench soak --minutes 30 --out soak.json --report soak.html
+    skylark bench soak --minutes 10 --rate 1500
     """
     with extra_needed():
-        from skylark.bench.soak_run import Soak, Wanted, encode, page  # noqa: PLC0415 - nobody else's
+        from skylark.bench.soak_run import Soak, Wanted, page  # noqa: PLC0415 - nobody else's
 
-    for name, value, low, high in (
-        ("--minutes", minutes, 0.01, 1e5),
-        ("--rate", rate, 1, 1e6),
-        ("--every", every, 0.1, 3600),
-        ("--keep", keep, 1, 3600),
-        ("--log-mib", log_mib, 1, 1024),
-    ):
-        if not low <= value <= high:
-            raise Mistake(f"{name} {value:g}: from {low:g} to {high:g} is possible")
-    check_files(out, report)
-    screen = Screen()
     with tempfile.TemporaryDirectory(prefix="skylark-soak-") as directory:
         wanted = Wanted(
             directory=Path(directory),
@@ -65,15 +57,8 @@ def soak(
             keep_s=keep,
             log_file_bytes=log_mib << 20,
         )
-        found = Soak(wanted, _Teller(screen, quiet=as_json)).run()
-    if out is not None:
-        out.write_bytes(encode(found))
-    if report is not None:
-        report.write_text(page(found))
-    if as_json:
-        typer.echo(encode(found))
-    else:
-        _print(screen, found)
+        found = Soak(wanted, _Teller(Screen(), quiet=outputs.as_json)).run()
+    outputs.deliver(found, partial(page, found), partial(_show, found))
     if not found.is_clean:
         raise typer.Exit(EXIT_NOT_FLAT)
 
@@ -99,17 +84,19 @@ class _Teller:
         )
 
 
-def _print(screen: Screen, found: SoakReport) -> None:
+def _show(found: SoakReport, screen: Screen) -> None:
     from skylark.bench.soak_run import FINDING_COLUMNS, SLOPE_COLUMNS, finding_rows, slope_rows  # noqa: PLC0415
 
     screen.table(SLOPE_COLUMNS, slope_rows(found))
     screen.line()
     screen.table(FINDING_COLUMNS, finding_rows(found))
-    screen.line()
-    judged = any(slope.is_flat is not None for slope in found.slopes)
+    show_conditions(screen, found)
+    unclear = [slope.name for slope in found.slopes if slope.is_flat is None]
     if not found.is_clean:
         screen.line("Something grows, or a message is missing.", "bold red")
-    elif judged:
+    elif not unclear:
         screen.line("Flat: nothing grew, nothing is missing.", "bold green")
+    elif len(unclear) == len(found.slopes):
+        screen.line("Nothing is missing; whether something grows cannot be said.", "bold yellow")
     else:
-        screen.line("Nothing is missing; too short to say whether something grows.", "bold yellow")
+        screen.line(f"Nothing is missing; it cannot be said of {', '.join(unclear)}.", "bold yellow")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.listing import Listing, show, show_live
-from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Cluster, Every, Namesrv, Watch, connected
-from skylark.cli.output import Rate, Share, When
+from skylark.cli.listing import Listing, done, show, show_live
+from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Broker, Cluster, Every, Namesrv, Watch, connected
+from skylark.cli.output import Age, Rate, Share, counted
 
 if TYPE_CHECKING:
     from skylark.admin.results import ClusterSummary
 
-app = typer.Typer(no_args_is_help=True, help="Clusters of brokers.")
+app = typer.Typer(no_args_is_help=True, help="Clusters of brokers: how they are, and what is on them.")
 
 COLUMNS = (
     "cluster", "broker", "id", "address", "version", "in/s", "out/s", "in today", "out today", "disk",
@@ -47,11 +49,12 @@ def list_clusters(
 
 def summary_listing(summary: ClusterSummary) -> Listing:
     """A row for each broker that answered."""
+    now_ms = round(time.time() * 1000)
     rows = [
         (
             item.node.cluster, item.node.name, item.node.broker_id, item.node.address, item.version,
             Rate(item.puts_per_s), Rate(item.gets_per_s), item.puts_today, item.gets_today,
-            Share(item.disk_used_ratio), When(item.earliest_message_ms),
+            Share(item.disk_used_ratio), Age(item.earliest_message_ms, now_ms),
         )
         for item in summary.brokers
     ]  # fmt: skip
@@ -100,3 +103,49 @@ def latency(
             )
     columns = ("cluster", "broker", "messages", "average ms", "median ms", "worst ms")
     show(Listing(columns, rows), as_json=as_json)
+
+
+@app.command("export")
+def export_metadata(cluster: Cluster = None, broker: Broker = None, namesrv: Namesrv = NAMESRV) -> None:
+    """Print all topics and groups with their settings, as JSON: to keep, or for `skylark cluster import`.
+
+    Of all brokers, of a cluster, or of one broker; built-in, retry and dead-letter topics are left out.
+
+    Example: skylark cluster export > metadata.json
+    """
+    from skylark.cli import metadata  # noqa: PLC0415
+
+    with connected(namesrv) as admin:
+        typer.echo(metadata.written(metadata.gathered(admin, cluster=cluster, broker=broker)))
+
+
+@app.command("import")
+def import_metadata(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="As described; -: standard input.")],
+    cluster: Cluster = None,
+    broker: Broker = None,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Make the topics and groups of a file on all brokers, of a cluster, or on one; or change their settings.
+
+    The file is from `skylark cluster export` or `mqadmin exportMetadata`, or a list for mqadmin's
+    `updateTopicList` or `updateSubGroupList`.
+
+    Examples: skylark cluster import metadata.json --broker broker-b
+
+    skylark cluster export --namesrv 10.0.0.1:9876 | skylark cluster import - --namesrv 10.0.0.2:9876
+    """
+    from skylark.cli import metadata  # noqa: PLC0415
+
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    topics, groups = metadata.read(data, file)
+    with connected(namesrv) as admin:
+        metadata.made(admin.topics.create_all, topics, cluster=cluster, broker=broker)
+        metadata.made(admin.groups.create_all, groups, cluster=cluster, broker=broker)
+    what = f"{counted(len(topics), 'topic', 'topics')} and {counted(len(groups), 'group', 'groups')}"
+    done(
+        f"{what} are on {broker or cluster or 'all brokers'}",
+        {"topics": [topic.name for topic in topics], "groups": [group.name for group in groups]},
+        as_json=as_json,
+    )

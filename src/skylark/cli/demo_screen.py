@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen
 from skylark.demo import story
+from skylark.errors import SettingsError
 
 FAST_ORDERS = 1_000
 ORDERS = 10_000
@@ -28,7 +31,11 @@ def show(keep: Path | None, *, fast: bool = False, spark: bool = True) -> bool:
         orders = FAST_ORDERS if fast else ORDERS
         wanted = story.Wanted(directory=keep or Path(temporary) / "demo", orders=orders)
         wanted.directory.mkdir(parents=True, exist_ok=True)
-        outcome = asyncio.run(story.run(wanted, lambda words: screen.line(f"- {words}", "dim"), archive))
+        try:
+            outcome = asyncio.run(story.run(wanted, lambda words: screen.line(f"- {words}", "dim"), archive))
+        except KeyboardInterrupt:
+            shutil.rmtree(wanted.directory)  # half of it is of no use, and was not there before
+            raise
     _print(screen, outcome, kept=keep)
     return outcome.agrees
 
@@ -37,8 +44,12 @@ def _has_spark(screen: Screen) -> bool:
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("deltalake") is None:
         screen.warn("Spark is left out: install skylarkmq[spark]")
         return False
-    if shutil.which("java") is None:
-        screen.warn("Spark is left out: install Java 17 or newer")
+    from skylark.pipelines.jobs.session import check_java  # noqa: PLC0415
+
+    try:
+        check_java()
+    except SettingsError as error:
+        screen.warn(f"Spark is left out: {error.reason}")
         return False
     return True
 
@@ -61,15 +72,30 @@ def _print(screen: Screen, outcome: story.Outcome, kept: Path | None) -> None:
     else:
         screen.line("Some counts are wrong.", "bold red")
     screen.line()
-    if kept is None:
-        screen.line("Next: skylark demo --keep DIR leaves the store, the Delta table and the report there;")
-        screen.line("      skylark serve starts a queue of your own.")
-        return
-    for what, place in outcome.places.items():
-        screen.line(f"{what}: {place}")
+    if kept is not None:
+        screen.facts(list(outcome.places.items()))
+        screen.line()
     screen.line("Next:")
+    for command in (*_activation(), *_next_commands(outcome, kept)):
+        screen.line(f"  {command}")
+
+
+def _activation() -> Iterator[str]:
+    """How to have the command, for somebody who was shown it by `make`."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("skylark") is None and script.exists():
+        here = Path.cwd()
+        yield f". {script.relative_to(here) if script.is_relative_to(here) else script}"
+
+
+def _next_commands(outcome: story.Outcome, kept: Path | None) -> Iterator[str]:
+    if kept is None:
+        yield "skylark demo --keep ./demo       # leaves the store, the Delta table and the report there"
+        yield "skylark serve                    # a queue of your own"
+        return
     store = outcome.places["store"]
-    screen.line(f"  skylark store dump {store} -t {story.TOPIC} --key order-42")
-    question = f"select tags, count(*) from {story.TOPIC} group by tags"  # noqa: S608 - for a person to copy
-    screen.line(f"  skylark spark sql --store {store} '{question}'")
-    screen.line(f"  skylark serve --data {store}")
+    yield f"skylark store dump {store} -t {story.TOPIC} --key order-42"
+    if "Delta table" in outcome.places:
+        question = f"select tags, count(*) from {story.TOPIC} group by tags"  # noqa: S608 - for a person to copy
+        yield f"skylark spark sql --store {store} '{question}'"
+    yield f"skylark serve --data {store}"

@@ -285,7 +285,9 @@ def mode(
 ) -> None:
     """Say whether members of a group pull a topic or pop it.
 
-    Example: skylark group mode billing orders POP
+    Brokers of Apache RocketMQ serve both, those of Skylark only PULL.
+
+    Example: skylark group mode billing orders PULL
     """
     if wanted.upper() not in ("PULL", "POP"):
         raise Mistake(f"mode {wanted}: PULL or POP is possible")

@@ -24,7 +24,13 @@ from skylark.errors import RocketMQError
 PYTHON_MIN = (3, 11)
 JAVA_MIN = 17
 JAVA_TIMEOUT_S = 20
-PORTS = {9876: "name server", 10909: "broker, fast port", 10911: "broker", 10912: "broker, for slaves"}
+PORTS = {
+    9876: "name server",
+    10909: "broker, fast port",
+    10911: "broker",
+    10912: "broker, for slaves",
+    5557: "metrics and health",
+}
 FREE_BYTES_MIN = 2 << 30
 DISK_USED_MAX = 0.85
 """A broker begins to refuse messages at 0.90."""
@@ -94,7 +100,7 @@ def machine(data: Path) -> Iterator[Check]:
     yield _python()
     yield _java(_java_version())
     yield _spark()
-    yield from asyncio.run(_ports())
+    yield asyncio.run(_ports())
     yield _disk(data)
     yield _descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if MAPS_PATH.exists():
@@ -138,23 +144,21 @@ def _spark() -> Check:
     return Check("Spark", State.OK, "installed")
 
 
-async def _ports() -> list[Check]:
+async def _ports() -> Check:
     """Whether servers could listen on their usual ports here."""
-    checks = []
+    taken = []
     for port, purpose in PORTS.items():
-        name = f"port {port}"
         try:
             server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
-        except OSError as error:
-            advice = (
-                "fine if it is the server that you started; else choose another with --port, --namesrv-port"
-            )
-            checks.append(Check(name, State.NOTE, f"in use ({purpose}): {error.strerror}", advice))
+        except OSError:
+            taken.append(f"{port} ({purpose})")
         else:
             server.close()
             await server.wait_closed()
-            checks.append(Check(name, State.OK, f"free ({purpose})"))
-    return checks
+    if taken:
+        advice = "fine if servers run here; else choose others for yours, which `skylark serve --help` names"
+        return Check("ports", State.NOTE, f"in use: {', '.join(taken)}", advice)
+    return Check("ports", State.OK, f"free: {', '.join(map(str, PORTS))}")
 
 
 def _disk(data: Path) -> Check:

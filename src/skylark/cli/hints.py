@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 from skylark.errors import (
@@ -19,7 +20,8 @@ from skylark.errors import (
     SubscriptionGroupNotExist,
 )
 
-CONSUMER_NOT_ONLINE = 206
+NOT_SUPPORTED, CONSUMER_NOT_ONLINE = 3, 206
+PORT_TAKEN = "another server has it: stop that one, or choose other ports, which --help names; 0 is any"
 _BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[Exception | None], str]], ...] = (
     (NoRoute, lambda error: f"`skylark topic list` shows what there is; {_create(error)}"),
     (
@@ -49,8 +51,12 @@ def hint(error: Exception) -> str | None:
     """What the person can do, None if the error says it itself. Causes count where they say more."""
     if isinstance(error, BrokerError) and error.code == CONSUMER_NOT_ONLINE:
         return "nobody of the group is connected; `skylark group status GROUP` shows how far it is"
+    if isinstance(error, BrokerError) and error.code == NOT_SUPPORTED:
+        return "is it the right kind of server? --namesrv takes the address of a name server, not of a broker"
     if isinstance(error, SettingsError) and error.name == "name_servers":
         return "say --namesrv HOST:PORT or set NAMESRV_ADDR"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return PORT_TAKEN
     advice = hint_of_kind(type(error), error)
     cause = error.__cause__
     return advice or (hint(cause) if isinstance(cause, Exception) else None)

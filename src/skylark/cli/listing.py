@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from skylark.cli.output import NOT_KNOWN, Rate, Screen, Share, When, clean, print_json
+from skylark.cli.output import NOT_KNOWN, Age, Rate, Screen, Share, When, clean, print_json
 from skylark.errors import RocketMQError
 
 EXIT_INCOMPLETE = 1
@@ -130,7 +130,7 @@ def _member(column: str) -> str:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, When):
+    if isinstance(value, When | Age):
         return value.ms
     if isinstance(value, Rate):
         return value.per_s

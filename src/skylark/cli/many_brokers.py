@@ -93,9 +93,7 @@ class Broker:
 def broker_commands(
     count: int, settings: BrokerSettings, namesrv: str, more: Sequence[str]
 ) -> Mapping[str, list[str]]:
-    """The command of each broker, by its name. Raises Mistake."""
-    if not 1 <= count <= BROKERS_MAX:
-        raise Mistake(f"--brokers {count}: 1 to {BROKERS_MAX} are possible")
+    """The command of each broker, by its name."""
     commands = {}
     for number in range(count):
         name = f"broker-{chr(ord('a') + number)}"
@@ -110,6 +108,11 @@ def broker_commands(
     return commands
 
 
+def _check(count: int) -> None:
+    if not 1 <= count <= BROKERS_MAX:
+        raise Mistake(f"--brokers {count}: 1 to {BROKERS_MAX} are possible")
+
+
 async def serve(
     name_server_settings: NameServerSettings,
     settings: BrokerSettings,
@@ -119,6 +122,7 @@ async def serve(
     on_ready: Callable[[str], None],
 ) -> None:
     """Run until SIGTERM or SIGINT. Main thread only. Raises Mistake, OSError."""
+    _check(count)
     stopped = asyncio.Event()
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = "-"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+AGES_S = {"d": 86_400, "h": 3600, "min": 60}
 
 
 class Screen:
@@ -63,15 +64,22 @@ class Screen:
                 self.cells(row)
             return
         self.out.print(self.as_table(columns, rows), soft_wrap=False)
+        if not rows:
+            self.line("none", "dim")
 
     def as_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-        """For a terminal."""
-        table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
+        """For a terminal. A heading that is wider than what stands below it has several lines."""
+        table = Table(
+            box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+        )
+        texts = [[Text(clean(str(cell))) for cell in row] for row in rows]
         for number, name in enumerate(columns):
             is_number = bool(rows) and all(isinstance(row[number], int | float | Rate) for row in rows)
-            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(clean(str(cell))) for cell in row))
+            width = max((row[number].cell_len for row in texts), default=len(name))
+            heading = name.replace(" ", "\n") if len(name) > width else name
+            table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        for row in texts:
+            table.add_row(*row)
         return table
 
     @contextmanager
@@ -135,6 +143,23 @@ class When:
 
     def __str__(self) -> str:
         return format_time(self.ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """Milliseconds since 1970, and now: so long ago for people, the number for programs."""
+
+    ms: int | None
+    now_ms: int
+
+    def __str__(self) -> str:
+        if self.ms is None:
+            return NOT_KNOWN
+        seconds = max(self.now_ms - self.ms, 0) // 1000
+        for unit, length_s in AGES_S.items():
+            if seconds >= 2 * length_s:
+                return f"{seconds // length_s} {unit}"
+        return f"{seconds} s"
 
 
 @dataclass(frozen=True, slots=True)

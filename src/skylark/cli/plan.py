@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +14,13 @@ import typer
 
 from skylark.cli.bench_output import check_files, extra_needed
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.options import AsJson
 from skylark.cli.output import Screen, Share, format_bytes, print_json
 from skylark.cli.times import parse_duration_ms
 
 if TYPE_CHECKING:
-    from skylark.bench.plan import Plan
+    from skylark.bench.plan import Demand, Plan
     from skylark.bench.plan_costs import Costs
 
 HOUR_MS = 3_600_000
@@ -26,7 +28,7 @@ CELL_S = 4.0
 """Each measurement of --measure."""
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*(k|M|G|KiB|MiB|GiB)?", re.IGNORECASE)
 FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
-# What a person typed, by the name that the model has for it; the others have the same names.
+# What a person types for a member of the model, where it is not the member's own name.
 OPTIONS = {
     "messages_per_s": "--rate",
     "body_bytes": "--size",
@@ -36,115 +38,74 @@ OPTIONS = {
     "disk_mib_per_s": "--disk-mib-s",
     "network_gbit_per_s": "--network-gbit",
 }
-LOAD, MACHINE, COSTS = "The load", "One machine", "Costs"
-
-Rate = Annotated[
-    str,
-    typer.Option(
-        "--rate", help="Messages a second, a day's average: 5k; several: 1k,1M.", rich_help_panel=LOAD
-    ),
-]
-Size = Annotated[str, typer.Option("--size", help="Of a body: 300, 1KiB.", rich_help_panel=LOAD)]
-FanOut = Annotated[
-    float, typer.Option("--fan-out", help="Groups that each get every message.", rich_help_panel=LOAD)
-]
-Retention = Annotated[
-    str, typer.Option("--retention", help="How long messages are kept: 72h, 7d.", rich_help_panel=LOAD)
-]
-Replicas = Annotated[
-    int, typer.Option("--replicas", help="Copies of a message, the master's included.", rich_help_panel=LOAD)
-]
-Peak = Annotated[float, typer.Option("--peak", help="The peak, times the average.", rich_help_panel=LOAD)]
-Topics = Annotated[str, typer.Option("--topics", help="How many; several: 10,100k.", rich_help_panel=LOAD)]
-Queues = Annotated[
-    int, typer.Option("--queues", help="Of a topic on each of its brokers.", rich_help_panel=LOAD)
-]
-TopicBrokers = Annotated[
-    int, typer.Option("--topic-brokers", help="Brokers that a topic is on, at least.", rich_help_panel=LOAD)
-]
-Batch = Annotated[int, typer.Option("--batch", help="Messages in one send.", rich_help_panel=LOAD)]
-PullBatch = Annotated[
-    int, typer.Option("--pull-batch", help="Messages that a pull brings on average.", rich_help_panel=LOAD)
-]
-Flush = Annotated[
-    str, typer.Option("--flush", help="When a send is answered: async or sync.", rich_help_panel=LOAD)
-]
-InFlight = Annotated[
-    int, typer.Option("--in-flight", help="Sends that wait for one broker's answer.", rich_help_panel=LOAD)
-]
-Clients = Annotated[
-    str,
-    typer.Option(
-        "--clients", help="Producers and consumers, each connected to every broker.", rich_help_panel=LOAD
-    ),
-]
-Delayed = Annotated[
-    float, typer.Option("--delayed", help="Share of the messages, 0 to 1.", rich_help_panel=LOAD)
-]
-Transactions = Annotated[
-    float, typer.Option("--transactions", help="Share of the messages, 0 to 1.", rich_help_panel=LOAD)
-]
-SparkJobs = Annotated[
-    int, typer.Option("--spark-jobs", help="Pipelines that each read everything.", rich_help_panel=LOAD)
-]
-Cores = Annotated[int, typer.Option("--cores", help="Processor cores.", rich_help_panel=MACHINE)]
-MemoryGib = Annotated[float, typer.Option("--memory-gib", help="Memory.", rich_help_panel=MACHINE)]
-DiskGib = Annotated[float, typer.Option("--disk-gib", help="Disk space.", rich_help_panel=MACHINE)]
-DiskMibS = Annotated[
-    float, typer.Option("--disk-mib-s", help="What the disk writes, lastingly.", rich_help_panel=MACHINE)
-]
-NetworkGbit = Annotated[
-    float, typer.Option("--network-gbit", help="In each direction.", rich_help_panel=MACHINE)
-]
-SyncMs = Annotated[
-    float | None,
-    typer.Option("--sync-ms", help="A flush of the disk; without: as in the costs.", rich_help_panel=MACHINE),
-]
-CoreSpeed = Annotated[
-    float, typer.Option("--core-speed", help="Times that of the costs' machine.", rich_help_panel=MACHINE)
-]
-CoreShare = Annotated[
-    float, typer.Option("--core-share", help="How much of a core the peak may use.", rich_help_panel=MACHINE)
-]
-CostsFile = Annotated[
-    Path | None, typer.Option("--costs", metavar="FILE", help="Costs from there.", rich_help_panel=COSTS)
-]
-Measure = Annotated[
-    Path | None,
-    typer.Option(
-        "--measure", metavar="FILE", help="Measure the costs here, write them there.", rich_help_panel=COSTS
-    ),
-]
+_load = partial(typer.Option, rich_help_panel="The load")
+_machine = partial(typer.Option, rich_help_panel="One machine")
+_costs = partial(typer.Option, rich_help_panel="Costs")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """A `Demand`, or several, as a person says it; members have the same names."""
+
+    messages_per_s: Annotated[
+        str, _load("--rate", help="Messages a second, a day's average: 5k; several: 1k,1M.")
+    ] = "1k"
+    body_bytes: Annotated[str, _load("--size", help="Of a body: 300, 1KiB.")] = "1KiB"
+    fan_out: Annotated[float, _load(help="Groups that each get every message.")] = 1.0
+    retention_h: Annotated[str, _load("--retention", help="How long messages are kept: 72h, 7d.")] = "72h"
+    replicas: Annotated[int, _load(help="Copies of a message, the master's included.")] = 2
+    peak_factor: Annotated[float, _load("--peak", help="The peak, times the average.")] = 3.0
+    topics: Annotated[str, _load(help="How many; several: 10,100k.")] = "10"
+    queues: Annotated[int, _load(help="Of a topic on each of its brokers.")] = 8
+    topic_brokers: Annotated[int, _load(help="Brokers that a topic is on, at least.")] = 2
+    batch: Annotated[int, _load(help="Messages in one send.")] = 1
+    pull_batch: Annotated[int, _load(help="Messages that a pull brings on average.")] = 8
+    flush: Annotated[str, _load(help="When a send is answered: async or sync.")] = "async"
+    in_flight: Annotated[int, _load(help="Sends that wait for one broker's answer.")] = 64
+    clients: Annotated[str, _load(help="Producers and consumers, each connected to every broker.")] = "100"
+    delayed: Annotated[float, _load(help="Share of the messages, 0 to 1.")] = 0.0
+    transactional: Annotated[float, _load("--transactions", help="Share of the messages, 0 to 1.")] = 0.0
+    spark_jobs: Annotated[int, _load(help="Pipelines that each read everything.")] = 1
+
+    def demands(self) -> Iterator[Demand]:
+        """One for each number of topics and each rate. Raises Mistake, BadPlan."""
+        from skylark.bench.plan import Demand  # noqa: PLC0415 - nobody else's
+
+        given = asdict(self) | {
+            "body_bytes": round(parse_number(self.body_bytes, "--size")),
+            "clients": round(parse_number(self.clients, "--clients")),
+            "retention_h": parse_duration_ms(self.retention_h, "--retention") / HOUR_MS,
+        }
+        loads = product(parse_numbers(self.topics, "--topics"), parse_numbers(self.messages_per_s, "--rate"))
+        for topics, per_s in loads:
+            yield Demand(**given | {"topics": round(topics), "messages_per_s": per_s})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """A `Hardware`, as a person says it; members have the same names."""
+
+    cores: Annotated[int, _machine(help="Processor cores.")] = 8
+    memory_gib: Annotated[float, _machine(help="Memory.")] = 32.0
+    disk_gib: Annotated[float, _machine(help="Disk space.")] = 4000.0
+    disk_mib_per_s: Annotated[float, _machine("--disk-mib-s", help="What the disk writes, lastingly.")] = (
+        400.0
+    )
+    network_gbit_per_s: Annotated[float, _machine("--network-gbit", help="In each direction.")] = 10.0
+    sync_ms: Annotated[float | None, _machine(help="A flush of the disk; without: as in the costs.")] = None
+    core_speed: Annotated[float, _machine(help="Times that of the costs' machine.")] = 1.0
+    core_share: Annotated[float, _machine(help="How much of a core the peak may use.")] = 0.7
+
+
+@grouped
 def plan(
-    rate: Rate = "1k",
-    size: Size = "1KiB",
-    fan_out: FanOut = 1.0,
-    retention: Retention = "72h",
-    replicas: Replicas = 2,
-    peak: Peak = 3.0,
-    topics: Topics = "10",
-    queues: Queues = 8,
-    topic_brokers: TopicBrokers = 2,
-    batch: Batch = 1,
-    pull_batch: PullBatch = 8,
-    flush: Flush = "async",
-    in_flight: InFlight = 64,
-    clients: Clients = "100",
-    delayed: Delayed = 0.0,
-    transactions: Transactions = 0.0,
-    spark_jobs: SparkJobs = 1,
-    cores: Cores = 8,
-    memory_gib: MemoryGib = 32.0,
-    disk_gib: DiskGib = 4000.0,
-    disk_mib_s: DiskMibS = 400.0,
-    network_gbit: NetworkGbit = 10.0,
-    sync_ms: SyncMs = None,
-    core_speed: CoreSpeed = 1.0,
-    core_share: CoreShare = 0.7,
-    costs: CostsFile = None,
-    measure: Measure = None,
+    *,
+    load: LoadOptions,
+    machine: MachineOptions,
+    costs: Annotated[Path | None, _costs(metavar="FILE", help="Costs from there.")] = None,
+    measure: Annotated[
+        Path | None, _costs(metavar="FILE", help="Measure the costs here, write them there.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan for a load: brokers, machines, disk, network, memory, Spark cores, and what binds first.
@@ -157,28 +118,13 @@ def plan(
     skylark plan --rate 5k --replicas 1 --cores 2 --network-gbit 1 --json
     skylark plan --measure here.json && skylark plan --costs here.json --rate 5k
     """
-    from skylark.bench.plan import BadPlan, Demand, Hardware, make_plan  # noqa: PLC0415 - nobody else's
+    from skylark.bench.plan import BadPlan, Hardware, make_plan  # noqa: PLC0415 - nobody else's
     from skylark.bench.plan_costs import load_costs  # noqa: PLC0415
 
     known = load_costs(costs) if measure is None else _measured(measure)
-    loads = product(parse_numbers(topics, "--topics"), parse_numbers(rate, "--rate"))
     try:
-        hardware = Hardware(
-            cores=cores, memory_gib=memory_gib, disk_gib=disk_gib, disk_mib_per_s=disk_mib_s,
-            network_gbit_per_s=network_gbit, sync_ms=sync_ms, core_speed=core_speed, core_share=core_share,
-        )  # fmt: skip
-        demands = [
-            Demand(
-                messages_per_s=per_s, body_bytes=round(parse_number(size, "--size")), fan_out=fan_out,
-                retention_h=parse_duration_ms(retention, "--retention") / HOUR_MS, replicas=replicas,
-                peak_factor=peak, topics=round(count), queues=queues, topic_brokers=topic_brokers,
-                batch=batch, pull_batch=pull_batch, flush=flush, in_flight=in_flight,
-                clients=round(parse_number(clients, "--clients")), delayed=delayed,
-                transactional=transactions, spark_jobs=spark_jobs,
-            )
-            for count, per_s in loads
-        ]  # fmt: skip
-        plans = [make_plan(demand, hardware, known) for demand in demands]
+        hardware = Hardware(**asdict(machine))
+        plans = [make_plan(demand, hardware, known) for demand in load.demands()]
     except BadPlan as error:
         option = OPTIONS.get(error.name, "--" + error.name.replace("_", "-"))
         raise Mistake(f"{option} {error.value}: {error.reason}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import os
 import sys
 import time
 from collections import deque
@@ -92,7 +93,7 @@ def messages(wanted: Wanted, standard_input: BinaryIO, *, now_ms: int) -> Iterat
         for line in standard_input:
             yield msgspec.structs.replace(template, body=line.rstrip(b"\r\n"))
     else:
-        body = standard_input.read() if reads else (wanted.body or "").encode()
+        body = standard_input.read() if reads else os.fsencode(wanted.body or "")
         yield from _repeated(template, body, wanted.count)
 
 

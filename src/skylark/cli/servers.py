@@ -182,7 +182,8 @@ def serve(
     With --brokers, each broker is a process with a core of its own; one that dies is started again.
 
     Examples: skylark serve --data ./skylark-data
-              skylark serve --brokers 4
+
+    skylark serve --brokers 4
     """
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
     from skylark.settings import BrokerSettings, NameServerSettings  # noqa: PLC0415

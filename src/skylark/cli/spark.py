@@ -10,6 +10,7 @@ import typer
 
 from skylark.cli import spark_dlq
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.spark_options import (
     ColumnsOption,
     DecodeIfOption,
@@ -28,7 +29,6 @@ from skylark.cli.spark_options import (
     TopicOption,
     TriggerOption,
     WhereOption,
-    grouped,
 )
 
 if TYPE_CHECKING:
@@ -300,15 +300,19 @@ def sql(
     source = spark_launch.make_input(stretch, topic, end=stretch.end) if topic else None
     if source is None and not archived:
         raise Mistake("give --topic with --namesrv or --store, or --archive NAME=delta:DIR")
-    if source is not None and not spark_launch.is_to_run(source, show):
-        return
-    if show.dry_run:
-        return
+    spark_launch.session_settings(place)
     from skylark.pipelines.jobs import sql as job  # noqa: PLC0415
     from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
+    from skylark.pipelines.jobs.replay import Stretch, archived_files  # noqa: PLC0415
 
     pairs = [text.partition("=") for text in archived or ()]
     archives = {name: parse_output(place) for name, _, place in pairs}
+    files = [file for each in archives.values() for file in archived_files(each, None, Stretch())]
+    if source is not None and not spark_launch.is_to_run(source, show):
+        return
+    if show.dry_run:
+        spark_launch.show_files(files, as_json=show.as_json)
+        return
 
     def work(spark: SparkSession) -> None:
         found = job.query(spark, query, source=source, archives=archives, decode=decode, schema=schema)

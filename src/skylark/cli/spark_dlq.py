@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.spark_options import (
-    JsonOption,
     NamesrvOption,
     OriginOptions,
     OutputOption,
@@ -18,7 +18,6 @@ from skylark.cli.spark_options import (
     ShowOptions,
     StateOption,
     WhereOption,
-    grouped,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ SHOWN = ("originTopic", "originId", "keys", "tags", "reconsumeTimes", "storeTime
 def list_groups(
     *,
     origin: OriginOptions,
-    as_json: JsonOption = False,
+    show: ShowOptions,
     place: PlaceOptions,
 ) -> None:
     """By group and topic: how many dead letters, since when, until when.
@@ -49,24 +48,26 @@ def list_groups(
     from skylark.cli import spark_launch as run  # noqa: PLC0415
 
     source = run.make_input(origin, "%DLQ%.*")
+    if not run.is_to_run(source, show):
+        return
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
 
     def work(spark: SparkSession) -> None:
         found = job.overview(job.transform(source.read(spark)))
-        run.show_rows(found, limit=1000, as_json=as_json)
+        run.show_rows(found, limit=1000, as_json=show.as_json)
 
     run.launch(place, work)
 
 
-@app.command()
+@app.command(name="show")
 @grouped
-def show(
+def show_letters(
     *,
     group: GroupArgument,
     origin: OriginOptions,
     where: WhereOption = None,
     limit: LimitOption = 100,
-    as_json: JsonOption = False,
+    show: ShowOptions,
     place: PlaceOptions,
 ) -> None:
     """Dead letters of a group, those that --where picks.
@@ -76,12 +77,13 @@ def show(
     from skylark.cli import spark_launch as run  # noqa: PLC0415
 
     source = run.make_input(origin, f"%DLQ%{group}")
-    run.check_source(source)
+    if not run.is_to_run(source, show):
+        return
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
 
     def work(spark: SparkSession) -> None:
         letters = job.chosen(job.transform(source.read(spark)), where)
-        run.show_rows(letters.orderBy("storeTimestamp").select(*SHOWN), limit=limit, as_json=as_json)
+        run.show_rows(letters.orderBy("storeTimestamp").select(*SHOWN), limit=limit, as_json=show.as_json)
 
     run.launch(place, work)
 

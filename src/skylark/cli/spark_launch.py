@@ -22,6 +22,7 @@ from skylark.cli.spark_options import OriginOptions, PlaceOptions, RunOptions, S
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from skylark.pipelines.archive_files import ArchiveFile
     from skylark.pipelines.jobs.places import Input, Output
     from skylark.pipelines.jobs.running import Progress, Summary
     from skylark.pipelines.jobs.session import SessionSettings
@@ -33,12 +34,17 @@ CHECK_TIMEOUT = "3s"
 """For what is asked before anything is started: a person waits for it."""
 
 
-def session_settings(place: PlaceOptions) -> SessionSettings:
-    """Where Spark runs, as the options say. Raises Mistake, SettingsError."""
+def session_settings(place: PlaceOptions, *, shows_stages: bool = False) -> SessionSettings:
+    """Where Spark runs, as the options say. Raises Mistake, SettingsError.
+
+    `shows_stages` lets Spark draw its bar on a terminal; a Connect server has none.
+    """
     _need_extra()
     from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
 
     conf = _pairs("--conf", place.conf)
+    if shows_stages and place.remote is None and sys.stderr.isatty():
+        conf = {"spark.ui.showConsoleProgress": "true", **conf}
     return SessionSettings(master=place.master, remote=place.remote, pack=place.pack, conf=conf)
 
 
@@ -114,9 +120,10 @@ def launch(
 ) -> None:
     """Start Spark, do the job, print its summary as JSON. Raises RocketMQError in plain words.
 
-    If the source has a group, a listener measures the lag and writes the group's offsets.
+    If the source has a group, a listener measures the lag and writes the group's offsets. Jobs without a
+    source are no streams, and show no progress of their own: Spark shows its stages.
     """
-    settings = session_settings(place)
+    settings = session_settings(place, shows_stages=source is None)
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     from skylark.pipelines.jobs.running import plain_error  # noqa: PLC0415
@@ -144,8 +151,7 @@ def _listening(spark: SparkSession, source: Input | None, metrics_port: int | No
     try:
         yield
     finally:
-        spark.streams.removeListener(listener)
-        listener.close()
+        listener.detach(spark)
 
 
 def watcher() -> Callable[[Progress], None]:
@@ -234,6 +240,27 @@ def _print_plan(rows: Sequence[RangeRow], start: str, *, as_json: bool) -> None:
     screen.table(columns, cells)
     total = f"{messages:,} messages, {format_bytes(size)} in {len(rows)} ranges"
     screen.line(f"from {start}: {total}; nothing was read")
+
+
+def show_files(files: Sequence[ArchiveFile], *, as_json: bool) -> None:
+    """What of an archive would be read, by partition."""
+    parts: dict[str, list[ArchiveFile]] = {}
+    for file in files:
+        name = ", ".join(f"{name}={value}" for name, value in file.partition.items())
+        parts.setdefault(name, []).append(file)
+    columns = ["partition", "files", "messages", "bytes"]
+    cells = [
+        [name, len(found), sum(file.rows for file in found), sum(file.size for file in found)]
+        for name, found in sorted(parts.items())
+    ]
+    messages, size = sum(file.rows for file in files), sum(file.size for file in files)
+    if as_json:
+        partitions = [dict(zip(columns, row, strict=True)) for row in cells]
+        print_json({"partitions": partitions, "messages": messages, "bytes": size})
+        return
+    screen = Screen()
+    screen.table(columns, cells)
+    screen.line(f"{messages:,} messages, {format_bytes(size)} in {len(files)} files; nothing was read")
 
 
 # --- Tables ---

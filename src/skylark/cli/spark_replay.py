@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from skylark.cli import spark_launch as run
 from skylark.cli.mistake import Mistake
-from skylark.cli.output import print_json
 from skylark.cli.spark_options import OriginOptions, PlaceOptions, ShowOptions, StretchOptions
 
 if TYPE_CHECKING:
@@ -52,13 +51,9 @@ def replay(wanted: Wanted, place: PlaceOptions) -> None:
         return
     state = wanted.state.expanduser().absolute() if wanted.state is not None else None
 
-    def work(spark: SparkSession) -> Summary | None:
-        df = read(spark)
-        if wanted.show.dry_run:  # of an archive
-            print_json({"messages": job.transform(df, stretch).count(), "to": str(output)})
-            return None
+    def work(spark: SparkSession) -> Summary:
         return job.replay(
-            spark, df, output, stretch,
+            spark, read(spark), output, stretch,
             namesrv=target, state=state, rate=wanted.rate, keep_times=wanted.keep_times,
         )  # fmt: skip
 
@@ -72,6 +67,10 @@ def _reader(wanted: Wanted, stretch: Stretch) -> Callable[[SparkSession], DataFr
 
     if wanted.archive is not None:
         archive = parse_output(wanted.archive)
+        files = job.archived_files(archive, wanted.topic, stretch)
+        if wanted.show.dry_run:
+            run.show_files(files, as_json=wanted.show.as_json)
+            return None
         return lambda spark: job.read_archive(spark, archive, wanted.topic, stretch)
     namesrv = None if wanted.stretch.store is not None else wanted.stretch.namesrv
     origin = OriginOptions(namesrv=namesrv, store=wanted.stretch.store)

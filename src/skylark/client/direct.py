@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
-from skylark.client.preparing import Prepared
+from skylark.client.preparing import Prepared, PreparedBatch
 from skylark.client.receipt import SendReceipt
 from skylark.client.routing import TopicRoute
 from skylark.client.selectors import RoundRobin, Selector
@@ -53,19 +52,15 @@ class DirectSender:
 
     def send(
         self,
-        members: Sequence[Prepared],
+        prepared: Prepared | PreparedBatch,
         *,
-        is_batch: bool = False,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         argument: Any = None,
         timeout_ms: float | None = None,
     ) -> list[SendReceipt]:
         """Send and return the receipts. Raises NoRoute, SendFailed, BadMessage, ClientClosed."""
-        sending = self._sending(members, queue, selector, argument, timeout_ms)
-        if is_batch:
-            settings = self.sender.settings
-            sending.make_batch(self.sender.preparation.next_unique_key(), settings.message_bytes_max)
+        sending = self._sending(prepared, queue, selector, argument, timeout_ms)
         self._enter()
         try:
             while True:
@@ -80,14 +75,14 @@ class DirectSender:
 
     def send_oneway(
         self,
-        members: Sequence[Prepared],
+        prepared: Prepared,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         argument: Any = None,
     ) -> None:
         """Send without wanting an answer. Raises NoRoute, BrokerUnknown, ConnectFailed, ConnectionLost."""
-        sending = self._sending(members, queue, selector, argument, None)
+        sending = self._sending(prepared, queue, selector, argument, None)
         rules = self.sender.rules
         self._enter()
         try:
@@ -104,7 +99,7 @@ class DirectSender:
 
     def _sending(
         self,
-        members: Sequence[Prepared],
+        prepared: Prepared | PreparedBatch,
         queue: MessageQueue | None,
         selector: Selector | None,
         argument: Any,
@@ -113,7 +108,7 @@ class DirectSender:
         settings = self.sender.settings
         now = time.monotonic()
         sending = Sending(
-            members,
+            prepared,
             started=now,
             deadline=now + (settings.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000,
             attempts=1 if queue is not None or selector is not None else 1 + settings.retries,

@@ -1,14 +1,15 @@
-"""Pure. From a message to what is sent of it: checked, compressed, its properties as text."""
+"""Pure. From messages to what is sent of them: checked, compressed, their properties as text."""
 
 from __future__ import annotations
 
 import base64
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -28,11 +29,15 @@ from skylark.model.message import (
     PROPERTY_SEPARATOR,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TRANSACTION,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
     RETRY_TOPIC_PREFIX,
     Message,
     SystemFlag,
 )
 from skylark.model.names import UNSENDABLE_TOPICS, group_fault, topic_fault
+from skylark.model.record import LENGTH, split_batch
+from skylark.protocol.send_frames import ELEMENT_PARTS, KEY_PART, Tail, element_parts, element_tail
 from skylark.settings.client import ProducerSettings
 
 DELAY_LEVEL_MAX = 1 << 31
@@ -59,15 +64,69 @@ RESERVED_PROPERTIES = frozenset(
 class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A message ready for the wire; the queue is chosen later, and again for every attempt."""
 
+    is_batch: ClassVar[bool] = False
+
     message: Message
     topic: str  # with its namespace
     body: bytes
     sys_flag: int
     properties: str
     unique_key: str
+    flag: int = 0
     reconsume_times: int = 0  # of messages that a consumer sends back by itself
     max_reconsume_times: int | None = None
     is_reply: bool = False
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return (self.message,)
+
+    @property
+    def unique_keys(self) -> Sequence[str]:
+        return (self.unique_key,)
+
+    def with_added(self, added: str) -> tuple[bytes, str]:
+        """Return body and properties with more properties. Raises BadMessage if those take too much."""
+        properties = self.properties + added
+        _check_bytes(self.topic, len(properties.encode(errors="replace")))
+        return self.body, properties
+
+
+class PreparedBatch(msgspec.Struct, frozen=True):
+    """Messages of one topic that go as one request: all are stored or none is. None is compressed."""
+
+    is_batch: ClassVar[bool] = True
+    sys_flag: ClassVar[int] = 0
+    flag: ClassVar[int] = 0
+    reconsume_times: ClassVar[int] = 0
+    max_reconsume_times: ClassVar[int | None] = None
+    is_reply: ClassVar[bool] = False
+
+    messages: Sequence[Message]
+    unique_keys: Sequence[str]
+    topic: str
+    body: bytes
+    properties: str  # of the request
+
+    def with_added(self, added: str) -> tuple[bytes, str]:
+        """Return the body, whose messages have more properties. Raises BadMessage if those take too much."""
+        suffix = added.encode(errors="replace")
+        parts: list[bytes] = []
+        for element in split_batch(memoryview(self.body)):
+            tail = _tail(self.topic, bytes(element.properties) + suffix, 0, b"")
+            parts += element_parts(bytes(element.body), element.flag, tail)
+        return b"".join(parts), self.properties
+
+
+class UniqueKeys(Protocol):
+    """Where unique keys come from. All have the same length."""
+
+    @property
+    def chars(self) -> int: ...
+
+    def next(self) -> str: ...
+
+    def several(self, count: int) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +136,12 @@ class Preparation:
     settings: ProducerSettings
     namespace: str
     group: str
-    next_unique_key: Callable[[], str]
+    keys: UniqueKeys
 
     def prepare(
-        self,
-        message: Message,
-        *,
-        is_member: bool = False,
-        is_half: bool = False,
-        system: Sequence[tuple[str, str]] = (),
+        self, message: Message, *, is_half: bool = False, system: Sequence[tuple[str, str]] = ()
     ) -> Prepared:
-        """Return what is sent of a message; nothing of a batch (`is_member`) is compressed.
+        """Return what is sent of a message that goes by itself.
 
         `system` are properties that the application may not set itself.
 
@@ -95,30 +149,87 @@ class Preparation:
         """
         topic = message.topic
         if type(message) is not Message or self.namespace:
-            topic, system = self._addressed(message, system, goes_alone=not (is_member or is_half or system))
-        fault = _topic_fault(topic)
-        if fault is not None:
-            raise BadName("topic", topic, fault)
+            topic, system = self._addressed(message, system, goes_alone=not (is_half or system))
         body = message.body
-        if not isinstance(body, bytes):
-            raise BadMessage(topic, f"the body is {type(body).__name__}, it must be bytes")
-        if not body:
-            raise BadMessage(topic, "the message body length is zero")
+        self._check(topic, body)
         settings = self.settings
-        if len(body) > settings.message_bytes_max:
-            raise MessageTooLarge(len(body), settings.message_bytes_max)
         sys_flag = 0
-        if not is_member and len(body) >= settings.compress_from_bytes:
+        if len(body) >= settings.compress_from_bytes:
             body, sys_flag = compress(body, settings.compression.value, settings.compress_level)
         if is_half:
             sys_flag |= SystemFlag.TRANSACTION_PREPARED
             system = [(PROPERTY_TRANSACTION, "true"), (PROPERTY_PRODUCER_GROUP, self.group)]
-        unique_key = self.next_unique_key()
-        properties = self._properties(message, unique_key, system)
+        unique_key = self.keys.next()
+        before, after = self._properties(message, system)
+        properties = f"{before}{unique_key}{after}"
+        if len(properties) * _UTF8_BYTES_MAX > PROPERTIES_BYTES_MAX:
+            _check_bytes(topic, len(properties.encode(errors="replace")))
         if type(message) is Message:
-            return Prepared(message, topic, body, sys_flag, properties, unique_key)
+            return Prepared(message, topic, body, sys_flag, properties, unique_key, message.flag)
         is_reply = isinstance(message, Reply)
-        return Prepared(message, topic, body, sys_flag, properties, unique_key, is_reply=is_reply)
+        return Prepared(
+            message, topic, body, sys_flag, properties, unique_key, message.flag, is_reply=is_reply
+        )
+
+    def prepare_batch(self, messages: Sequence[Message]) -> PreparedBatch:
+        """Return what is sent of messages that go together (see `check_batch`).
+
+        Raises BadMessage, also for too many, BadName, MessageTooLarge.
+        """
+        parts: list[bytes] = []
+        for message in messages:
+            parts += element_parts(message.body, message.flag, self.tail(message))
+        batch = self.join(messages, parts)
+        bytes_max = self.settings.message_bytes_max
+        if len(batch.body) > bytes_max:
+            raise BadMessage(
+                batch.topic,
+                f"a batch of {len(messages)} messages takes {len(batch.body)} bytes, {bytes_max} are "
+                "allowed: use split_into_batches",
+            )
+        return batch
+
+    def tail(self, message: Message) -> Tail:
+        """Check a message that is to go in a batch, and return what stands around its unique key there.
+
+        Raises BadMessage, BadName, MessageTooLarge.
+        """
+        topic, system = self._addressed(message, (), goes_alone=False)
+        self._check(topic, message.body)
+        before, after = self._properties(message, system)
+        try:
+            return _tail(topic, before.encode(), self.keys.chars, after.encode())
+        except UnicodeEncodeError as error:
+            raise not_unicode(topic, error) from None
+
+    def join(self, messages: Sequence[Message], parts: list[bytes]) -> PreparedBatch:
+        """Make a batch of messages whose parts (see `element_parts`) have no unique keys yet."""
+        *keys, own_key = self.keys.several(len(messages) + 1)
+        parts[KEY_PART::ELEMENT_PARTS] = ",".join(keys).encode().split(b",")
+        wait = "true" if messages[0].wait_for_store else "false"
+        properties = property_text([(PROPERTY_UNIQUE_KEY, own_key), (PROPERTY_WAIT, wait)])
+        topic = with_namespace(self.namespace, messages[0].topic)
+        return PreparedBatch(messages, keys, topic, b"".join(parts), properties)
+
+    def alone(self, message: Message, parts: Sequence[bytes]) -> Prepared:
+        """Make a message of its own of one that was to go in a batch."""
+        key = self.keys.next()
+        _, body, before, _, after = parts
+        properties = f"{before[LENGTH.size :].decode()}{key}{after.decode()}"
+        topic = with_namespace(self.namespace, message.topic)
+        return Prepared(message, topic, body, 0, properties, key, message.flag)
+
+    def _check(self, topic: str, body: bytes) -> None:
+        """Raises BadName, BadMessage, MessageTooLarge."""
+        fault = _topic_fault(topic)
+        if fault is not None:
+            raise BadName("topic", topic, fault)
+        if not isinstance(body, bytes):
+            raise BadMessage(topic, f"the body is {type(body).__name__}, it must be bytes")
+        if not body:
+            raise BadMessage(topic, "the message body length is zero")
+        if len(body) > self.settings.message_bytes_max:
+            raise MessageTooLarge(len(body), self.settings.message_bytes_max)
 
     def _addressed(
         self, message: Message, system: Sequence[tuple[str, str]], *, goes_alone: bool
@@ -130,8 +241,11 @@ class Preparation:
             raise BadMessage(message.topic, "a reply goes by itself, with send")
         return message.topic, message.system_properties()
 
-    def _properties(self, message: Message, unique_key: str, system: Sequence[tuple[str, str]]) -> str:
-        """Return the property text: the application's first, as nobody may hide one of the system's."""
+    def _properties(self, message: Message, system: Sequence[tuple[str, str]]) -> tuple[str, str]:
+        """Return the property text before the unique key, and what follows it.
+
+        The application's come first, as nobody may hide one of the system's.
+        """
         rest = ""
         if (
             system
@@ -148,14 +262,11 @@ class Preparation:
         if keys:
             _check_text(message.topic, keys)
             rest = f"{rest}KEYS\x01{keys}\x02"
-        wait = "true" if message.wait_for_store else "false"
-        text = f"{rest}UNIQ_KEY\x01{unique_key}\x02WAIT\x01{wait}\x02"
+        after = "\x02WAIT\x01true\x02" if message.wait_for_store else "\x02WAIT\x01false\x02"
         if message.tags:
             _check_text(message.topic, message.tags)
-            text = f"{text}TAGS\x01{message.tags}\x02"
-        if len(text) * _UTF8_BYTES_MAX > PROPERTIES_BYTES_MAX:
-            _check_bytes(message.topic, text)
-        return text
+            after = f"{after}TAGS\x01{message.tags}\x02"
+        return f"{rest}UNIQ_KEY\x01", after
 
     def _rare_properties(self, message: Message, system: Sequence[tuple[str, str]]) -> str:
         """Return the text of what most messages do not have."""
@@ -238,8 +349,17 @@ def _check_text(topic: str, text: str) -> None:
         raise BadMessage(topic, _UNSAFE_REASON)
 
 
-def _check_bytes(topic: str, text: str) -> None:
-    properties_bytes = len(text.encode(errors="replace"))
+def _tail(topic: str, before: bytes, key_bytes: int, after: bytes) -> Tail:
+    _check_bytes(topic, len(before) + key_bytes + len(after))
+    return element_tail(before, key_bytes, after)
+
+
+def not_unicode(topic: str, error: UnicodeEncodeError) -> BadMessage:
+    """Return the error of properties with lone surrogates."""
+    return BadMessage(topic, f"its properties cannot be written as UTF-8: {error}")
+
+
+def _check_bytes(topic: str, properties_bytes: int) -> None:
     if properties_bytes > PROPERTIES_BYTES_MAX:
         raise BadMessage(
             topic, f"the properties take {properties_bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from skylark.client import forks
 from skylark.client.batching import Accumulator
 from skylark.client.forks import Birth
 from skylark.client.hooks import SendHook
@@ -133,7 +134,8 @@ class Producer:
     def _running(self) -> Sender:
         if self._state != "RUNNING" or self._sender is None:
             raise ClientClosed(f"producer {self._group}")
-        self._birth.check("producer")
+        if self._birth.forks != forks.forks:
+            self._birth.check("producer")
         return self._sender
 
     # --- Sending ---
@@ -184,14 +186,12 @@ class Producer:
         if queue is not None or message.sharding_key is not None or type(message) is not Message:
             queue, selector, argument = self.target(message, queue, selector, argument)
         gathering = self._accumulator
-        if gathering is not None and timeout_ms is None and selector is None and gathering.takes(message):
-            prepared = sender.preparation.prepare(message, is_member=True)
-            if not sender.has_room(len(prepared.body)):
-                deadline = asyncio.get_running_loop().time() + self._settings.send_timeout_ms / 1000
-                await sender.wait_for_room(prepared.topic, len(prepared.body), deadline)
-            return gathering.add(prepared, queue)
+        if gathering is not None and timeout_ms is None and selector is None:
+            future = gathering.add(message, queue) or await gathering.begin(message, queue)
+            if future is not None:
+                return future
         return await sender.send(
-            (sender.preparation.prepare(message),),
+            sender.preparation.prepare(message),
             queue=queue,
             selector=selector,
             argument=argument,
@@ -213,8 +213,8 @@ class Producer:
         batch = list(messages)
         check_batch(batch)
         queue, _, _ = self.target(batch[0], queue, None, None)
-        members = [sender.preparation.prepare(message, is_member=True) for message in batch]
-        future = await sender.send(members, is_batch=True, queue=queue, timeout_ms=timeout_ms)
+        prepared = sender.preparation.prepare_batch(batch)
+        future = await sender.send(prepared, queue=queue, timeout_ms=timeout_ms)
         receipts: list[SendReceipt] = await future
         return receipts
 
@@ -233,7 +233,7 @@ class Producer:
         sender = self._running()
         queue, selector, argument = self.target(message, queue, selector, argument)
         await sender.send_oneway(
-            (sender.preparation.prepare(message),), queue=queue, selector=selector, argument=argument
+            sender.preparation.prepare(message), queue=queue, selector=selector, argument=argument
         )
 
     async def request(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from skylark.errors import SettingsError
+from skylark.protocol.allocation import averagely, averagely_by_circle
 from skylark.protocol.bodies import MessageQueue
 
 T = TypeVar("T")
@@ -20,21 +21,6 @@ Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[Messa
 
 VIRTUAL_NODES = 10
 ROOM_SEPARATOR = "@"
-
-
-def averagely(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Consecutive pages; the first members have one queue more. 8 queues, 3 members: 0-2, 3-5, 6-7."""
-    share, extra = divmod(len(queues), len(members))
-    index = members.index(me)
-    start = index * share + min(index, extra)
-    return list(queues[start : start + share + (index < extra)])
-
-
-def averagely_by_circle(
-    me: str, queues: Sequence[MessageQueue], members: Sequence[str]
-) -> list[MessageQueue]:
-    """Dealt out like cards. 8 queues, 3 members: 0 3 6, 1 4 7, 2 5."""
-    return list(queues[members.index(me) :: len(members)])
 
 
 def fixed(queues: Iterable[MessageQueue]) -> Strategy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import count, repeat
 
 import msgspec
 
@@ -70,17 +71,17 @@ def receipts_of(
     recall_handle = fields.get("recallHandle")
     region = fields.get("MSG_REGION") or DEFAULT_REGION
     is_traced = fields.get("TRACE_ON") != "false"
-    return [
-        SendReceipt(
-            status,
-            unique_key,
-            offset_id,
-            queue,
-            first_offset + number,
-            transaction_id,
-            recall_handle,
-            region,
-            is_traced,
+    return list(
+        map(
+            SendReceipt,
+            repeat(status),
+            unique_keys,
+            offset_ids,
+            repeat(queue),
+            count(first_offset),
+            repeat(transaction_id),
+            repeat(recall_handle),
+            repeat(region),
+            repeat(is_traced),
         )
-        for number, (unique_key, offset_id) in enumerate(zip(unique_keys, offset_ids, strict=True))
-    ]
+    )

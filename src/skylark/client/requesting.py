@@ -79,7 +79,7 @@ class Requests:
         self._waiting.add(reply)
         try:
             sent = await self._sender.send(
-                (prepared,),
+                prepared,
                 queue=queue,
                 selector=selector,
                 argument=argument,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from skylark.errors import BrokerUnknown
+from skylark.protocol.allocation import read_queues
 from skylark.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 
 MASTER_ID = 0
-READ_PERMISSION = 4
 WRITE_PERMISSION = 2
 
 
@@ -30,7 +30,7 @@ class TopicRoute:
             topic,
             data,
             tuple(_write_queues(topic, data)),
-            tuple(_read_queues(topic, data)),
+            tuple(read_queues(topic, data)),
             is_ordered=ordered,
         )
 
@@ -46,18 +46,8 @@ def _write_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
     masters = {broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs}
     for queues in sorted(data.queue_datas, key=_broker_name):
         if queues.perm & WRITE_PERMISSION and queues.broker_name in masters:
-            yield from _queues(topic, queues, queues.write_queue_nums)
-
-
-def _read_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
-    """A broker of which only a slave is left stays readable."""
-    for queues in sorted(data.queue_datas, key=_broker_name):
-        if queues.perm & READ_PERMISSION:
-            yield from _queues(topic, queues, queues.read_queue_nums)
-
-
-def _queues(topic: str, queues: QueueData, number: int) -> Iterator[MessageQueue]:
-    return (MessageQueue(topic, queues.broker_name, queue_id) for queue_id in range(number))
+            for queue_id in range(queues.write_queue_nums):
+                yield MessageQueue(topic, queues.broker_name, queue_id)
 
 
 def _broker_name(entry: QueueData | BrokerData) -> str:

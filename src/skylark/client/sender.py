@@ -11,11 +11,11 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextvars import copy_context
 from typing import Any
 
-from skylark.client.preparing import Preparation, Prepared
+from skylark.client.preparing import Preparation, Prepared, PreparedBatch
 from skylark.client.receipt import SendReceipt
 from skylark.client.routing import TopicRoute
 from skylark.client.selectors import RoundRobin, Selector
@@ -63,6 +63,20 @@ def unique_ids() -> UniqueIds:
     return ids
 
 
+class _Keys:
+    """Unique keys, by the clock."""
+
+    def __init__(self, ids: UniqueIds, clock: Clock) -> None:
+        self.chars = ids.chars
+        self._next, self._several, self._now_ms = ids.next, ids.several, clock.now_ms
+
+    def next(self) -> str:
+        return self._next(self._now_ms())
+
+    def several(self, count: int) -> list[str]:
+        return self._several(count, self._now_ms())
+
+
 class Flight(Sending, ABC):
     """A send that is on its way. It is its own waiter: the connection hands it the answer.
 
@@ -70,9 +84,15 @@ class Flight(Sending, ABC):
     """
 
     def __init__(
-        self, sender: Sender, members: Sequence[Prepared], *, started: float, deadline: float, attempts: int
+        self,
+        sender: Sender,
+        prepared: Prepared | PreparedBatch,
+        *,
+        started: float,
+        deadline: float,
+        attempts: int,
     ) -> None:
-        super().__init__(members, started=started, deadline=deadline, attempts=attempts)
+        super().__init__(prepared, started=started, deadline=deadline, attempts=attempts)
         self.sender = sender
         self.connection: ClientConnection | None = None
         self.opaque = -1
@@ -115,7 +135,7 @@ class _OneFuture(Flight):
 
     def deliver(self, receipts: list[SendReceipt]) -> None:
         if not self.future.done():
-            self.future.set_result(receipts if self.is_batch else receipts[0])
+            self.future.set_result(receipts if self.prepared.is_batch else receipts[0])
 
     def fail(self, error: Exception) -> None:
         if not self.future.done():
@@ -145,7 +165,6 @@ class Sender:
     ) -> None:
         namespace = session.settings.namespace
         self._clock = clock or SystemClock()
-        ids = unique_ids()
         self._session = session
         self.settings = settings
         self._loop = asyncio.get_running_loop()
@@ -159,8 +178,7 @@ class Sender:
         self._idle.set()
         self._closed = False
         self.rules = SendRules(group, session.client_id, namespace, settings)
-        now_ms, next_id = self._clock.now_ms, ids.next
-        self.preparation = Preparation(settings, namespace, group, lambda: next_id(now_ms()))
+        self.preparation = Preparation(settings, namespace, group, _Keys(unique_ids(), self._clock))
 
     # --- Routes ---
 
@@ -200,9 +218,8 @@ class Sender:
 
     async def send(
         self,
-        members: Sequence[Prepared],
+        prepared: Prepared | PreparedBatch,
         *,
-        is_batch: bool = False,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         argument: Any = None,
@@ -218,7 +235,7 @@ class Sender:
         future: asyncio.Future[Any] = self._loop.create_future()
         flight = _OneFuture(
             self,
-            members,
+            prepared,
             started=started,
             deadline=deadline,
             attempts=1 if pinned else 1 + self.settings.retries,
@@ -226,8 +243,6 @@ class Sender:
         flight.future = future
         if self.rules.hooks:
             flight.caller = copy_context()
-        if is_batch:
-            flight.make_batch(self.preparation.next_unique_key(), self.settings.message_bytes_max)
         flight.fixed_queue, flight.selector, flight.argument = queue, selector, argument
         if not self.has_room(flight.bytes):
             await self.wait_for_room(flight.topic, flight.bytes, deadline)
@@ -248,7 +263,7 @@ class Sender:
 
     async def send_oneway(
         self,
-        members: Sequence[Prepared],
+        prepared: Prepared,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
@@ -257,7 +272,7 @@ class Sender:
         """Send without wanting an answer. Raises NoRoute, BrokerUnknown, ConnectFailed; one attempt."""
         now = self._loop.time()
         sending = Sending(
-            members, started=now, deadline=now + self.settings.send_timeout_ms / 1000, attempts=1
+            prepared, started=now, deadline=now + self.settings.send_timeout_ms / 1000, attempts=1
         )
         sending.fixed_queue, sending.selector, sending.argument = queue, selector, argument
         topic = self._topics.get(sending.topic) or await self.find_topic(sending.topic)

@@ -10,17 +10,16 @@ from typing import Any
 from skylark.client.hooks import Hooks, SendContext
 from skylark.client.latency import LatencyTable
 from skylark.client.namespace import without_namespace
-from skylark.client.preparing import Prepared, property_text
+from skylark.client.preparing import Prepared, PreparedBatch, not_unicode, property_text
 from skylark.client.receipt import SendReceipt, receipts_of
 from skylark.client.retry import Step, is_reachable, may_be_done, next_step, pause_s
 from skylark.client.routing import TopicRoute
 from skylark.client.selectors import RoundRobin, Selector
 from skylark.errors import BadMessage, BrokerError, NoRoute, RocketMQError, SendFailed
-from skylark.model.message import PROPERTIES_BYTES_MAX, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer, RemotingCommand
-from skylark.protocol.send_frames import SendTemplate, batch_body
+from skylark.protocol.send_frames import SendTemplate
 from skylark.settings.client import ProducerSettings
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ class Sending:
     """One send on its way: what is sent, where it was tried, and until when. Times are monotonic seconds."""
 
     # As sends are made by the thousand, what most of them leave as it is lies in the class.
-    is_batch = False
     fixed_queue: MessageQueue | None = None
     selector: Selector | None = None
     argument: Any = None
@@ -47,52 +45,32 @@ class Sending:
     """The properties that hooks have added, as text."""
 
     def __init__(
-        self, members: Sequence[Prepared], *, started: float, deadline: float, attempts: int
+        self, prepared: Prepared | PreparedBatch, *, started: float, deadline: float, attempts: int
     ) -> None:
-        first = members[0]
-        self.members = members
-        self.topic = first.topic
-        self.body: bytes = first.body
-        self.sys_flag = first.sys_flag
-        self.properties = first.properties
-        self.bytes = len(first.body)
+        self.prepared = prepared
+        self.topic = prepared.topic
+        self.body = prepared.body
+        self.properties = prepared.properties
+        self.bytes = len(prepared.body)
         self.started = self.tried_at = started
         self.deadline = deadline
         self.attempts_left = attempts
 
-    def make_batch(self, unique_key: str, body_bytes_max: int) -> None:
-        """Make one batch of the members. Raises BadMessage if it is too large."""
-        self.is_batch = True
-        self.body = self._batch_body("")
-        self.bytes = len(self.body)
-        if self.bytes > body_bytes_max:
-            raise BadMessage(
-                self.topic,
-                f"a batch of {len(self.members)} messages takes {self.bytes} bytes, {body_bytes_max} are "
-                "allowed: use split_into_batches",
-            )
-        wait = "true" if self.members[0].message.wait_for_store else "false"
-        self.properties = property_text([(PROPERTY_UNIQUE_KEY, unique_key), (PROPERTY_WAIT, wait)])
-
-    def _batch_body(self, added: str) -> bytes:
-        return batch_body(
-            [(each.body, f"{each.properties}{added}".encode(), each.message.flag) for each in self.members]
-        )
-
     def add_properties(self, properties: Mapping[str, str], body_bytes_max: int) -> None:
-        """Give all members these properties, instead of those added before. Too much is left out."""
+        """Give all messages these properties, instead of those added before. Too much is left out."""
         added = property_text(list(properties.items()))
         if added == self.added:
             return
-        longest = max(len(member.properties.encode(errors="replace")) for member in self.members)
-        body = self._batch_body(added) if self.is_batch else self.body
-        is_too_long = longest + len(added.encode(errors="replace")) > PROPERTIES_BYTES_MAX
-        if is_too_long or (self.is_batch and len(body) > body_bytes_max):
+        try:
+            body, text = self.prepared.with_added(added)
+        except BadMessage:
+            is_too_long = True
+        else:
+            is_too_long = self.prepared.is_batch and len(body) > body_bytes_max
+        if is_too_long:
             log.warning("properties of hooks left out, as there is no room topic=%s", self.topic)
-            return
-        self.added, self.body = added, body
-        if not self.is_batch:
-            self.properties = self.members[0].properties + added
+        else:
+            self.added, self.body, self.properties = added, body, text
 
     @property
     def failed_broker(self) -> str | None:
@@ -128,7 +106,7 @@ class SendRules:
         self, sending: Sending, queues: tuple[MessageQueue, ...], selector: Selector
     ) -> MessageQueue:
         """Ask the caller's selector, which knows topics without their namespace."""
-        message = sending.members[0].message
+        message = sending.prepared.messages[0]
         shown = queues
         if self._namespace:
             shown = tuple(MessageQueue(message.topic, each.broker_name, each.queue_id) for each in queues)
@@ -153,8 +131,8 @@ class SendRules:
             context = SendContext(
                 self._group,
                 self._client_id,
-                [member.message for member in sending.members],
-                [member.unique_key for member in sending.members],
+                list(sending.prepared.messages),
+                list(sending.prepared.unique_keys),
                 queue,
                 address,
                 len(sending.brokers),
@@ -182,23 +160,23 @@ class SendRules:
                 default_topic=AUTO_CREATE_TOPIC,
                 default_queues=self._settings.new_topic_queues,
             )
-        first = sending.members[0]
+        prepared = sending.prepared
         try:
             return template.frame(
                 opaque,
                 sending.body,
                 properties=sending.properties,
-                sys_flag=sending.sys_flag,
+                sys_flag=prepared.sys_flag,
                 born_ms=born_ms,
-                flag=0 if sending.is_batch else first.message.flag,
-                reconsume_times=first.reconsume_times,
-                max_reconsume_times=first.max_reconsume_times,
-                is_batch=sending.is_batch,
-                is_reply=first.is_reply,
+                flag=prepared.flag,
+                reconsume_times=prepared.reconsume_times,
+                max_reconsume_times=prepared.max_reconsume_times,
+                is_batch=prepared.is_batch,
+                is_reply=prepared.is_reply,
                 is_oneway=is_oneway,
             )
         except UnicodeEncodeError as error:
-            raise BadMessage(sending.topic, f"its properties cannot be written as UTF-8: {error}") from None
+            raise not_unicode(sending.topic, error) from None
 
     def attempt_deadline(self, sending: Sending, now: float) -> float:
         """Return until when this attempt may take: all that is left, or less if there will be another."""
@@ -212,9 +190,7 @@ class SendRules:
         queue = sending.queue
         assert queue is not None
         topic = without_namespace(self._namespace, sending.topic) if self._namespace else sending.topic
-        receipts = receipts_of(
-            reply, topic, queue.broker_name, [member.unique_key for member in sending.members]
-        )
+        receipts = receipts_of(reply, topic, queue.broker_name, sending.prepared.unique_keys)
         if self.latencies is not None:
             self.latencies.answered(queue.broker_name, (now - sending.tried_at) * 1000, now)
         if sending.context is not None:
@@ -241,7 +217,7 @@ class SendRules:
         if not step.give_up:
             return step
         raise SendFailed(
-            sending.members[0].message.topic,
+            sending.prepared.messages[0].topic,
             sending.brokers,
             round((now - sending.started) * 1000),
             str(error),

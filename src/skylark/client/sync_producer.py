@@ -9,7 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextvars import copy_context
 from typing import Any
 
@@ -167,7 +167,7 @@ class Producer(BlockingFace[AsyncProducer]):
             queue, selector, argument = self._inner.target(message, queue, selector, argument)
         prepared = direct.sender.preparation.prepare(message)
         return direct.send(
-            (prepared,), queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
+            prepared, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
         )[0]
 
     def submit(
@@ -213,7 +213,7 @@ class Producer(BlockingFace[AsyncProducer]):
         now = time.monotonic()
         flight = _ThreadFlight(
             sender,
-            (prepared,),
+            prepared,
             started=now,
             deadline=now + self._settings.send_timeout_ms / 1000,
             attempts=1 if pinned else 1 + self._settings.retries,
@@ -245,10 +245,8 @@ class Producer(BlockingFace[AsyncProducer]):
         batch = list(messages)
         check_batch(batch)
         target, _, _ = self._inner.target(batch[0], queue, None, None)
-        members: Sequence[Prepared] = [
-            direct.sender.preparation.prepare(message, is_member=True) for message in batch
-        ]
-        return direct.send(members, is_batch=True, queue=target, timeout_ms=timeout_ms)
+        prepared = direct.sender.preparation.prepare_batch(batch)
+        return direct.send(prepared, queue=target, timeout_ms=timeout_ms)
 
     def send_oneway(
         self,
@@ -265,7 +263,7 @@ class Producer(BlockingFace[AsyncProducer]):
         direct = self._direct or self._connect()
         queue, selector, argument = self._inner.target(message, queue, selector, argument)
         prepared = direct.sender.preparation.prepare(message)
-        direct.send_oneway((prepared,), queue=queue, selector=selector, argument=argument)
+        direct.send_oneway(prepared, queue=queue, selector=selector, argument=argument)
 
     def request(
         self,

@@ -78,7 +78,7 @@ class TraceLine:
 
     async def _is_sent(self, message: Message) -> bool:
         try:
-            await (await self._sender.send((self._sender.preparation.prepare(message),)))
+            await (await self._sender.send(self._sender.preparation.prepare(message)))
         except RocketMQError as error:
             if not self._is_failing:  # told once, until it goes again
                 log.warning("traces are not sent and lost topic=%s error=%s", self.topic, error)

@@ -111,7 +111,7 @@ class TransactionProducer(Producer):
         """
         sender = self.sender
         prepared = sender.preparation.prepare(message, is_half=True)
-        receipt: SendReceipt = await (await sender.send((prepared,), timeout_ms=timeout_ms))
+        receipt: SendReceipt = await (await sender.send(prepared, timeout_ms=timeout_ms))
         if not receipt.is_ok:
             state, error = TransactionState.ROLLBACK, None
         else:

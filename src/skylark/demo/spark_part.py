@@ -18,25 +18,45 @@ from skylark.pipelines.jobs.session import SessionSettings, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STOP_CHECK_S = 0.1
 ORDER_SCHEMA = "id bigint, customer string, amount double, state string"
 
 
 async def archive(wanted: Wanted, namesrv: str, say: Say, outcome: Outcome) -> None:
     """Start Spark beside the loop, which goes on serving it. Raises RocketMQError."""
-    await asyncio.to_thread(_archive, wanted, namesrv, say, outcome)
+    sessions: list[SparkSession] = []
+    loop = asyncio.get_running_loop()
+    work = loop.run_in_executor(None, _archive, wanted, namesrv, say, outcome, sessions)
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await _stopped(work, sessions)
+        raise
 
 
-def _archive(wanted: Wanted, namesrv: str, say: Say, outcome: Outcome) -> None:
+async def _stopped(work: asyncio.Future[None], sessions: list[SparkSession]) -> None:
+    """Wait for the end of what Spark does. A thread cannot be cancelled, but without its session it fails."""
+    while not work.done():
+        while sessions:
+            sessions.pop().stop()
+        await asyncio.wait([work], timeout=STOP_CHECK_S)
+    work.exception()  # of no interest now
+
+
+def _archive(wanted: Wanted, namesrv: str, say: Say, outcome: Outcome, sessions: list[SparkSession]) -> None:
     say("Spark starts, which takes a few seconds")
     with session(SessionSettings(master="local[2]", conf={"spark.ui.enabled": "false"})) as spark:
+        sessions.append(spark)
         spark.sparkContext.setLogLevel("ERROR")
         orders = Input(namesrv=namesrv, topic=TOPIC)
+        say("Spark is up: a streaming query copies the topic to a Delta table")
         _to_delta(spark, wanted, orders, outcome)
+        say("the orders are in the table; now their totals, by state and ten seconds")
         _to_totals(spark, wanted, orders, namesrv, outcome)
+        say(f"the totals are in topic {TOTALS_TOPIC}; now a report as an HTML page")
         page = wanted.directory / "report.html"
         page.write_text(render(report.report(spark, orders)))
         outcome.places["report"] = page
-    say(f"{wanted.delivered} orders are in a Delta table, their totals in topic {TOTALS_TOPIC}")
 
 
 def _to_delta(spark: SparkSession, wanted: Wanted, orders: Input, outcome: Outcome) -> None:

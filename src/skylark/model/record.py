@@ -9,7 +9,7 @@ PROPERTIESLENGTH u16 · properties
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from skylark.model.message import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     HOST_V6_MASK,
+    PROPERTIES_BYTES_MAX,
     PROPERTY_CRC32,
     PutMessage,
     StoredMessage,
@@ -37,9 +38,12 @@ CRC_MASK = 0x7FFFFFFF
 BLANK = struct.Struct(">iI")  # bytes left in the file, MAGIC_BLANK
 BLANK_BYTES = BLANK.size
 LENGTH = struct.Struct(">H")
+LENGTHS = [LENGTH.pack(length) for length in range(PROPERTIES_BYTES_MAX + 1)]
+"""Of property texts, packed."""
 QUEUE_OFFSET = struct.Struct(">q")
 STORE_TIMESTAMP = struct.Struct(">q")
 SIZE_AND_MAGIC = struct.Struct(">iI")
+QUEUE_AND_FLAG = struct.Struct(">ii")
 
 # Readers take the length byte of version 1 as signed.
 TOPIC_V1_BYTES_MAX = 127
@@ -401,21 +405,27 @@ class BatchColumns(NamedTuple):
     """The messages of a batch by columns: what is done to a column is done in C."""
 
     flags: Sequence[int]
-    bodies: Sequence[bytes | memoryview]
+    bodies: Sequence[bytes]
     properties: Sequence[bytes]
+    text: bytes
+    """All properties, one after the other."""
+    lengths: tuple[int, int] | None
+    """Of a body and of its properties, if all messages have the same ones, and the same flag."""
 
     @classmethod
     def of(cls, elements: Sequence[BatchElement]) -> BatchColumns:
-        return cls(
-            [element.flag for element in elements],
-            [element.body for element in elements],
-            [element.properties for element in elements],
-        )
+        flags = [element.flag for element in elements]
+        bodies = [bytes(element.body) for element in elements]
+        properties = [element.properties for element in elements]
+        kinds = set(zip(flags, map(len, bodies), map(len, properties), strict=True))
+        lengths = kinds.pop()[1:] if len(kinds) == 1 else None
+        return cls(flags, bodies, properties, b"".join(properties), lengths)
 
 
 def split_batch(data: bytes | memoryview) -> list[BatchElement]:
     """The messages inside a batch request's body. Raises ValueError when its inner lengths lie."""
-    return [BatchElement(*element) for element in zip(*split_columns(data), strict=True)]
+    batch = split_columns(data)
+    return list(map(BatchElement, batch.flags, batch.bodies, batch.properties))
 
 
 def split_columns(data: bytes | memoryview) -> BatchColumns:
@@ -425,7 +435,7 @@ def split_columns(data: bytes | memoryview) -> BatchColumns:
     if alike is not None:
         return alike
     flags: list[int] = []
-    bodies: list[bytes | memoryview] = []
+    bodies: list[bytes] = []
     properties: list[bytes] = []
     position, end = 0, len(batch)
     try:
@@ -443,7 +453,7 @@ def split_columns(data: bytes | memoryview) -> BatchColumns:
             properties.append(batch[properties_start:position])
     except struct.error as error:
         raise ValueError(f"batch body is cut short at byte {position}") from error
-    return BatchColumns(flags, bodies, properties)
+    return BatchColumns(flags, bodies, properties, b"".join(properties), None)
 
 
 def _split_alike(batch: bytes) -> BatchColumns | None:
@@ -455,16 +465,17 @@ def _split_alike(batch: bytes) -> BatchColumns | None:
     properties_start = stop + LENGTH.size
     if body_bytes < 0 or not properties_start <= total <= len(batch) or len(batch) % total:
         return None
-    count, end = len(batch) // total, len(batch)
+    count = len(batch) // total
     if properties_start + LENGTH.unpack_from(batch, stop)[0] != total:
         return None
-    # Byte by byte the heads of all of them: as many slices as a head has bytes, however many they are.
-    for place in (*range(BATCH_ELEMENT.size), stop, stop + 1):
-        if batch[place::total].count(batch[place]) != count:
-            return None
-    return BatchColumns(
-        [flag] * count,
-        [batch[at : at + body_bytes] for at in range(BATCH_ELEMENT.size, end, total)],
-        # One beyond the end: the properties of the last may be empty.
-        [batch[at : at + total - properties_start] for at in range(properties_start, end + 1, total)],
-    )
+    text_bytes = total - properties_start
+    heads, bodies, lengths, properties = zip(*_alike_elements(body_bytes, text_bytes)(batch), strict=True)
+    if heads.count(heads[0]) != count or lengths.count(lengths[0]) != count:
+        return None
+    return BatchColumns([flag] * count, bodies, properties, b"".join(properties), (body_bytes, text_bytes))
+
+
+@lru_cache(256)
+def _alike_elements(body_bytes: int, text_bytes: int) -> Callable[[bytes], Iterator[tuple[bytes, ...]]]:
+    """Takes a batch of such messages apart: head without body, body, length of the properties, properties."""
+    return struct.Struct(f">{BATCH_ELEMENT.size}s{body_bytes}s{LENGTH.size}s{text_bytes}s").iter_unpack

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -82,6 +83,9 @@ class ArchiveLog(Protocol):
 
     def keep_days(self, days: int, now: datetime) -> int:
         """Forget what was stored longer ago; return how many files that were."""
+
+    def files(self) -> list[ArchiveFile]:
+        """What belongs to the archive now, without minima and maxima."""
 
     def facts(self) -> Facts:
         """How much there is."""
@@ -154,6 +158,19 @@ class DeltaLog:
             raise SettingsError("keep", f"the table is not partitioned by {DATE}")
         first = (now.astimezone(UTC) - timedelta(days=days)).date().isoformat()
         return int(table.delete(f"{DATE} < '{first}'")["num_removed_files"])
+
+    def files(self) -> list[ArchiveFile]:
+        return [
+            ArchiveFile(
+                path=unquote(action["path"]),
+                rows=action["num_records"] or 0,
+                size=action["size_bytes"],
+                partition={name: str(value) for name, value in (action.get("partition") or {}).items()},
+                minima={},
+                maxima={},
+            )
+            for action in pa.table(self._table().get_add_actions()).to_pylist()
+        ]
 
     def facts(self) -> Facts:
         actions = pa.table(self._table().get_add_actions())
@@ -243,6 +260,9 @@ class ParquetLog:
                     path.unlink()
                     removed += 1
         return removed
+
+    def files(self) -> list[ArchiveFile]:
+        return [file for file in self._files() if (self.root / file.path).exists()]
 
     def facts(self) -> Facts:
         files = list(self._files())

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from skylark.errors import BrokerError, RocketMQError
 from skylark.model.record import decode_all, parse_offset_message_id
 from skylark.model.tag_expression import MATCH_ALL, TAG
@@ -120,22 +122,24 @@ class BrokerOrigin:
     # --- Reading ---
 
     def read(self, wanted: QueueRange, losses: Losses) -> Iterator[Records]:
-        pieces: list[memoryview] = []
+        answers: list[memoryview] = []
         taken = 0
-        for piece in _Pulls(self._cluster, self._options, wanted, losses):
-            pieces.append(piece)
-            taken += len(piece)
-            if taken >= self._options.batch_bytes:
-                yield _within(pieces, wanted)
-                pieces, taken = [], 0
-        if pieces:
-            yield _within(pieces, wanted)
+        for answer in _Pulls(self._cluster, self._options, wanted, losses):
+            if answers and (taken >= self._options.batch_bytes or answer.obj is not answers[0].obj):
+                yield _within(answers, wanted)
+                answers, taken = [], 0
+            answers.append(answer)
+            taken += len(answer)
+        if answers:
+            yield _within(answers, wanted)
 
 
-def _within(pieces: list[memoryview], wanted: QueueRange) -> Records:
-    """The records of some answers, without those behind the range."""
-    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    records = locate(data, record_starts(data))
+def _within(answers: Sequence[memoryview], wanted: QueueRange) -> Records:
+    """The records of some answers in one block, where they lie, without those behind the range."""
+    block = pa.py_buffer(answers[0].obj)
+    places = [pa.py_buffer(answer).address - block.address for answer in answers]
+    stretches = [(place, place + len(answer)) for place, answer in zip(places, answers, strict=True)]
+    records = locate(block, record_starts(memoryview(block), stretches))
     return records.only(records.bad | (records.heads["queue_offset"] < wanted.to_offset))
 
 
@@ -177,6 +181,7 @@ class _Pulls:
         self._end = wanted.to_offset
         self._losses = losses
         self._bulk_bytes = BULK_BYTES if options.bulk_pulls else None
+        self._block_bytes = options.batch_bytes
         self._expression = options.sql92 or options.tags or MATCH_ALL
         self._expression_type = SQL92 if options.sql92 else TAG
         self._is_filtered = self._expression != MATCH_ALL
@@ -214,6 +219,7 @@ class _Pulls:
     def _ask_more(self) -> None:
         """Ask for what comes next until the window is full or nothing is left."""
         connection = self._cluster.connection(self._cluster.address(self._queue))
+        connection.block_bytes = self._block_bytes
         place = self._asks[-1].next_place if self._asks else self._at
         pulls: list[PullMessage] = []
         while len(self._asks) + len(pulls) < self._window() and place < self._end:

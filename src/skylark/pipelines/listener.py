@@ -3,7 +3,7 @@
     listener = LagListener("127.0.0.1:9876", "orders-lake", metrics_port=9100)
     spark.streams.addListener(listener)
     …
-    listener.close()
+    listener.detach(spark)
 
 It works in a thread of its own, on the newest progress alone, and never fails a query. In a classic session
 it runs in the driver, under Spark Connect in the client: if that goes away, the reader's own write-back
@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from prometheus_client import start_http_server
@@ -33,11 +33,16 @@ from skylark.pipelines.lag import LagGauges, QueueLag, measure
 from skylark.pipelines.offsets import Offsets, from_nested
 from skylark.pipelines.wire import Cluster
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 5.0
 LOG_INTERVAL_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 30.0
+"""For the news of a query's end: it comes a second later, and much later from a busy machine."""
 
 
 class LagListener(StreamingQueryListener):
@@ -64,6 +69,8 @@ class LagListener(StreamingQueryListener):
         self._brokers = Cluster(namesrv, request_timeout_s=REQUEST_TIMEOUT_S, retry_timeout_s=0)
         self._condition = threading.Condition()
         self._newest: Offsets | None = None
+        self._started: set[str] = set()
+        self._ended: set[str] = set()
         self._is_busy = False
         self._is_closed = False
         self._server: Any = None
@@ -79,13 +86,16 @@ class LagListener(StreamingQueryListener):
     # --- Called by Spark ---
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        pass
+        with self._condition:
+            self._started.add(str(event.runId))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        pass
+        with self._condition:
+            self._ended.add(str(event.runId))
+            self._condition.notify_all()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
@@ -108,6 +118,21 @@ class LagListener(StreamingQueryListener):
         """Wait until everything that was told is written; False if that took too long."""
         with self._condition:
             return self._condition.wait_for(lambda: self._newest is None and not self._is_busy, timeout_s)
+
+    def detach(self, spark: SparkSession, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Leave a session whose queries have ended, when Spark has told all of them, then close.
+
+        A Connect session's `removeListener` holds a lock that its events need, and waits for them: with one
+        still to come it would never return. So a listener that was not told of an end stays until the session
+        is stopped.
+        """
+        with self._condition:
+            is_told = self._condition.wait_for(lambda: self._started <= self._ended, timeout_s)
+        if is_told:
+            spark.streams.removeListener(self)
+        else:
+            log.warning("the end of a query was not told group=%s seconds=%s", self.group, timeout_s)
+        self.close()
 
     def close(self) -> None:
         """Write what is left, then end. Events of a query that has ended may come up to a second later."""

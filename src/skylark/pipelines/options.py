@@ -207,6 +207,12 @@ class SourceOptions:
         "both",
         "Pack small queues into at most so many tasks, unless the two above ask for more.",
     )
+    tasks_at_once: int | None = option(
+        COUNT,
+        None,
+        "both",
+        "How many tasks Spark runs at once: above that there is a multiple of it, of larger tasks.",
+    )
     tags: str | None = option(TEXT, None, "both", "Only messages with these tags: `Create || Pay`.")
     sql92: str | None = option(
         TEXT, None, "both", "Only messages whose properties match; the broker must allow it. Not with `path`."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,6 +13,10 @@ from skylark.pipelines.wire import Queue
 
 TASK_BYTES = 64 << 20
 """A task costs some 60 ms of a slot however little it reads: below this one task reads on."""
+TASK_COST_BYTES = 24 << 20
+"""What a core reads while it could start a task, about."""
+TASK_BYTES_MAX = 256 << 20
+"""Where all slots have a task, tasks grow to this before there are more of them."""
 RECORD_BYTES_GUESS = 1024
 
 
@@ -69,6 +74,20 @@ class TaskLimits:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_tasks: int = 16
+    tasks_at_once: int | None = None
+
+    def count(self, total_bytes: float) -> int:
+        """Tasks for so many bytes. If it is known how many run at once, none waits for a last round.
+
+        If not, they grow in number as much as in size, and in pairs, since most machines have an even number
+        of cores.
+        """
+        count, at_once = int(total_bytes // TASK_BYTES) + 1, self.tasks_at_once
+        if at_once is None and count > 1:
+            count = 2 * max(round(math.sqrt(total_bytes / TASK_COST_BYTES) / 2), 1)
+        elif at_once is not None and count > at_once:
+            count = -(-(int(total_bytes // TASK_BYTES_MAX) + 1) // at_once) * at_once
+        return max(min(self.max_tasks, count), self.min_partitions or 1)
 
 
 def tasks_of(
@@ -80,24 +99,23 @@ def tasks_of(
         return []
     weights = [size or RECORD_BYTES_GUESS for size in record_bytes]
     total = sum(item.messages * weight for item, weight in zip(ranges, weights, strict=True))
-    count = min(limits.max_tasks, int(total // TASK_BYTES) + 1)
-    count = max(count, limits.min_partitions or 1)
     rows_max = limits.max_records_per_partition or rows
-    count = min(max(count, -(-rows // rows_max)), rows)
+    count = min(max(limits.count(total), -(-rows // rows_max)), rows)
     tasks: list[list[QueueRange]] = [[]]
-    room, rows_left = total / count, rows_max
+    left, room, rows_left = total, total / count, rows_max
     for item, weight in zip(ranges, weights, strict=True):
         at = item.from_offset
         while at < item.to_offset:
-            # Rounded to the nearest row, so that a rest of less than one does not make a task.
             take = min(item.to_offset - at, max(round(room / weight), 0), rows_left)
             if take == 0 and tasks[-1]:
+                # An equal share of what is left: what rounding left over would make a task of its own.
+                room, rows_left = left / max(count - len(tasks), 1), rows_max
                 tasks.append([])
-                room, rows_left = total / count, rows_max
                 continue
             take = max(take, 1)
             tasks[-1].append(item._replace(from_offset=at, to_offset=at + take))
-            at, room, rows_left = at + take, room - take * weight, rows_left - take
+            at, rows_left = at + take, rows_left - take
+            left, room = left - take * weight, room - take * weight
     return tasks
 
 

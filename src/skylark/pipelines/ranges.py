@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
@@ -184,7 +187,12 @@ class Planner:
     def tasks(self, ranges: Sequence[QueueRange]) -> Tasks:
         """Which task reads what."""
         options = self.options
-        limits = TaskLimits(options.min_partitions, options.max_records_per_partition, options.max_tasks)
+        limits = TaskLimits(
+            options.min_partitions,
+            options.max_records_per_partition,
+            options.max_tasks,
+            options.tasks_at_once,
+        )
         is_small = sum(item.messages for item in ranges) < SAMPLED_ROWS_MIN
         sizes = [float(RECORD_BYTES_GUESS)] * len(ranges) if is_small else self.record_bytes(ranges)
         return tasks_of(ranges, sizes, limits)
@@ -247,6 +255,17 @@ def _within(places: Sequence[QueueRange], ranges: Sequence[QueueRange]) -> list[
 # --- Reading ---
 
 
+@cache
+def settle_worker() -> None:
+    """In a worker of Spark, keep what is loaded out of the full collection that runs there after every task.
+
+    With all modules that takes longer than a small task.
+    """
+    if TaskContext.get() is not None:
+        gc.collect()
+        gc.freeze()
+
+
 def read_ranges(
     options: SourceOptions,
     ranges: Iterable[QueueRange],
@@ -255,6 +274,7 @@ def read_ranges(
     tags: frozenset[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of some ranges. `tags` are those that a filter of the query allows."""
+    settle_worker()
     origin, losses = open_origin(options), Losses(options)
     is_json = options.decode == "json" and VALUE in schema.names
     decoder = Decoder(

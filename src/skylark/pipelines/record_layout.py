@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +28,9 @@ Bytes = npt.NDArray[np.uint8]
 SPAN_BYTES_MAX = (1 << 31) - 1
 """Arrow's binary arrays count with 32 bits."""
 SEGMENT_BYTES = 16 << 10
-"""A walker's share of an answer, and so much of it that several share the way."""
+"""A walker's share of an answer."""
 SHARED_BYTES_MIN = 8 * SEGMENT_BYTES
+"""Less is walked by one."""
 _SIZE = struct.Struct(">i")
 _SIZE_TYPE = np.dtype(">i4")
 _ANY_MAGIC = re.compile(rb"\xDA\xA3\x20[\xA7\xAB]")
@@ -70,23 +72,35 @@ assert {flags: kind.itemsize for flags, kind in HEAD_TYPES.items()} == {
 }
 
 
-def record_starts(data: bytes | memoryview) -> Ints:
-    """Where the records of a pull's answer begin. Raises CorruptRecord when a size leads out of it."""
-    starts = _walked_by_many(data) if len(data) >= SHARED_BYTES_MIN else None
-    return _walked(data) if starts is None else starts
+def record_starts(data: bytes | memoryview, stretches: Sequence[tuple[int, int]] | None = None) -> Ints:
+    """Where records begin that lie end to end in each of some stretches of a buffer, or in all of it.
+
+    Raises CorruptRecord when a size leads out of its stretch.
+    """
+    stretches = [(0, len(data))] if stretches is None else stretches
+    is_much = sum(end - first for first, end in stretches) >= SHARED_BYTES_MIN
+    starts = _walked_by_many(data, stretches) if is_much else None
+    if starts is None:
+        starts = np.array([start for stretch in stretches for start in _walked(data, *stretch)], np.int64)
+    return starts
 
 
-def _walked_by_many(data: bytes | memoryview) -> Ints | None:
+def _walked_by_many(data: bytes | memoryview, stretches: Sequence[tuple[int, int]]) -> Ints | None:
     """From record to record by many walkers at once, each from a place where a record seems to begin.
 
     If each arrives where the next one set out, they found all records; else None.
     """
-    found = [0]
-    for place in range(SEGMENT_BYTES, len(data), SEGMENT_BYTES):
-        if magic := _ANY_MAGIC.search(data, place, place + SEGMENT_BYTES):
-            found.append(magic.start() - _SIZE.size)
+    found: list[int] = []
+    until: list[int] = []
+    for first, end in stretches:
+        found.append(first)
+        for place in range(first + SEGMENT_BYTES, end, SEGMENT_BYTES):
+            if magic := _ANY_MAGIC.search(data, place, min(place + SEGMENT_BYTES, end)):
+                found.append(magic.start() - _SIZE.size)
+                until.append(found[-1])
+        until.append(end)
     sizes = windows(np.frombuffer(data, np.uint8), _SIZE_TYPE)
-    at, ends = np.array(found), np.array([*found[1:], len(data)])
+    at, ends = np.array(found, np.int64), np.array(until, np.int64)
     steps: list[Ints] = []
     while (walking := at < ends).any():
         steps.append(np.where(walking, at, -1))
@@ -98,24 +112,24 @@ def _walked_by_many(data: bytes | memoryview) -> Ints | None:
     return starts[starts >= 0]
 
 
-def _walked(data: bytes | memoryview) -> Ints:
+def _walked(data: bytes | memoryview, first: int, end: int) -> list[int]:
     """From record to record, and at the first that is wrong to the error."""
     starts: list[int] = []
     add, size_at = starts.append, _SIZE.unpack_from
-    position, end = 0, len(data)
+    position = first
     try:
         while position < end:
             add(position)
             (size,) = size_at(data, position)
             if size < RECORD_BYTES_MIN:
-                reason = f"size {size} at byte {position} of an answer"
+                reason = f"size {size} at byte {position - first} of an answer"
                 raise CorruptRecord(physical_offset=-1, reason=reason)
             position += size
     except struct.error:
         position = -1
     if position != end:
         raise CorruptRecord(physical_offset=-1, reason="an answer's last record is cut short")
-    return np.array(starts, np.int64)
+    return starts
 
 
 def windows(data: Bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:

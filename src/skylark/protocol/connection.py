@@ -125,12 +125,29 @@ class Connection(Generic[W]):
             self._partial = bytearray(memoryview(buffer)[position:])
         return commands
 
+    def receive_in_place(self, data: memoryview) -> tuple[list[Command], int]:
+        """As `receive`, for who keeps what was read: return also how many bytes the commands took.
+
+        What is behind those is to come again with more behind it; `frame_bytes_needed` says how much.
+        """
+        commands: list[Command] = []
+        try:
+            return commands, self._decode_frames(data, commands)
+        except RemoteProtocolError as error:
+            self.failure = error
+            return commands, len(data)
+
+    @property
+    def frame_bytes_needed(self) -> int:
+        """How long the unfinished frame will be, or what comes before it if that is not known yet."""
+        return self._partial_bytes_needed or PREFIX_BYTES
+
     def receive_eof(self) -> None:
         """Note that the peer will send no more. Sets `failure` if that cuts off a frame."""
         if self._partial and self.failure is None:
             self.failure = MalformedFrame(f"cut off after {len(self._partial)} bytes")
 
-    def _decode_frames(self, buffer: bytes | bytearray, commands: list[Command]) -> int:
+    def _decode_frames(self, buffer: bytes | bytearray | memoryview, commands: list[Command]) -> int:
         """Decode all whole frames; return where the unfinished one starts. Raises RemoteProtocolError."""
         view = memoryview(buffer)
         end = len(buffer)

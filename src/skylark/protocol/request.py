@@ -20,6 +20,7 @@ from skylark.protocol.command import (
     VERSION,
     Buffer,
     RemotingCommand,
+    encode,
 )
 
 T = TypeVar("T")
@@ -107,6 +108,12 @@ class Request(Header, Generic[T], frozen=True):
             fields=self.to_fields(),
             body=b"" if body is None else body if isinstance(body, Buffer) else encode_body(body),
         )
+
+    def frame(self, opaque: int) -> list[Buffer]:
+        """Return the frame that asks this, in parts."""
+        command = self.to_command()
+        command.opaque = opaque
+        return encode(command)
 
     @classmethod
     def from_command(cls, command: RemotingCommand) -> Self:

@@ -1,17 +1,21 @@
 """Sends as byte templates: what does not change between the messages for one queue is written once."""
 
-import struct
-from collections.abc import Iterable
-
 import msgspec
 
+from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import CLIENT_LANGUAGE, ONEWAY_FLAG, VERSION, Buffer, prefix
 
 _encode_json = msgspec.json.Encoder().encode
-BATCH_ELEMENT = struct.Struct(">iiiii")  # total, magic 0, crc 0, flag, body_bytes
-BATCH_PROPERTIES = struct.Struct(">h")  # properties_bytes
-_ELEMENT_BYTES = BATCH_ELEMENT.size + BATCH_PROPERTIES.size
+pack_element = BATCH_ELEMENT.pack
+
+Tail = tuple[int, bytes, bytes]
+"""What surrounds a message's body and unique key in a batch: how long it is with the key, its bytes before
+the key, and those after it. Messages without properties of their own share one."""
+ELEMENT_PARTS = 5
+KEY_PART = 3
+"""Which of the parts of an element is the unique key: NO_KEY until all keys are put in at once."""
+NO_KEY = b""
 
 
 def _text(value: str) -> bytes:
@@ -75,16 +79,14 @@ class SendTemplate:
         return prefix(len(header), len(body)) + header, body
 
 
-def batch_body(elements: Iterable[tuple[Buffer, bytes, int]]) -> bytes:
-    """Return the body of a batch of (body, properties, flag)."""
-    parts: list[Buffer] = []
-    for body, properties, flag in elements:
-        body_bytes, properties_bytes = len(body), len(properties)
-        total = _ELEMENT_BYTES + body_bytes + properties_bytes
-        parts += (
-            BATCH_ELEMENT.pack(total, 0, 0, flag, body_bytes),
-            body,
-            BATCH_PROPERTIES.pack(properties_bytes),
-            properties,
-        )
-    return b"".join(parts)
+def element_tail(before: bytes, key_bytes: int, after: bytes) -> Tail:
+    """Return the tail of an element whose properties stand before and after the unique key."""
+    properties_bytes = len(before) + key_bytes + len(after)
+    length = LENGTH.pack(properties_bytes)
+    return BATCH_ELEMENT.size + len(length) + properties_bytes, length + before, after
+
+
+def element_parts(body: bytes, flag: int, tail: Tail) -> tuple[bytes, ...]:
+    """Return the parts of a message in a batch; the key is put in later."""
+    tail_bytes, before, after = tail
+    return pack_element(tail_bytes + len(body), 0, 0, flag, len(body)), body, before, NO_KEY, after

@@ -3,11 +3,15 @@
 import contextlib
 import errno
 import ipaddress
+import os
+import random
 import socket
 
 from skylark.errors import SettingsError
 
-FREE_PORT_TRIES = 100
+FREE_PORT_TRIES = 200
+SERVER_PORTS = range(20_000, 32_000)
+"""Below those that Linux and macOS give to outgoing connections."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -25,18 +29,36 @@ def join_address(host: str, port: int) -> str:
 
 
 def free_port(host: str, *distances: int) -> int:
-    """Return a port that is free now, and so are those at these distances from it. Raises OSError."""
-    for _ in range(FREE_PORT_TRIES):
-        with contextlib.ExitStack() as stack:
-            probe = stack.enter_context(socket.socket(_family(host)))
-            probe.bind((host, 0))
-            port: int = probe.getsockname()[1]
-            with contextlib.suppress(OSError):
-                for distance in distances:
-                    if distance:
-                        stack.enter_context(socket.socket(_family(host))).bind((host, port + distance))
-                return port
+    """Return a port that is free now, and so are those at these distances from it. Raises OSError.
+
+    No outgoing connection takes it, so that a server which comes back finds its port free.
+    """
+    for port in random.sample(SERVER_PORTS, FREE_PORT_TRIES):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for distance in {0, *distances}:
+                stack.enter_context(socket.socket(family_of(host))).bind((host, port + distance))
+            return port
     raise OSError(errno.EADDRINUSE, f"no free ports together on {host}")
+
+
+def hold_ports(host: str, *ports: int) -> contextlib.ExitStack:
+    """Take ports for nobody: connections to them are refused, and no server gets them meanwhile.
+
+    Closing what is returned frees them. Raises OSError.
+    """
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            held = stack.enter_context(socket.socket(family_of(host)))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may linger
+            held.bind((host, port))
+        return stack.pop_all()
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection could not be made, without the address, which whoever says it knows."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error)
 
 
 def ip_of(host: str) -> str:
@@ -51,5 +73,6 @@ def ip_of(host: str) -> str:
     return str(address[0])
 
 
-def _family(host: str) -> socket.AddressFamily:
+def family_of(host: str) -> socket.AddressFamily:
+    """The kind of sockets for an address; a name is looked for among IPv4 addresses."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -8,7 +8,7 @@ from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Limits
 from skylark.protocol.request import Request
-from skylark.remoting.address import split_address
+from skylark.remoting.address import reason_of, split_address
 from skylark.remoting.link import Handler, Link, Waiter
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class ConnectionPool:
         except TimeoutError:
             raise ConnectFailed(address, f"not within {self._connect_timeout_s:g} s") from None
         except (OSError, ValueError) as error:
-            raise ConnectFailed(address, str(error)) from error
+            raise ConnectFailed(address, reason_of(error)) from error
         if self._closed:
             connection.abort()
             raise ClientClosed("connection pool")

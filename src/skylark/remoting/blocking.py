@@ -10,17 +10,19 @@ from typing import Any, Generic, Self, TypeVar
 
 from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.command import RemotingCommand, encode
+from skylark.protocol.command import Buffer, RemotingCommand, encode
 from skylark.protocol.connection import Connection, Limits
 from skylark.protocol.request import Request
-from skylark.remoting.address import split_address
+from skylark.remoting.address import reason_of, split_address
 
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 3.0
 CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
-_READ_BYTES = 256 << 10
+BLOCK_BYTES = 256 << 10
+READ_BYTES_MIN = 32 << 10
+"""With less room a new block is begun."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +39,8 @@ class Asked(Generic[T]):
 class BlockingConnection:
     """A connection that opens when it is needed, and again after it was lost or the process was forked.
 
-    For one thread at a time. What servers ask of their own is answered with "not supported".
+    For one thread at a time. What servers ask of their own is answered with "not supported". What is read
+    lies in blocks of `block_bytes`, which may be changed at any time; bodies of answers are views of them.
     """
 
     def __init__(
@@ -48,11 +51,15 @@ class BlockingConnection:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self.address = address
+        self.block_bytes = BLOCK_BYTES
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._socket: socket.socket | None = None
         self._codec: Connection[Asked[Any]] = Connection(limits)
         self._pid = 0
+        self._block = memoryview(b"")
+        self._taken = 0  # so much of the block was whole frames
+        self._filled = 0
 
     def call(self, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
         """Ask, and return what the answer means; the time includes connecting.
@@ -74,12 +81,12 @@ class BlockingConnection:
         """Send several requests with one write: each write may wake the server up. Raises as `ask`."""
         deadline = time.monotonic() + timeout_s
         connected = self._connected()
-        commands = [request.to_command() for request in requests]
-        asked = [Asked(request, self._codec, deadline, timeout_s) for request in requests]
-        for command, item in zip(commands, asked, strict=True):
-            self._codec.expect_reply(command, item)
+        codec, asked, parts = self._codec, list[Asked[T]](), list[Buffer]()
+        for request in requests:
+            asked.append(Asked(request, codec, deadline, timeout_s))
+            parts += request.frame(codec.reserve_opaque(asked[-1]))
         try:
-            self._send(connected, commands, deadline)
+            self._send(connected, parts, deadline)
         except TimeoutError:
             raise RequestTimeout(self.address, requests[0].code.name, round(timeout_s * 1000)) from None
         return asked
@@ -103,7 +110,7 @@ class BlockingConnection:
         """Send a request that wants no answer. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._send(self._connected(), [request.to_command(oneway=True)], deadline)
+            self._send(self._connected(), encode(request.to_command(oneway=True)), deadline)
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
 
@@ -129,15 +136,16 @@ class BlockingConnection:
             host, port = split_address(self.address)
             connected = socket.create_connection((host, port), timeout=self._connect_timeout_s)
         except (OSError, ValueError) as error:
-            raise ConnectFailed(self.address, str(error)) from error
+            raise ConnectFailed(self.address, reason_of(error)) from error
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._pid, self._codec = connected, os.getpid(), Connection(self._limits)
+        self._taken = self._filled
         return connected
 
-    def _send(self, connected: socket.socket, commands: Sequence[RemotingCommand], deadline: float) -> None:
+    def _send(self, connected: socket.socket, parts: Sequence[Buffer], deadline: float) -> None:
         try:
             connected.settimeout(_time_left(deadline))
-            connected.sendall(b"".join(part for command in commands for part in encode(command)))
+            connected.sendall(b"".join(parts))
         except OSError as error:
             self.close()  # perhaps half a frame was sent: nothing can follow it
             if isinstance(error, TimeoutError):
@@ -154,26 +162,38 @@ class BlockingConnection:
     def _received(self, connected: socket.socket, deadline: float) -> list[RemotingCommand]:
         try:
             connected.settimeout(_time_left(deadline))
-            data = connected.recv(_READ_BYTES)
+            count = connected.recv_into(self._room())
         except TimeoutError:
             raise  # the connection is as it was; the answer is dropped should it come
         except OSError as error:
             self.close()
             raise ConnectionLost(self.address, str(error)) from error
-        if not data:
+        if not count:
             self.close()
             raise ConnectionLost(self.address)
-        commands = self._codec.receive(data)
+        self._filled += count
+        commands, taken = self._codec.receive_in_place(self._block[self._taken : self._filled])
+        self._taken += taken
         if self._codec.failure is not None:
             self.close()
             raise self._codec.failure
         return [command for command in commands if isinstance(command, RemotingCommand)]
 
+    def _room(self) -> memoryview:
+        """Where the next bytes go: behind the unfinished frame, which moves to a new block if it must."""
+        unfinished = self._block[self._taken : self._filled]
+        needed = self._codec.frame_bytes_needed
+        if len(self._block) - self._filled < max(needed - len(unfinished), READ_BYTES_MIN):
+            self._block = memoryview(bytearray(max(self.block_bytes, needed + READ_BYTES_MIN)))
+            self._block[: len(unfinished)] = unfinished
+            self._taken, self._filled = 0, len(unfinished)
+        return self._block[self._filled :]
+
     def _decline(self, connected: socket.socket, command: RemotingCommand, deadline: float) -> None:
         if not command.is_oneway:
             remark = f" request type {command.code} not supported"
             answer = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-            self._send(connected, [answer], deadline)
+            self._send(connected, encode(answer), deadline)
 
 
 def _time_left(deadline: float) -> float:

@@ -7,7 +7,7 @@ from typing import cast
 
 from skylark.errors import ConnectFailed
 from skylark.protocol.command import Buffer
-from skylark.remoting.address import join_address, split_address
+from skylark.remoting.address import join_address, reason_of, split_address
 
 log = logging.getLogger(__name__)
 
@@ -139,5 +139,5 @@ async def connect_ha(address: str, on_bytes: OnBytes, *, timeout_s: float) -> Ha
     except TimeoutError:
         raise ConnectFailed(address, f"not within {timeout_s:g} s") from None
     except (OSError, ValueError) as error:
-        raise ConnectFailed(address, str(error)) from error
+        raise ConnectFailed(address, reason_of(error)) from error
     return link

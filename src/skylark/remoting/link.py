@@ -24,6 +24,7 @@ Answer = RemotingCommand | None
 Handler = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
 
 _JOIN_BYTES_MAX = 64 << 10  # up to here, copying small answers together is cheaper than a vectored write
+_JOINED_PART_BYTES_MAX = 1024  # and beyond, if the parts are smaller than this on average
 _REMARK_CHARS_MAX = 1_000
 
 
@@ -93,7 +94,7 @@ class Link(asyncio.Protocol):
             self._flush()
         elif not self._gathering and not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._schedule_flush()
 
     def reply(self, answer: RemotingCommand) -> None:
         """Send an answer, made by `command.reply(…)`."""
@@ -220,6 +221,10 @@ class Link(asyncio.Protocol):
             log.exception("answer cannot be sent code=%d", command.code)
             self.write(plain_reply(command.opaque, ResponseCode.SYSTEM_ERROR, "the answer cannot be sent"))
 
+    def _schedule_flush(self) -> None:
+        """Have `_flush` called soon, when others may have written, too."""
+        self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
         self._flush_scheduled = False
         if not self._out:
@@ -228,7 +233,7 @@ class Link(asyncio.Protocol):
         self._out, self._out_bytes = [], 0
         if self._transport is None or self._transport.is_closing():
             return
-        if out_bytes <= _JOIN_BYTES_MAX:
+        if out_bytes <= _JOIN_BYTES_MAX or out_bytes < _JOINED_PART_BYTES_MAX * len(parts):
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)

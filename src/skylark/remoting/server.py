@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -218,6 +218,14 @@ class Peer(Link):
         super()._count_request(change, command)
         self._server.bytes_in_flight += change * len(command.body)
 
+    def _schedule_flush(self) -> None:
+        if not self._server.gather(self):
+            super()._schedule_flush()
+
+    def flush(self) -> None:
+        """Send what was written."""
+        self._flush()
+
     def _flush(self) -> None:
         super()._flush()
         if self._transport is None:
@@ -261,6 +269,7 @@ class RemotingServer:
         self.rate: RequestRate | None = None
         """What each connection may send, if there is a limit. May change at any time."""
         self._on_disconnect = on_disconnect
+        self._gathered: list[Peer] | None = None
         self._listeners: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._no_peers = asyncio.Event()
@@ -316,7 +325,25 @@ class RemotingServer:
         for peer in self.peers:
             peer.pause_reading()
 
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """What is written to peers inside leaves at its end, one write for each, and not a turn later."""
+        self._gathered = gathered = list[Peer]()
+        try:
+            yield
+        finally:
+            self._gathered = None
+            for peer in gathered:
+                peer.flush()
+
     # --- For peers ---
+
+    def gather(self, peer: Peer) -> bool:
+        """Flush a peer at the end of `gathering`; False if that is not going on."""
+        if self._gathered is None:
+            return False
+        self._gathered.append(peer)
+        return True
 
     def add(self, peer: Peer) -> None:
         """Take a new connection, if there is room for it."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Connection, Limits
-from skylark.remoting.address import split_address
+from skylark.remoting.address import reason_of, split_address
 from skylark.remoting.blocking import CLIENT_LIMITS, is_lost
 
 # How often a waiting thread looks at the time: the kernel wakes it, so that no call needs a timer of its own.
@@ -136,7 +136,7 @@ class SharedConnection:
             host, port = split_address(self.address)
             connected = socket.create_connection((host, port), timeout=self._connect_timeout_s)
         except (OSError, ValueError) as error:
-            raise ConnectFailed(self.address, str(error)) from error
+            raise ConnectFailed(self.address, reason_of(error)) from error
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.settimeout(None)
         tick = _timeval(TICK_S)

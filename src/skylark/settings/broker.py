@@ -72,6 +72,9 @@ class BrokerSettings:
     long_polling: bool = setting(True, "longPollingEnable", live=True)
     short_polling_ms: int = setting(1000, "shortPollingTimeMills", 1, live=True)
     hold_check_interval_ms: int = setting(5000, "holdCheckInterval", 1)
+    limit_cold_reads: bool = setting(False, "coldDataFlowControlEnable", live=True)
+    group_cold_bytes_max: int = setting(3 << 20, "cgColdReadThreshold", 0, live=True)
+    cold_bytes_max: int = setting(100 << 20, "globalColdReadThreshold", 0, live=True)
     lite_pull: bool = setting(True, "litePullMessageEnable", live=True)
     reject_pull_consumers: bool = setting(False, "rejectPullConsumerEnable", live=True)
     sql_filters: bool = setting(True, "enablePropertyFilter", live=True)
@@ -81,6 +84,7 @@ class BrokerSettings:
     client_scan_interval_ms: int = setting(10_000, "clientScanInterval", 1)
     subscription_expiry_ms: int = setting(600_000, "subscriptionExpiredTimeout", 1)
     notify_members: bool = setting(True, "notifyConsumerIdsChangedEnable", live=True)
+    divide_queues: bool = setting(True, "serverLoadBalancerEnable", live=True)
     lock_expiry_ms: int = setting(60_000, "rocketmq.broker.rebalance.lockMaxLiveTime", 1)
 
     server_side_reset: bool = setting(True, "useServerSideResetOffset", live=True)

@@ -96,13 +96,15 @@ _UNUSED_BY_REASON = {
         enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
         enablePopBufferMerge enablePopLog enablePopMessageThreshold enableRetryTopicV2
         enableSkipLongAwaitingAck initPopOffsetByCheckMsgInMem isEnableBatchPush
-        loadBalancePollNameServerInterval maxPopPollingSize popCkMaxBufferSize popCkOffsetMaxQueueSize
+        maxPopPollingSize popCkMaxBufferSize popCkOffsetMaxQueueSize
         popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable
         popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
         popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds
         popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveMaxAttemptTimes
         popReviveMaxReturnSizePerRead retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
-        reviveMaxSlow reviveScanTime serverLoadBalancerEnable skipWhenCKRePutReachMaxTimes""",
+        reviveMaxSlow reviveScanTime skipWhenCKRePutReachMaxTimes""",
+    "name servers are asked for a route when a consumer asks for its queues": """
+        loadBalancePollNameServerInterval""",
     "brokers do not change their role by themselves yet": """
         allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
         brokerNotActiveTimeoutMillis checkSyncStateSetPeriod cleanOfflineBrokerInterval controllerAddr
@@ -125,10 +127,10 @@ _UNUSED_BY_REASON = {
     "static topics are not served yet": "forwardTimeout",
     "the gRPC proxy is not served yet": """
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore""",
-    "groups that fall behind are not disabled, and reads of cold data not throttled": """
-        cgColdReadThreshold coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable
-        consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly enableCleanExpiredOffset
-        globalColdReadThreshold usePIDColdCtrStrategy""",
+    "groups that fall behind are not disabled": """
+        consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly enableCleanExpiredOffset""",
+    "limits for reads of cold data are as they were set": "coldCtrStrategyEnable usePIDColdCtrStrategy",
+    "the kernel is asked what is in memory, at every read": "coldDataScanEnable",
     "members of a group are told of changes at once": "realTimeNotifyConsumerChange",
     "statistics are always kept, and only of what is in use": """
         accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats commercialBaseCount

@@ -180,7 +180,7 @@ class _Backup:
         left_out = [
             item
             for item in reader.unsupported()
-            if is_running and item.name not in TIMER_NAMES and (source / item.name).exists()
+            if is_running and (source / item.name).exists()
         ]
         return BackupReport(end, is_running, self._copies.copied_bytes, self._linked_files, left_out)
 

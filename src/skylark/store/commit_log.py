@@ -6,7 +6,6 @@ import logging
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain, count, repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,15 +18,15 @@ from skylark.model.record import (
     BLANK_BYTES,
     CRC_MASK,
     HEADS,
-    LENGTH,
+    LENGTHS,
     MAGIC_BLANK,
     MIDDLES,
-    SHARED_HEADS,
     BatchColumns,
     host_flags,
     terminated,
 )
 from skylark.settings import StoreSettings, parse_delay_levels
+from skylark.store.batch_records import RecordColumns, common_code
 from skylark.store.crc_property import fill_in_crc, with_crc_room
 from skylark.store.disk import Disk, DiskFile, Part
 from skylark.store.mapped_file import MappedFileQueue
@@ -51,7 +50,6 @@ NO_SEGMENT = bytes(PROPERTIES_BYTES_MAX + 1)
 NUL_REFUSED = Refused(
     PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
 )
-_LENGTHS = [LENGTH.pack(length) for length in range(PROPERTIES_BYTES_MAX + 1)]
 
 
 class CommitLog:
@@ -307,7 +305,7 @@ class CommitLog:
                 queue.next_offset = queue_offset if not sys_flag & NO_UNIT_MASK else queue.next_offset
                 placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}"))
                 continue
-            parts += (head, body, topic, _LENGTHS[properties_bytes], properties)
+            parts += (head, body, topic, LENGTHS[properties_bytes], properties)
             code = code_of(properties[properties.rfind(TAGS_MARKER) :])
             if queue.is_schedule:
                 code = self.schedule_tags_code(properties, timestamp)
@@ -328,77 +326,59 @@ class CommitLog:
             _, flags, _ = self._heads[len(message.born_host)]
         except (ValueError, KeyError) as error:
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}")]
-        texts, codes = self._texts_and_codes(queue, batch.properties, message.properties, timestamp)
-        if self._settings.append_crc_property:
-            texts = [with_crc_room(text) for text in texts]
-        run = Run(queue, timestamp, message.sys_flag & ~HOST_V6_MASK | flags, texts, codes)
+        sys_flag = message.sys_flag & ~HOST_V6_MASK | flags
+        run = self._run(queue, timestamp, sys_flag, batch, message.properties)
         try:
             return self._append_run(message, batch, run) or run
         except DiskFull as error:
             return [Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))]
-        except IndexError:
-            return [Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, "properties of a message in the batch")]
         except struct.error as error:
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}")]
 
+    def _run(
+        self, queue: ConsumeQueue, timestamp: int, sys_flag: int, batch: BatchColumns, shared: bytes
+    ) -> Run:
+        """The messages of a batch, without a place."""
+        texts, with_crc = batch.properties, self._settings.append_crc_property
+        code = common_code(batch, shared) if not queue.is_schedule and not with_crc else None
+        if code is not None:
+            return Run(queue, timestamp, sys_flag, texts, shared, [code] * len(texts))
+        texts = [terminated(text) + shared for text in texts]
+        if queue.is_schedule:
+            codes = [self.schedule_tags_code(text, timestamp) for text in texts]
+        else:
+            codes = [tags_code(text) for text in texts]
+        return Run(
+            queue,
+            timestamp,
+            sys_flag,
+            [with_crc_room(text) for text in texts] if with_crc else texts,
+            b"",
+            codes,
+        )
+
     def _append_run(self, message: PutMessage, batch: BatchColumns, run: Run) -> list[Refused]:
-        """Make the records column by column, write them, and tell the run where they are."""
-        queue, bodies, texts = run.queue, batch.bodies, run.properties
-        host_flags = run.sys_flag & HOST_V6_MASK
-        head = SHARED_HEADS[host_flags]
-        body_lengths, text_lengths = list(map(len, bodies)), list(map(len, texts))
-        lengths = [_LENGTHS[length] for length in text_lengths]
-        fixed = head.size + len(queue.topic_part) + LENGTH.size
-        sizes = [fixed + body + text for body, text in zip(body_lengths, text_lengths, strict=True)]
-        total = sum(sizes)
+        """Make the records, write them, and tell the run where they are."""
+        queue = run.queue
+        records = RecordColumns(run, batch)
+        if records.text_bytes_max > PROPERTIES_BYTES_MAX:
+            return [Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, "properties of a message in the batch")]
+        total = sum(records.sizes)
         if total > min(self.file_bytes - BLANK_BYTES, self.message_bytes_max + RECORD_BYTES_EXTRA):
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"the batch makes {total} bytes of records")]
-        if self._forbidden in b"".join(texts):
+        if self._forbidden in batch.text or self._forbidden in message.properties:
             return [NUL_REFUSED]
-        middle = MIDDLES[host_flags].pack(
+        middle = MIDDLES[run.sys_flag & HOST_V6_MASK].pack(
             run.sys_flag, message.born_timestamp, message.born_host, run.store_timestamp, self._store_host,
             message.reconsume_times, 0,
         )  # fmt: skip
-        crcs = [crc32(body) & CRC_MASK for body in bodies]
         if self.appended + total > self._limit():
             self.roll()
-        run.place(self.appended, queue.next_offset, sizes)
-        heads = map(
-            head.pack, sizes, repeat(queue.magic), crcs, repeat(message.queue_id), batch.flags,
-            count(queue.next_offset), run.physical_offsets, repeat(middle), body_lengths,
-        )  # fmt: skip
-        records = zip(heads, bodies, repeat(queue.topic_part), lengths, texts, strict=False)
-        parts: list[Part] = list(chain.from_iterable(records))
+        run.place(self.appended, queue.next_offset, records.sizes)
+        parts = records.parts(middle)
         queue.next_offset += len(run)
         self._write(parts, run.end, run)
         return []
-
-    def _texts_and_codes(
-        self, queue: ConsumeQueue, own: Sequence[bytes], shared: bytes, timestamp: int
-    ) -> tuple[list[bytes], list[int]]:
-        """The property texts of a batch's messages, with what they share, and their tags codes."""
-        first = terminated(own[0]) + shared
-        segment, code = self._tags_of(queue, own[0], shared, first, timestamp)
-        segment_bytes = len(segment)
-        if [each[-segment_bytes:] for each in own].count(segment) == len(own):
-            # All have the tags at the end, and the same ones: batches are mostly like that.
-            return [each + shared for each in own], [code] * len(own)
-        texts = [terminated(each) + shared for each in own]
-        if queue.is_schedule:
-            return texts, [self.schedule_tags_code(text, timestamp) for text in texts]
-        return texts, [tags_code(text) for text in texts]
-
-    def _tags_of(
-        self, queue: ConsumeQueue, own: bytes, shared: bytes, properties: bytes, timestamp: int
-    ) -> tuple[bytes, int]:
-        """The tags code of a batch's message, and the end of terminated texts that always mean this code."""
-        if queue.is_schedule:
-            return NO_SEGMENT, self.schedule_tags_code(properties, timestamp)
-        at = own.rfind(TAGS_MARKER) if own.endswith(b"\x02") else -1
-        # Later duplicates win: tags that all messages share hide their own, and empty ones do not count.
-        if at < 0 or b"TAGS\x01" in shared or own[at + len(TAGS_MARKER) :][:1] in (b"", b"\x02"):
-            return NO_SEGMENT, tags_code(properties)
-        return own[at:], tags_code(own)
 
     def schedule_tags_code(self, properties: bytes, timestamp: int) -> int:
         return schedule_tags_code(properties, timestamp, self._delays_ms)

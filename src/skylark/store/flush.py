@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from skylark.clock import Clock
@@ -27,7 +28,9 @@ class Service:
     def __init__(self, name: str, step: Callable[[], float]) -> None:
         """`step` returns how many seconds to wait before it is run again, unless woken."""
         self._step = step
-        self._wake = threading.Event()
+        # Given back by whoever wakes the thread, taken by the thread: an event does the same, but in Python.
+        self._nothing_to_do = threading.Lock()
+        self._nothing_to_do.acquire()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -35,20 +38,21 @@ class Service:
         self._thread.start()
 
     def wake(self) -> None:
-        self._wake.set()
+        """Have the step run again at once, or after the one at work. Any thread."""
+        if self._nothing_to_do.locked():
+            with suppress(RuntimeError):  # somebody else was quicker
+                self._nothing_to_do.release()
 
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end after its current step; False if it did not in time (a stuck disk)."""
         self._stopping = True
-        self._wake.set()
+        self.wake()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopping:
-            pause_s = self._step()
-            self._wake.wait(pause_s)
-            self._wake.clear()
+            self._nothing_to_do.acquire(timeout=self._step())
 
 
 class LogFlusher:

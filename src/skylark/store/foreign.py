@@ -24,8 +24,6 @@ FOREIGN_NAMES = {
     "compaction": "logs of compaction topics",
     "consumequeue_ext": "extension units of consume queues",
     "kvStore": "pop state in RocksDB",
-    "timerlog": "timer log",
-    "timerwheel": "timer wheel",
 }
 
 

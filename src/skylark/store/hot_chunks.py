@@ -6,7 +6,7 @@ from skylark.clock import Clock
 from skylark.store.commit_log import CommitLog
 
 RESIDENT_CHUNK_BYTES = 1 << 20
-RESIDENT_CHUNKS_MAX = 256
+RESIDENT_CHUNKS_MAX = 4096
 # The kernel may need the memory at any time: what was there is believed to be there for so long.
 RESIDENT_FOR_S = 5.0
 
@@ -28,10 +28,10 @@ class HotChunks:
         file_start = self._log.files.start_of(physical_offset)
         file_end = file_start + self._log.file_bytes
         first = physical_offset - physical_offset % RESIDENT_CHUNK_BYTES
-        return all(
-            self._is_hot(max(chunk, file_start), min(chunk + RESIDENT_CHUNK_BYTES, file_end))
-            for chunk in range(first, min(physical_offset + size, file_end), RESIDENT_CHUNK_BYTES)
-        )
+        for chunk in range(first, min(physical_offset + size, file_end), RESIDENT_CHUNK_BYTES):
+            if not self._is_hot(max(chunk, file_start), min(chunk + RESIDENT_CHUNK_BYTES, file_end)):
+                return False
+        return True
 
     def _is_hot(self, start: int, end: int) -> bool:
         now, seen = self._clock.monotonic(), self._chunks.get(start)

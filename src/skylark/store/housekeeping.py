@@ -31,6 +31,9 @@ from skylark.store.retention import (
 log = logging.getLogger(__name__)
 
 SYNCED_QUEUES_MAX = 256
+WRITE_ROUNDS = 10
+"""More dirty queues than that are written over so many rounds: opening a file costs more than what one round
+has to write into it."""
 
 
 class Housekeeper:
@@ -62,6 +65,7 @@ class Housekeeper:
         self.checkpoint = checkpoint
         self._lock = lock
         self._flush_lock = threading.Lock()
+        self._unwritten: dict[ConsumeQueue, None] = {}
         self._unsynced: dict[ConsumeQueue, None] = {}
         self._thorough_at = clock.monotonic() + settings.queue_flush_thorough_interval_ms / 1000
         self._clean_at = clock.monotonic() + settings.clean_first_delay_ms / 1000
@@ -78,8 +82,9 @@ class Housekeeper:
     def flush(self, *, thorough: bool = True) -> None:
         """Write consume queues and index, make them durable and say so in the checkpoint.
 
-        Not thorough, it makes nothing durable while very many queues are dirty: an fsync for each, every
-        second, would take longer than the second. Raises OSError, DiskFull, StoreFailed. Does nothing once
+        Not thorough, while very many queues are dirty, it writes a share of them, those first that wait
+        longest, and makes nothing durable: an fsync for each, every second, would take longer than the
+        second. Raises OSError, DiskFull, StoreFailed. Does nothing once
         the log has failed: what comes after that is not vouched for.
         """
         if self._flusher.failure is not None:
@@ -89,12 +94,12 @@ class Housekeeper:
             with self._lock:
                 dispatched = self._dispatcher.dispatched
                 timestamp = self._dispatcher.dispatched_timestamp
-            self._write_queues()
+            due = thorough or self._clock.monotonic() >= self._thorough_at
+            is_complete = self._write_queues(everything=due)
             if self._index is not None:
                 self._index.flush()
                 dispatched = min(dispatched, self._index.durable_offset)
-            due = thorough or self._clock.monotonic() >= self._thorough_at
-            if due or len(self._unsynced) <= SYNCED_QUEUES_MAX:
+            if due or (is_complete and len(self._unsynced) <= SYNCED_QUEUES_MAX):
                 # Recovery relies on the order: a durable unit has a durable record, and below the durable
                 # offset nothing is missing anywhere.
                 if self._dispatcher.dispatched > self._flusher.flushed:
@@ -113,14 +118,20 @@ class Housekeeper:
         except (DiskFull, OSError, StoreFailed) as error:
             log.warning("consume queues or index could not be written: %s", error)
 
-    def _write_queues(self) -> None:
+    def _write_queues(self, *, everything: bool) -> bool:
+        """Write dirty queues, all of them or a share; returns whether none was left out."""
         dirty = self._dispatcher.dirty
-        for _ in range(len(dirty)):
+        count = len(dirty)
+        taken = count if everything else min(count, max(SYNCED_QUEUES_MAX, count // WRITE_ROUNDS))
+        for _ in range(taken):
             queue = dirty.popleft()
             queue.dirty = False
-            self._unsynced[queue] = None
-        for queue in list(self._unsynced):
+            self._unwritten[queue] = None
+        for queue in list(self._unwritten):  # with those that could not be written the last time
             queue.write()
+            del self._unwritten[queue]
+            self._unsynced[queue] = None
+        return taken == count
 
     def _sync_queues(self) -> None:
         for queue in list(self._unsynced):
@@ -197,7 +208,9 @@ class Housekeeper:
                 self._dispatcher.forget_topic(topic)
                 # Its records are still in the log: recovery must not bring them back.
                 self.deleted[topic] = self._log.appended
-            self._unsynced = {queue: None for queue in self._unsynced if queue.topic != topic}
+            for queues in (self._unwritten, self._unsynced):
+                for queue in [queue for queue in queues if queue.topic == topic]:
+                    del queues[queue]
             # First the word that it is gone: what a crash leaves of its files is then known for what it is.
             self._save_manifest()
             self._queues.delete_files(topic)

@@ -19,14 +19,16 @@ from typing import Protocol
 
 from skylark.clock import Clock
 from skylark.errors import BadStoreFile
-from skylark.model.java import index_key_hash, java_hash, java_hashes_from
+from skylark.model.java import index_key_hash, java_hash, java_hash_from, java_hashes_from
 from skylark.store.disk import Disk
-from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Rows
+from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Rows, SameKey
 from skylark.store.placed import Run
-from skylark.store.unindexed import Columns, Unindexed, split_keys
+from skylark.store.unindexed import Columns, KeyRun, Unindexed, split_keys
 
 NAME = re.compile("[0-9]{17}")
 OFFSET_MAX = (1 << 63) - 1
+RUN_MIN = 8
+"""Messages of a run that is worth being indexed by itself: fewer cost less together with others."""
 _HASH_MASK = 0x7FFFFFFF  # turns the absolute value that does not fit, 2^31, into the 0 that the format wants
 
 
@@ -194,13 +196,12 @@ class Index:
 
     def enqueue_run(self, run: Run) -> None:
         """Note a run of messages as `enqueue` does, without taking it apart."""
-        count = len(run)
-        self._pending.add(
-            run.physical_offsets,
-            [run.store_timestamp] * count,
-            [run.queue.topic_hash] * count,
-            run.properties,
-        )
+        count, offsets, topic_hash = len(run), run.physical_offsets, run.queue.topic_hash
+        key = run.only_key if count >= RUN_MIN else None
+        if key is not None:
+            self._pending.add_run(KeyRun(offsets, run.store_timestamp, topic_hash, key))
+        else:
+            self._pending.add(offsets, [run.store_timestamp] * count, [topic_hash] * count, run.properties)
 
     def build(self, limit: int = 64) -> bool:
         """Index up to `limit` messages in memory; return whether more are waiting.
@@ -208,15 +209,30 @@ class Index:
         Recovery may enqueue messages again: those below the end of the index are passed over, and of the one
         at its end only the keys that are not there yet are put. Raises OSError where that must be read.
         """
-        messages, end = self._pending.take(limit), self.end_physical_offset
-        offsets = messages.physical_offsets
-        if offsets and (offsets[0] <= end or not all(map(lt, offsets, offsets[1:]))):
+        while limit > 0 and len(self._pending):
+            messages = self._pending.take(limit)
+            limit -= len(messages.physical_offsets)
+            if isinstance(messages, KeyRun):
+                self._build_run(messages)
+            else:
+                self._build_each(messages)
+        return len(self._pending) > 0
+
+    def _build_run(self, run: KeyRun) -> None:
+        if run.physical_offsets[0] <= self.end_physical_offset:
+            self._build_each(run.messages())
+            return
+        key_hash = java_hash_from(run.topic_hash, run.key.decode(errors="replace"))
+        self._put(SameKey(index_key_hash(key_hash), run.physical_offsets, run.timestamp))
+
+    def _build_each(self, messages: Columns) -> None:
+        offsets, end = messages.physical_offsets, self.end_physical_offset
+        if offsets[0] <= end or not all(map(lt, offsets, offsets[1:])):
             messages = _ascending_from(messages, end)
         keys = split_keys(messages)
         if keys.texts:
             rows = Rows(_key_hashes(keys), keys.physical_offsets, keys.timestamps)
             self._put(rows if rows.physical_offsets[0] != end else self._without_known(rows, end))
-        return len(self._pending) > 0
 
     def _without_known(self, rows: Rows, end: int) -> Rows:
         """The rows without what the index holds already of the message at its end."""
@@ -234,9 +250,9 @@ class Index:
                 hashes.add(key_hash)
         return hashes
 
-    def _put(self, rows: Rows) -> None:
+    def _put(self, rows: Rows | SameKey) -> None:
         put = 0
-        while put < len(rows.hashes):
+        while put < len(rows.physical_offsets):
             if not self._files or self._files[-1].is_full:
                 self._roll()
             put = self._files[-1].put(rows, put)

@@ -51,6 +51,14 @@ class Rows(NamedTuple):
     timestamps: list[int]
 
 
+class SameKey(NamedTuple):
+    """One key of messages that were stored at the same time."""
+
+    key_hash: int
+    physical_offsets: list[int]
+    timestamp: int
+
+
 class IndexHeader(NamedTuple):
     """The header's fields. Items are numbered from 1, so `next_item` is one more than there are."""
 
@@ -219,20 +227,25 @@ class IndexFile:
 
     # --- Owner: under the store's lock ---
 
-    def put(self, rows: Rows, start: int) -> int:
+    def put(self, rows: Rows | SameKey, start: int) -> int:
         """Put rows from `start` on, as far as there is room; return the index of the first one left."""
         begin_timestamp, _, begin_offset, _, used, number = self.header
-        assert start < len(rows.hashes)
         # The first item counts its time from the seeded begin, the others from the first: so it goes alone.
         room = 1 if number == 1 else self._geometry.items - number
         assert room > 0
         stop = start + min(room, PUT_MAX)
-        hashes, offsets, timestamps = (column[start:stop] for column in rows)
-        count = len(hashes)
+        offsets = rows.physical_offsets[start:stop]
+        count = len(offsets)
+        assert count > 0
+        if isinstance(rows, SameKey):
+            hashes, timestamps = [rows.key_hash] * count, [rows.timestamp] * count
+            previous = self._chain_run(rows.key_hash, number, count)
+        else:
+            hashes, timestamps = rows.hashes[start:stop], rows.timestamps[start:stop]
+            previous = self._chain(hashes, number)
         seconds = [elapsed_seconds(begin_timestamp, timestamps[0])] * count
         if timestamps.count(timestamps[0]) < count:
             seconds = [elapsed_seconds(begin_timestamp, timestamp) for timestamp in timestamps]
-        previous = self._chain(hashes, number)
         items = zip(hashes, offsets, seconds, previous, strict=True)
         self._tail += _packed_items(count)(*chain.from_iterable(items))
         if self.is_empty:
@@ -242,6 +255,13 @@ class IndexFile:
             begin_timestamp, timestamps[-1], begin_offset, offsets[-1], used, number + count
         )
         return start + count
+
+    def _chain_run(self, key_hash: int, number: int, count: int) -> list[int]:
+        """As `_chain`, for new items that all have the same hash."""
+        assert self._slots is not None
+        before = self._chain([key_hash], number)
+        self._slots[key_hash % self._geometry.slots] = number + count - 1
+        return before + list(range(number, number + count - 1))
 
     def _chain(self, hashes: list[int], number: int) -> list[int]:
         """Let the slots name the new items, numbered from `number` on; return the items that they named."""

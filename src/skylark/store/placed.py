@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, ClassVar, overload
 
 import msgspec
 
+from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_KEYS, find_unique_key
 from skylark.store.unit import UNIT
 
 if TYPE_CHECKING:
     from skylark.store.consume_queue import ConsumeQueue
+
+
+_KEYS_NAME = f"{PROPERTY_KEYS}{NAME_VALUE_SEPARATOR}".encode()
 
 
 class PutStatus(Enum):
@@ -54,19 +60,26 @@ class Run(Sequence[Placed]):
     """Records of one queue in a row, as a batch makes them: published in one go, taken apart on demand."""
 
     __slots__ = (
-        "_codes", "_sizes", "end", "first_offset", "physical_offsets", "properties", "queue",
-        "store_timestamp", "sys_flag",
+        "_codes", "_sizes", "end", "first_offset", "physical_offsets", "queue", "shared",
+        "store_timestamp", "sys_flag", "texts",
     )  # fmt: skip
 
     def __init__(
-        self, queue: ConsumeQueue, store_timestamp: int, sys_flag: int, texts: list[bytes], codes: list[int]
+        self,
+        queue: ConsumeQueue,
+        store_timestamp: int,
+        sys_flag: int,
+        texts: Sequence[bytes],
+        shared: bytes,
+        codes: list[int],
     ) -> None:
+        """The properties of each are its own text and the shared one behind it."""
         self.queue = queue
         self.store_timestamp = store_timestamp
         self.sys_flag = sys_flag
-        self.properties = texts
+        self.texts = texts
+        self.shared = shared
         self._codes = codes
-        self.place(0, 0, [0] * len(texts))
 
     def place(self, physical_offset: int, queue_offset: int, sizes: list[int]) -> None:
         """Say where the records are."""
@@ -79,10 +92,22 @@ class Run(Sequence[Placed]):
 
     @property
     def units(self) -> bytes:
-        return b"".join(map(UNIT.pack, self.physical_offsets, self._sizes, self._codes))
+        numbers = chain.from_iterable(zip(self.physical_offsets, self._sizes, self._codes, strict=True))
+        return _packed_units(len(self))(*numbers)
+
+    @property
+    def properties(self) -> list[bytes]:
+        return [text + self.shared for text in self.texts]
+
+    @property
+    def only_key(self) -> bytes | None:
+        """The unique key that all of them share, if they have no other keys; else None."""
+        if _KEYS_NAME in self.shared or _KEYS_NAME in b"".join(self.texts):
+            return None
+        return find_unique_key(self.shared)  # later duplicates win: it hides their own
 
     def __len__(self) -> int:
-        return len(self.properties)
+        return len(self.texts)
 
     @overload
     def __getitem__(self, index: int) -> Placed: ...
@@ -94,8 +119,13 @@ class Run(Sequence[Placed]):
         number = range(len(self))[index]
         return Placed(
             self.queue, self.first_offset + number, self.physical_offsets[number], self._sizes[number],
-            self._codes[number], self.store_timestamp, self.sys_flag, self.properties[number],
+            self._codes[number], self.store_timestamp, self.sys_flag, self.texts[number] + self.shared,
         )  # fmt: skip
+
+
+@lru_cache(256)
+def _packed_units(count: int) -> Callable[..., bytes]:
+    return struct.Struct(">" + UNIT.format.removeprefix(">") * count).pack
 
 
 class Refused(msgspec.Struct, frozen=True):

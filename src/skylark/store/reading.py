@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import StoredMessage
@@ -25,7 +27,7 @@ from skylark.settings import StoreSettings
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.hot_chunks import HotChunks
-from skylark.store.recent import RecentRuns
+from skylark.store.recent import RecentRuns, checked_slices, positions_of, sizes_of
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
 
 TagsFilter = Callable[[int], bool]
@@ -68,6 +70,8 @@ class GetResult:
     """Of all records together."""
     damaged: int = 0
     """Units that point to no record: skipped."""
+    cold_bytes: int = 0
+    """Of records that were read from disk, those included that the filter then refused."""
 
     def messages(self) -> list[StoredMessage]:
         return [decode(record) for record in self.records]
@@ -179,19 +183,10 @@ class LogReader:
             or (first < known_hot_from and not self.hot.holds(first, end - first))
         ):
             return None
-        records: list[memoryview] = []
-        size_at, taken = _SIZE.unpack_from, 0
-        try:
-            for physical_offset, size, _ in UNIT.iter_unpack(units):
-                position, taken = physical_offset - start, taken + size
-                if taken > max_bytes and records:
-                    break
-                if position < 0 or size_at(view, position)[0] != size:
-                    return None
-                records.append(view[position : position + size])
-        except struct.error:
-            return None  # a blank or damaged unit points out of the file
-        return records
+        count = len(units) // UNIT_BYTES
+        sizes = sizes_of(count)(units)
+        fitting = max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
+        return checked_slices(view, start, positions_of(count)(units)[:fitting], sizes[:fitting])
 
     def _slices(self, units: bytes | bytearray, max_bytes: int) -> list[memoryview] | None:
         """The fast path of a consumer that keeps up: all units in one file, in memory, within the limits."""
@@ -267,6 +262,7 @@ class LogReader:
                     break
                 # Not through the map: its page fault would hold up every thread, and an IO error kill us.
                 view, position = self._read_cold(physical_offset, size), 0
+                result.cold_bytes += len(view)
             next_offset += 1
             if not RECORD_BYTES_MIN <= size <= len(view) - position or size_at(view, position)[0] != size:
                 result.damaged += 1

@@ -9,7 +9,7 @@ same answer where both give one: a property test holds them equal.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from skylark.store.commit_log import CommitLog
@@ -24,6 +24,7 @@ AHEAD_UNITS = 256
 AHEAD_QUEUES_MAX = 256
 
 _POSITION = struct.Struct(">q").unpack_from
+_SIZE = struct.Struct(">i").unpack_from
 
 RecentRun = tuple[int, int, int, int, list[memoryview]]
 """The queue's minimum and maximum, how many messages, their bytes, and the bytes themselves in few parts."""
@@ -49,7 +50,7 @@ class RecentRuns:
         units = self._units(queue, queue_offset, count)
         if units is None:
             return None
-        log, sizes = self._log, _sizes_of(count)(units)
+        log, sizes = self._log, sizes_of(count)(units)
         taken = sum(sizes)
         first, last = _POSITION(units)[0], _POSITION(units, (count - 1) * UNIT_BYTES)[0]
         start = first - first % log.file_bytes
@@ -59,13 +60,17 @@ class RecentRuns:
             view is None
             or taken > bytes_max
             or end > start + log.file_bytes
-            or first < self._hot.written_from
             or first < log.appended - self._hot.memory_bytes
         ):
             return None
+        if first < self._hot.written_from:
+            if not first < end or not self._hot.holds(first, end - first):
+                return None
+            records = checked_slices(view, start, positions_of(count)(units), sizes)
+            return None if records is None else (low, high, count, taken, records)
         if taken == end - first:
             return low, high, count, taken, [view[first - start : end - start]]
-        places = zip(_positions_of(count)(units), sizes, strict=True)
+        places = zip(positions_of(count)(units), sizes, strict=True)
         return low, high, count, taken, [view[at - start : at - start + size] for at, size in places]
 
     def _units(self, queue: ConsumeQueue, first: int, count: int) -> bytes | bytearray | None:
@@ -87,11 +92,27 @@ class RecentRuns:
         return ahead[:wanted]
 
 
+def checked_slices(
+    view: memoryview, start: int, places: Sequence[int], sizes: Sequence[int]
+) -> list[memoryview] | None:
+    """Records of a file that starts at `start`, if each has the size that its unit claims."""
+    size_at = _SIZE
+    try:
+        records = [
+            view[place - start : place - start + size]
+            for place, size in zip(places, sizes, strict=True)
+            if size_at(view, place - start)[0] == size
+        ]
+    except struct.error:
+        return None  # a blank or damaged unit points out of the file
+    return records if len(records) == len(sizes) and min(places) >= start else None
+
+
 @lru_cache(RUN_MAX)
-def _sizes_of(count: int) -> Callable[[bytes | bytearray], tuple[int, ...]]:
+def sizes_of(count: int) -> Callable[[bytes | bytearray], tuple[int, ...]]:
     return struct.Struct(">" + "8xi8x" * count).unpack
 
 
 @lru_cache(RUN_MAX)
-def _positions_of(count: int) -> Callable[[bytes | bytearray], tuple[int, ...]]:
+def positions_of(count: int) -> Callable[[bytes | bytearray], tuple[int, ...]]:
     return struct.Struct(">" + "q12x" * count).unpack

@@ -11,7 +11,8 @@ from skylark.model.message import find_delay_level, find_tags
 CACHED_TAGS_MAX = 10_000
 CACHED_BYTES_MAX = 256
 
-TAGS_MARKER = b"\x02TAGS\x01"
+TAGS_NAME = b"TAGS\x01"
+TAGS_MARKER = b"\x02" + TAGS_NAME
 # An empty value does not count: the tags then stand before the marker, if anywhere.
 NO_TAGS = TAGS_MARKER + b"\x02"
 known_codes: dict[bytes, int] = {}

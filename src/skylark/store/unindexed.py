@@ -6,6 +6,7 @@ column is done in C.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -46,20 +47,38 @@ class Columns(NamedTuple):
         )
 
 
+class KeyRun(NamedTuple):
+    """Messages in a row that were stored at the same time and have one key, the same."""
+
+    physical_offsets: list[int]
+    timestamp: int
+    topic_hash: int
+    key: bytes
+
+    def messages(self) -> Columns:
+        """The same, each with a property text of its own."""
+        count = len(self.physical_offsets)
+        text = _LATER_UNIQUE_KEY + self.key
+        return Columns(
+            self.physical_offsets, [self.timestamp] * count, [self.topic_hash] * count, [text] * count
+        )
+
+
 class Unindexed:
-    """A queue of messages."""
+    """A queue of messages. Those of a run stay together."""
 
     def __init__(self) -> None:
-        self._columns = Columns([], [], [], [])
-        self._taken = 0
+        self._parts: deque[Columns | KeyRun] = deque()
+        self._taken = 0  # of the first part
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._columns.physical_offsets) - self._taken
+        return self._count
 
     @property
     def first_offset(self) -> int | None:
         """The physical offset of the first message."""
-        return self._columns.physical_offsets[self._taken] if len(self) else None
+        return self._parts[0].physical_offsets[self._taken] if self._count else None
 
     def add(
         self,
@@ -68,31 +87,58 @@ class Unindexed:
         topic_hashes: Sequence[int],
         texts: Sequence[bytes],
     ) -> None:
-        columns = self._columns
+        if not texts:
+            return
+        if not self._parts or not isinstance(self._parts[-1], Columns):
+            self._parts.append(Columns([], [], [], []))
+        columns = self._parts[-1]
+        assert isinstance(columns, Columns)
         columns.physical_offsets.extend(physical_offsets)
         columns.timestamps.extend(timestamps)
         columns.topic_hashes.extend(topic_hashes)
         columns.texts.extend(texts)
+        self._count += len(texts)
 
-    def take(self, limit: int) -> Columns:
-        """Remove up to `limit` messages, and return them."""
-        part = slice(self._taken, self._taken + limit)
-        taken = Columns(*(column[part] for column in self._columns))  # type: ignore[arg-type]
-        self._taken += len(taken.texts)
-        if self._taken == len(self._columns.texts) or self._taken > _TAKEN_MAX:
-            for column in self._columns:
-                del column[: self._taken]
+    def add_run(self, run: KeyRun) -> None:
+        """Add messages, at least one; their list of offsets must not change any more."""
+        self._parts.append(run)
+        self._count += len(run.physical_offsets)
+
+    def take(self, limit: int) -> Columns | KeyRun:
+        """Remove up to `limit` messages, and return them. Fewer, if others come next that are no such run."""
+        if not self._count:
+            return Columns([], [], [], [])
+        first, taken = self._parts[0], self._taken
+        until = min(taken + limit, len(first.physical_offsets))
+        self._taken = until
+        self._count -= until - taken
+        part = slice(taken, until)
+        if isinstance(first, KeyRun):
+            some: Columns | KeyRun = first._replace(physical_offsets=first.physical_offsets[part])
+        else:
+            some = Columns(*(column[part] for column in first))  # type: ignore[arg-type]
+            if until > _TAKEN_MAX:
+                for column in first:
+                    del column[:until]
+                self._taken = 0
+        if self._taken == len(first.physical_offsets):
+            self._parts.popleft()
             self._taken = 0
-        return taken
+        return some
 
     def truncate(self, physical_offset: int) -> None:
         """Forget messages from this physical offset on."""
-        left = self.take(len(self))
-        offsets = left.physical_offsets
-        self.add(*left.chosen([number for number, at in enumerate(offsets) if at < physical_offset]))
+        left = [self.take(self._count) for _ in range(len(self._parts))]
+        for part in left:
+            numbers = [number for number, at in enumerate(part.physical_offsets) if at < physical_offset]
+            if isinstance(part, Columns):
+                self.add(*part.chosen(numbers))
+            elif numbers:
+                self.add_run(part._replace(physical_offsets=[part.physical_offsets[n] for n in numbers]))
 
     def clear(self) -> None:
-        self.take(len(self))
+        self._parts.clear()
+        self._taken = self._count = 0
 
 
 def split_keys(messages: Columns) -> Columns:

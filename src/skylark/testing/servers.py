@@ -18,7 +18,9 @@ from skylark.clock import Clock
 from skylark.errors import ClientClosed
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import TopicConfig
+from skylark.remoting.address import hold_ports
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
+from skylark.settings.broker import FAST_PORT_DISTANCE
 
 T = TypeVar("T")
 
@@ -72,6 +74,7 @@ class EmbeddedServers:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._name_server: NameServer | None = None
         self._broker: Broker | None = None
+        self._held = contextlib.ExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -104,6 +107,7 @@ class EmbeddedServers:
         if self._loop is not None and self._stopping is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stopping.set)
         thread.join()
+        self._held.close()
         if self._directory is not None:
             self._directory.cleanup()
 
@@ -132,6 +136,7 @@ class EmbeddedServers:
             await name_server.stop()
 
     async def _start_broker(self) -> None:
+        self._held.close()
         broker = Broker(replace(self._settings, name_servers=self.namesrv), clock=self.clock)
         await broker.start()
         self._broker = broker
@@ -145,6 +150,13 @@ class EmbeddedServers:
         broker, self._broker = self._broker, None
         if broker is not None:
             await broker.stop()
+
+    async def _send_broker_away(self) -> None:
+        broker = self._broker
+        if broker is not None:
+            await self._stop_broker()
+            ports = (broker.port - FAST_PORT_DISTANCE, broker.port, broker.replica_port)
+            self._held = hold_ports(self._settings.host, *ports)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._thread is None or self._loop is None:
@@ -192,8 +204,8 @@ class EmbeddedServers:
         return sum(store.max_offset(topic, n) - store.min_offset(topic, n) for n in queue_ids)
 
     def stop_broker(self) -> None:
-        """Let the broker go away in good order; the name server stays."""
-        self._run(self._stop_broker())
+        """Let the broker go away in good order; the name server stays, and the ports are kept from others."""
+        self._run(self._send_broker_away())
 
     def start_broker(self) -> None:
         """Let the broker come back, on its old port and with all its messages."""

@@ -54,13 +54,71 @@ Fault = Callable[[Targets, random.Random], AbstractAsyncContextManager[str]]
 """Entered, it breaks something and says what; left, it has healed it. Raises ProcessFailed."""
 
 
+Choice = Callable[[Targets, random.Random], Process]
+
+
+def _master(targets: Targets, chance: random.Random) -> Process:
+    return targets.master(chance).process
+
+
+def _slave(targets: Targets, chance: random.Random) -> Process:
+    return targets.slave(chance).process
+
+
+def _name_server(targets: Targets, chance: random.Random) -> Process:
+    return targets.name_server
+
+
+def _member(targets: Targets, chance: random.Random) -> Process:
+    return chance.choice(targets.members)
+
+
+def _sender(targets: Targets, chance: random.Random) -> Process:
+    return chance.choice(targets.senders)
+
+
 # --- Processes ---
 
 
-@asynccontextmanager
-async def kill_broker(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _killed(targets.master(chance).process) as words:
-        yield words
+def killing(choose: Choice) -> Fault:
+    """kill -9."""
+
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        process = choose(targets, chance)
+        await process.kill()
+        yield f"kill -9 {process.name}"
+        await process.start()
+
+    return fault
+
+
+def stopping(choose: Choice) -> Fault:
+    """SIGTERM."""
+
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        process = choose(targets, chance)
+        await process.terminate()
+        yield f"stop {process.name}"
+        await process.start()
+
+    return fault
+
+
+def freezing(choose: Choice) -> Fault:
+    """SIGSTOP and SIGCONT."""
+
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        process = choose(targets, chance)
+        process.signal(signal.SIGSTOP)
+        try:
+            yield f"freeze {process.name}"
+        finally:
+            process.signal(signal.SIGCONT)
+
+    return fault
 
 
 @asynccontextmanager
@@ -78,66 +136,12 @@ async def kill_broker_often(targets: Targets, chance: random.Random) -> AsyncIte
 
 
 @asynccontextmanager
-async def restart_broker(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _stopped(targets.master(chance).process) as words:
-        yield words
-
-
-@asynccontextmanager
-async def freeze_broker(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    with _frozen(targets.master(chance).process) as words:
-        yield words
-
-
-@asynccontextmanager
-async def kill_name_server(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _killed(targets.name_server) as words:
-        yield words
-
-
-@asynccontextmanager
-async def freeze_name_server(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    with _frozen(targets.name_server) as words:
-        yield words
-
-
-@asynccontextmanager
-async def kill_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _killed(chance.choice(targets.members)) as words:
-        yield words
-
-
-@asynccontextmanager
-async def stop_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _stopped(chance.choice(targets.members)) as words:
-        yield words
-
-
-@asynccontextmanager
-async def freeze_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    with _frozen(chance.choice(targets.members)) as words:
-        yield words
-
-
-@asynccontextmanager
 async def slow_member(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     index = chance.randrange(len(targets.members))
     delay_ms = chance.randint(100, 1000)
     targets.slowness_ms[index].turn(delay_ms)
     yield f"{targets.members[index].name} takes {delay_ms} ms for every batch"
     targets.slowness_ms[index].turn(0)
-
-
-@asynccontextmanager
-async def kill_sender(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _killed(chance.choice(targets.senders)) as words:
-        yield words
-
-
-@asynccontextmanager
-async def freeze_sender(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    with _frozen(chance.choice(targets.senders)) as words:
-        yield words
 
 
 # --- Network ---
@@ -167,27 +171,16 @@ async def lose_answers(targets: Targets, chance: random.Random) -> AsyncIterator
         node.proxy.cut()
 
 
-@asynccontextmanager
-async def tear_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """Every connection ends after the half of what is on it, in the middle of a frame."""
-    node = chance.choice(targets.nodes)
-    with _weather(node.proxy, Weather(torn=True)):
-        yield f"tear all connections to {node.label} in the middle of a frame"
+def in_weather(words: str, weather: Weather) -> Fault:
+    """Other weather on the way to a broker, which the words say."""
 
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        node = chance.choice(targets.nodes)
+        with _weather(node.proxy, weather):
+            yield f"{words} {node.label}"
 
-@asynccontextmanager
-async def reorder_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """Some connections are held, one way each; what was sent later on others comes first."""
-    node = chance.choice(targets.nodes)
-    with _weather(node.proxy, Weather(held_share=0.7)):
-        yield f"hold one direction of most connections to {node.label}"
-
-
-@asynccontextmanager
-async def shred_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    node = chance.choice(targets.nodes)
-    with _weather(node.proxy, Weather(in_pieces=True)):
-        yield f"a few bytes at a time to and from {node.label}"
+    return fault
 
 
 @asynccontextmanager
@@ -250,18 +243,6 @@ async def jump_clock(targets: Targets, chance: random.Random) -> AsyncIterator[s
 
 
 @asynccontextmanager
-async def kill_slave(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    async with _killed(targets.slave(chance).process) as words:
-        yield words
-
-
-@asynccontextmanager
-async def freeze_slave(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    with _frozen(targets.slave(chance).process) as words:
-        yield words
-
-
-@asynccontextmanager
 async def cut_link(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     master = targets.master(chance)
     with _cut(master.link_proxy):
@@ -291,38 +272,38 @@ async def change_masters(targets: Targets, chance: random.Random) -> AsyncIterat
 
 
 SERVER_FAULTS: dict[str, Fault] = {
-    "kill-broker": kill_broker,
+    "kill-broker": killing(_master),
     "kill-broker-often": kill_broker_often,
-    "restart-broker": restart_broker,
-    "freeze-broker": freeze_broker,
-    "kill-namesrv": kill_name_server,
-    "freeze-namesrv": freeze_name_server,
+    "restart-broker": stopping(_master),
+    "freeze-broker": freezing(_master),
+    "kill-namesrv": killing(_name_server),
+    "freeze-namesrv": freezing(_name_server),
     "full-disk": full_disk,
     "slow-disk": slow_disk,
     "jump-clock": jump_clock,
 }
 CLOCK_FAULT = "jump-clock"
 REPLICA_FAULTS: dict[str, Fault] = {
-    "kill-slave": kill_slave,
-    "freeze-slave": freeze_slave,
+    "kill-slave": killing(_slave),
+    "freeze-slave": freezing(_slave),
     "cut-link": cut_link,
     "slow-link": slow_link,
     "lose-master": lose_master,
     "change-masters": change_masters,
 }
 CLIENT_FAULTS: dict[str, Fault] = {
-    "kill-member": kill_member,
-    "stop-member": stop_member,
-    "freeze-member": freeze_member,
+    "kill-member": killing(_member),
+    "stop-member": stopping(_member),
+    "freeze-member": freezing(_member),
     "slow-member": slow_member,
-    "kill-sender": kill_sender,
-    "freeze-sender": freeze_sender,
+    "kill-sender": killing(_sender),
+    "freeze-sender": freezing(_sender),
     "cut-network": cut_network,
     "slow-network": slow_network,
     "lose-answers": lose_answers,
-    "tear-network": tear_network,
-    "reorder-network": reorder_network,
-    "shred-network": shred_network,
+    "tear-network": in_weather("tear in the middle of a frame all connections to", Weather(torn=True)),
+    "reorder-network": in_weather("hold one direction of most connections to", Weather(held_share=0.7)),
+    "shred-network": in_weather("a few bytes at a time to and from", Weather(in_pieces=True)),
     "half-open": forget_connections,
     "flood": flood,
 }
@@ -330,29 +311,6 @@ ALL_FAULTS = {**SERVER_FAULTS, **REPLICA_FAULTS, **CLIENT_FAULTS}
 
 
 # --- Shared by several ---
-
-
-@asynccontextmanager
-async def _killed(process: Process) -> AsyncIterator[str]:
-    await process.kill()
-    yield f"kill -9 {process.name}"
-    await process.start()
-
-
-@asynccontextmanager
-async def _stopped(process: Process) -> AsyncIterator[str]:
-    await process.terminate()
-    yield f"stop {process.name}"
-    await process.start()
-
-
-@contextlib.contextmanager
-def _frozen(process: Process) -> Iterator[str]:
-    process.signal(signal.SIGSTOP)
-    try:
-        yield f"freeze {process.name}"
-    finally:
-        process.signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from skylark.bench.compare import run
 from skylark.bench.compare.figures import Comparison, NotRun, Row, Spread, SystemFacts
 from skylark.bench.compare.measures import Effort
+from skylark.bench.compare.run import Keep
 from skylark.bench.machine import describe
 from skylark.cli.main import app
 
@@ -37,9 +38,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str], E
     calls: list[tuple[list[str], list[str], Effort, bool]] = []
 
     def compare(
-        peers: list[str], patterns: list[str], effort: Effort, *, quick: bool, say: object
+        peers: list[str], patterns: list[str], effort: Effort, *, quick: bool, say: object, keep: Keep
     ) -> Comparison:
         calls.append((peers, patterns, effort, quick))
+        if "start" not in patterns:
+            keep(FOUND)
+        if patterns == ["spark"]:
+            raise KeyboardInterrupt
         return FOUND
 
     monkeypatch.setattr(run, "compare", compare)
@@ -92,3 +97,43 @@ def test_losses_and_what_is_missing_are_printed_and_files_written(
 def test_json_is_the_whole_result(asked: list[tuple[list[str], list[str], Effort, bool]]) -> None:
     done = CliRunner().invoke(app, ["bench", "compare", "--json"])
     assert msgspec.json.decode(done.stdout, type=Comparison) == FOUND
+
+
+def test_what_was_found_before_an_interruption_is_in_the_file(
+    asked: list[tuple[list[str], list[str], Effort, bool]], tmp_path: Path
+) -> None:
+    out = tmp_path / "found.json"
+    done = CliRunner().invoke(app, ["bench", "compare", "--cell", "spark", "--out", str(out)])
+    assert done.exit_code == 130
+    assert msgspec.json.decode(out.read_bytes(), type=Comparison) == FOUND
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_files_of_several_runs_become_one_page(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one.json", "two.json")]
+    for file in files:
+        file.write_bytes(msgspec.json.encode(FOUND))
+    page, out = tmp_path / "all.html", tmp_path / "all.json"
+    words = ["bench", "merge", *map(str, files), "--report", str(page), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.stderr
+    assert "start to first acknowledged send, s: 0.5 against 0.25 of nats, 0.50" in done.stdout
+    assert msgspec.json.decode(out.read_bytes(), type=Comparison).rows == FOUND.rows
+    assert "Where ours is worse" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "No such file or directory"),
+        (b"{}", "is no result of `skylark bench compare`"),
+        (b"x", "is no result"),
+    ],
+)
+def test_what_is_no_comparison_cannot_be_merged(tmp_path: Path, content: bytes | None, sentence: str) -> None:
+    file = tmp_path / "wrong.json"
+    if content is not None:
+        file.write_bytes(content)
+    done = CliRunner().invoke(app, ["bench", "merge", str(file)])
+    assert done.exit_code == 2
+    assert sentence in done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from skylark.bench.compare import run
 from skylark.bench.compare.cells import APACHE, KAFKA, OURS, PER_S, Cell
+from skylark.bench.compare.figures import Comparison
 from skylark.bench.compare.measures import Effort, Measures, Round
 from skylark.bench.compare.systems import System
 from skylark.bench.peers.java import MissingToolchain
@@ -48,6 +49,9 @@ class StandIn(System):
     @classmethod
     def fetch(cls) -> None:
         cls.events.append(f"fetch {cls.name}")
+
+    def try_first_send(self, timeout_s: float) -> bool:
+        return True
 
     def signal(self, number: Signals) -> None:
         self.events.append(f"{number.name} {self.name}")
@@ -102,7 +106,14 @@ def test_systems_take_turns_and_what_cannot_run_is_listed(
     monkeypatch.setattr(Measures, "measure", measure)
     said: list[str] = []
 
-    found = run.compare([APACHE, KAFKA], [CELL, "send-async-64-1KiB"], EFFORT, say=said.append)
+    kept: list[int] = []
+
+    def keep(so_far: Comparison) -> None:
+        kept.append(len(so_far.outcomes))
+
+    found = run.compare([APACHE, KAFKA], [CELL, "send-async-64-1KiB"], EFFORT, say=said.append, keep=keep)
+
+    assert kept == list(range(1, 13)), "after every round"
 
     assert measured == [OURS, APACHE] * 6
     (row,) = [row for row in found.rows if row.peer == APACHE and row.cell == CELL]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,7 @@ def test_the_parts_are_found_again_in_the_whole(
             "pull-1": pulls(1, SMALL_KIB),
             "pull-small": pulls(BATCH, SMALL_KIB),
             "pull-large": pulls(BATCH, 1),
+            "send-queues": single(IN_FLIGHT, SMALL_KIB) * (1 + 0.1 * math.log10(800)),
             "sync": single(IN_FLIGHT, SMALL_KIB) + 3,
             "master-large": single(IN_FLIGHT, 1) + 2,
             "slave-small": 5 + SMALL_KIB * 1.5,
@@ -49,7 +52,7 @@ def test_the_parts_are_found_again_in_the_whole(
     parts = {
         "wake_us": wake, "send_us": send, "send_kib_us": send_kib, "batch_message_us": batched,
         "batch_kib_us": batch_kib, "pull_us": pull, "pull_message_us": pulled, "pull_kib_us": pull_kib,
-        "sync_us": 3, "replica_us": 2, "slave_us": 5, "slave_kib_us": 1.5,
+        "sync_us": 3, "replica_us": 2, "slave_us": 5, "slave_kib_us": 1.5, "queues_growth": 0.1,
     }  # fmt: skip
     for name, value in parts.items():
         assert getattr(found, name) == pytest.approx(value, abs=0.02), name
@@ -59,9 +62,13 @@ def test_the_parts_are_found_again_in_the_whole(
 @given(st.dictionaries(st.sampled_from(["send-1", "send-small", "pull-1", "sync", "master-large"]), costs))
 def test_what_noise_turned_round_never_becomes_negative(noise: dict[str, float]) -> None:
     names = [f"{kind}-{size}" for kind in ("send", "batch", "pull", "slave") for size in ("small", "large")]
-    used = {**dict.fromkeys([*names, "send-1", "pull-1", "sync", "master-large"], 10.0), **noise}
+    used = {
+        **dict.fromkeys([*names, "send-1", "pull-1", "sync", "master-large", "send-queues"], 10.0),
+        **noise,
+    }
     found = fit(used, BASE)
     assert all(getattr(found, name) >= 0 for name in found.__struct_fields__ if name.endswith("_us"))
+    assert 0 <= found.queues_growth <= 1
     assert make_plan(Demand(), Hardware(), found).brokers >= 1
 
 
@@ -69,7 +76,7 @@ def test_every_cell_that_is_fitted_is_measured() -> None:
     found = loads("127.0.0.1:1", 2.0)
     assert set(found) == {
         "send-1", "send-small", "send-large", "batch-small", "batch-large",
-        "pull-1", "pull-small", "pull-large",
+        "pull-1", "pull-small", "pull-large", "send-queues",
     }  # fmt: skip
     assert found["send-1"].in_flight == 1
     assert found["pull-1"].topic == found["pull-small"].topic, "it needs the same backlog"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.bench.soak import MEASURES, Sample, Slope, log_findings, slope_per_minute, slopes
+from skylark.bench.soak import MEASURES, Sample, Slope, log_findings, slopes, trend
 from skylark.bench.soak_load import BY_PULL, BY_SQL, BY_TAG, CYCLE, TRADING, Ledger, is_rolled_back
 
 QUIET = Sample(
@@ -30,6 +30,7 @@ QUIET = Sample(
     log_begin=0,
     log_end=0,
     load_1m=1.0,
+    other_cores=0.05,
 )
 
 
@@ -80,14 +81,38 @@ def test_what_grows_is_named_and_nothing_else(name: str, change: Callable[[float
     assert {each for each, flat in verdicts(course(change)).items() if flat is False} == {name}
 
 
-def test_latency_is_not_judged_on_a_machine_that_got_busier_but_memory_is() -> None:
+@pytest.mark.parametrize("others", [lambda minute: minute / 20, lambda minute: 1.5 - minute / 20])
+def test_latency_is_not_judged_if_the_machines_other_work_changed_but_memory_is(
+    others: Callable[[float], float],
+) -> None:
     def change(minute: float) -> dict[str, float]:
-        return {"send_p99_ms": 8 + minute, "broker_mib": 60 + 2 * minute, "load_1m": 3 + minute / 2}
+        return {"send_p99_ms": 8 + minute, "broker_mib": 60 + 2 * minute, "other_cores": others(minute)}
 
     found = {slope.name: (slope.is_flat, slope.why) for slope in slopes(course(change))}
-    assert found["send p99"] == (None, "not judged: the machine got busier")
-    assert found["send p50"] == (True, "")
+    assert found["send p99"] == found["send p50"] == (None, "not judged: the machine's other work changed")
     assert found["broker memory"] == (False, "")
+
+
+def test_what_noise_hides_is_neither_flat_nor_not() -> None:
+    chance = random.Random(3)
+
+    def change(minute: float) -> dict[str, float]:
+        return {"broker_mib": 100 + minute + chance.uniform(-90, 90)}
+
+    found = {slope.name: slope for slope in slopes(course(change))}["broker memory"]
+    assert found.low < 1.0 < found.high
+    assert (found.is_flat, found.why) == (None, "not clear: it varies too much")
+
+
+def test_ten_minutes_are_enough_to_tell() -> None:
+    chance = random.Random(5)
+
+    def change(minute: float) -> dict[str, float]:
+        return {"send_p50_ms": 3 + chance.uniform(-1, 1), "broker_mib": 60 + 2 * minute}
+
+    found = verdicts(course(change, minutes=10))
+    assert found["send p50"] is True
+    assert found["broker memory"] is False
 
 
 def test_what_grows_while_it_warms_up_is_flat() -> None:
@@ -109,7 +134,14 @@ def test_what_was_never_seen_is_left_out() -> None:
 @given(st.floats(-100, 100), st.floats(-1000, 1000))
 def test_the_slope_of_a_line_is_its_own(per_minute: float, start: float) -> None:
     points = [(float(second), start + per_minute * second / 60) for second in range(0, 3000, 5)]
-    assert slope_per_minute(points) == pytest.approx(per_minute, abs=1e-6)
+    found = trend(points)
+    assert [found.per_minute, found.low, found.high] == pytest.approx([per_minute] * 3, abs=1e-6)
+
+
+@given(st.lists(st.floats(-1000, 1000), max_size=200))
+def test_a_slope_lies_between_its_bounds(values: list[float]) -> None:
+    found = trend([(5.0 * number, value) for number, value in enumerate(values)])
+    assert found.low <= found.per_minute <= found.high
 
 
 def test_a_slope_says_where_it_began_and_ended() -> None:

@@ -151,6 +151,21 @@ def test_pulls_go_on_where_the_answer_ended() -> None:
     assert client.unexpected == 1
 
 
+def test_pulls_follow_a_queue_whose_first_messages_are_gone() -> None:
+    client = started(replace(LOAD, kind=Kind.PULL, queues=1, batch=2))
+    client.next_frames(100.0)
+    client.receive(answer(1, code=21, nextBeginOffset=7, maxOffset=8, minOffset=7), 100.1)
+    assert (client.refused, client.records, client.acknowledged) == (0, 0, 1)
+    (second,) = commands_in(client.next_frames(100.1))
+    assert second.fields["queueOffset"] == "7"
+    record = (28).to_bytes(4, "big") + bytes(16) + (7).to_bytes(8, "big")
+    client.receive(answer(2, body=record, nextBeginOffset=8, maxOffset=8, minOffset=7), 100.1)
+    (third,) = commands_in(client.next_frames(100.1))
+    assert third.fields["queueOffset"] == "7", "after the end it begins where the queue does"
+    client.receive(answer(3, code=21, nextBeginOffset=7, maxOffset=8, minOffset=7), 100.2)
+    assert client.refused == 1, "who is sent in circles is refused"
+
+
 def test_questions_for_routes_name_their_topics() -> None:
     client = started(replace(LOAD, kind=Kind.ROUTE, topics=3, in_flight=3))
     asked = commands_in(client.next_frames(100.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -44,7 +45,7 @@ class Watched:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://{self.monitor.address}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{self.monitor.address}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -337,8 +338,27 @@ async def test_a_port_that_is_taken_is_done_without(caplog: pytest.LogCaptureFix
         made.stop()
 
 
+async def test_stopping_frees_the_port_of_pages_that_nobody_read() -> None:
+    with rigged() as rig:
+        made = Monitor(rig.broker)
+        made.start("127.0.0.1", 0)
+        host, _, port = made.address.rpartition(":")
+        made.stop()
+        with socket.create_server((host, int(port))):
+            pass
+
+
+async def test_a_broker_starts_without_what_serves_the_pages() -> None:
+    """Whoever waits for the first send does not wait for it."""
+    code = "import sys, skylark.broker.broker; print('prometheus_client' in sys.modules)"
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    said, _ = await child.communicate()
+    assert (child.returncode, said) == (0, b"False\n")
+
+
 async def test_stopping_frees_the_port_and_may_be_done_twice(watched: Watched) -> None:
     host, _, port = watched.monitor.address.rpartition(":")
+    assert watched.get("/health")[0] == 200
     watched.monitor.stop()
     watched.monitor.stop()
     with socket.create_server((host, int(port))):

@@ -16,6 +16,7 @@ from skylark.errors import BrokerError
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import TopicConfig, TopicRouteData
 from skylark.protocol.requests.route import GetRouteInfoByTopic, PutKvConfig
+from skylark.torture.cluster import free_ports
 from tests.support.broker import (
     BrokerClient,
     broker_settings,
@@ -130,9 +131,8 @@ async def test_a_name_server_that_comes_late_or_back_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("skylark.broker.registration.RETRY_S", 0.02)
-    async with running_name_server(tmp_path) as gone:
-        address = gone.address
-    port = int(address.rpartition(":")[2])
+    port = free_ports("127.0.0.1")
+    address = f"127.0.0.1:{port}"
     async with running_broker(tmp_path / "store", name_servers=address, register_interval_ms=50) as broker:
         assert await served(broker)
         await until(lambda: "not registered with the name server" in caplog.text)
@@ -145,8 +145,8 @@ async def test_a_name_server_that_comes_late_or_back_is_told(
 async def test_a_name_server_that_was_started_anew_hears_of_old_topics_with_the_first_new_one(
     tmp_path: Path,
 ) -> None:
-    async with running_name_server(tmp_path) as first:
-        port = int(first.address.rpartition(":")[2])
+    port = free_ports("127.0.0.1")
+    async with running_name_server(tmp_path, port=port) as first:
         broker = Broker(
             broker_settings(tmp_path / "store", name_servers=first.address, register_interval_ms=30_000)
         )

@@ -9,7 +9,7 @@ from skylark.protocol.bodies import RequestMode
 from tests.unit.broker.tables import golden_config, live
 
 
-def mode(topic: str = "T", group: str = "CG", mode: str = "POP") -> RequestMode:
+def mode(topic: str = "T", group: str = "CG", mode: str = "PULL") -> RequestMode:
     return RequestMode(topic=topic, consumer_group=group, mode=mode)
 
 
@@ -25,8 +25,8 @@ def test_a_mode_is_set_and_told() -> None:
     modes, told = RequestModes(live()), []
     modes.on_change = lambda: told.append(len(modes))
     modes.set(mode())
-    modes.set(mode(mode="PULL"))
-    assert modes.table().message_request_mode_map == {"T": {"CG": mode(mode="PULL")}}
+    modes.set(mode())
+    assert modes.table().message_request_mode_map == {"T": {"CG": mode()}}
     assert told == [1, 1]
 
 
@@ -38,16 +38,17 @@ def test_a_snapshot_is_of_its_time() -> None:
     assert b"other" not in encode()
 
 
-def test_what_is_no_mode_is_refused() -> None:
+@pytest.mark.parametrize("wanted", ["POP", "PUSH", "", "pull"])
+def test_what_is_not_served_is_refused(wanted: str) -> None:
     modes = RequestModes(live())
-    with pytest.raises(BrokerError, match="PUSH"):
-        modes.set(mode(mode="PUSH"))
+    with pytest.raises(BrokerError, match=f"mode {wanted} is not served by this broker, allowed is PULL"):
+        modes.set(mode(mode=wanted))
     assert len(modes) == 0
 
 
 def test_there_is_no_room_without_end() -> None:
     modes = RequestModes(live(groups_max=1))
     modes.set(mode())
-    modes.set(mode(mode="PULL"))
+    modes.set(mode())
     with pytest.raises(BrokerError, match="no more than 1"):
         modes.set(mode(group="other"))

@@ -1,11 +1,13 @@
 """The table of routes: complete, without a code in two places, and the same on both ports but for pulls."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from skylark.broker import routes
 from skylark.broker.handlers import (
     admin,
+    assignments,
     clients,
     groups_admin,
     offsets,
@@ -20,7 +22,7 @@ from skylark.broker.handlers import (
 )
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
-from skylark.broker.unsupported import REASONS, UNSUPPORTED
+from skylark.broker.unsupported import NOT_SERVED_HERE, REASONS, UNSUPPORTED
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.connection import HOT_REQUESTS
 from tests.unit.broker.handlers.rig import rigged
@@ -38,6 +40,7 @@ def test_every_request_code_is_served_or_listed_as_unsupported() -> None:
 def test_no_code_is_in_two_tables() -> None:
     parts: list[Any] = [
         clients,
+        assignments,
         offsets,
         queries,
         send_back,
@@ -59,6 +62,15 @@ def test_what_is_not_served_has_a_reason() -> None:
     assert all(reason.strip() for reason in REASONS.values())
 
 
+def test_the_documentation_says_what_is_refused() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+    codes_by_reason: dict[str, list[int]] = {}
+    for code, reason in sorted(NOT_SERVED_HERE.items()):
+        codes_by_reason.setdefault(reason, []).append(code.value)
+    for reason, codes in codes_by_reason.items():
+        assert f"| {', '.join(map(str, codes))} | {reason} |" in text
+
+
 async def test_the_fast_port_serves_everything_but_pulls() -> None:
     with rigged() as rig:
         paths = SendPath(rig.broker), PullPath(rig.broker)
@@ -67,4 +79,4 @@ async def test_the_fast_port_serves_everything_but_pulls() -> None:
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
     }
-    assert main.keys() == routes.ROUTES.keys() | HOT
+    assert main.keys() == routes.ROUTES.keys() | HOT | NOT_SERVED_HERE.keys()

@@ -47,7 +47,7 @@ def test_all_agrees(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "- working" in result.output
     assert "2,000/s" in result.output
     assert "Everything agrees" in result.output
-    assert "--keep DIR" in result.output
+    assert "skylark demo --keep ./demo" in result.output
     assert list(temporary.iterdir()) == []
 
 
@@ -81,3 +81,18 @@ def test_orders_are_told_apart_and_some_are_special() -> None:
     assert {message.tags for message in messages} == set(story.STATES)
     assert sum(message.delay_level == 1 for message in messages) == 10
     assert sum(b'"bad":true' in message.body for message in messages) == 2
+
+
+def test_somebody_without_the_command_on_the_path_is_told_how_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, 10)
+    script = tmp_path / ".venv" / "bin" / "activate"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path / ".venv"))
+    assert "  . .venv/bin/activate\n" in CliRunner().invoke(app, ["demo", "--no-spark"]).output
+    (tmp_path / "skylark").touch(mode=0o755)
+    assert "activate" not in CliRunner().invoke(app, ["demo", "--no-spark"]).output

@@ -11,6 +11,7 @@ import pytest
 
 from skylark.cli import health
 from skylark.cli.health import Check, State
+from skylark.torture.cluster import free_ports
 
 BOOT_MS = 1_700_000_000_000
 RUNTIME = {"bootTimestamp": str(BOOT_MS), "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"}
@@ -34,13 +35,13 @@ def test_java(version: str | None, state: State) -> None:
 
 
 def test_a_port_in_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(health, "PORTS", {port: "name server"})
-        [busy] = asyncio.run(health._ports())
-    [free] = asyncio.run(health._ports())
+    port = free_ports("127.0.0.1")
+    monkeypatch.setattr(health, "PORTS", {port: "name server"})
+    with socket.create_server(("127.0.0.1", port)):
+        busy = asyncio.run(health._ports())
+    free = asyncio.run(health._ports())
     assert (busy.state, free.state) == (State.NOTE, State.OK)
-    assert busy.found.startswith("in use (name server)")
+    assert busy.found == f"in use: {port} (name server)"
 
 
 def test_the_disk_below_which_the_data_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +79,9 @@ def test_a_broker_that_does_not_tell_its_time_is_noted(runtime: dict[str, str]) 
 
 
 def test_no_name_server_is_a_fault() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    [check] = health.servers(f"127.0.0.1:{port}")
+    with socket.socket() as taken:  # and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        [check] = health.servers(f"127.0.0.1:{taken.getsockname()[1]}")
     assert (check.name, check.state) == ("name servers", State.FAULT)
     assert "skylark serve" in check.advice
 

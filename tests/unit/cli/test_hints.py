@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from skylark.cli.hints import hint
@@ -11,7 +13,6 @@ from skylark.errors import (
     BrokerError,
     ConnectFailed,
     NoRoute,
-    RocketMQError,
     SendFailed,
     SettingsError,
 )
@@ -24,12 +25,14 @@ from skylark.errors import (
         (ConnectFailed("h:1", "refused"), "skylark serve"),
         (BrokerError.for_code(26, "no group"), "skylark group create"),
         (BrokerError.for_code(206, "not online"), "nobody of the group is connected"),
+        (BrokerError.for_code(3, "request type 206 not supported"), "address of a name server"),
         (BrokerError.for_code(16, "no"), "permissions"),
         (SettingsError("name_servers", "none"), "NAMESRV_ADDR"),
         (BadName("topic", "a b", "bad"), "letters, digits"),
+        (OSError(errno.EADDRINUSE, "address already in use"), "choose other ports"),
     ],
 )
-def test_an_error_has_a_hint(error: RocketMQError, words: str) -> None:
+def test_an_error_has_a_hint(error: Exception, words: str) -> None:
     assert words in (hint(error) or "")
 
 

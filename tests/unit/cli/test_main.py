@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from skylark import __version__
 from skylark.cli import main, start, store
+from skylark.cli.commands import PLACES
 from skylark.cli.main import app
 from skylark.errors import ConnectFailed
 
@@ -38,6 +40,7 @@ def test_help(arguments: list[str], words: list[str]) -> None:
     assert result.exit_code == 0
     for word in words:
         assert word in result.output
+    assert "<bool>" not in result.output
 
 
 def test_without_arguments_help_is_shown() -> None:
@@ -101,17 +104,59 @@ def test_ctrl_c_before_the_command_ends_with_130(monkeypatch: pytest.MonkeyPatch
     assert ended.value.code == 130
 
 
-def test_serve_waits_for_no_other_command() -> None:
+@pytest.mark.parametrize(("name", "option"), [("serve", "--brokers"), ("topic", "create"), ("send", "--tag")])
+def test_a_command_waits_for_no_other(name: str, option: str) -> None:
     code = (
-        "import sys; from skylark.cli import start; sys.argv = ['skylark', 'serve', '--help']\n"
+        f"import sys; from skylark.cli import start; sys.argv = ['skylark', {name!r}, '--help']\n"
         "try: start.run()\n"
-        "except SystemExit as ended: print(ended.code, 'skylark.cli.main' in sys.modules, file=sys.stderr)"
+        "except SystemExit as ended:\n"
+        "    others = [f'skylark.cli.{name}' for name in ('main', 'store', 'bench', 'spark', 'plan')]\n"
+        "    print(ended.code, *(name for name in others if name in sys.modules), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert "--brokers" in done.stdout
-    assert done.stderr.strip() == "0 False"
+    assert option in done.stdout
+    assert done.stderr.strip() == "0"
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_command_alone_is_the_same_as_among_all(name: str) -> None:
+    alone, among = (typer.main.get_command(each) for each in (start._app([name]), app))
+    found, known = alone.commands[name], among.commands[name]  # type: ignore[attr-defined]
+    assert [param.opts for param in found.params] == [param.opts for param in known.params]
+    assert (found.help, sorted(getattr(found, "commands", ()))) == (
+        known.help,
+        sorted(getattr(known, "commands", ())),
+    )
+
+
+def test_what_is_no_command_is_looked_for_among_all() -> None:
+    assert [start._app(words) is app for words in ([], ["--help"], ["topik"], ["--debug"])] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "command"),
+    [
+        (["topik"], "No such command 'topik'. Did you mean 'topic'", "skylark"),
+        (["--josn"], "No such option: --josn", "skylark"),
+        (["topic", "lst"], "No such command 'lst'. Did you mean 'list'", "skylark topic"),
+        (["topic", "create"], "Missing argument 'TOPIC'", "skylark topic create"),
+        (["topic", "create", "a", "b"], "unexpected extra argument", "skylark topic create"),
+        (["topic", "create", "a", "--queues", "many"], "value for '--queues'", "skylark topic create"),
+        (["topic", "create", "a", "--queues", "0"], "value for '--queues'", "skylark topic create"),
+        (["topic", "create", "a", "--quees", "1"], "No such option: --quees", "skylark topic create"),
+    ],
+)
+def test_words_that_make_no_command_are_a_sentence_and_a_hint(
+    arguments: list[str], sentence: str, command: str
+) -> None:
+    result = CliRunner().invoke(app, arguments, prog_name="skylark")
+    assert (result.exit_code, result.stdout) == (2, "")
+    said, hint = result.stderr.splitlines()
+    assert said.startswith("skylark: ")
+    assert sentence in said
+    assert hint == f"  hint: `{command} --help` shows how it is used"
 
 
 def test_an_error_of_the_system_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from skylark.bench.plan import Demand, Hardware
 from skylark.bench.plan_costs import load_costs, save_costs
 from skylark.cli.main import app
 from skylark.cli.mistake import Mistake
-from skylark.cli.plan import parse_number
+from skylark.cli.plan import LoadOptions, MachineOptions, parse_number
 
 
 def run(*arguments: object) -> Result:
@@ -53,6 +55,11 @@ def test_json_has_the_plan_and_what_it_takes_for_granted() -> None:
     assert plan["demand"]["messages_per_s"] == 5000
     assert plan["binding"] == plan["limits"][0]["limit"]["name"]
     assert plan["assumptions"]
+
+
+def test_without_options_the_models_own_defaults_are_planned_for() -> None:
+    assert list(LoadOptions().demands()) == [Demand()]
+    assert Hardware(**asdict(MachineOptions())) == Hardware()
 
 
 def test_costs_come_from_a_file(tmp_path: Path) -> None:

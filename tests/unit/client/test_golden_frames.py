@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylark.client.preparing import Preparation
+from skylark.client.preparing import Preparation, Prepared, PreparedBatch
 from skylark.client.sending import Sending, SendRules
 from skylark.model.message import Message, decode_properties
 from skylark.model.record import split_batch
@@ -15,6 +15,7 @@ from skylark.protocol.connection import Connection
 from skylark.protocol.requests.heartbeat import UnregisterClient
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.settings.client import Compression, ProducerSettings
+from tests.unit.client.keys import GivenKeys
 from tests.unit.protocol.golden_frames import Captured, captured
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -71,23 +72,22 @@ def ours(java: Captured) -> RemotingCommand:
     is_batch = java.code == RequestCode.SEND_BATCH_MESSAGE
     elements = split_batch(memoryview(java.body)) if is_batch else []
     keys = [decode_properties(element.properties)["UNIQ_KEY"] for element in elements]
-    remaining = iter([*keys, properties["UNIQ_KEY"]])
-    preparation = Preparation(settings, "", fields["a"], lambda: next(remaining))
+    unique_key = properties["UNIQ_KEY"]
+    given = GivenKeys([*keys, unique_key], len(unique_key))
+    preparation = Preparation(settings, "", fields["a"], given)
+    prepared: Prepared | PreparedBatch
     if is_batch:
-        members = [
-            preparation.prepare(
-                as_message(fields["b"], bytes(each.body), decode_properties(each.properties), each.flag),
-                is_member=True,
-            )
-            for each in elements
-        ]
+        prepared = preparation.prepare_batch(
+            [
+                as_message(fields["b"], bytes(each.body), decode_properties(each.properties), each.flag)
+                for each in elements
+            ]
+        )
     else:
         message = as_message(fields["b"], java.body, properties, int(fields["h"]))
-        members = [preparation.prepare(message, is_half="TRAN_MSG" in properties)]
+        prepared = preparation.prepare(message, is_half="TRAN_MSG" in properties)
     rules = SendRules(fields["a"], "client", "", settings)
-    sending = Sending(members, started=0, deadline=1, attempts=1)
-    if is_batch:
-        sending.make_batch(next(remaining), 4 << 20)
+    sending = Sending(prepared, started=0, deadline=1, attempts=1)
     rules.begin(sending, MessageQueue(fields["b"], fields["n"], int(fields["e"])), "address", 0)
     is_oneway = java.kind == "oneway"
     return decoded(rules.frame(sending, java.header["opaque"], int(fields["g"]), is_oneway=is_oneway))

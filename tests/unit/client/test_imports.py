@@ -64,6 +64,37 @@ def test_import_takes_less_than_150_ms() -> None:
     assert min(float(run(code)) for _ in range(TRIES)) < IMPORT_MS_MAX
 
 
+NO_EXTRAS = textwrap.dedent(
+    """
+    import importlib, logging, pkgutil, sys
+
+    for name in "lz4 zstandard pyspark pyarrow numpy pandas deltalake opentelemetry hdrh yaml".split():
+        sys.modules[name] = None  # importing it fails
+
+    import skylark
+    with skylark.testing.broker() as namesrv, skylark.Producer("shop", namesrv=namesrv) as producer:
+        print(producer.send(skylark.Message("orders", b"x" * 10_000)).is_ok)
+        try:
+            producer.send(skylark.Message("orders", b""))
+        except skylark.errors.BadMessage as error:
+            print(error)
+    print(logging.root.handlers + logging.getLogger("skylark").handlers)
+    import skylark.client
+    for name in skylark.__all__:
+        getattr(skylark, name)
+    for module in pkgutil.iter_modules(skylark.client.__path__):
+        importlib.import_module(f"skylark.client.{module.name}")
+    """
+)
+
+
+def test_without_any_extra_and_with_one_import_messages_are_sent() -> None:
+    sent, refused, log_handlers = run(NO_EXTRAS).splitlines()
+    assert sent == "True"
+    assert "length is zero" in refused
+    assert log_handlers == "[]", "where logs go is the program's business"
+
+
 def test_public_names_are_there_and_others_are_not() -> None:
     assert set(skylark.__all__) == {"__version__", *skylark._PUBLIC}
     assert set(aio.__all__) == set(aio._PUBLIC)

@@ -8,18 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.client.batching import message_bytes, split_into_batches
-from skylark.client.preparing import RESERVED_PROPERTIES, Preparation
+from skylark.client.preparing import RESERVED_PROPERTIES, Preparation, property_text
 from skylark.errors import BadMessage
 from skylark.model.body import decompress
-from skylark.model.message import Message, decode_properties
+from skylark.model.message import PROPERTIES_BYTES_MAX, Message, decode_properties
+from skylark.model.record import split_batch
+from skylark.protocol.send_frames import element_parts
 from skylark.settings.client import Compression, ProducerSettings
+from tests.unit.client.keys import GivenKeys
 
 TEXT = st.text(st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1)
 WORD = TEXT.filter(lambda text: bool(text.strip()) and text not in RESERVED_PROPERTIES)
 
 
 def preparation(namespace: str = "", **settings: object) -> Preparation:
-    return Preparation(ProducerSettings(**settings), namespace, "PG", lambda: "KEY")  # type: ignore[arg-type]
+    keys = GivenKeys(itertools.repeat("KEY"), 3)
+    return Preparation(ProducerSettings(**settings), namespace, "PG", keys)  # type: ignore[arg-type]
 
 
 def properties_of(message: Message) -> dict[str, str]:
@@ -68,9 +72,65 @@ def test_each_codec_sets_its_flag_and_can_be_read(compression: Compression, flag
     assert decompress(prepared.body, prepared.sys_flag) == body
 
 
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        st.just("t"),
+        st.binary(min_size=1, max_size=200),
+        tags=st.none() | WORD,
+        keys=st.lists(WORD, max_size=2),
+        properties=st.dictionaries(WORD, WORD, max_size=2),
+        sharding_key=st.none() | WORD,
+        wait_for_store=st.booleans(),
+        flag=st.integers(-(1 << 31), (1 << 31) - 1),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(MESSAGES, st.sampled_from(["", "NS"]), st.dictionaries(WORD, WORD, max_size=2))
+def test_a_batch_holds_what_each_message_would_be_by_itself(
+    messages: list[Message], namespace: str, added: dict[str, str]
+) -> None:
+    alone = [preparation(namespace).prepare(message) for message in messages]
+    batch = preparation(namespace).prepare_batch(messages)
+    assert (batch.topic, batch.unique_keys) == (alone[0].topic, ["KEY"] * len(messages))
+    more = property_text(list(added.items()))
+    for body, suffix in ((batch.body, ""), (batch.with_added(more)[0], more)):
+        elements = split_batch(memoryview(body))
+        assert [(bytes(each.body), each.flag) for each in elements] == [(m.body, m.flag) for m in messages]
+        assert [bytes(each.properties).decode() for each in elements] == [
+            each.properties + suffix for each in alone
+        ]
+
+
 def test_members_of_a_batch_are_not_compressed() -> None:
-    prepared = preparation().prepare(Message("t", b"x" * 10_000), is_member=True)
-    assert (prepared.sys_flag, len(prepared.body)) == (0, 10_000)
+    body = b"x" * 10_000
+    batch = preparation().prepare_batch([Message("t", body)])
+    assert batch.sys_flag == 0
+    assert body in batch.body
+
+
+def test_a_batch_of_one_that_goes_alone_is_as_any_other() -> None:
+    message = Message("t", b"x", tags="A", keys=["k"], properties={"p": "v"}, flag=7)
+    made = preparation()
+    parts = element_parts(message.body, message.flag, made.tail(message))
+    assert made.alone(message, parts) == made.prepare(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Message("t", b"x", properties={"p": "\ud800"}), "cannot be written as UTF-8"),
+        (Message("t", b"x", properties={"p": "v" * PROPERTIES_BYTES_MAX}), "are allowed"),
+        (Message("t", b"x", tags="a\x01b"), "may not hold"),
+        (Message("t", b""), "length is zero"),
+    ],
+)
+def test_a_bad_member_is_refused_before_its_batch(message: Message, reason: str) -> None:
+    with pytest.raises(BadMessage, match=reason):
+        preparation().tail(message)
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))

@@ -19,6 +19,7 @@ from skylark.model.message import PROPERTIES_BYTES_MAX, Message, decode_properti
 from skylark.model.record import split_batch
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.client import ProducerSettings
+from tests.unit.client.keys import GivenKeys
 
 SETTINGS = ProducerSettings()
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -71,15 +72,9 @@ def attempts(hook: SendHook, *messages: Message, times: int = 1, is_batch: bool 
     """Begin a send as often as told, each attempt in another context than that of who sends."""
     rules = SendRules("PG", "client", "", SETTINGS)
     rules.hooks.add(hook)
-    preparation = Preparation(SETTINGS, "", "PG", lambda: "0A")
-    sending = Sending(
-        [preparation.prepare(message, is_member=is_batch) for message in messages],
-        started=0.0,
-        deadline=1.0,
-        attempts=times,
-    )
-    if is_batch:
-        sending.make_batch("0B", SETTINGS.message_bytes_max)
+    preparation = Preparation(SETTINGS, "", "PG", GivenKeys(["0A"] * len(messages) + ["0B"], 2))
+    prepared = preparation.prepare_batch(messages) if is_batch else preparation.prepare(messages[0])
+    sending = Sending(prepared, started=0.0, deadline=1.0, attempts=times)
     token = number.set(7)
     sending.caller = contextvars.copy_context()
     number.reset(token)
@@ -113,7 +108,7 @@ def test_hooks_add_properties_to_all_of_a_batch() -> None:
 @pytest.mark.parametrize("value", ["", "a\x01b", "x" * PROPERTIES_BYTES_MAX])
 def test_what_cannot_be_added_does_not_hinder_the_send(value: str, caplog: pytest.LogCaptureFixture) -> None:
     sending = attempts(Adds(value), Message("orders", b"hello"))
-    assert sending.properties == sending.members[0].properties
+    assert sending.properties == sending.prepared.properties
     assert caplog.records
 
 
@@ -133,8 +128,8 @@ def test_a_refused_send_has_no_end() -> None:
 
     rules = SendRules("PG", "client", "", SETTINGS)
     rules.hooks.add(Refuses())
-    prepared = Preparation(SETTINGS, "", "PG", lambda: "0A").prepare(Message("orders", b"x"))
-    sending = Sending([prepared], started=0.0, deadline=1.0, attempts=1)
+    prepared = Preparation(SETTINGS, "", "PG", GivenKeys(["0A"], 2)).prepare(Message("orders", b"x"))
+    sending = Sending(prepared, started=0.0, deadline=1.0, attempts=1)
     with pytest.raises(PermissionError):
         rules.begin(sending, QUEUE, "127.0.0.1:10911", 0.0)
     assert sending.context is None

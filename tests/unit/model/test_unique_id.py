@@ -1,5 +1,6 @@
 """Unique ids: what Java's decoders read from them, and that no two are equal."""
 
+import itertools
 import struct
 from datetime import UTC, datetime
 
@@ -32,13 +33,26 @@ def test_an_id_holds_address_process_time_and_counter() -> None:
 
 def test_an_id_of_an_ipv6_address_is_longer() -> None:
     ids = UniqueIds(bytes(range(16)), STARTED_MS)
-    assert len(ids.next(STARTED_MS)) == 56
+    assert len(ids.next(STARTED_MS)) == ids.chars == 56
     assert parts(ids.next(STARTED_MS))[0] == bytes(range(16))
 
 
 def test_ids_of_one_millisecond_differ_as_long_as_the_counter_reaches() -> None:
     ids = UniqueIds(ADDRESS, STARTED_MS)
     assert len({ids.next(STARTED_MS) for _ in range(COUNTER_LIMIT)}) == COUNTER_LIMIT
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=5), st.integers(0, 1000))
+def test_several_are_as_if_made_one_by_one(counts: list[int], before_the_turn: int) -> None:
+    """Also where the counter comes round in their midst."""
+    one, other = (UniqueIds(ADDRESS, STARTED_MS, process_id=1) for _ in range(2))
+    other._prefix = one._prefix  # part of it is random
+    for ids in (one, other):
+        ids._counter = itertools.count(COUNTER_LIMIT - before_the_turn)
+    made = [each for count in counts for each in one.several(count, STARTED_MS)]
+    assert made == [other.next(STARTED_MS) for _ in made]
+    assert {len(each) for each in made} == {one.chars}
+    assert one.next(STARTED_MS) == other.next(STARTED_MS)
 
 
 def test_two_processes_and_two_brokers_of_one_process_differ() -> None:

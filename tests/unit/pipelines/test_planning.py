@@ -62,10 +62,36 @@ def test_small_queues_are_packed_and_a_large_one_is_split() -> None:
     ranges = ranges_of([3] * 10)
     assert tasks_of(ranges, [100.0] * 10, TaskLimits()) == [ranges]
     (large,) = ranges_of([1_000_000])
-    tasks = tasks_of([large], [2000.0], TaskLimits(max_tasks=16))
+    tasks = tasks_of([large], [20_000.0], TaskLimits(max_tasks=16))
     assert len(tasks) == 16
     assert max(item.messages for task in tasks for item in task) < 70_000
-    assert 2000 * 62_500 > TASK_BYTES
+    assert 20_000 * 62_500 > TASK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "at_once", "count"),
+    [
+        (60, None, 1),
+        (70, None, 2),
+        (190, None, 2),
+        (380, None, 4),
+        (1500, None, 8),
+        (100_000, None, 16),
+        (190, 2, 2),
+        (190, 8, 3),
+        (60, 2, 1),
+        (380, 2, 2),
+        (600, 2, 4),
+        (600, 3, 3),
+        (600, 32, 10),
+    ],
+)
+def test_no_task_is_left_over_for_a_last_round(megabytes: int, at_once: int | None, count: int) -> None:
+    limits = TaskLimits(tasks_at_once=at_once)
+    assert limits.count(megabytes << 20) == count
+    tasks = tasks_of(ranges_of([megabytes * 1024 // 4] * 4), [1024.0] * 4, limits)
+    assert len(tasks) == count
+    assert sum(item.messages for task in tasks for item in task) == megabytes * 1024
 
 
 @given(SIZES, st.integers(1, 30_000))

@@ -39,6 +39,28 @@ def test_every_record_is_found(kinds: list[tuple[bytes, bytes]]) -> None:
     assert record_starts(memoryview(b"?" + data)[1:]).tolist() == expected
 
 
+@given(
+    st.lists(
+        st.lists(st.lists(PARTS, max_size=40).map(b"".join), min_size=1, max_size=6), min_size=1, max_size=8
+    ),
+    st.sampled_from([1, 400]),
+)
+def test_records_of_many_answers_in_one_block(answers: list[list[bytes]], times: int) -> None:
+    block, stretches, expected = b"", [], []
+    for bodies in answers * times:
+        block += b"a header " + MAGICS[0]
+        first = len(block)
+        for body in bodies:
+            expected.append(len(block))
+            block += record(body)
+        stretches.append((first, len(block)))
+        if len(block) > 4 * SHARED_BYTES_MIN:
+            break
+    assert record_starts(block, stretches).tolist() == expected
+    with pytest.raises(CorruptRecord, match="cut short"):
+        record_starts(block, [*stretches[:-1], (stretches[-1][0], stretches[-1][1] - 1)])
+
+
 def test_a_record_larger_than_a_walkers_share() -> None:
     records = [
         record(b"x" * 100),

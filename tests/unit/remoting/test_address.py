@@ -1,11 +1,21 @@
 """Addresses."""
 
 import ipaddress
+import os
+import socket
 
 import pytest
 
 from skylark.errors import SettingsError
-from skylark.remoting.address import ip_of, join_address, split_address
+from skylark.remoting.address import (
+    SERVER_PORTS,
+    free_port,
+    hold_ports,
+    ip_of,
+    join_address,
+    reason_of,
+    split_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +43,38 @@ def test_a_name_has_an_ip_address() -> None:
 def test_what_is_none(address: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), os.strerror(111)),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (TimeoutError("timed out"), "timed out"),
+        (ValueError("no address"), "no address"),
+    ],
+)
+def test_the_reason_does_not_tell_the_address_again(error: Exception, words: str) -> None:
+    assert reason_of(error) == words
+
+
+def test_ports_that_are_free_together_and_of_no_outgoing_connection() -> None:
+    port = free_port("127.0.0.1", -2, 1)
+    assert port in SERVER_PORTS
+    for each in (port - 2, port, port + 1):
+        with socket.create_server(("127.0.0.1", each)):
+            pass
+
+
+def test_ports_that_are_held_are_nobodys() -> None:
+    port = free_port("127.0.0.1", 1)
+    with hold_ports("127.0.0.1", port, port + 1):
+        for each in (port, port + 1):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", each), timeout=60)
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", each))
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match="in use"):
+        hold_ports("127.0.0.1", port + 1, port)
+    with socket.create_server(("127.0.0.1", port + 1)):
+        pass  # what was held before the failure is free again

@@ -14,7 +14,7 @@ import pytest
 from skylark.errors import StoreFailed
 from skylark.settings import FlushMode
 from skylark.store.checkpoint import CheckpointFile
-from skylark.store.housekeeping import SYNCED_QUEUES_MAX
+from skylark.store.housekeeping import SYNCED_QUEUES_MAX, WRITE_ROUNDS
 from skylark.store.manifest import load_manifest
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
@@ -146,6 +146,24 @@ def test_with_very_many_dirty_queues_only_a_thorough_round_syncs() -> None:
         clock.advance(settings.queue_flush_thorough_interval_ms)
         assert touch(1) > SYNCED_QUEUES_MAX
         assert store.queue("T", 5).synced_offset == 2
+
+
+def test_very_many_dirty_queues_are_written_over_several_rounds_those_that_wait_longest_first() -> None:
+    disk = simulated_disk()
+    count = SYNCED_QUEUES_MAX * WRITE_ROUNDS * 2
+    settings = small_settings(index_enabled=False, commit_log_file_bytes=16 << 20)
+    with opened(settings, disk) as store:
+        put_all(store, [message(queue_id=number) for number in range(count)])
+        for done in range(1, WRITE_ROUNDS):
+            store.housekeeper.flush_quietly()
+            written = [store.queue("T", number).written_offset for number in range(count)]
+            assert written == sorted(written, reverse=True)
+            assert SYNCED_QUEUES_MAX * done < sum(written) < count
+        assert durable_offset(disk) == 0, "nothing vouches for queues that are not written"
+        assert [len(bodies(store, queue_id=number)) for number in (0, count - 1)] == [1, 1]
+        store.housekeeper.flush()
+        assert {store.queue("T", number).synced_offset for number in range(count)} == {1}
+        assert durable_offset(disk) == store.flushed_offset == store.appended_offset
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])

@@ -510,8 +510,6 @@ def test_what_is_not_supported_is_named(golden: Path, tmp_path: Path) -> None:
         "batchconsumequeue",
         "compaction",
         "consumequeue_ext",
-        "timerlog",
-        "timerwheel",
         "consumequeue",
         "config/topics",
         "TopicInnerBatch",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.model.message import find_keys, find_unique_key
-from skylark.store.unindexed import Columns, Unindexed, split_keys
+from skylark.store.unindexed import Columns, KeyRun, Unindexed, split_keys
 
 PIECES = st.sampled_from(
     [b"UNIQ_KEY\x01A1", b"UNIQ_KEY\x01A2", b"UNIQ_KEY\x01", b"XUNIQ_KEY\x01A1", b"KEYS\x01k1 k2", b"KEYS\x01",
@@ -57,6 +57,7 @@ def test_a_queue_by_columns_is_a_queue(takes: list[int], cut: int) -> None:
         queue.add(offsets, offsets, offsets, [b"%d" % offset for offset in offsets])
         model += offsets
         taken = queue.take(limit)
+        assert isinstance(taken, Columns)
         assert taken.physical_offsets == model[:limit]
         assert taken.texts == [b"%d" % offset for offset in model[:limit]]
         del model[:limit]
@@ -65,3 +66,41 @@ def test_a_queue_by_columns_is_a_queue(takes: list[int], cut: int) -> None:
     queue.truncate(cut)
     assert queue.take(len(model)).physical_offsets == [offset for offset in model if offset < cut]
     assert len(queue) == 0
+
+
+@given(
+    counts=st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.integers(0, 12)), max_size=12),
+    cut=st.integers(0, 200),
+)
+def test_runs_stay_together_and_in_their_place(counts: list[tuple[int, bool, int]], cut: int) -> None:
+    queue, model = Unindexed(), list[int]()
+    end = 0
+    for count, is_run, limit in counts:
+        offsets = list(range(end, end + count))
+        end += count
+        if is_run and count:
+            queue.add_run(KeyRun(offsets, 1, 2, b"key"))
+        else:
+            queue.add(offsets, offsets, offsets, [b"%d" % offset for offset in offsets])
+        model += offsets
+        assert queue.first_offset == (model[0] if model else None)
+        taken = queue.take(limit).physical_offsets
+        assert taken == model[: len(taken)]
+        assert (len(taken) > 0) == (limit > 0 and len(model) > 0)
+        del model[: len(taken)]
+        assert len(queue) == len(model)
+    queue.truncate(cut)
+    model = [offset for offset in model if offset < cut]
+    assert len(queue) == len(model)
+    while len(queue):
+        taken = queue.take(5).physical_offsets
+        assert taken == model[: len(taken)]
+        del model[: len(taken)]
+    assert model == []
+
+
+def test_a_run_is_the_same_as_its_messages() -> None:
+    run = KeyRun([10, 20, 30], 1, 2, b"key")
+    assert list(zip(*split_keys(run.messages()), strict=True)) == [
+        (10, 1, 2, b"key"), (20, 1, 2, b"key"), (30, 1, 2, b"key"),
+    ]  # fmt: skip

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from skylark.bench.compare.cells import APACHE, METRICS, OURS, Cell, Metric
-from skylark.bench.machine import Machine
+from skylark.bench.results import Stamped
 
-SCHEMA = 1
-"""Of the JSON document; raised when a member changes its meaning or goes away."""
+BENCHMARK = "compare"
 AHEAD, BEHIND, EVEN = "ahead", "behind", "even"
 
 
@@ -80,14 +79,10 @@ class SystemFacts(msgspec.Struct, frozen=True):
     client: str
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run, as `--json` writes it."""
+class Comparison(Stamped, frozen=True, kw_only=True):
+    """A whole run, or several that were merged, as `--json` and `--out` write it."""
 
-    schema: int = SCHEMA
-    made_at: str
-    skylark: str
-    machine: Machine
-    conditions: dict[str, str | int | float]
+    benchmark: str = BENCHMARK
     systems: list[SystemFacts]
     rows: list[Row]
     not_run: list[NotRun]

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Self
@@ -14,10 +14,11 @@ from typing import Self
 from skylark.bench.compare import cells as c
 from skylark.bench.compare.systems import System
 from skylark.bench.load import Load, discrepancies
-from skylark.bench.measuring import Target, Usage, cell_of
+from skylark.bench.measuring import FILL_BATCH, Target
 from skylark.bench.place import Place
-from skylark.bench.processes import CLIENT_CPU, Listener
+from skylark.bench.processes import CLIENT_CPU, Listener, can_pin
 from skylark.bench.results import Cell as Measured
+from skylark.bench.results import Value
 from skylark.bench.thin import ThinClient
 from skylark.errors import RocketMQError
 
@@ -59,6 +60,18 @@ class Effort:
             recover_bytes=256 << 20,
             spark_rows=50_000,
         )
+
+    def conditions(self) -> dict[str, Value]:
+        """For the report."""
+        return {
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "warm_up_s": self.warm_up_s,
+            "backlog": self.backlog,
+            "recover_mib": self.recover_bytes >> 20,
+            "heap_mb": self.heap_mb,
+            "processors": "server on one, client on another" if can_pin() else "shared",
+        }
 
 
 @dataclass
@@ -180,30 +193,18 @@ class Measures:
         """The topics exist. One of them alone, then all in turn."""
         load = thin_load(system, cell, seconds)
         with Target(system.server.address, self._client, cpu=CLIENT_CPU) as target:
-            one = Load(
-                address=load.address, topic=load.topic_names[0], queues=1, body_bytes=load.body_bytes,
-                in_flight=load.in_flight, seconds=seconds, warm_up_s=CELL_WARM_UP_S,
-            )  # fmt: skip
-            alone = self._measured(target, one, cell.name)
-            found = take_thin(together := self._measured(target, load, cell.name))
+            alone = target.measure(cell.name, replace(load, topic=load.topic_names[0], topics=1))
+            found = take_thin(together := target.measure(cell.name, load))
         found.wrong += alone.wrong
         if alone.per_s:
             found.add(c.ONE_TOPIC_SHARE, together.per_s / alone.per_s)
         return found
 
-    def _measured(self, target: Target, load: Load, name: str) -> Measured:
-        """As `Target.measure`, of topics that are there: making 10,000 again would take minutes."""
-        before = target.stored(load)
-        usage = Usage(target.process, None)
-        counted = self._client.run(load, usage.hear, CLIENT_CPU)
-        expected = before + counted.acknowledged * load.batch
-        wrong = discrepancies(counted, expected, target.wait_stored(load, expected))
-        return cell_of(name, load, counted, usage, wrong)
-
     def make_topics(self, system: System, cell: c.Cell) -> None:
-        """What `topics-*` sends to."""
+        """What `topics-*` sends to. A queue's first message makes its files: that is paid here."""
+        load = thin_load(system, cell, self._effort.seconds)
         with Target(system.server.address, self._client, cpu=CLIENT_CPU) as target:
-            target.create(thin_load(system, cell, self._effort.seconds))
+            target.fill(load, FILL_BATCH * cell.topics)
 
     def fresh(self, system: System, *, memory: bool) -> Round:
         """A server that does not run yet, on an empty directory: start time, and memory if wanted."""

@@ -6,11 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 
-from skylark import __version__
 from skylark.bench.compare.cells import (
     CELLS,
     FLUSHES,
@@ -22,11 +21,10 @@ from skylark.bench.compare.cells import (
     choose,
     is_long,
 )
-from skylark.bench.compare.figures import Comparison, NotRun, Outcome, rows_of
+from skylark.bench.compare.figures import BENCHMARK, Comparison, NotRun, Outcome, rows_of
 from skylark.bench.compare.measures import Effort, Measures, Round, read_with_spark
 from skylark.bench.compare.systems import SYSTEMS, System
-from skylark.bench.machine import describe, free_bytes, scratch
-from skylark.bench.processes import can_pin
+from skylark.bench.machine import free_bytes, scratch
 from skylark.bench.thin import ThinClient
 from skylark.errors import RocketMQError
 
@@ -37,9 +35,11 @@ SETTLED_SHARE = 0.2  # of a processor
 DISK_RESERVE_BYTES = 8 << 30
 RECOVER_SPACE_FACTOR = 1.5  # log, queues and index of one system
 REASON_CHARS_MAX = 300
+NOT_REACHED = "not reached"
 LEFT_OUT_QUICK = "left out by --quick; name it with --cell"
 
 Say = Callable[[str], None]
+Keep = Callable[[Comparison], None]
 
 
 def compare(
@@ -49,61 +49,51 @@ def compare(
     *,
     quick: bool = False,
     say: Say = lambda _: None,
+    keep: Keep = lambda _: None,
 ) -> Comparison:
-    """Run the chosen cells on ours and on the peers.
+    """Run the chosen cells on ours and on the peers. `keep` gets what was found so far after each round.
 
     Raises UnknownCell, and what our own server raises if it does not start. What a peer cannot do is in the
     result. Servers and directories are gone at the end, whatever that is.
     """
     cells = choose(patterns, peers, quick=quick)
-    with scratch() as directory:
-        run = _Run(directory, list(peers), cells, effort, say)
-        run.all()
     left_out = [
         NotRun(cell.name, OURS, LEFT_OUT_QUICK)
         for cell in CELLS
         if quick and not patterns and is_long(cell) and (cell.systems & set(peers) or len(cell.systems) == 1)
     ]
-    flushes = [flush for flush in FLUSHES if any(cell.flush == flush for cell in cells)]
-    return Comparison(
-        made_at=datetime.now(UTC).isoformat(" ", "seconds"),
-        skylark=__version__,
-        machine=describe(),
-        conditions={
-            "rounds": effort.rounds,
-            "seconds": effort.seconds,
-            "warm_up_s": effort.warm_up_s,
-            "backlog": effort.backlog,
-            "recover_mib": effort.recover_bytes >> 20,
-            "heap_mb": effort.heap_mb,
-            "processors": "server on one, client on another" if can_pin() else "shared",
-            "thin_client": run.client.kind,
-            "cells": ", ".join(cell.name for cell in cells),
-        },
-        systems=[SYSTEMS[name].facts(flushes, effort.heap_mb) for name in (OURS, *peers)],
-        rows=rows_of(cells, peers, run.outcomes),
-        not_run=[*run.not_run(), *left_out],
-        outcomes=run.outcomes,
-    )
+    with scratch() as directory:
+        run = _Run(directory, list(peers), cells, left_out, effort, say, keep)
+        run.all()
+        return run.found()
 
 
 class _Run:
     """The state of a comparison."""
 
     def __init__(
-        self, directory: Path, peers: list[str], cells: list[Cell], effort: Effort, say: Say
+        self,
+        directory: Path,
+        peers: list[str],
+        cells: list[Cell],
+        left_out: list[NotRun],
+        effort: Effort,
+        say: Say,
+        keep: Keep,
     ) -> None:
         self._directory = directory
         self._names = [OURS, *peers]
         self._cells = cells
+        self._left_out = left_out
         self._effort = effort
         self._say = say
+        self._keep = keep
         self._absent: dict[str, str] = {}
         """Peers that cannot be had, and why."""
         self._starts = 0
-        self.client = ThinClient()
-        self.outcomes: list[Outcome] = []
-        self._measures = Measures(effort, self.client)
+        self._client = ThinClient()
+        self._outcomes: list[Outcome] = []
+        self._measures = Measures(effort, self._client)
 
     def all(self) -> None:
         """Every cell, grouped by the servers that it needs."""
@@ -130,22 +120,36 @@ class _Run:
     def _of(self, kind: Kind) -> list[Cell]:
         return [cell for cell in self._cells if cell.kind is kind]
 
-    def not_run(self) -> list[NotRun]:
+    def found(self) -> Comparison:
+        """What the rounds so far say."""
+        flushes = [flush for flush in FLUSHES if any(cell.flush == flush for cell in self._cells)]
+        _, *peers = self._names
+        return Comparison.now(
+            BENCHMARK,
+            {
+                **self._effort.conditions(),
+                "thin_client": self._client.kind,
+                "cells": ", ".join(cell.name for cell in self._cells),
+            },
+            systems=[SYSTEMS[name].facts(flushes, self._effort.heap_mb) for name in self._names],
+            rows=rows_of(self._cells, peers, self._outcomes),
+            not_run=[*self._not_run(), *self._left_out],
+            outcomes=list(self._outcomes),
+        )
+
+    def _not_run(self) -> Iterator[NotRun]:
         """What is missing from the rows, cell by cell."""
-        missing = []
-        for cell in self._cells:
-            for name in self._names:
-                tried = [each for each in self.outcomes if (each.cell, each.system) == (cell.name, name)]
-                if name not in cell.systems:
-                    missing.append(NotRun(cell.name, name, cell.not_for))
-                elif name in self._absent:
-                    missing.append(NotRun(cell.name, name, self._absent[name]))
-                elif void := [each for each in tried if each.wrong]:
-                    some = f"{len(void)} of {len(tried)} rounds: " if len(void) < len(tried) else ""
-                    missing.append(NotRun(cell.name, name, some + "; ".join(void[0].wrong)))
-                elif not tried:
-                    missing.append(NotRun(cell.name, name, "not reached"))
-        return missing
+        for cell, name in product(self._cells, self._names):
+            tried = [each for each in self._outcomes if (each.cell, each.system) == (cell.name, name)]
+            if name not in cell.systems:
+                yield NotRun(cell.name, name, cell.not_for)
+            elif name in self._absent:
+                yield NotRun(cell.name, name, self._absent[name])
+            elif void := [each for each in tried if each.wrong]:
+                some = f"{len(void)} of {len(tried)} rounds: " if len(void) < len(tried) else ""
+                yield NotRun(cell.name, name, some + "; ".join(void[0].wrong))
+            elif not tried:
+                yield NotRun(cell.name, name, NOT_REACHED)
 
     # --- Systems ---
 
@@ -185,12 +189,13 @@ class _Run:
         self._add(cell, name, number, found)
 
     def _add(self, cell: Cell, name: str, number: int, found: Round) -> None:
-        self.outcomes.append(
+        self._outcomes.append(
             Outcome(cell=cell.name, system=name, round=number, figures=found.figures, wrong=found.wrong)
         )
         figures = "  ".join(f"{metric} {value:,.4g}" for metric, value in found.figures.items())
         void = f"  VOID: {'; '.join(found.wrong)}" if found.wrong else ""
         self._say(f"{cell.name:20} {name:7} round {number}  {figures}{void}")
+        self._keep(self.found())
 
     # --- Kinds of cells ---
 

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import signal
 import time
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,7 @@ FLUSH_WORDS = {
 ROCKETMQ_CLIENT = "thin client; rocketmq-client 5.3.3 (Java) in the cells java-*, consume, latency, memory"
 
 
-class System:
+class System(ABC):
     """A system that can be started. Entering prepares it without starting the measured server."""
 
     name: ClassVar[str]
@@ -103,7 +104,7 @@ class System:
             if driver is not None:
                 steps.callback(driver.kill)
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - some need nothing
         """What has to be there before the server starts."""
 
     def start(self) -> None:
@@ -148,9 +149,9 @@ class System:
             time.sleep(FIRST_SEND_POLL_S)
         return time.perf_counter() - started
 
+    @abstractmethod
     def try_first_send(self, timeout_s: float) -> bool:
         """Whether the server acknowledges one message now."""
-        raise NotImplementedError
 
 
 class _RocketMQ(System):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from skylark.bench.compare.cells import METRICS, PER_S
 from skylark.bench.compare.figures import Comparison, Row, Spread, losses
+from skylark.bench.results import conditions_section
 from skylark.page import Chart, Report, Section, render
 
 COLUMNS = ("cell", "figure", "ours", "peer", "ratio", "of the rounds", "bar", "verdict")
@@ -104,7 +103,7 @@ def page(comparison: Comparison) -> str:
             [[each.cell, each.system, each.reason] for each in comparison.not_run],
         ),
         _systems(comparison),
-        _conditions(comparison),
+        conditions_section(comparison),
     ]
     return render(Report("skylark bench compare", comparison.made_at, sections))
 
@@ -129,13 +128,3 @@ def _charts(comparison: Comparison, peer: str) -> Section:
 def _systems(comparison: Comparison) -> Section:
     rows = [[facts.name, facts.title, facts.settings, facts.client] for facts in comparison.systems]
     return Section("systems", "What ran", ["name", "system", "settings", "client"], rows)
-
-
-def _conditions(comparison: Comparison) -> Section:
-    facts = {
-        "skylark": comparison.skylark,
-        **msgspec.structs.asdict(comparison.machine),
-        **comparison.conditions,
-    }
-    rows = [[name, "" if value is None else str(value)] for name, value in facts.items()]
-    return Section("conditions", "Conditions", ["what", "value"], rows)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import compileall
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+import skylark
 from skylark.bench.peers.apache import BROKER_PORTS, GET_BROKER_CLUSTER_INFO, ask
 from skylark.bench.peers.ports import PortReservation
 from skylark.bench.peers.server import Server
+
+
+@cache
+def write_bytecode() -> None:
+    """Let our bytecode lie beside the sources, as that of an installed program does: pip writes it.
+
+    Where writing it is switched off (PYTHONDONTWRITEBYTECODE), every start would compile all modules anew.
+    """
+    for directory in skylark.__path__:
+        compileall.compile_dir(directory, quiet=2)
 
 
 class SkylarkCommand(Server):
@@ -21,6 +34,7 @@ class SkylarkCommand(Server):
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int], *more: PortReservation) -> None:
         super().__init__(directory, PortReservation(*BROKER_PORTS), *more)
+        write_bytecode()
         self._settings = {"metricsPromExporterPort": 0, **settings}
 
     @property

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 from skylark.broker.handlers import groups_admin, relay, stats_admin, topics_admin
 from skylark.broker.handlers.queries import NO_CODE_REMARK
 from skylark.broker.large_answers import encode_tables
-from skylark.broker.refusals import full, invalid_parameter, system_error
+from skylark.broker.refusals import invalid_parameter, system_error
 from skylark.broker.runtime_info import runtime_info
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.errors import SettingsError
@@ -17,9 +21,8 @@ from skylark.protocol.stats_bodies import HaClientInfo, HaStatus
 from skylark.remoting.server import Peer
 from skylark.settings.properties import read_properties
 
-COLD_READ_BYTES_MAX = 3 << 20
-COLD_READ_BYTES_MAX_OF_ALL = 100 << 20
-"""RocketMQ's limits for reads of cold data, which it shows although they are off."""
+LIMIT = re.compile(r"[0-9]{1,18}")
+LIMITS_OFF_REMARK = "kept, and without effect until coldDataFlowControlEnable is true"
 READ_AHEAD_MODES = {"0": True, "1": False}
 """Normal, which is ours, and random."""
 CHECKED = 0
@@ -119,36 +122,33 @@ def get_epochs(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCo
     raise system_error("this request only for controllerMode ")
 
 
-# --- Reads of cold data: limits are kept and shown, and have no effect ---
+# --- Reads of cold data ---
 
 
 def set_cold_read_limits(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Each line is a group and its bytes per second."""
+    """Each line is a group and how many bytes of cold data it may read in a window."""
     try:
         pairs = {key: value for key, value, _ in read_properties(str(command.body, "utf-8", "replace"))}
     except SettingsError as error:
         raise invalid_parameter(str(error)) from None
-    limits = {group: int(value) for group, value in pairs.items() if value.isascii() and value.isdecimal()}
-    groups_max = broker.live.current.groups_max
-    if len(broker.cold_read_limits.keys() | limits.keys()) > groups_max:
-        raise full("groups with a limit for cold reads", groups_max)
-    broker.cold_read_limits.update(limits)
-    return command.reply()
+    for group, value in pairs.items():
+        if not LIMIT.fullmatch(value):
+            raise invalid_parameter(f"limit of group {group} is {value}, allowed is a number of bytes")
+    broker.cold_reads.set_limits({group: int(value) for group, value in pairs.items()})
+    is_on = broker.live.current.limit_cold_reads
+    return command.reply(ResponseCode.SUCCESS, None if is_on else LIMITS_OFF_REMARK)
 
 
 def remove_cold_read_limit(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    broker.cold_read_limits.pop(str(command.body, "utf-8", "replace"), None)
+    broker.cold_reads.limits.pop(str(command.body, "utf-8", "replace"), None)
     return command.reply()
 
 
 async def get_cold_read_info(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    limits = {
-        "cgColdReadThreshold": COLD_READ_BYTES_MAX,
-        "globalColdReadThreshold": COLD_READ_BYTES_MAX_OF_ALL,
-        "globalAcc": 0,
-    }
-    tables = {"runtimeTable": {}, "configTable": broker.cold_read_limits}
-    return command.reply(body=await encode_tables(limits, tables))
+    reads = broker.cold_reads
+    totals = reads.totals(now=broker.clock.monotonic())
+    tables: dict[str, Mapping[str, Any]] = {"runtimeTable": reads.table(), "configTable": reads.limits}
+    return command.reply(body=await encode_tables(totals, tables))
 
 
 def set_read_ahead(_: BrokerState, __: Peer, command: RemotingCommand) -> RemotingCommand:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
+from skylark.broker.clients import PASSIVELY
 from skylark.broker.filters import Subscription
 from skylark.broker.handlers.pull_plans import PullPlans
 from skylark.broker.long_polling import HeldPull
@@ -38,6 +41,9 @@ CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 SUSPENDED_MAX_MS = 60_000
+COLD_HOLD_S = 3.0
+"""How long a pull waits whose group has read enough of what is not in memory."""
+COLD_REMARK = "This consumer group is reading cold data. It has been flow control"
 JOINED_RECORDS_MIN = 128
 READ = int(Permission.READ)  # a member of IntFlag is slow to combine
 
@@ -94,14 +100,40 @@ class PullPath:
             return
         result = self._get(request, subscription, may_block=False)
         if result.status is GetStatus.COLD:
-            if self._cold >= broker.live.current.pull_queue_max:
-                raise system_busy()
+            self._check_cold(request)
             self._cold += 1
-            broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold))
+            if may_hold and self._had_enough(request):
+                broker.spawn(self._hold_cold(peer, command))
+            else:
+                broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold))
         else:
             self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
             if result.status is GetStatus.FOUND:
                 self._plans.make(command, subscription, group, topic)
+
+    def _check_cold(self, request: PullMessage) -> None:
+        """Refuse to read from disk for too many, or for a group that will ask again by itself."""
+        if self._cold >= self._broker.live.current.pull_queue_max:
+            raise system_busy()
+        group = self._broker.consumers.group(request.consumer_group)
+        if group is not None and group.consume_type == PASSIVELY and self._had_enough(request):
+            raise system_busy(COLD_REMARK)
+
+    def _had_enough(self, request: PullMessage) -> bool:
+        broker = self._broker
+        return broker.cold_reads.had_enough(request.consumer_group, now=broker.clock.monotonic())
+
+    async def _hold_cold(self, peer: Peer, command: Pull) -> None:
+        """Let a group that has read enough wait; if it still has then, it gets one message."""
+        command.body = b""  # it would keep all that was read with it
+        try:
+            await asyncio.sleep(COLD_HOLD_S)
+        finally:
+            self._cold -= 1
+        if self._had_enough(command.request):
+            command.request = msgspec.structs.replace(command.request, max_msg_nums=1, bulk_bytes=None)
+        if not peer.is_closed:
+            self._answer(peer, command, may_hold=False)
 
     async def _pull_cold(
         self,
@@ -118,6 +150,7 @@ class PullPath:
                 result = await self._broker.read_cold(
                     lambda: self._get(command.request, subscription, may_block=True)
                 )
+            self._count_cold(command.request, result)
             if not peer.is_closed:
                 self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
         except TimeoutError:
@@ -130,6 +163,12 @@ class PullPath:
             self._fail(peer, command, error)
         finally:
             self._cold -= 1
+
+    def _count_cold(self, request: PullMessage, result: GetResult) -> None:
+        broker, clock = self._broker, self._broker.clock
+        broker.cold_reads.count(
+            request.consumer_group, result.cold_bytes, now=clock.monotonic(), now_ms=clock.now_ms()
+        )
 
     def _get(self, request: PullMessage, subscription: Subscription, *, may_block: bool) -> GetResult:
         if request.bulk_bytes and request.bulk_bytes > 0:

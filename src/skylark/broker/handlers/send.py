@@ -358,7 +358,7 @@ class SendPath:
         try:
             envelope = self._envelope(peer, command, now_ms)
             batch = split_columns(command.body)
-            if b"\0" in b"".join(batch.properties):
+            if b"\0" in batch.text:
                 raise illegal(ZERO_REMARK)
         except BrokerError as error:
             self._refuse(peer, command, error)

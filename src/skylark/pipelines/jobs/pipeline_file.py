@@ -58,6 +58,7 @@ class PipelineFile:
     path: Path
     name: str
     source: Mapping[str, Any]
+    source_line: int
     steps: Sequence[Step] = ()
     sinks: Sequence[SinkEntry] = ()
     rejects: Mapping[str, str] = field(default_factory=dict)
@@ -169,6 +170,7 @@ def load_pipeline(path: Path) -> PipelineFile:
         path=path,
         name=str(top.get("name") or path.stem),
         source=_source(reader, top),
+        source_line=top.line_of("source"),
         steps=_steps(reader, top),
         sinks=_sinks(reader, top),
         rejects=_rejects(reader, top),
@@ -237,7 +239,8 @@ def _sinks(reader: _Reader, top: _Lined) -> list[SinkEntry]:
             continue
         kind, value, line = reader.one_of(item, SINKS, "sink", top.line_of("sinks"))
         if kind in ("delta", "parquet"):
-            value = reader.mapping(value, kind, line, ("path", "partition", "compact", "columns", "codec"))
+            compact_too = ("compact",) if kind == "delta" else ()
+            value = reader.mapping(value, kind, line, ("path", "partition", "columns", "codec", *compact_too))
             if not value.get("path"):
                 reader.fail(line, f"{kind} has no path")
             compact = str(value.get("compact", "1h"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from skylark.errors import SettingsError
-from skylark.pipelines.archive_files import DATE
+from skylark.pipelines.archive_files import DATE, ArchiveFile
+from skylark.pipelines.archive_log import open_log
 from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, Output, write_batch
 from skylark.pipelines.options import parse_time_ms
@@ -63,20 +64,40 @@ def transform(df: DataFrame, stretch: Stretch, *, keep_times: bool = False) -> D
     return df.select(*SENT, "topic", "brokerName", "queueId", "queueOffset", *times)
 
 
-def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: Stretch) -> DataFrame:
-    """An archive as rows; files of other topics and days are not opened. Raises SettingsError."""
-    topics = topic.split(",") if topic else None
+def archived_files(archive: Output, topic: str | None, stretch: Stretch) -> list[ArchiveFile]:
+    """The files of an archive that may hold such messages, by its log. Raises SettingsError."""
+    if not archive.is_table:
+        raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
+    if archive.kind == "delta" and not DeltaTable.is_deltatable(archive.where):
+        raise SettingsError("archive", f"there is no Delta table in {archive.path}")
+    is_wanted = _wanted(_names(topic), stretch)
+    return [file for file in open_log(archive.kind, archive.path).files() if is_wanted(file.partition)]
+
+
+def _names(topic: str | None) -> list[str] | None:
+    return topic.split(",") if topic else None
+
+
+def _wanted(topics: Sequence[str] | None, stretch: Stretch) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether files with these partition values may hold such messages."""
     first, last = (
-        None if limit is None else datetime.fromtimestamp(limit / 1000, UTC).date()
+        None if limit is None else datetime.fromtimestamp(limit / 1000, UTC).date().isoformat()
         for limit in (stretch.since_ms, stretch.until_ms)
     )
 
     def is_wanted(partition: Mapping[str, Any]) -> bool:
         day = partition.get(DATE)
         return (topics is None or partition.get("topic", topics[0]) in topics) and (
-            day is None or ((first is None or day >= first) and (last is None or day <= last))
+            day is None or ((first is None or str(day) >= first) and (last is None or str(day) <= last))
         )
 
+    return is_wanted
+
+
+def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: Stretch) -> DataFrame:
+    """An archive as rows; files of other topics and days are not opened. Raises SettingsError."""
+    topics = _names(topic)
+    is_wanted = _wanted(topics, stretch)
     if archive.kind == "delta":
         df = read_delta(spark, archive.path, is_wanted)
     elif archive.kind == "parquet":

@@ -19,11 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
+from skylark.pipelines import sink as sending
 from skylark.pipelines import table
 from skylark.pipelines.jobs import etl, running
 from skylark.pipelines.jobs.pipeline_file import PipelineFile, SinkEntry, Step
 from skylark.pipelines.jobs.places import Input, Output, parse_output, table_options, write_stream
-from skylark.pipelines.options import parse_duration_ms
+from skylark.pipelines.options import SourceOptions, load, parse_duration_ms
 from skylark.pipelines.sink import ORIGIN
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Flow:
 
 
 def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
-    """Raises SettingsError."""
+    """Raises SettingsError, which names the line if it is an option that cannot be."""
     given = pipeline.source
     limit = given.get("limit") or {}
     options = {str(name): str(value) for name, value in (given.get("options") or {}).items()}
@@ -54,7 +55,7 @@ def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
     if "rows" in limit:
         options["maxRowsPerTrigger"] = str(limit["rows"])
     path = given.get("path")
-    return Input(
+    source = Input(
         namesrv=None if path else str(given.get("namesrv") or namesrv or "") or None,
         store=_beside(pipeline, path) if path else None,
         topic=str(given["topic"]),
@@ -64,6 +65,11 @@ def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
         sql92=given.get("sql92"),
         options=options,
     )
+    try:
+        load(SourceOptions, source.source_options(is_stream=True))
+    except SettingsError as error:
+        pipeline.fail(pipeline.source_line, f"{error.name}: {error.reason}")
+    return source
 
 
 def _beside(pipeline: PipelineFile, name: str) -> Path:
@@ -154,6 +160,10 @@ def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -
     warned: list[Any] = []
     for number, rule in enumerate(pipeline.quality):
         holds = F.coalesce(F.expr(rule.expect), F.lit(False))
+        try:
+            broken, kept = rows.where(~holds), rows.where(holds)
+        except PySparkException as error:
+            pipeline.fail(rule.line, f"expect: {str(error).strip().splitlines()[0]}")
         if rule.on_fail == "warn":
             warned.append(F.count(F.when(~holds, 1)).alias(f"rule{number}"))
         elif rule.on_fail == "fail":
@@ -161,9 +171,9 @@ def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -
             rows = rows.where(F.when(holds, True).otherwise(stop.cast("boolean")))
         else:
             if rule.on_fail == "reject" and pipeline.rejects:
-                broken = _as_reject(rows.where(~holds), rule.expect)
-                rejects = broken if rejects is None else _same(rejects).unionByName(_same(broken))
-            rows = rows.where(holds)
+                aside = _as_reject(broken, rule.expect)
+                rejects = aside if rejects is None else _same(rejects).unionByName(_same(aside))
+            rows = kept
     return Flow(rows.observe(QUALITY, *warned) if warned else rows, rejects)
 
 
@@ -185,22 +195,26 @@ def outputs_of(pipeline: PipelineFile) -> dict[str, Output]:
         try:
             outputs[f"{sink.kind}-{number}"] = _output(pipeline, sink)
         except SettingsError as error:
-            pipeline.fail(sink.line, error.reason)
+            pipeline.fail(sink.line, error.reason if error.name == "to" else f"{error.name}: {error.reason}")
     return outputs
 
 
 def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
+    """A mistake in its options is found here, before Spark is started."""
     if sink.kind == "console":
         return parse_output("console")
     if sink.kind == "rocketmq":
         given = {name: str(value) for name, value in sink.options.items() if name not in MESSAGE_COLUMNS}
+        sending.read_options({"namesrv": "that of the source", **given})
         return parse_output(f"topic:{sink.options['topic']}", **given)
-    return parse_output(
+    output = parse_output(
         f"{sink.kind}:{_beside(pipeline, str(sink.options['path']))}",
         partitionBy=_names(sink.options.get("partition")),
         columns=_names(sink.options.get("columns")),
         codec=sink.options.get("codec"),
     )
+    table.read_options(table_options(output))
+    return output
 
 
 def _names(value: Any) -> str | None:

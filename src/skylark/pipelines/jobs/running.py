@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL_S = 0.2
-PROGRESS_WAIT_S = 2.0
-"""Spark tells of the last batch up to a second after the query has ended."""
+POLL_INTERVAL_S = 0.05
+LOOK_INTERVAL_S = 0.5
+"""Whether a query has ended is a small question, how far it is a large one."""
 
 START_ATTEMPTS_MAX = 4
 LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
@@ -189,18 +189,21 @@ def _wait(
     is_stopped = False
     try:
         with stop_signals():
+            look_at = time.monotonic()
             while all(query.isActive for query in queries.values()):
-                _look(queries, tally, watch)
-                if now_and_then is not None:
-                    now_and_then()
+                if time.monotonic() >= look_at:
+                    _look(queries, tally, watch)
+                    if now_and_then is not None:
+                        now_and_then()
+                    look_at = time.monotonic() + LOOK_INTERVAL_S
                 time.sleep(POLL_INTERVAL_S)
-        _drain(queries, tally, watch)  # a Connect server tells nothing more of a query that was stopped
+        _look(queries, tally, watch)  # a Connect server tells nothing more of a query that was stopped
     except KeyboardInterrupt:
         is_stopped = True
     finally:
         _stop(queries.values())
     if is_stopped:
-        _drain(queries, tally, watch)
+        _look(queries, tally, watch)
     for query in () if is_stopped else queries.values():
         if (error := query.exception()) is not None:
             raise plain_error(error) from error
@@ -219,15 +222,6 @@ def _look(queries: Mapping[str, StreamingQuery], tally: Tally, watch: Watch | No
             seen = tally.take(name, json.loads(progress.json))
             if seen is not None and watch is not None:
                 watch(seen)
-
-
-def _drain(queries: Mapping[str, StreamingQuery], tally: Tally, watch: Watch | None) -> None:
-    deadline = time.monotonic() + PROGRESS_WAIT_S
-    before = -1
-    while time.monotonic() < deadline and before != tally.batches:
-        before = tally.batches
-        _look(queries, tally, watch)
-        time.sleep(POLL_INTERVAL_S)
 
 
 def _stop(queries: Any) -> None:

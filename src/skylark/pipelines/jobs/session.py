@@ -37,6 +37,7 @@ STATIC = {
 DYNAMIC = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.streaming.stopTimeout": "60s",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
@@ -85,8 +86,8 @@ def session(settings: SessionSettings) -> Iterator[SparkSession]:
         spark = _build(settings, packed)
         try:
             register(spark)
-            is_elsewhere = settings.remote or not (settings.master or "local").startswith("local")
-            if is_elsewhere:
+            is_here = settings.remote is None and (settings.master or "local").startswith("local")
+            if not is_here or os.environ["PYSPARK_PYTHON"] != sys.executable:
                 probe(spark)
             yield spark
         finally:

@@ -33,7 +33,8 @@ final class Consumers {
 
     void addTo(Map<String, ClientsDriver.Scenario> scenarios) {
         scenarios.put("push_orderly", this::orderly);
-        scenarios.put("push_rebalance", this::rebalance);
+        scenarios.put("push_rebalance", () -> rebalance("Rebalance", false));
+        scenarios.put("push_rebalance_by_broker", () -> rebalance("Assigned", true));
         scenarios.put("push_broadcasting", this::broadcasting);
         scenarios.put("push_tag_filter", this::tagFilter);
         scenarios.put("lite_pull_subscribed", this::litePullSubscribed);
@@ -120,14 +121,26 @@ final class Consumers {
         Session.equal(new ArrayList<>(new LinkedHashSet<>(events)).indexOf("0/4"), 4, "place of the next");
     }
 
+    /** Let the broker say which queues a consumer has. Clients of 4.9 cannot, and divide them themselves. */
+    private static void rebalanceByBroker(DefaultMQPushConsumer consumer) throws Exception {
+        try {
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        } catch (NoSuchMethodException missing) {
+            return;
+        }
+    }
+
     /** The queues are divided, and divided anew as soon as a member leaves. */
-    private void rebalance() throws Exception {
-        String topic = session.topic("Rebalance");
-        DefaultMQProducer producer = session.producer("Rebalance");
+    private void rebalance(String what, boolean byBroker) throws Exception {
+        String topic = session.topic(what);
+        DefaultMQProducer producer = session.producer(what);
         List<Received> received = new ArrayList<>();
         List<DefaultMQPushConsumer> consumers = new ArrayList<>();
         for (int i = 0; i < 2; i++) {
-            DefaultMQPushConsumer consumer = session.push("Rebalance");
+            DefaultMQPushConsumer consumer = session.push(what);
+            if (byBroker) {
+                rebalanceByBroker(consumer);
+            }
             consumer.subscribe(topic, "*");
             received.add(new Received());
             consumer.registerMessageListener(received.get(i));

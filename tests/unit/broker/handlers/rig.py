@@ -12,6 +12,7 @@ from skylark.broker.long_polling import HeldPull
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.errors import BrokerError
 from skylark.model.message import PutMessage, StoredMessage
+from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Encoding, RemotingCommand, decode_header, encode
 from skylark.protocol.connection import Connection, Limits
@@ -83,11 +84,17 @@ class Client:
 
 
 class _State(BrokerState):
+    routes: Mapping[str, TopicRouteData] = {}
+    """What name servers say."""
+
     def resume_pull(self, held: HeldPull) -> None:
         raise AssertionError("no pull is held here")
 
     async def wait_registered(self) -> None:
         pass
+
+    async def find_route(self, topic: str) -> TopicRouteData | None:
+        return self.routes.get(topic)
 
 
 class Rig:

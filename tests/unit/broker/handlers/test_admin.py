@@ -193,24 +193,47 @@ async def test_a_master_without_slaves(rig: Rig) -> None:
 # --- Cold reads ---
 
 
+async def cold_reads(rig: Rig) -> Any:
+    answer = await rig.ask(ROUTES, GetColdDataFlowCtrInfo())
+    return java.loads(bytes(answer.body))
+
+
+async def limit(rig: Rig, text: bytes) -> tuple[int, str | None]:
+    return outcome(await rig.ask(ROUTES, UpdateColdDataFlowCtrConfig(text)))
+
+
 async def test_limits_for_cold_reads_are_kept_and_shown() -> None:
-    with rigged(groups_max=2) as rig:
-        text = b"CG=1000\nDG=x\n"
-        assert outcome(await rig.ask(ROUTES, UpdateColdDataFlowCtrConfig(text))) == (0, None)
-        answer = await rig.ask(ROUTES, GetColdDataFlowCtrInfo())
-        assert java.loads(bytes(answer.body)) == {
-            "runtimeTable": {},
+    with rigged(groups_max=2, limit_cold_reads=True) as rig:
+        assert await limit(rig, b"CG=1000\n") == (0, None)
+        rig.broker.cold_reads.count("CG", 7, now=rig.clock.monotonic(), now_ms=rig.clock.now_ms())
+        now_ms = rig.clock.now_ms()
+        assert await cold_reads(rig) == {
+            "runtimeTable": {
+                "CG": {"coldAcc": 7, "createTimeMills": now_ms, "lastColdReadTimeMills": now_ms}
+            },
             "configTable": {"CG": 1000},
             "cgColdReadThreshold": 3145728,
             "globalColdReadThreshold": 104857600,
-            "globalAcc": 0,
+            "globalAcc": 7,
         }
-        too_many = await rig.ask(ROUTES, UpdateColdDataFlowCtrConfig(b"A=1\nB=2\n"))
-        assert too_many.code == 1
-        assert rig.broker.cold_read_limits == {"CG": 1000}
+        assert (await limit(rig, b"A=1\nB=2\n"))[0] == 1
+        assert rig.broker.cold_reads.limits == {"CG": 1000}
         await rig.ask(ROUTES, RemoveColdDataFlowCtrConfig(b"CG"))
         await rig.ask(ROUTES, RemoveColdDataFlowCtrConfig(b"never"))
-        assert rig.broker.cold_read_limits == {}
+        assert rig.broker.cold_reads.limits == {}
+
+
+async def test_limits_for_cold_reads_that_have_no_effect_say_so(rig: Rig) -> None:
+    remark = "kept, and without effect until coldDataFlowControlEnable is true"
+    assert await limit(rig, b"CG=1000\n") == (0, remark)
+    assert (await cold_reads(rig))["configTable"] == {"CG": 1000}
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", "9" * 19, ""])
+async def test_limits_for_cold_reads_are_numbers(rig: Rig, value: str) -> None:
+    code, remark = await limit(rig, f"CG=1\nDG={value}\n".encode())
+    assert (code, remark) == (29, f"limit of group DG is {value}, allowed is a number of bytes")
+    assert rig.broker.cold_reads.limits == {}
 
 
 @pytest.mark.parametrize(

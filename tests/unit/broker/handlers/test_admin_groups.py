@@ -130,8 +130,8 @@ async def test_reading_is_forbidden_and_allowed_again(rig: Rig) -> None:
 # --- Request modes ---
 
 
-def mode(topic: str = "T", group: str = "CG") -> RequestMode:
-    return RequestMode(topic=topic, consumer_group=group, mode="POP")
+def mode(topic: str = "T", group: str = "CG", mode: str = "PULL") -> RequestMode:
+    return RequestMode(topic=topic, consumer_group=group, mode=mode)
 
 
 async def test_a_mode_is_set_and_listed(rig: Rig) -> None:
@@ -139,6 +139,13 @@ async def test_a_mode_is_set_and_listed(rig: Rig) -> None:
     assert outcome(await rig.ask(ROUTES, SetMessageRequestMode(mode()))) == (0, None)
     answer = await rig.ask(ROUTES, GetAllMessageRequestMode())
     assert decode_body(answer.body, RequestModeTable).message_request_mode_map == {"T": {"CG": mode()}}
+
+
+async def test_consumers_are_not_told_to_pop(rig: Rig) -> None:
+    rig.broker.topics.ensure_topic("T", now_ms=1)
+    remark = "mode POP is not served by this broker, allowed is PULL: its consumers pull"
+    assert outcome(await rig.ask(ROUTES, SetMessageRequestMode(mode(mode="POP")))) == (1, remark)
+    assert len(rig.broker.request_modes) == 0
 
 
 async def test_modes_need_a_topic_and_a_group() -> None:

@@ -704,6 +704,92 @@ async def test_a_client_that_left_during_a_cold_read_is_not_held(rig: PullRig) -
     assert rig.broker.long_polling.count == 0
 
 
+# --- Limits for cold data ---
+
+
+def limit_cold(rig: PullRig, monkeypatch: pytest.MonkeyPatch, *, hold_s: float = 0.01) -> None:
+    """Let groups read a byte of cold data in a window, and wait a moment then."""
+    monkeypatch.setattr("skylark.broker.handlers.pull.COLD_HOLD_S", hold_s)
+    rig.broker.live.current = replace(rig.broker.live.current, limit_cold_reads=True, group_cold_bytes_max=1)
+    put_all(rig, 3)
+    rig.cool_down()
+
+
+async def cold_bodies(rig: PullRig, queue_offset: int = 0, **fields: Any) -> list[bytes]:
+    assert await rig.pull(queue_offset, **fields) == []
+    return bodies(await rig.answer_later())
+
+
+async def test_a_push_group_that_read_enough_cold_data_is_busy(
+    rig: PullRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_cold(rig, monkeypatch)
+    join(rig, consumer())
+    assert await cold_bodies(rig) == [b"0", b"1", b"2"]
+    reply = await rig.answer(0)
+    assert (reply.code, reply.remark) == (
+        ResponseCode.SYSTEM_BUSY,
+        "This consumer group is reading cold data. It has been flow control",
+    )
+    put_all(rig, 1)
+    assert bodies(await rig.answer(3)) == [b"0"]  # what is in memory is not limited
+    rig.clock.advance(5000)
+    assert await cold_bodies(rig) == [b"0", b"1", b"2", b"0"]
+    assert rig.path._cold == 0
+
+
+@pytest.mark.parametrize("consume_type", ["CONSUME_ACTIVELY", None])
+async def test_a_pull_group_that_read_enough_cold_data_waits_and_gets_one_message(
+    rig: PullRig, monkeypatch: pytest.MonkeyPatch, consume_type: str | None
+) -> None:
+    limit_cold(rig, monkeypatch)
+    if consume_type is not None:
+        join(rig, consumer(consume_type=consume_type))
+    assert await cold_bodies(rig) == [b"0", b"1", b"2"]
+    assert await cold_bodies(rig) == [b"0"]
+    assert await cold_bodies(rig, bulk_bytes=1 << 20) == [b"0"]
+    assert await cold_bodies(rig, consumer_group="other") == [b"0", b"1", b"2"]
+
+
+async def test_a_pull_group_whose_window_ends_while_it_waits_gets_all(
+    rig: PullRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_cold(rig, monkeypatch, hold_s=0.05)
+    assert await cold_bodies(rig) == [b"0", b"1", b"2"]
+    assert await rig.pull(0) == []
+    rig.clock.advance(5000)
+    assert bodies(await rig.answer_later()) == [b"0", b"1", b"2"]
+
+
+async def test_what_a_filter_refuses_is_cold_data_too(rig: PullRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_cold(rig, monkeypatch)
+    assert await rig.pull(0, expression_type="SQL92", subscription="a = 1") == []
+    assert outcome(await rig.answer_later()) == (RETRY, "NO_MATCHED_MESSAGE", 3)
+    now = rig.clock.monotonic()
+    assert rig.broker.cold_reads.had_enough("CG", now=now)
+    assert rig.broker.cold_reads.totals(now=now)["globalAcc"] == rig.broker.store.appended_offset
+
+
+async def test_who_leaves_while_it_waits_is_forgotten(rig: PullRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_cold(rig, monkeypatch)
+    assert await cold_bodies(rig) == [b"0", b"1", b"2"]
+    await rig.pull(0)
+    assert rig.path._cold == 1
+    rig.client.wire.close()
+    await until(lambda: rig.path._cold == 0)
+    assert rig.client.wire.take() == []
+
+
+async def test_pulls_that_wait_count_among_those_for_the_disk(
+    rig: PullRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_cold(rig, monkeypatch, hold_s=60)
+    rig.broker.live.current = replace(rig.broker.live.current, pull_queue_max=1)
+    assert await cold_bodies(rig) == [b"0", b"1", b"2"]
+    assert await rig.pull(0) == []
+    assert (await rig.answer(0)).code == ResponseCode.SYSTEM_BUSY
+
+
 # --- Failures ---
 
 

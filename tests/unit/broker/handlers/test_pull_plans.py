@@ -63,6 +63,10 @@ class PlannedRig(Rig):
         elements = [BatchElement(0, body, b"") for body in bodies]
         self.broker.store.append_batch(message("T", queue_id), BatchColumns.of(elements))
 
+    def age(self) -> None:
+        """From now on what is there counts as written by an earlier process."""
+        self.broker.store.reader.hot.written_from = self.broker.store.appended_offset
+
     def seen(self) -> dict[str, Any]:
         """What the broker remembers of pulls."""
         offsets, stats = self.broker.offsets, self.broker.stats
@@ -107,7 +111,7 @@ BODIES = st.lists(st.binary(max_size=300), min_size=1, max_size=20)
 STEPS = st.one_of(
     st.tuples(st.just("put"), st.integers(0, QUEUES - 1), st.binary(max_size=1500)),
     st.tuples(st.just("batch"), st.integers(0, QUEUES - 1), BODIES),
-    st.tuples(st.just("flush"), st.just(0), st.just(b"")),
+    st.tuples(st.sampled_from(["flush", "age"]), st.just(0), st.just(b"")),
     st.tuples(
         st.just("pull"),
         st.integers(0, QUEUES - 1),
@@ -142,6 +146,8 @@ async def test_plans_answer_with_the_bytes_of_the_general_path(
                 each.put_batch(queue_id, what)
             elif kind == "flush":
                 each.broker.store.housekeeper.flush()
+            elif kind == "age":
+                each.age()
             else:
                 answers.append(each.pull(queue_id=queue_id, **what))
         assert len(set(answers)) <= 1
@@ -157,6 +163,17 @@ async def test_a_consumer_that_goes_on_is_answered_by_plan(rig: PlannedRig) -> N
         assert rig.pull(queue_offset, max_msg_nums=5)
     assert rig.planned == 7
     assert rig.broker.offsets.pulled("T", "CG", 0) == 40
+
+
+async def test_what_an_earlier_process_wrote_is_answered_by_plan_while_it_is_in_memory(
+    rig: PlannedRig,
+) -> None:
+    rig.broker.store.housekeeper.flush()
+    rig.age()
+    rig.pull(0, max_msg_nums=5)
+    for queue_offset in range(5, 40, 5):
+        assert rig.pull(queue_offset, max_msg_nums=5)
+    assert rig.planned == 7
 
 
 @pytest.mark.parametrize("opaque", [0, -5, 123456])

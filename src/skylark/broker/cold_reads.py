@@ -1,0 +1,99 @@
+"""Pure. How much groups read of data that is not in memory, and who has read enough of it for a moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skylark.broker.refusals import full
+from skylark.model import names
+from skylark.settings import BrokerSettings
+from skylark.settings.live import Live
+
+WINDOW_S = 5.0
+"""Bytes are counted anew after each."""
+IDLE_S = 60.0
+"""After so long without a cold read a group is forgotten."""
+
+
+@dataclass(slots=True)
+class _Reads:
+    bytes: int
+    since_ms: int
+    last: float
+    last_ms: int
+
+
+class ColdReads:
+    """Cold reads of one broker by group, against the limits of groups and of all of them together."""
+
+    def __init__(self, live: Live[BrokerSettings], *, now: float) -> None:
+        self._live = live
+        self.limits: dict[str, int] = {}
+        """Bytes per window, by group, as administrators want them; all others have the broker's setting."""
+        self._reads: dict[str, _Reads] = {}
+        self._bytes = 0
+        self._window_ends = now + WINDOW_S
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """Raises BrokerError 1 when there is no room for more."""
+        groups_max = self._live.current.groups_max
+        if len(self.limits.keys() | limits.keys()) > groups_max:
+            raise full("groups with a limit for cold reads", groups_max)
+        self.limits.update(limits)
+
+    def count(self, group: str, size: int, *, now: float, now_ms: int) -> None:
+        """Take down what a group has read."""
+        if size <= 0 or not self._is_limited(group):
+            return
+        self._roll(now)
+        reads = self._reads.setdefault(group, _Reads(0, now_ms, now, now_ms))
+        reads.bytes, reads.last, reads.last_ms = reads.bytes + size, now, now_ms
+        self._bytes += size
+
+    def had_enough(self, group: str, *, now: float) -> bool:
+        """Say whether a group, or all groups together, read as much in this window as they may."""
+        if not self._is_limited(group):
+            return False
+        self._roll(now)
+        reads, settings = self._reads.get(group), self._live.current
+        if reads is None:
+            return False
+        limit = self.limits.get(group, settings.group_cold_bytes_max)
+        return reads.bytes >= limit or self._bytes >= settings.cold_bytes_max
+
+    def totals(self, *, now: float) -> dict[str, int]:
+        """The limits that are settings and what all groups read in this window, as RocketMQ tells them."""
+        self._roll(now)
+        settings = self._live.current
+        return {
+            "cgColdReadThreshold": settings.group_cold_bytes_max,
+            "globalColdReadThreshold": settings.cold_bytes_max,
+            "globalAcc": self._bytes,
+        }
+
+    def table(self) -> dict[str, dict[str, int]]:
+        """What each group read in this window, as RocketMQ tells it."""
+        return {
+            group: {
+                "coldAcc": reads.bytes,
+                "createTimeMills": reads.since_ms,
+                "lastColdReadTimeMills": reads.last_ms,
+            }
+            for group, reads in self._reads.items()
+        }
+
+    def _is_limited(self, group: str) -> bool:
+        return (
+            self._live.current.limit_cold_reads
+            and group not in names.SYSTEM_GROUPS
+            and not group.startswith(names.SYSTEM_GROUP_PREFIX)
+        )
+
+    def _roll(self, now: float) -> None:
+        """Begin a new window if the last one is over."""
+        if now < self._window_ends:
+            return
+        self._window_ends = now + WINDOW_S
+        self._bytes = 0
+        self._reads = {group: reads for group, reads in self._reads.items() if now < reads.last + IDLE_S}
+        for reads in self._reads.values():
+            reads.bytes = 0

@@ -1,0 +1,61 @@
+"""Topics and groups as a file: what we write, and what RocketMQ's tool writes and takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from skylark.admin.results import Group, Topic
+from skylark.cli.metadata import AT_ONCE, Metadata, made, read, written
+from skylark.cli.mistake import Mistake
+
+ORDERS = Topic("orders", 8, 4, 6, ordered=True, attributes={"message.type": "FIFO"})
+BILLING = Group("billing", retries_max=3, orderly=True)
+CONFIG = {
+    "topicName": "orders", "readQueueNums": 8, "writeQueueNums": 4, "perm": 6, "order": True,
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "attributes": {"+message.type": "FIFO"},
+}  # fmt: skip
+
+
+def test_what_is_written_is_read() -> None:
+    found = Metadata({"orders": ORDERS.to_config()}, {"billing": BILLING.to_config()})
+    text = written(found)
+    assert json.loads(text)["topicConfigTable"]["orders"]["readQueueNums"] == 8
+    assert read(text.encode(), "file") == ([ORDERS], [BILLING])
+
+
+def test_what_mqadmin_exports_is_read() -> None:
+    data = {
+        "exportTime": 1,
+        "topicConfigTable": {"orders": {**CONFIG, "attributes": {"message.type": "FIFO"}}},
+        "subscriptionGroupTable": {
+            "billing": {
+                "groupName": "billing", "retryMaxTimes": 3, "consumeMessageOrderly": True,
+                "groupRetryPolicy": {"type": "CUSTOMIZED"}, "subscriptionDataSet": None,
+            }
+        },
+    }  # fmt: skip
+    assert read(json.dumps(data).encode(), "file") == ([ORDERS], [BILLING])
+
+
+def test_lists_for_mqadmin_are_read() -> None:
+    assert read(json.dumps([CONFIG]).encode(), "file") == ([ORDERS], [])
+    assert read(b' [{"groupName": "billing"}]', "file") == ([], [Group("billing")])
+    assert read(b"{}", "file") == ([], [])
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"orders", b"[1]", b'[{"perm": 6}]', b'{"topicConfigTable": []}', b"\xff"]
+)
+def test_what_is_no_such_file_is_said(data: bytes) -> None:
+    with pytest.raises(Mistake, match=r"there\.json holds no topics and groups as `skylark cluster export`"):
+        read(data, "there.json")
+
+
+def test_very_many_are_made_with_several_requests() -> None:
+    asked: list[int] = []
+    made(lambda items, **where: asked.append(len(items)), range(2 * AT_ONCE + 1), broker="b")
+    assert asked == [AT_ONCE, AT_ONCE, 1]
+    made(lambda items, **where: asked.append(0), [])
+    assert len(asked) == 3
