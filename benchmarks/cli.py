@@ -24,6 +24,8 @@ COMMANDS: dict[str, Sequence[str]] = {
     "skylark --help": (*SKYLARK, "--help"),
     "skylark topic create --help": (*SKYLARK, "topic", "create", "--help"),
     "skylark --version": (*SKYLARK, "--version"),
+    "skylark topic list, nobody there": (*SKYLARK, "topic", "list", "--namesrv", "127.0.0.1:1"),
+    "skylark send, nobody there": (*SKYLARK, "send", "orders", "hello", "--namesrv", "127.0.0.1:1"),
     "skylark store info, no such directory": (*SKYLARK, "store", "info", "nowhere"),
 }
 HELP_AIM_US = 300_000
@@ -55,6 +57,7 @@ def ready_s() -> float:
 def main() -> None:
     """Print the JSON."""
     os.environ.setdefault("COLUMNS", "100")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules that were changed would be compiled each time
     cells = {name: partial(run, words) for name, words in COMMANDS.items()}
     for cell in cells.values():
         cell()  # bytecode and page cache

@@ -295,7 +295,7 @@ async def test_bad_requests_are_answered_with_their_code(tmp_path: Path, kind: s
                     # The connection is still good.
                     assert (await bad.ask(framed(38, {"consumerGroup": "Nobody"}, opaque=2))).opaque == 2
             assert codes == {name: code for name, (_, code) in cases.items()}
-            assert healthy.slowest_s < 5
+            assert healthy.slowest_s < 20
         await until(lambda: not broker._server.peers)
         assert broker._server.bytes_in_flight == 0
         assert not broker._server.tasks
@@ -415,7 +415,7 @@ async def test_a_frame_in_a_thousand_pieces_and_one_that_never_ends(tmp_path: Pa
                 slow.writer.write(bytes([byte]))
                 await asyncio.sleep(0)
             assert (await slow.answer()).opaque == 3
-            assert await endless.is_closed(timeout_s=10)
+            assert await endless.is_closed(timeout_s=60)
 
 
 async def test_a_frame_cut_off_by_the_end_of_its_connection(tmp_path: Path) -> None:
@@ -532,7 +532,7 @@ async def test_large_heartbeats_do_not_stop_the_others(tmp_path: Path) -> None:
         async with wire(broker.address) as bad:
             assert (await bad.ask(data)).code == code
         await goes_on(healthy)
-        assert healthy.slowest_s < 5
+        assert healthy.slowest_s < 20
         assert broker.producers.channel("bad@1") is None
 
 

@@ -171,7 +171,7 @@ async def test_unfinished_frames_of_all_clients_together(tmp_path: Path) -> None
 async def test_idle_connections_are_closed(tmp_path: Path) -> None:
     async with running_broker(tmp_path, idle_timeout_s=1) as broker, healthy_client(broker.address):
         async with wire(broker.address) as idle:
-            assert await idle.is_closed(timeout_s=10)
+            assert await idle.is_closed(timeout_s=60)
 
 
 # --- Tables ---

@@ -143,7 +143,7 @@ async def test_sf_006_an_idle_consumer_is_answered_again_and_again(tmp_path: Pat
             assert (result.code, result.reply.next_begin_offset) == (19, 1)
             elapsed = time.monotonic() - started
             assert elapsed >= HOLD_S * round_number - 0.001
-        assert elapsed < HOLD_S * 4 + 1.0
+        assert elapsed < HOLD_S * 4 + 20
 
 
 @pytest.mark.slow

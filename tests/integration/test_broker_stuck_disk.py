@@ -35,9 +35,9 @@ from tests.integration.broker_rig import Healthy, goes_on, healthy_client
 from tests.support.broker import BrokerClient, consumer, running_broker, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 
-STUCK_S = 3.0
+STUCK_S = 30.0
 """After this a stuck call returns all the same, so that a test that should fail does not hang."""
-NOTICEABLE_S = 2.0
+NOTICEABLE_S = 20.0
 
 
 class StuckDisk(SimulatedDisk):

@@ -488,7 +488,9 @@ def test_nothing_is_completed_without_servers() -> None:
 
 
 def test_whoever_reads_the_output_may_leave(run: Commands) -> None:
-    command = f"{sys.executable} -m skylark.cli.start tail {TOPIC} --from begin --json | head -1"
+    """Also if it leaves when all has been written, and nothing new comes."""
+    tail = f"{sys.executable} -m skylark.cli.start tail {TOPIC} --from begin --json"
+    command = f"{tail} | (sleep 3; head -1)"
     done = subprocess.run(
         ["sh", "-c", command],
         env={**os.environ, "NAMESRV_ADDR": run.namesrv},
@@ -581,6 +583,7 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("group", "update", GROUP), "nothing to change"),
         (("group", "mode", GROUP, TOPIC, "push"), "PULL or POP is possible"),
         (("cluster", "import", __file__), "holds no topics and groups"),
+        (("message", "trace", "X", "--trace-topic", "none"), "traceTopicEnable=true"),
         (("cluster", "import", "nowhere.json"), "nowhere.json: No such file or directory"),
         (("cluster", "export", "--broker", "broker-z"), "broker-z"),
         (("group", "delete", GROUP), "Say --yes"),

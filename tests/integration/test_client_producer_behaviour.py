@@ -463,7 +463,7 @@ async def test_gathered_messages_keep_what_is_said_of_them(one: Cluster) -> None
         for number in range(20)
     ]
     sent += [message(20), Message(TOPIC, b"not waited for", wait_for_store=False)]
-    settings = ProducerSettings(batching=True)
+    settings = ProducerSettings(batching=True, send_timeout_ms=60_000)
     async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
         receipts = await asyncio.gather(*(producer.send(each) for each in sent))
     assert len(one.proxies["broker-a"].asked(BATCH)) == 1
@@ -476,7 +476,7 @@ async def test_gathered_messages_keep_what_is_said_of_them(one: Cluster) -> None
 
 
 async def test_a_bad_message_is_refused_and_the_batch_that_gathers_goes_on(one: Cluster) -> None:
-    settings = ProducerSettings(batching=True, batch_delay_ms=30_000)
+    settings = ProducerSettings(batching=True, batch_delay_ms=30_000, send_timeout_ms=60_000)
     async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
         first = await producer.submit(message(1))
         for bad in (
@@ -493,14 +493,14 @@ async def test_a_bad_message_is_refused_and_the_batch_that_gathers_goes_on(one: 
         await producer.flush()
         assert (await first).is_ok
         assert (await second).is_ok
-    assert [len(each.body) > 0 for each in one.proxies["broker-a"].asked(BATCH)] == [True]
+    assert len(one.proxies["broker-a"].asked(BATCH)) == 1
     assert {each.body for each in await one.stored(TOPIC)} == {b"body 1", b"body 2"}
 
 
 async def test_gathering_waits_for_room_too(one: Cluster) -> None:
     one.proxies["broker-a"].is_silent = True
     settings = ProducerSettings(batching=True, batch_bytes_max=1000, in_flight_max=2, send_timeout_ms=60_000)
-    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings, client=IMPATIENT) as producer:
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
 
         async def submit_many() -> list[asyncio.Future[SendReceipt]]:
             return [await producer.submit(message(number)) for number in range(100)]
@@ -527,7 +527,7 @@ async def test_hooks_see_what_was_gathered_and_may_add_to_it(one: Cluster) -> No
             assert context.unique_keys == [receipt.message_id for receipt in context.receipts]
             self.seen.append([each.body for each in context.messages])
 
-    settings = ProducerSettings(batching=True)
+    settings = ProducerSettings(batching=True, send_timeout_ms=60_000)
     async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
         producer.add_hook(Adding())
         await asyncio.gather(*(producer.send(message(number, tags="a")) for number in range(3)))

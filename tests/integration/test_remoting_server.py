@@ -4,18 +4,19 @@ import asyncio
 import logging
 import socket
 import time
+from typing import Any
 
 import pytest
 
 from skylark.errors import BrokerError, ConnectionLost, RequestTimeout, SystemBusy
 from skylark.protocol.codes import RequestCode, ResponseCode
-from skylark.protocol.command import RemotingCommand, prefix
+from skylark.protocol.command import RemotingCommand, TypedCommand, prefix
 from skylark.protocol.connection import Limits
 from skylark.protocol.requests.heartbeat import GetConsumerListByGroup, NotifyConsumerIdsChanged
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, UpdateConsumerOffset
 from skylark.remoting.aio import REQUESTS_IN_FLIGHT_MAX, ConnectionPool
 from skylark.remoting.link import Link
-from skylark.remoting.server import Batch, RemotingServer, ServerLimits
+from skylark.remoting.server import EARLY_BYTES, Batch, Peer, RemotingServer, ServerLimits
 from tests.unit.remoting.rig import HOST, LOOPS, PULL, SEND, Rig, frame, raw_client, run_on, running, until
 
 pytestmark = pytest.mark.parametrize("loop", list(LOOPS))
@@ -99,6 +100,30 @@ def test_what_is_written_while_gathering_leaves_at_its_end(loop: str) -> None:
                     client.recv(100)
                 received = await asyncio.get_running_loop().sock_recv(client, 100)
                 assert received == b"third"
+
+    run_on(loop, scenario())
+
+
+def test_answers_of_some_size_leave_one_by_one(loop: str) -> None:
+    """The peer reads the first while the others are made."""
+
+    async def scenario() -> None:
+        async with running() as rig:
+            rig.pull_answer = b"r" * EARLY_BYTES.start
+            received: list[int] = []
+            pull = rig.pull
+
+            def watched(peer: Peer, batch: list[TypedCommand[Any]]) -> None:
+                for command in batch:
+                    pull(peer, [command])
+                    received.append(len(client.recv(1 << 20)))  # the loop has had no turn since
+
+            rig.pull = watched  # type: ignore[method-assign]
+            port = await rig.server.listen(HOST, 0, rig.routes())
+            with socket.create_connection((HOST, port), timeout=20) as client:
+                client.sendall(b"".join(frame(PULL.to_command(), opaque) for opaque in range(3)))
+                await until(lambda: len(received) == 3)
+            assert min(received) > 0
 
     run_on(loop, scenario())
 

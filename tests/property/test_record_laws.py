@@ -316,17 +316,25 @@ def has_forbidden_nul(properties: bytes, with_crc: bool) -> bool:
 
 
 ELEMENTS = st.tuples(I32, st.binary(max_size=30), PROPERTIES.map(encode_properties) | TEXTS)
-TAGGED = st.tuples(
-    TEXTS, st.sampled_from([b"", b"\x02", b"\x02TAGS\x01t\x02", b"\x02TAGS\x01\x02", b"x\x02"])
-)
+TAGGED = st.lists(
+    st.sampled_from(
+        [b"", b"a\x01b", b"TAGS\x01t", b"TAGS\x01u", b"TAGS\x01", b"XTAGS\x01t", b"TAGS\x01TAGS\x01t"]
+    ),
+    max_size=3,
+).map(b"\x02".join)
 
 
 @st.composite
 def alike(draw: st.DrawFn) -> list[tuple[int, bytes, bytes]]:
-    """Messages of the same lengths, as most batches are made of."""
-    flag, body, (text, end) = draw(I32), draw(st.binary(max_size=30)), draw(TAGGED)
+    """Messages of the same lengths, most of them with the same tags, as most batches are made of."""
+    flag, body, text = draw(I32), draw(st.binary(max_size=30)), draw(TAGGED)
+    end = draw(st.sampled_from([b"\x02", b"\x02", b"", b"\x02b\x01c\x02"]))
     keys = draw(st.lists(st.sampled_from([b"a", b"b", b"\x02", b"\xff"]), min_size=1, max_size=12))
-    return [(flag, bytes(reversed(key + body)), key + text + end) for key in keys]
+    elements = [(flag, bytes(reversed(key + body)), key + b"\x02" + text + end) for key in keys]
+    odd = draw(st.integers(0, 2 * len(elements)))
+    if odd < len(elements):
+        elements[odd] = flag, elements[odd][1], elements[odd][2].replace(b"t", b"v")
+    return elements
 
 
 @given(messages(st.just("Topic")), st.lists(ELEMENTS, min_size=1, max_size=6) | alike(), HOSTS, st.booleans())

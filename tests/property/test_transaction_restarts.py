@@ -12,8 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from skylark.broker.clients import Client
 from skylark.broker.half_messages import HalfRecord, prepare
-from skylark.broker.long_polling import HeldPull
-from skylark.broker.state import BrokerState
 from skylark.broker.transaction import GROUP
 from skylark.model import names
 from skylark.model.message import PutMessage
@@ -22,19 +20,12 @@ from skylark.settings import BrokerSettings
 from skylark.settings.delivery import TransactionSettings
 from skylark.store.placed import Placed
 from tests.support.clock import ManualClock
+from tests.support.lone_broker import LoneBroker
 from tests.support.simulated_disk import Crash
 from tests.support.store import placed, read_queue, simulated_disk, small_settings
 from tests.unit.broker.handlers.rig import Client as Connection
 
 COMMITTED, ROLLED_BACK, EITHER = "committed", "rolled back", "committed, or still open"
-
-
-class _State(BrokerState):
-    def resume_pull(self, held: HeldPull) -> None:
-        raise AssertionError("nobody pulls here")
-
-    async def wait_registered(self) -> None:
-        pass
 
 
 class World:
@@ -54,7 +45,7 @@ class World:
             store=small_settings(),
             transactions=TransactionSettings(check_max=1000),
         )
-        self.broker = _State(settings, clock=self.clock, disk=self.disk)
+        self.broker = LoneBroker(settings, clock=self.clock, disk=self.disk)
         self.broker.store.open()
         for topic, queue_offset in self.saved.items():
             if queue_offset:

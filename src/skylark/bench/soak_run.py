@@ -84,10 +84,12 @@ class Soak:
         """Raises ProcessFailed if the servers do not come up, and what clients raise."""
         directory = self._wanted.directory
         settings = {**BROKER_SETTINGS, "mappedFileSizeCommitLog": self._wanted.log_file_bytes}
-        with own_servers(directory, settings=settings, cpu=BROKER_CPU) as served, pinned(CLIENT_CPU):
-            return asyncio.run(self._measure(served, LogFiles(directory)))
+        with own_servers(directory, settings=settings, cpu=BROKER_CPU) as served:
+            with pinned(CLIENT_CPU):
+                load, conditions = asyncio.run(self._measure(served, LogFiles(directory)))
+            return self._report(load, conditions)
 
-    async def _measure(self, served: Served, files: LogFiles) -> SoakReport:
+    async def _measure(self, served: Served, files: LogFiles) -> tuple[MixedLoad, dict[str, Value]]:
         async with MixedLoad(served.namesrv) as load:
             maximum, rate = None, self._wanted.rate
             if rate is None:
@@ -120,7 +122,7 @@ class Soak:
                 "log file bytes": self._wanted.log_file_bytes,
                 "log kept s": self._wanted.keep_s,
             }
-            return self._report(load, conditions)
+            return load, conditions
 
     async def _look_on(self, load: MixedLoad, broker: Listener, files: LogFiles) -> None:
         started = time.monotonic()

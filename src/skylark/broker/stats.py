@@ -122,26 +122,30 @@ class BrokerStats:
         """Count what a send stored."""
         if type(results) is Run:
             size = results.end - results.physical_offsets[0]
-            self._count_topic(results.queue.topic, len(results), size)
+            self._count_topic(results.queue.topic, len(results), size, calls=1)
             return
+        topic, count, size = "", 0, 0
         for result in results:
-            if type(result) is Placed:
-                self._count_topic(result.queue.topic, 1, result.size)
-            else:
+            if type(result) is not Placed:
                 self.refused += 1
+                continue
+            if result.queue.topic != topic:
+                self._count_topic(topic, count, size, calls=count)
+                topic, count, size = result.queue.topic, 0, 0
+            count += 1
+            size += result.size
+        self._count_topic(topic, count, size, calls=count)
 
-    def _count_topic(self, topic: str, count: int, size: int) -> None:
+    def _count_topic(self, topic: str, count: int, size: int, *, calls: int) -> None:
+        if not count:
+            return
         counter = self.topic_puts.get(topic)
         if counter is None:
             counter = self.topic_puts[topic] = Counter()
-        # Once per message: no calls of `add` here.
-        counter.count += count
-        counter.size += size
-        counter.calls += 1
-        total = self.puts
-        total.count += count
-        total.size += size
-        total.calls += 1
+        for each in (counter, self.puts):
+            each.count += count
+            each.size += size
+            each.calls += calls
 
     def count_gets(self, topic: str, group: str, count: int, size: int) -> None:
         """Count what a pull took."""

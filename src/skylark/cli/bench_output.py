@@ -143,7 +143,9 @@ def _show_cells(screen: Screen, document: Document) -> None:
 def show_conditions(screen: Screen, found: Stamped, *but: str) -> None:
     """Where and how a run was made, in one line, but for some conditions."""
     machine = found.machine
-    conditions = [f"{name} {value}" for name, value in found.conditions.items() if name not in but]
+    conditions = [
+        f"{name} {value}" for name, value in found.conditions.items() if name not in but and value is not None
+    ]
     screen.line()
     screen.line(
         f"{machine.processor}, {machine.cores} cores, load {machine.load_1m}; {', '.join(conditions)}", "dim"

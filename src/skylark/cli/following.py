@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import select
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -133,6 +135,17 @@ def _seek(
             consumer.seek(queue, part.begin if wanted.start == "begin" else part.end)
 
 
+def _reader_has_left() -> bool:
+    """Say whether nobody reads our output any more, which else only the next message would show."""
+    try:
+        output = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        return False  # it goes to no file
+    poll = select.poll()
+    poll.register(output, 0)  # errors are told in any case
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 class _Following:
     """What was there when it began is known by the queues' ends at that time."""
 
@@ -161,6 +174,8 @@ class _Following:
                 self._print(self._chosen(self._consumer.poll(POLL_MS)))
         while self._wanted.follow and self._left != 0:
             self._print(self._consumer.poll(POLL_MS))
+            if _reader_has_left():
+                raise BrokenPipeError
             if time.monotonic() >= self._look_at:
                 self._take_new_queues()
                 self._look_at = time.monotonic() + LOOK_AGAIN_S

@@ -14,6 +14,7 @@ from skylark.cli.offset import parse_queue
 from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected
 from skylark.cli.output import Screen, When, print_json
 from skylark.cli.times import TIME_HELP, parse_time
+from skylark.errors import NoRoute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,7 +196,13 @@ def trace(
     from skylark.cli import message_trace  # noqa: PLC0415
 
     with connected(namesrv) as admin:
-        found = admin.messages.by_key(trace_topic, message_id, messages_max=TRACES_MAX)
+        try:
+            found = admin.messages.by_key(trace_topic, message_id, messages_max=TRACES_MAX)
+        except NoRoute:
+            raise Mistake(
+                f"there is no topic {trace_topic}: brokers make it with --set traceTopicEnable=true,"
+                " and clients write to it with trace=True"
+            ) from None
     steps = message_trace.read_steps(received_text.text_of(item) for item in found.messages)
     own = [step for step in steps if step.message_id == message_id] or steps
     rows = [

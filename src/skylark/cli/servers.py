@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -28,6 +29,8 @@ NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 READ_BYTES = 4096
+COLLECT_AFTER = (50_000, 20, 50)
+"""Objects and rounds: an answer is made of up to thousands of views, each of which counts as an object."""
 FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 Config = Annotated[
@@ -328,4 +331,6 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
     import uvloop  # noqa: PLC0415 - the servers' loop alone
 
     raise_descriptor_limit()
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(*COLLECT_AFTER)
     uvloop.run(main)

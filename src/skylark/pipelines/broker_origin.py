@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+from msgspec import structs
 
 from skylark.errors import BrokerError, RocketMQError
 from skylark.model.record import decode_all, parse_offset_message_id
@@ -30,9 +31,9 @@ from skylark.remoting.blocking import Asked, BlockingConnection
 
 RECORD_BYTES_GUESS = 1024
 """Where no sample can be had."""
-PULLS_IN_FLIGHT = 16
+PULLS_IN_FLIGHT = 32
 """Asked for again by halves: many small requests cost less when they travel together."""
-BULK_PULLS_IN_FLIGHT = 2
+BULK_PULLS_IN_FLIGHT = 4
 MISSING_WAIT_S = 10.0
 """How long a broker that does not have what it once had may take to find it again: it may be recovering."""
 MISSING_PAUSE_S = 0.2
@@ -180,11 +181,15 @@ class _Pulls:
         self._at = wanted.from_offset
         self._end = wanted.to_offset
         self._losses = losses
-        self._bulk_bytes = BULK_BYTES if options.bulk_pulls else None
         self._block_bytes = options.batch_bytes
-        self._expression = options.sql92 or options.tags or MATCH_ALL
-        self._expression_type = SQL92 if options.sql92 else TAG
-        self._is_filtered = self._expression != MATCH_ALL
+        self._pull = brokers.pull_request(
+            wanted.queue,
+            wanted.from_offset,
+            bulk_bytes=BULK_BYTES if options.bulk_pulls else None,
+            expression=options.sql92 or options.tags or MATCH_ALL,
+            expression_type=SQL92 if options.sql92 else TAG,
+        )
+        self._is_filtered = self._pull.subscription != MATCH_ALL
         self._count_max = BULK_MESSAGES if options.bulk_pulls else PULL_MESSAGES
         self._count = self._count_max
         self._whole_answers = 0
@@ -222,18 +227,10 @@ class _Pulls:
         connection.block_bytes = self._block_bytes
         place = self._asks[-1].next_place if self._asks else self._at
         pulls: list[PullMessage] = []
-        while len(self._asks) + len(pulls) < self._window() and place < self._end:
+        free = self._window() - len(self._asks)
+        while len(pulls) < free and place < self._end:
             count = self._count if self._is_filtered else min(self._count, self._end - place)
-            pulls.append(
-                self._cluster.pull_request(
-                    self._queue,
-                    place,
-                    messages_max=count,
-                    bulk_bytes=self._bulk_bytes,
-                    expression=self._expression,
-                    expression_type=self._expression_type,
-                )
-            )
+            pulls.append(structs.replace(self._pull, queue_offset=place, max_msg_nums=count))
             place += count
         if pulls:
             asked = connection.ask_many(pulls, timeout_s=self._cluster.request_timeout_s)

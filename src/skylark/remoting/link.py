@@ -63,6 +63,7 @@ class Link(asyncio.Protocol):
         self._requests_in_flight_max = requests_in_flight_max
         self._requests_in_flight = 0
         self._write_high_water_bytes = write_high_water_bytes
+        self._early_bytes = range(0)
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._gathering = False
@@ -90,7 +91,7 @@ class Link(asyncio.Protocol):
         """Send parts whose length all together is known."""
         self._out += parts
         self._out_bytes += parts_bytes
-        if self._out_bytes >= self._write_high_water_bytes:
+        if self._out_bytes >= self._write_high_water_bytes or self._out_bytes in self._early_bytes:
             self._flush()
         elif not self._gathering and not self._flush_scheduled:
             self._flush_scheduled = True

@@ -23,6 +23,9 @@ from skylark.remoting.rate import RequestRate, TokenBucket
 
 log = logging.getLogger(__name__)
 
+EARLY_BYTES = range(16 << 10, 32 << 10)
+"""Answers of so many bytes leave before the next ones are made: the peer reads them meanwhile. Of larger ones
+it reads the first while the kernel still takes the last, so there it would only cost writes."""
 _LISTEN_BACKLOG = 1024
 _SWEEPS_PER_IDLE_TIMEOUT = 8
 _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
@@ -75,6 +78,7 @@ class Peer(Link):
             write_high_water_bytes=self.limits.write_high_water_bytes,
             typed=any(isinstance(route, Batch) for route in routes.values()),
         )
+        self._early_bytes = EARLY_BYTES
         self.packed_host = b""
         self.active_at = self._loop.time()
         self._server = server

@@ -177,11 +177,7 @@ class _Backup:
         self._write_documents(documents)
         self._write_manifest(manifest, firsts, set(heads))
         self._finish(checkpoint, end, is_running)
-        left_out = [
-            item
-            for item in reader.unsupported()
-            if is_running and (source / item.name).exists()
-        ]
+        left_out = [item for item in reader.unsupported() if is_running and (source / item.name).exists()]
         return BackupReport(end, is_running, self._copies.copied_bytes, self._linked_files, left_out)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain, count, repeat
-from operator import and_
+from operator import contains
 from typing import TYPE_CHECKING
 
 from zlib_ng.zlib_ng import crc32
@@ -21,7 +21,7 @@ from skylark.model.record import (
     SIZE_AND_MAGIC,
     BatchColumns,
 )
-from skylark.store.tags import TAGS_MARKER, TAGS_NAME, tags_code
+from skylark.store.tags import NO_TAGS, TAGS_MARKER, TAGS_NAME, tags_code
 
 if TYPE_CHECKING:
     from skylark.store.disk import Part
@@ -35,20 +35,26 @@ _BODY_BYTES = struct.Struct(">i")
 
 
 def common_code(batch: BatchColumns, shared: bytes) -> int | None:
-    """The tags code of all messages, if they end with the same tags or have none; else None.
+    """The tags code of all messages, if they have the same tags or none; else None.
 
-    Only where all texts end with a separator. Later duplicates win, so shared tags would hide their own;
-    empty ones do not count.
+    Only where all texts end with a separator, and where it is easily seen: tags at the start of a text are
+    not looked for. Later duplicates win, so shared tags would hide their own; empty ones do not count.
     """
-    first = batch.properties[0]
+    texts = batch.properties
+    first = texts[0]
     at = first.rfind(TAGS_MARKER)
-    ending = first[at:] if at >= 0 else first[-1:]
-    is_empty = ending[len(TAGS_MARKER) :][:1] == b"\x02"
-    if ending[-1:] != b"\x02" or is_empty or TAGS_NAME in shared:
+    tags = first[at : first.find(b"\x02", at + 1) + 1] if at >= 0 else b""
+    if TAGS_NAME in shared or (at >= 0 and len(tags) <= len(NO_TAGS)):
         return None
-    if at < 0 and TAGS_NAME in batch.text:
-        return None
-    return tags_code(ending) if all(map(bytes.endswith, batch.properties, repeat(ending))) else None
+    ending = tags
+    if not tags or not first.endswith(tags):
+        # As many in all as there are messages, and each has these: then none has others.
+        if batch.text.count(TAGS_NAME) != (len(texts) if tags else 0):
+            return None
+        if tags and not all(map(contains, texts, repeat(tags))):
+            return None
+        ending = b"\x02"
+    return tags_code(tags) if all(map(bytes.endswith, texts, repeat(ending))) else None
 
 
 class RecordColumns:
@@ -102,14 +108,14 @@ class RecordColumns:
         fields = list(chain.from_iterable(zip(*columns, strict=False)))
         lengths = len(rest), len(topic), len(run.shared), *batch.lengths
         pieces: list[Part] = []
-        for start in range(0, len(run), _PACKED_MAX):
-            number = min(_PACKED_MAX, len(run) - start)
+        for start in range(0, len(self.sizes), _PACKED_MAX):
+            number = min(_PACKED_MAX, len(self.sizes) - start)
             some = fields[start * len(columns) : (start + number) * len(columns)]
             pieces.append(_packed_records(number, *lengths)(first, *some))
         return pieces
 
-    def _crcs(self) -> map[int]:
-        return map(and_, map(crc32, self._batch.bodies), repeat(CRC_MASK))
+    def _crcs(self) -> list[int]:
+        return [crc32(body) & CRC_MASK for body in self._batch.bodies]
 
 
 @lru_cache(256)

@@ -45,27 +45,30 @@ class Dispatcher:
         """Keep an appended batch until it is confirmed."""
         self._waiting.append(batch)
 
-    def publish_confirmed(self, confirmed: int) -> list[Placed]:
+    def publish_confirmed(self, confirmed: int) -> list[Sequence[Placed]]:
         """Publish every staged batch that ends below the confirmed position; returns what was published."""
-        published: list[Placed] = []
-        while self._waiting and self._waiting[0][-1].end <= confirmed:
+        published: list[Sequence[Placed]] = []
+        loose: list[Placed] = []
+        while self._waiting and _last_of(self._waiting[0]).end <= confirmed:
             batch = self._waiting.popleft()
             self.publish(batch)
-            published += batch
-        return published
+            if type(batch) is Run:
+                published.append(batch)
+            else:
+                loose += batch
+        return [*published, loose]
 
     def publish(self, batch: Sequence[Placed]) -> None:
         """Make a batch visible. Its queue offsets continue what is published: appends give them out so."""
         if type(batch) is Run:
             self._add_run(batch)
-            last: Run | Placed = batch
         else:
             ordinary = self._add_each(batch)
-            last = batch[-1]
             if self._index is not None:
                 self._index.enqueue(
                     batch if ordinary else [each for each in batch if is_indexed(each.sys_flag)]
                 )
+        last = _last_of(batch)
         self.dispatched, self.dispatched_timestamp = last.end, last.store_timestamp
 
     def _add_run(self, run: Run) -> None:
@@ -159,6 +162,11 @@ class Dispatcher:
             queue, record.queue_offset, record.physical_offset, record.size, code, timestamp, record.sys_flag,
             properties,
         )  # fmt: skip
+
+
+def _last_of(batch: Sequence[Placed]) -> Run | Placed:
+    """What ends where the batch ends: a run as a whole, so that it need not be taken apart."""
+    return batch if type(batch) is Run else batch[-1]
 
 
 def is_indexed(sys_flag: int) -> bool:

@@ -206,16 +206,19 @@ class Index:
     def build(self, limit: int = 64) -> bool:
         """Index up to `limit` messages in memory; return whether more are waiting.
 
-        Recovery may enqueue messages again: those below the end of the index are passed over, and of the one
-        at its end only the keys that are not there yet are put. Raises OSError where that must be read.
+        Those of runs cost little: RUN_MIN of them count as one. Recovery may enqueue messages again: those
+        below the end of the index are passed over, and of the one at its end only the keys that are not there
+        yet are put. Raises OSError where that must be read.
         """
         while limit > 0 and len(self._pending):
-            messages = self._pending.take(limit)
-            limit -= len(messages.physical_offsets)
+            messages = self._pending.take(limit, run_limit=limit * RUN_MIN)
+            count = len(messages.physical_offsets)
             if isinstance(messages, KeyRun):
                 self._build_run(messages)
+                limit -= -(-count // RUN_MIN)
             else:
                 self._build_each(messages)
+                limit -= count
         return len(self._pending) > 0
 
     def _build_run(self, run: KeyRun) -> None:

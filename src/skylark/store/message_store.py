@@ -321,12 +321,13 @@ class MessageStore(StoreQueries):
     def advance(self) -> None:
         """Publish what became confirmed and answer who waited for it. Any thread, after a flush, or none."""
         with self._lock:
-            published, confirmed = list[Placed](), self.confirmed_offset
+            published, confirmed = list[Sequence[Placed]](), self.confirmed_offset
             if self._dispatcher.dispatched < self._raw_end:
-                published = self._dispatcher.follow_log(min(confirmed, self._raw_end))
+                published.append(self._dispatcher.follow_log(min(confirmed, self._raw_end)))
             published += self._dispatcher.publish_confirmed(confirmed)
-        if published and self.on_arrival is not None:
-            self.on_arrival(published)
+        if self.on_arrival is not None:
+            for batch in filter(None, published):
+                self.on_arrival(batch)
         self.waiters.flushed(self.flusher.flushed)
         if self.flusher.failure is not None:
             self.waiters.failed()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, overload
 
 import msgspec
@@ -92,8 +90,7 @@ class Run(Sequence[Placed]):
 
     @property
     def units(self) -> bytes:
-        numbers = chain.from_iterable(zip(self.physical_offsets, self._sizes, self._codes, strict=True))
-        return _packed_units(len(self))(*numbers)
+        return b"".join(map(UNIT.pack, self.physical_offsets, self._sizes, self._codes))
 
     @property
     def properties(self) -> list[bytes]:
@@ -121,11 +118,6 @@ class Run(Sequence[Placed]):
             self.queue, self.first_offset + number, self.physical_offsets[number], self._sizes[number],
             self._codes[number], self.store_timestamp, self.sys_flag, self.texts[number] + self.shared,
         )  # fmt: skip
-
-
-@lru_cache(256)
-def _packed_units(count: int) -> Callable[..., bytes]:
-    return struct.Struct(">" + UNIT.format.removeprefix(">") * count).pack
 
 
 class Refused(msgspec.Struct, frozen=True):

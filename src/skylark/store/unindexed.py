@@ -104,11 +104,12 @@ class Unindexed:
         self._parts.append(run)
         self._count += len(run.physical_offsets)
 
-    def take(self, limit: int) -> Columns | KeyRun:
-        """Remove up to `limit` messages, and return them. Fewer, if others come next that are no such run."""
+    def take(self, limit: int, run_limit: int) -> Columns | KeyRun:
+        """Remove up to `limit` messages, or `run_limit` of one run, and return them."""
         if not self._count:
             return Columns([], [], [], [])
         first, taken = self._parts[0], self._taken
+        limit = run_limit if isinstance(first, KeyRun) else limit
         until = min(taken + limit, len(first.physical_offsets))
         self._taken = until
         self._count -= until - taken
@@ -128,7 +129,7 @@ class Unindexed:
 
     def truncate(self, physical_offset: int) -> None:
         """Forget messages from this physical offset on."""
-        left = [self.take(self._count) for _ in range(len(self._parts))]
+        left = [self.take(self._count, self._count) for _ in range(len(self._parts))]
         for part in left:
             numbers = [number for number, at in enumerate(part.physical_offsets) if at < physical_offset]
             if isinstance(part, Columns):

@@ -7,9 +7,10 @@ import contextlib
 import random
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from skylark.torture.brokers import Node, Pair
 from skylark.torture.child import Knob
@@ -80,30 +81,19 @@ def _sender(targets: Targets, chance: random.Random) -> Process:
 # --- Processes ---
 
 
-def killing(choose: Choice) -> Fault:
-    """kill -9."""
-
+def _ending(words: str, end: Callable[[Process], Awaitable[None]], choose: Choice) -> Fault:
     @asynccontextmanager
     async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
         process = choose(targets, chance)
-        await process.kill()
-        yield f"kill -9 {process.name}"
+        await end(process)
+        yield f"{words} {process.name}"
         await process.start()
 
     return fault
 
 
-def stopping(choose: Choice) -> Fault:
-    """SIGTERM."""
-
-    @asynccontextmanager
-    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-        process = choose(targets, chance)
-        await process.terminate()
-        yield f"stop {process.name}"
-        await process.start()
-
-    return fault
+killing = partial(_ending, "kill -9", Process.kill)
+stopping = partial(_ending, "stop", Process.terminate)
 
 
 def freezing(choose: Choice) -> Fault:

@@ -43,11 +43,12 @@ def test_operations_of_the_admin_that_a_page_names_exist(page: str) -> None:
 
 def test_methods_of_clients_that_a_page_names_exist(page: str) -> None:
     consumers = (skylark.PushConsumer, skylark.PullConsumer)
+    producers = (skylark.Producer, skylark.TransactionProducer)
     page = re.sub(r"^```java.*?^```", "", page, flags=re.MULTILINE | re.DOTALL).replace("/consumer.py", "")
     for name in re.findall(r"\bconsumer\.(\w+)", page):
         assert any(hasattr(consumer, name) for consumer in consumers), f"consumer.{name}"
     for name in re.findall(r"\bproducer\.(\w+)", page):
-        assert hasattr(skylark.Producer, name) or name in ("stop", "start"), f"producer.{name}"
+        assert any(hasattr(producer, name) for producer in producers), f"producer.{name}"
 
 
 def test_classes_that_the_java_page_names_are_public() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.bench.compare.cells import LOADED, P99, PER_S, choose
+from skylark.bench.compare.cells import LOADED, ONE_TOPIC_SHARE, P99, PER_S, choose
 from skylark.bench.compare.figures import (
     Comparison,
     NotRun,
@@ -97,6 +97,20 @@ def test_bars_are_for_apache_and_ours_alone_has_no_peer() -> None:
         ("memory", "kafka", None),
         ("spark", "", None),
     ]
+
+
+def test_a_floor_is_for_our_own_figure_whatever_the_peer_does() -> None:
+    shares = {"ours": 0.75, "apache": 0.5}
+    outcomes = [
+        Outcome(cell="topics-10000", system=system, round=1, figures={ONE_TOPIC_SHARE.name: share})
+        for system, share in shares.items()
+    ]
+    (found,) = rows_of(choose(["topics-10000"], ["apache"]), ["apache"], outcomes)
+    assert (found.floor, found.verdict, found.reached) == (0.8, "ahead", False)
+    assert loss_lines([found]) == [
+        "topics-10000, share of the rate with 1 topic: 0.75 against 0.5 of apache, 1.50 (bar ours 0.8)"
+    ]
+    assert msgspec.structs.replace(found, ours=Spread(0.85, 0.85, 0.85, 1)).reached is True
 
 
 def row(low: float, median: float, high: float, bar: float | None = None) -> Row:

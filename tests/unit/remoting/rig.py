@@ -163,7 +163,7 @@ class RawClient:
         assert isinstance(command, RemotingCommand)
         return command
 
-    async def is_closed(self, *, timeout_s: float = 5) -> bool:
+    async def is_closed(self, *, timeout_s: float = 30) -> bool:
         """Say whether the server closes within this time, whatever it sends before."""
         try:
             async with asyncio.timeout(timeout_s):

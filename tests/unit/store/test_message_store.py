@@ -675,7 +675,7 @@ def test_ten_thousand_queues(many: MessageStore) -> None:
     for start in range(0, count, 500):
         assert all(each.status is PutStatus.PUT_OK for each in many.append(puts[start : start + 500]))
     many.flush_log()
-    many.housekeeper._write_queues()
+    many.housekeeper._write_queues(everything=True)
     assert descriptors() - before <= OPEN_QUEUE_FILES_MAX + 20
     assert resident_bytes() - memory <= count * 5000
     files = list((many.path / "consumequeue").rglob("0" * 20))

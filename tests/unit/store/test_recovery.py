@@ -184,7 +184,7 @@ def test_what_was_found_after_a_kill_outlives_a_power_loss(disk: SimulatedDisk, 
             store.flusher.flushed = store.appended_offset  # as if, so that queues and index are written
             store.advance()
             store.build_index()
-            store.housekeeper._write_queues()
+            store.housekeeper._write_queues(everything=True)
             assert store.index is not None
             store.index.flush()
     image = disk.kill_image()

@@ -56,7 +56,7 @@ def test_a_queue_by_columns_is_a_queue(takes: list[int], cut: int) -> None:
         offsets = [10_000 * number + each for each in range(2 * limit)]
         queue.add(offsets, offsets, offsets, [b"%d" % offset for offset in offsets])
         model += offsets
-        taken = queue.take(limit)
+        taken = queue.take(limit, 0)
         assert isinstance(taken, Columns)
         assert taken.physical_offsets == model[:limit]
         assert taken.texts == [b"%d" % offset for offset in model[:limit]]
@@ -64,7 +64,7 @@ def test_a_queue_by_columns_is_a_queue(takes: list[int], cut: int) -> None:
         assert len(queue) == len(model)
         assert queue.first_offset == (model[0] if model else None)
     queue.truncate(cut)
-    assert queue.take(len(model)).physical_offsets == [offset for offset in model if offset < cut]
+    assert queue.take(len(model), 0).physical_offsets == [offset for offset in model if offset < cut]
     assert len(queue) == 0
 
 
@@ -84,7 +84,7 @@ def test_runs_stay_together_and_in_their_place(counts: list[tuple[int, bool, int
             queue.add(offsets, offsets, offsets, [b"%d" % offset for offset in offsets])
         model += offsets
         assert queue.first_offset == (model[0] if model else None)
-        taken = queue.take(limit).physical_offsets
+        taken = queue.take(limit, limit).physical_offsets
         assert taken == model[: len(taken)]
         assert (len(taken) > 0) == (limit > 0 and len(model) > 0)
         del model[: len(taken)]
@@ -93,7 +93,7 @@ def test_runs_stay_together_and_in_their_place(counts: list[tuple[int, bool, int
     model = [offset for offset in model if offset < cut]
     assert len(queue) == len(model)
     while len(queue):
-        taken = queue.take(5).physical_offsets
+        taken = queue.take(5, 3).physical_offsets
         assert taken == model[: len(taken)]
         del model[: len(taken)]
     assert model == []

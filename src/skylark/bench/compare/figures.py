@@ -54,6 +54,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     theirs: Spread | None
     ratio: Spread | None
     bar: float | None = None
+    """Of the ratio."""
+    floor: float | None = None
+    """Of our own figure."""
 
     @property
     def verdict(self) -> str:
@@ -66,8 +69,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reached(self) -> bool | None:
-        """Whether the median reaches the bar; None where there is none, or no ratio."""
-        return None if self.bar is None or self.ratio is None else self.ratio.median >= self.bar
+        """Whether the medians reach the bar and the floor; None where there is none, or no figure."""
+        wanted = [(self.ratio, self.bar), (self.ours, self.floor)]
+        known = [spread.median >= least for spread, least in wanted if spread and least is not None]
+        return all(known) if known else None
 
 
 class SystemFacts(msgspec.Struct, frozen=True):
@@ -156,6 +161,7 @@ def _row(cell: Cell, metric: Metric, peer: str, outcomes: Sequence[Outcome]) -> 
         theirs=spread(list(theirs.values())) if theirs else None,
         ratio=spread(good) if good else None,
         bar=cell.bar(metric) if peer == APACHE else None,
+        floor=cell.floor(metric),
     )
 
 

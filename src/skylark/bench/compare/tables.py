@@ -47,6 +47,13 @@ def verdict(row: Row) -> str:
     return f"{row.verdict}, {'bar reached' if row.reached else 'below the bar'}"
 
 
+def wanted(row: Row) -> str:
+    """The bar of the ratio, and the floor of our own figure; empty without either."""
+    bar = [f"{row.bar:g}"] if row.bar is not None else []
+    floor = [f"ours {row.floor:g}"] if row.floor is not None else []
+    return ", ".join(bar + floor)
+
+
 def cells_of(row: Row) -> list[str]:
     """A line of a table."""
     ratio = row.ratio
@@ -57,7 +64,7 @@ def cells_of(row: Row) -> list[str]:
         amount(row.theirs),
         f"{ratio.median:.2f}" if ratio is not None else NOTHING,
         f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio is not None and ratio.rounds > 1 else NOTHING,
-        f"{row.bar:g}" if row.bar is not None else NOTHING,
+        wanted(row) or NOTHING,
         verdict(row),
     ]
 
@@ -79,7 +86,7 @@ def loss_lines(rows: Sequence[Row]) -> list[str]:
     """A sentence for each figure in which ours is worse, or below its bar."""
     return [
         f"{row.cell}, {figure(row)}: {amount(row.ours)} against {amount(row.theirs)} of {row.peer}, "
-        f"{row.ratio.median:.2f}" + (f" (bar {row.bar:g})" if row.bar is not None else "")
+        f"{row.ratio.median:.2f}" + (f" (bar {wanted(row)})" if wanted(row) else "")
         for row in losses(rows)
         if row.ratio is not None
     ]

@@ -303,23 +303,22 @@ class SendPath:
     def _stored_reply(
         self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
     ) -> bytes:
-        queue_id = message.queue_id
+        queue_id, is_timed = message.queue_id, False
         if message.topic != command.request.topic:  # delayed or dead: the client hears of the queue it chose
             queue_id = max(command.request.queue_id, 0)
+            is_timed = message.topic == names.TIMER_TOPIC
         return self._stored(
             command.opaque,
             self._message_id % placed.physical_offset,
             queue_id,
             placed.queue_offset,
             transaction_id=find_unique_key(message.properties),
-            recall_handle=self._recall_handle(command.request, message),
+            recall_handle=self._recall_handle(command.request, message) if is_timed else None,
             code=code,
         )
 
-    def _recall_handle(self, request: Send, message: PutMessage) -> bytes | None:
-        """What takes a timed message back; None for others."""
-        if message.topic != names.TIMER_TOPIC or message.topic == request.topic:
-            return None
+    def _recall_handle(self, request: Send, message: PutMessage) -> bytes:
+        """What takes a timed message back."""
         out_ms = int(_find_out_ms(message.properties) or 0)
         key = (find_unique_key(message.properties) or b"").decode(errors="replace")
         # A millisecond into its slot: at the slot's start a time belongs to the one before.

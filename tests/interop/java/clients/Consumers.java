@@ -34,7 +34,7 @@ final class Consumers {
     void addTo(Map<String, ClientsDriver.Scenario> scenarios) {
         scenarios.put("push_orderly", this::orderly);
         scenarios.put("push_rebalance", () -> rebalance("Rebalance", false));
-        scenarios.put("push_rebalance_by_broker", () -> rebalance("Assigned", true));
+        scenarios.put("push_rebalance_by_broker", () -> rebalance("BrokerRebalance", true));
         scenarios.put("push_broadcasting", this::broadcasting);
         scenarios.put("push_tag_filter", this::tagFilter);
         scenarios.put("lite_pull_subscribed", this::litePullSubscribed);
