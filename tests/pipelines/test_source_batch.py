@@ -14,6 +14,9 @@ from skylark.pipelines.schema import COLUMNS
 from tests.support.pipeline_cluster import BROKER, PipelineCluster
 from tests.support.record_rows import rows_of
 
+TOPIC = "batch_orders"
+"""No other test of the shared cluster writes to it."""
+
 
 def read(spark: SparkSession, options: dict[str, str], schema: str | None = None) -> DataFrame:
     reader = spark.read.format("rocketmq").options(**options)
@@ -58,10 +61,10 @@ def as_rows(frame: DataFrame) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def orders(shared_cluster: PipelineCluster) -> PipelineCluster:
     """A topic of four queues with 100 messages in each."""
-    shared_cluster.create_topic("orders", 4)
+    shared_cluster.create_topic(TOPIC, 4)
     for queue_id in range(4):
         shared_cluster.send(
-            "orders",
+            TOPIC,
             [f"order {queue_id} {number}".encode() * 5 for number in range(100)],
             queue_id,
             properties={"TAGS": f"Tag{queue_id % 2}", "KEYS": f"k{queue_id}-{{n}}", "a": "b", "ü": "ö"},
@@ -70,26 +73,26 @@ def orders(shared_cluster: PipelineCluster) -> PipelineCluster:
 
 
 def test_all_columns_from_the_broker(spark: SparkSession, orders: PipelineCluster) -> None:
-    frame = read(spark, orders.options("orders"))
+    frame = read(spark, orders.options(TOPIC))
     assert frame.columns == list(COLUMNS)
     rows = as_rows(frame)
     assert len(rows) == 400
-    assert digests(rows) == digests(produced(orders, "orders"))
+    assert digests(rows) == digests(produced(orders, TOPIC))
 
 
 def test_all_columns_from_store_files(spark: SparkSession, orders: PipelineCluster) -> None:
-    options = {"path": orders.files_of("orders"), "topic": "orders", "brokerName": BROKER}
-    expected = produced(orders, "orders")
+    options = {"path": orders.files_of(TOPIC), "topic": TOPIC, "brokerName": BROKER}
+    expected = produced(orders, TOPIC)
     assert digests(as_rows(read(spark, options))) == digests(expected)
 
 
 def test_without_bulk_pulls(spark: SparkSession, orders: PipelineCluster) -> None:
-    frame = read(spark, orders.options("orders", bulkPulls="false", maxTasks=1))
-    assert digests(as_rows(frame)) == digests(produced(orders, "orders"))
+    frame = read(spark, orders.options(TOPIC, bulkPulls="false", maxTasks=1))
+    assert digests(as_rows(frame)) == digests(produced(orders, TOPIC))
 
 
 def test_a_schema_prunes_columns(spark: SparkSession, orders: PipelineCluster) -> None:
-    frame = read(spark, orders.options("orders"), "queueOffset BIGINT, tags STRING")
+    frame = read(spark, orders.options(TOPIC), "queueOffset BIGINT, tags STRING")
     assert frame.columns == ["queueOffset", "tags"]
     assert frame.where("tags = 'Tag1'").count() == 200
 
@@ -106,7 +109,7 @@ def test_a_schema_that_cannot_be_filled_is_refused_in_the_driver(
     spark: SparkSession, orders: PipelineCluster, schema: str, complaint: str
 ) -> None:
     with pytest.raises(AnalysisException, match=complaint):
-        read(spark, orders.options("orders"), schema).collect()
+        read(spark, orders.options(TOPIC), schema).collect()
 
 
 def test_found_without_registration(shared_cluster: PipelineCluster, orders: PipelineCluster) -> None:

@@ -247,7 +247,7 @@ class Fetcher:
         generation = held.generation
         start = await self._start_of(held.queue)
         if generation == held.generation:
-            held.next_offset = held.position = held.done = start
+            held.begin(start)
 
     async def _wait_for_room(self, held: PulledQueue) -> None:
         while held.paused or self._is_full(held):

@@ -42,6 +42,9 @@ class PulledQueue:
         self.message_count = 0
         self.message_bytes = 0
         self._batches: deque[Batch] = deque()
+        self._last_end: int | None = (
+            None  # behind the last batch: from there to `next_offset` nothing matched
+        )
 
     @property
     def has_batch(self) -> bool:
@@ -54,10 +57,14 @@ class PulledQueue:
             return 0
         return self._batches[-1].messages[-1].queue_offset - self._batches[0].messages[0].queue_offset
 
+    def begin(self, queue_offset: int) -> None:
+        """Note where to begin."""
+        self.next_offset = self.position = self.done = self._last_end = queue_offset
+
     def seek(self, queue_offset: int) -> None:
         """Go on elsewhere; what was fetched is dropped, and what was handed out counts as done with."""
         self.generation += 1
-        self.next_offset = self.position = self.done = queue_offset
+        self.begin(queue_offset)
         self._batches.clear()
         self.message_count = self.message_bytes = 0
 
@@ -65,17 +72,22 @@ class PulledQueue:
         """Take in what a pull brought, perhaps nothing. False if a seek has made it void."""
         if generation != self.generation:
             return False
+        self.next_offset = next_offset
         if messages:
             self._batches.append(Batch(self, generation, messages, next_offset))
             self.message_count += len(messages)
             self.message_bytes += sum(len(message.plain_body) for message in messages)
-        elif not self._batches and self.position == self.next_offset:
-            # Nothing between: whoever has consumed all before has consumed this, too.
-            if self.done == self.position:
-                self.done = next_offset
-            self.position = next_offset
-        self.next_offset = next_offset
+            self._last_end = next_offset
+        else:
+            self._pass_unmatched()
         return True
+
+    def _pass_unmatched(self) -> None:
+        """Whoever was given all that was fetched has passed what did not match behind it, too."""
+        if self.position == self._last_end:
+            if self.done == self.position:
+                self.done = self.next_offset
+            self.position = self._last_end = self.next_offset
 
     def take(self) -> Batch:
         """Take the oldest batch. Nothing of it is handed out yet."""
@@ -90,13 +102,16 @@ class PulledQueue:
             return
         if index:
             self.done = batch.messages[index].queue_offset
-        is_last = index == len(batch.messages) - 1
-        self.position = batch.end_offset if is_last else batch.messages[index].queue_offset + 1
+        if index == len(batch.messages) - 1:
+            self.hand_out_all(batch)
+        else:
+            self.position = batch.messages[index].queue_offset + 1
 
     def hand_out_all(self, batch: Batch) -> None:
         """Note that a batch was given to the user as a whole."""
         if not batch.is_void:
             self.position = batch.end_offset
+            self._pass_unmatched()
 
     def finish(self) -> None:
         """Note that all that was handed out is done."""

@@ -80,6 +80,11 @@ class Polling(RuleBasedStateMachine):
         assert all(waiting >= self.held.position for waiting in self.fetched)
 
     @invariant()
+    def who_was_given_everything_is_at_the_end(self) -> None:
+        if not self.fetched:
+            assert self.held.position == self.held.next_offset
+
+    @invariant()
     def the_last_message_is_not_done_before_the_next_is_asked_for(self) -> None:
         assert self.held.done is not None
         if self.seen and self.fetched:
