@@ -45,8 +45,8 @@ ALLOCATION_BYTES = 64 << 20
 JOINED_PART_BYTES_MAX = 1024
 RECORD_BYTES_EXTRA = 64 * 1024
 ZEROS_BYTES = 1 << 20
-NO_SEGMENT = bytes(PROPERTIES_BYTES_MAX + 1)
-"""Longer than any property text, so no text ends with it."""
+IN_NO_TEXT = bytes(PROPERTIES_BYTES_MAX + 1)
+"""Longer than any property text, so none holds it."""
 NUL_REFUSED = Refused(
     PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
 )
@@ -71,7 +71,7 @@ class CommitLog:
         self.views: dict[int, memoryview] = {}
         self._delays_ms = parse_delay_levels(settings.delay_levels)
         # Zeros in a text that no CRC covers are how recovery knows a torn write.
-        self._forbidden = NO_SEGMENT if settings.append_crc_property else b"\0"
+        self._forbidden = IN_NO_TEXT if settings.append_crc_property else b"\0"
         self.last_timestamp = 0
         """Store time of the last record; store times never go back along the log."""
         if len(store_host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
@@ -366,7 +366,8 @@ class CommitLog:
         total = sum(records.sizes)
         if total > min(self.file_bytes - BLANK_BYTES, self.message_bytes_max + RECORD_BYTES_EXTRA):
             return [Refused(PutStatus.MESSAGE_ILLEGAL, f"the batch makes {total} bytes of records")]
-        if self._forbidden in batch.text or self._forbidden in message.properties:
+        # Not `_forbidden`: the texts of a batch together may be longer than what no single one can hold.
+        if not self._settings.append_crc_property and (b"\0" in batch.text or b"\0" in message.properties):
             return [NUL_REFUSED]
         middle = MIDDLES[run.sys_flag & HOST_V6_MASK].pack(
             run.sys_flag, message.born_timestamp, message.born_host, run.store_timestamp, self._store_host,

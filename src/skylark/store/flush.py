@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple
 
 from skylark.clock import Clock
@@ -28,9 +27,7 @@ class Service:
     def __init__(self, name: str, step: Callable[[], float]) -> None:
         """`step` returns how many seconds to wait before it is run again, unless woken."""
         self._step = step
-        # Given back by whoever wakes the thread, taken by the thread: an event does the same, but in Python.
-        self._nothing_to_do = threading.Lock()
-        self._nothing_to_do.acquire()
+        self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -39,9 +36,7 @@ class Service:
 
     def wake(self) -> None:
         """Have the step run again at once, or after the one at work. Any thread."""
-        if self._nothing_to_do.locked():
-            with suppress(RuntimeError):  # somebody else was quicker
-                self._nothing_to_do.release()
+        self._wake.set()
 
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end after its current step; False if it did not in time (a stuck disk)."""
@@ -52,7 +47,8 @@ class Service:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._nothing_to_do.acquire(timeout=self._step())
+            self._wake.wait(self._step())
+            self._wake.clear()
 
 
 class LogFlusher:

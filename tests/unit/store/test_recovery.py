@@ -14,7 +14,7 @@ from skylark.model.record import BLANK, MAGIC_BLANK, RECORD_BYTES_MIN, Scan, dec
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store import log_walk, replay
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
-from skylark.store.commit_log import NO_SEGMENT
+from skylark.store.commit_log import IN_NO_TEXT
 from skylark.store.log_walk import LogWalk
 from skylark.store.manifest import FILE_NAMES
 from skylark.store.mapped_file import file_name
@@ -131,7 +131,7 @@ def test_zeros_in_properties_are_no_torn_write_unless_they_look_like_one(
     """The reference takes them. A sector's edge, at 512 bytes, lies before, in and behind the text."""
     store = MessageStore(small_settings(), disk=disk, clock=disk.clock)
     store.open()
-    monkeypatch.setattr(store.log, "_forbidden", NO_SEGMENT)
+    monkeypatch.setattr(store.log, "_forbidden", IN_NO_TEXT)
     put_all(store, [message(body=bytes(before), keys=keys), message(body=b"next")])
     with opened(disk=disk.kill_image()) as again:
         assert again.report.damages == []
