@@ -6,14 +6,14 @@ PYTEST := $(PYTHON) -m pytest
 SHARING := $(wildcard tests/integration tests/interop tests/pipelines)
 # Real clocks, sockets and other processes: a busy machine can upset one test of thousands. It is run again,
 # and the summary lists it as RERUN: a fault to be mended, but not a lost hour for everybody else's work.
-AGAIN := --reruns 2 --reruns-delay 2
+AGAIN := --reruns 2 --reruns-delay 2 --rerun-show-tracebacks
 CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 # Parts that their own tests must cover.
 COVERED := model protocol store
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve quick test test-slow coverage check bench docs build clean
+.PHONY: help setup demo serve quick test test-slow coverage check bench figures docs build clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -50,6 +50,12 @@ check: setup docs ## lint, format, types, the rules of the house
 
 bench: setup ## benchmarks, each printing JSON
 	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
+
+figures: setup ## measure docs/performance.md anew: 12 minutes of a machine that does nothing else
+	@mkdir -p build
+	-$(PYTHON) -m skylark.cli.start bench all --out build/figures.json --svg docs/charts
+	$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
+	$(PYTHON) -m scripts.performance_page build/figures.json
 
 docs: setup ## check the documentation's links, build the site into build/site; warnings are errors
 	$(PYTHON) scripts/check_links.py

@@ -29,16 +29,21 @@ def ratios(results: Mapping[str, Any], body_bytes: int) -> dict[str, dict[str, A
         if decoder and files:
             share = files / (CORES * decoder["files"]["best_krows"])
             found[f"{columns}: files / {CORES} cores of the decoder"] = _at_least(SHARE_MIN, share)
+        if decoder and files and (floor := _best(results, "floor", columns)):
+            # With what one row costs a core: the floor's share, and what the decoder adds to it.
+            possible = 1 / (1 + CORES * decoder["files"]["best_krows"] / floor)
+            found[
+                f"{columns}: the same if rows cost what they do at the floor, and decoding what it does alone"
+            ] = {"value": round(possible, 3)}
         for name, expected in (("bulk", BULK_MIN), ("32 messages", PULLS_OF_32_MIN)):
             if files and (broker := _best(results, f"broker, batch, {name}", columns)):
                 found[f"{columns}: broker, {name} / files"] = _at_least(expected, broker / files)
-        archive = results.get("files, archive", {}).get(columns)
-        if archive:
-            parquet = results["files, AvailableNow"][f"{columns} -> parquet"]["best_krows"]
-            best = max(run["krows"] for run in archive)
-            found[f"{columns}: archive / Spark's Parquet, AvailableNow"] = _at_least(
-                ARCHIVE_MIN, best / parquet
-            )
+        for origin in ("files", "broker"):
+            if archive := results.get(f"{origin}, archive", {}).get(columns):
+                parquet = results[f"{origin}, AvailableNow"][f"{columns} -> parquet"]["best_krows"]
+                found[f"{columns}: {origin}, archive / Spark's Parquet, AvailableNow"] = _at_least(
+                    ARCHIVE_MIN, archive["best_krows"] / parquet
+                )
     if (files := _best(results, "files, batch", "7")) and body_bytes == QUIET_BODY_BYTES:
         found["7: files, thousand rows/s on a quiet machine"] = _at_least(FILES_KROWS_MIN, files)
     if trigger := results.get("trigger_ms"):

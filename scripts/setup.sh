@@ -116,7 +116,7 @@ fi
 if ! usable_python .venv/bin/python; then
   "$(find_python)" -m venv --clear .venv
 fi
-echo "Installing the pinned packages into .venv"
+echo "Installing the pinned packages into .venv, about a gigabyte the first time: that takes some minutes"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 echo "$stamp" >"$stamp_file"

@@ -13,9 +13,10 @@ WIDTH, HEIGHT = 900, 260
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 70, 10, 26, 46
 BARS_MAX = 60
 LABELS_MAX = 12
-LABEL_CHARS_MAX = 18
+LABEL_CHARS_MAX = 19  # a time
 CHAR_WIDTH = 7
 TICKS = 4
+STEPS_MAX = 5
 COLOURS = ("#2f6fb0", "#d97a1f", "#3a8f5c", "#b3475f", "#7a5fb0", "#8a7a33", "#3f9ca3", "#777777")
 
 Point = tuple[str, Any, float]
@@ -26,7 +27,8 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 960px
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
 p.made, p.note { color: #5b6875; margin: .2rem 0 .8rem; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid #dde3e9; text-align: left; overflow-wrap: anywhere; }
+div.wide { overflow-x: auto; }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid #dde3e9; text-align: left; }
 th { border-bottom: 2px solid #b7c2cc; } td.number, th.number { text-align: right;
      font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: #5b6875; }
@@ -103,7 +105,7 @@ def _table(section: Section) -> str:
         + "</tr>"
         for row in section.rows
     )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    table = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
     is_long = len(section.rows) > 2 * LABELS_MAX
     return f"<details><summary>{len(section.rows)} rows</summary>{table}</details>" if is_long else table
 
@@ -221,20 +223,21 @@ class Axis:
     def __init__(self, values: list[float], chart: Chart) -> None:
         self._unit = chart.unit
         self._is_logarithmic = chart.is_logarithmic
-        self._highest = 1e-9
+        self._is_whole = all(isinstance(value, int) for value in values)
+        self._highest = 0.0
         self._lowest = min((value for value in values if value > 0), default=1.0)
         self.reach(values)
 
     def reach(self, values: Iterable[float]) -> None:
         """Make room for values that are higher."""
-        self._highest = max([self._highest, *values])
+        self._highest = max([self._highest, *map(float, values)])
 
     def y(self, value: float) -> float:
         return HEIGHT - MARGIN_BOTTOM - self._share(value) * (HEIGHT - MARGIN_TOP - MARGIN_BOTTOM)
 
     def _share(self, value: float) -> float:
         if not self._is_logarithmic:
-            return max(value, 0) / self._highest
+            return max(float(value), 0) / self._steps()[-1]
         bottom, top = self._powers()
         return (math.log10(max(value, 10**bottom)) - bottom) / (top - bottom)
 
@@ -247,7 +250,16 @@ class Axis:
         if self._is_logarithmic:
             bottom, top = self._powers()
             return [10.0**power for power in range(bottom, top + 1)]
-        return [self._highest * tick / TICKS for tick in range(TICKS + 1)]
+        return self._steps()
+
+    def _steps(self) -> list[float]:
+        """From 0 to above all values by 1, 2 or 5 times a power of ten; by whole numbers where all are."""
+        highest = self._highest or 1.0
+        power = 10.0 ** math.floor(math.log10(highest / STEPS_MAX))
+        step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step * STEPS_MAX >= highest)
+        if self._is_whole:
+            step = max(step, 1.0)
+        return [step * number for number in range(math.ceil(highest / step) + 1)]
 
     def drawn(self) -> list[str]:
         left = MARGIN_LEFT - 6

@@ -113,7 +113,7 @@ def read_queue(store: MessageStore, topic: str, queue_id: int, verdict: Verdict)
     return messages
 
 
-def decoded(records: Iterable[memoryview], verdict: Verdict) -> Iterator[StoredMessage]:
+def decoded(records: Iterable[bytes | memoryview], verdict: Verdict) -> Iterator[StoredMessage]:
     for record in records:
         try:
             yield decode(record)

@@ -20,7 +20,7 @@ import pytest
 from skylark.broker.broker import Broker
 from skylark.broker.filters import parse_subscription
 from skylark.broker.handlers import admin, queries
-from skylark.broker.stats import Counter
+from skylark.broker.stats import Counter, TopicCounter
 from skylark.model import java
 from skylark.model.record import decode_all
 from skylark.protocol.codes import RequestCode as Code
@@ -126,7 +126,7 @@ class Replay:
             if group:
                 self.broker.stats.group_gets.setdefault((topic, group), Counter())
             else:
-                self.broker.stats.topic_puts.setdefault(topic, Counter())
+                self.broker.stats.topic_puts.setdefault(topic, TopicCounter())
         elif question["header"]["code"] == Code.QUERY_CONSUME_QUEUE and "consumerGroup" in fields:
             pulled = parse_subscription(fields["topic"], "*", "TAG", now_ms=1)
             self.broker.consumers.compensate(

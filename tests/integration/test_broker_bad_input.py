@@ -407,7 +407,7 @@ async def test_the_same_opaque_for_all(tmp_path: Path) -> None:
 
 
 async def test_a_frame_in_a_thousand_pieces_and_one_that_never_ends(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, idle_timeout_s=1) as broker, healthy_client(broker.address):
+    async with running_broker(tmp_path, idle_timeout_s=3) as broker, healthy_client(broker.address):
         async with wire(broker.address) as slow, wire(broker.address) as endless:
             await endless.send(send(b"x" * 1000)[:-1])
             data = framed(310, SEND, b"x" * 600, opaque=3)
@@ -429,7 +429,7 @@ async def test_a_frame_cut_off_by_the_end_of_its_connection(tmp_path: Path) -> N
 
 
 async def test_a_byte_now_and_then_keeps_no_connection_open(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, idle_timeout_s=1) as broker, healthy_client(broker.address):
+    async with running_broker(tmp_path, idle_timeout_s=3) as broker, healthy_client(broker.address):
         async with wire(broker.address) as trickling:
             closed = asyncio.create_task(trickling.is_closed(timeout_s=60))
             for byte in send(b"x" * 1000):

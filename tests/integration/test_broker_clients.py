@@ -46,7 +46,7 @@ from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoBy
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.protocol.stats_bodies import ConsumerStatus, QueueOffsets
 from skylark.remoting.address import free_port, join_address
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.broker import FAST_PORT_DISTANCE, BrokerSettings
 from tests.support.broker import (
     GROUP,
     BrokerClient,
@@ -233,10 +233,11 @@ async def test_sf_102_queues_are_locked_for_one_member(tmp_path: Path) -> None:
 
 
 async def test_sf_050_a_broker_is_in_the_cluster_within_a_second(tmp_path: Path) -> None:
+    assert BrokerSettings().port == 10911
     loop = asyncio.get_running_loop()
     started = loop.time()
     async with (
-        running_cluster(tmp_path) as (name_server, broker),
+        running_cluster(tmp_path, register_interval_ms=60_000) as (name_server, broker),
         BrokerClient(name_server.address) as client,
     ):
 
@@ -245,7 +246,7 @@ async def test_sf_050_a_broker_is_in_the_cluster_within_a_second(tmp_path: Path)
             return [data.broker_addrs[0] for data in brokers.values()] == [broker.address]
 
         await until(is_known)
-        assert loop.time() - started < 20  # the regular registration comes after 30 s
+        assert loop.time() - started < 30  # the regular registration comes long after
 
 
 async def test_sf_062_an_unknown_topic_is_made_after_the_default_topic(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Replay:
         return self.connections[number]
 
     async def answer(self, number: int, client: RawClient) -> RemotingCommand:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (command := await client.receive()).is_response:
                 assert (command.code, command.is_oneway) == (Code.NOTIFY_CONSUMER_IDS_CHANGED, True)
                 self.notices.setdefault(number, []).append(command.fields["consumerGroup"])

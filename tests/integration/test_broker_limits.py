@@ -58,23 +58,28 @@ async def burst(client: Wire, count: int, *, oneway_every: int = 0) -> list[int]
 
 async def test_a_client_may_send_a_burst_and_then_at_its_rate(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"client_requests_per_s_max": 50, "client_requests_burst_max": 20}
+
+    def earned(since: float) -> float:
+        return 50 * (time.monotonic() - since) + 1
+
     async with (
         running_broker(tmp_path, **limits) as broker,
         wire(broker.address) as greedy,
         wire(broker.address) as modest,
     ):
+        started = time.monotonic()
         codes = await burst(greedy, 100)
         assert codes[:20] == [0] * 20
-        assert 20 <= codes.count(0) <= 40  # some more may have been earned meanwhile
+        assert codes.count(0) <= 20 + earned(started)
         assert codes.count(ResponseCode.SYSTEM_BUSY) == 100 - codes.count(0)
         assert await burst(modest, 10) == [0] * 10  # each has its own
         assert broker.stats.puts.count == codes.count(0) + 10
-        started = time.monotonic()
-        taken = 0
-        while taken < 20:
+        taken = codes.count(0)
+        wanted = taken + 40  # twice the burst: most of it has to be earned, whatever was saved up till now
+        while taken < wanted:
             taken += (await burst(greedy, 1)).count(0)
             await asyncio.sleep(0.002)
-        assert time.monotonic() - started > 0.2  # 0.4 s are expected
+        assert taken <= 20 + earned(started)
 
 
 async def test_the_refusal_says_why(tmp_path: Path) -> None:
@@ -169,7 +174,7 @@ async def test_unfinished_frames_of_all_clients_together(tmp_path: Path) -> None
 
 
 async def test_idle_connections_are_closed(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, idle_timeout_s=1) as broker, healthy_client(broker.address):
+    async with running_broker(tmp_path, idle_timeout_s=3) as broker, healthy_client(broker.address):
         async with wire(broker.address) as idle:
             assert await idle.is_closed(timeout_s=60)
 

@@ -167,12 +167,12 @@ async def test_sf_092_without_a_notice_of_arrival_the_regular_check_finds_it(tmp
     ):
         await client.send("T", b"x")
         broker.store.on_arrival = None
-        waiting = asyncio.create_task(reader.ask(pull(1, suspend_ms=15_000), timeout_s=20))
+        waiting = asyncio.create_task(reader.ask(pull(1, suspend_ms=120_000), timeout_s=150))
         await until(lambda: broker.long_polling.count == 1)
         started = time.monotonic()
         await client.send("T", b"new")
         assert (await waiting).code == 0
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
 
 
 async def test_who_waits_for_a_tag_is_not_woken_by_another(tmp_path: Path) -> None:

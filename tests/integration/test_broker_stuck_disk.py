@@ -347,7 +347,7 @@ def send(body: bytes, **named: str) -> SendMessageV2:
 
 
 async def test_sf_078_sync_flush_gives_up_after_its_time(disk: StuckDisk) -> None:
-    settings = {"flush_mode": FlushMode.SYNC, "sync_flush_timeout_ms": 300}
+    settings = {"flush_mode": FlushMode.SYNC, "sync_flush_timeout_ms": 1500}
     async with (
         broker_on(disk, store=settings) as broker,
         BrokerClient(broker.address) as client,
@@ -362,11 +362,11 @@ async def test_sf_078_sync_flush_gives_up_after_its_time(disk: StuckDisk) -> Non
         assert (await other.ask(send(b"hasty", WAIT="false"))).code == 0
         await other.heartbeat(consumer())
         assert [message.body for message in await other.pull("T")] == [b"fine"]
-        assert not any(task.done() for task in waiting) or time.monotonic() - started > 0.3
+        assert not any(task.done() for task in waiting) or time.monotonic() - started > 1.5
         results = await asyncio.gather(*waiting)
         assert {result.code for result in results} == {ResponseCode.FLUSH_DISK_TIMEOUT}
         assert [result.reply.queue_offset for result in results] == list(range(1, 21))
-        assert time.monotonic() - started >= 0.3
+        assert time.monotonic() - started >= 1.5
         disk.free()
         await until(lambda: broker.store.max_offset("T", 0) == 22)
         assert (await client.ask(send(b"fine again"))).code == 0

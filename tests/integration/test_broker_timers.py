@@ -45,7 +45,7 @@ async def all_delivered(client: BrokerClient, numbers: set[int]) -> list[StoredM
         except TopicNotExist:  # killed before it was saved; it comes back with the first message
             return False
 
-    await until(are_there, timeout_s=40)
+    await until(are_there, timeout_s=90)
     return await client.pull_all("T")
 
 

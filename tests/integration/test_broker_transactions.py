@@ -146,7 +146,7 @@ async def _settle(client: TransactionClient, acknowledged: set[int]) -> None:
         await client.heartbeat(producers=["PG"])
         return delivered.keys() >= expected
 
-    await until(all_there, timeout_s=40)
+    await until(all_there, timeout_s=90)
     # Whoever answers twice, or is asked once more, changes nothing.
     asked = len(client.questions)
     await asyncio.sleep(0.5)

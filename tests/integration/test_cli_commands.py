@@ -28,11 +28,12 @@ from skylark import (
 from skylark.cli.main import app
 from skylark.cli.options import complete_topic
 from skylark.testing import EmbeddedServers
+from tests.support.names import fresh_name
 
 if TYPE_CHECKING:
     import typer
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 TOPIC = "cli-orders"
 GROUP = "cli-billing"
 MESSAGES = 8
@@ -196,9 +197,11 @@ def test_settings_are_shown_and_changed(run: Commands) -> None:
 
 
 def test_a_broker_is_drained_and_comes_back(run: Commands) -> None:
-    run("broker", "drain", "broker-a")
-    assert {row["permission"] for row in run.json("topic", "route", TOPIC)} == {"r"}
-    assert run.json("broker", "drain", "broker-a", "--undo")["writable"] is True
+    try:
+        run("broker", "drain", "broker-a")
+        assert {row["permission"] for row in run.json("topic", "route", TOPIC)} == {"r"}
+    finally:
+        assert run.json("broker", "drain", "broker-a", "--undo")["writable"] is True
     assert {row["permission"] for row in run.json("topic", "route", TOPIC)} == {"rw"}
 
 
@@ -211,46 +214,49 @@ def test_a_broker_is_cleaned(run: Commands, what: str) -> None:
 
 
 def test_a_topic_is_made_changed_and_deleted(run: Commands) -> None:
-    assert run.json("topic", "create", "cli-life", "-q", "3") == {
-        "topic": "cli-life", "brokers": ["broker-a"], "created": True,
+    topic = fresh_name("cli-life")
+    assert run.json("topic", "create", topic, "-q", "3") == {
+        "topic": topic, "brokers": ["broker-a"], "created": True,
     }  # fmt: skip
-    run("topic", "update", "cli-life", "--permission", "r", "--read-queues", "5")
-    [row] = run.json("topic", "config", "cli-life")
+    run("topic", "update", topic, "--permission", "r", "--read-queues", "5")
+    [row] = run.json("topic", "config", topic)
     assert (row["read_queues"], row["write_queues"], row["permission"]) == (5, 3, "r")
-    assert "broker-a:3" in run("topic", "order", "cli-life", "broker-a:3")
-    assert run.json("topic", "order", "cli-life", "--remove")["order"] is None
-    assert "cli-life" in run("topic", "list")
-    run("topic", "delete", "cli-life", "--yes")
-    assert "cli-life" not in run("topic", "list", "--system")
+    assert "broker-a:3" in run("topic", "order", topic, "broker-a:3")
+    assert run.json("topic", "order", topic, "--remove")["order"] is None
+    assert topic in run("topic", "list")
+    run("topic", "delete", topic, "--yes")
+    assert topic not in run("topic", "list", "--system")
 
 
 def test_a_group_is_made_changed_and_deleted(run: Commands) -> None:
-    run("group", "create", "cli-life", "--retries", "3")
-    run("group", "update", "cli-life", "--disabled")
-    [row] = run.json("group", "config", "cli-life")
+    group = fresh_name("cli-life")
+    run("group", "create", group, "--retries", "3")
+    run("group", "update", group, "--disabled")
+    [row] = run.json("group", "config", group)
     assert (row["retries"], row["enabled"]) == (3, False)
-    assert run.json("group", "mode", "cli-life", TOPIC, "pull")["mode"] == "PULL"
-    run("group", "delete", "cli-life", "--yes")
-    assert "cli-life" not in run("group", "list")
+    assert run.json("group", "mode", group, TOPIC, "pull")["mode"] == "PULL"
+    run("group", "delete", group, "--yes")
+    assert group not in run("group", "list")
     assert "TOOLS_CONSUMER" in run("group", "list", "--system")
 
 
 def test_topics_and_groups_are_taken_elsewhere(run: Commands, tmp_path: Path) -> None:
+    topic, group = fresh_name("cli-moved"), fresh_name("cli-mover")
     file = tmp_path / "metadata.json"
-    run("topic", "create", "cli-moved", "--read-queues", 3, "--write-queues", 2, "--permission", "r")
-    run("group", "create", "cli-mover", "--retries", 7)
+    run("topic", "create", topic, "--read-queues", 3, "--write-queues", 2, "--permission", "r")
+    run("group", "create", group, "--retries", 7)
     file.write_text(run("cluster", "export"))
     exported = json.loads(file.read_text())
-    assert {TOPIC, "cli-moved"} <= exported["topicConfigTable"].keys()
-    assert {GROUP, "cli-mover"} <= exported["subscriptionGroupTable"].keys()
+    assert {TOPIC, topic} <= exported["topicConfigTable"].keys()
+    assert {GROUP, group} <= exported["subscriptionGroupTable"].keys()
     assert not [name for name in exported["topicConfigTable"] if name.startswith(("%", "TBW102", "RMQ_SYS"))]
     with EmbeddedServers() as others:
         other = Commands(others.namesrv)
         done = other.json("cluster", "import", file, "--broker", "broker-a")
-        assert {"cli-moved", TOPIC} <= set(done["topics"])
-        [config] = other.json("topic", "config", "cli-moved")
+        assert {topic, TOPIC} <= set(done["topics"])
+        [config] = other.json("topic", "config", topic)
         assert (config["read_queues"], config["write_queues"], config["permission"]) == (3, 2, "r")
-        assert other.json("group", "config", "cli-mover")[0]["retries"] == 7
+        assert other.json("group", "config", group)[0]["retries"] == 7
         assert json.loads(other("cluster", "export", "--broker", "broker-a")) == exported
         assert "topics and 0 groups are on all brokers" in other(
             "cluster",
@@ -259,25 +265,27 @@ def test_topics_and_groups_are_taken_elsewhere(run: Commands, tmp_path: Path) ->
             standard_input='[{"topicName": "cli-list"}, {"topicName": "cli-list-2"}]',
         )
         assert other.json("topic", "config", "cli-list")
-    run("topic", "delete", "cli-moved", "--yes")
-    run("group", "delete", "cli-mover", "--yes")
+    run("topic", "delete", topic, "--yes")
+    run("group", "delete", group, "--yes")
 
 
 def test_a_group_is_moved(run: Commands) -> None:
+    group, clone = fresh_name("cli-moved"), fresh_name("cli-clone")
+
     def committed(group: str) -> list[int]:
         return [row["committed"] for row in run.json("offset", "list", group, TOPIC)]
 
-    run("group", "create", "cli-moved")
-    run("offset", "reset", "cli-moved", TOPIC, "--to", "begin", "--yes")
-    assert committed("cli-moved") == [0, 0]
-    run("offset", "skip", "cli-moved", TOPIC, "--yes")
-    assert committed("cli-moved") == [4, 4]
-    run("offset", "reset", "cli-moved", TOPIC, "--queue", "broker-a:1", "--offset", "2", "--yes")
-    assert committed("cli-moved") == [4, 2]
-    run("group", "create", "cli-clone")
-    assert run.json("offset", "clone", "cli-moved", "cli-clone")["topics"] == [TOPIC]
-    assert committed("cli-clone") == [4, 2]
-    moved = run.json("offset", "reset", "cli-moved", TOPIC, "--to", "1h", "--yes")
+    run("group", "create", group)
+    run("offset", "reset", group, TOPIC, "--to", "begin", "--yes")
+    assert committed(group) == [0, 0]
+    run("offset", "skip", group, TOPIC, "--yes")
+    assert committed(group) == [4, 4]
+    run("offset", "reset", group, TOPIC, "--queue", "broker-a:1", "--offset", "2", "--yes")
+    assert committed(group) == [4, 2]
+    run("group", "create", clone)
+    assert run.json("offset", "clone", group, clone)["topics"] == [TOPIC]
+    assert committed(clone) == [4, 2]
+    moved = run.json("offset", "reset", group, TOPIC, "--to", "1h", "--yes")
     assert [row["offset"] for row in moved["queues"]] == [0, 0]
 
 
@@ -314,8 +322,9 @@ def test_what_is_not_found_has_exit_code_1(run: Commands) -> None:
 
 
 def test_a_trace_is_a_timeline(run: Commands) -> None:
-    run("topic", "create", "cli-traced")
-    cells = run.rows("send", "cli-traced", "hello", "--key", "traced-1", "--trace")[0]
+    topic, key = fresh_name("cli-traced"), fresh_name("traced")
+    run("topic", "create", topic)
+    cells = run.rows("send", topic, "hello", "--key", key, "--trace")[0]
     steps: list[Any] = []
 
     def is_told() -> bool:
@@ -327,21 +336,22 @@ def test_a_trace_is_a_timeline(run: Commands) -> None:
     assert [(step["what"], step["outcome"], step["group"]) for step in steps] == [
         ("sent", "ok", "skylark-send")
     ]
-    assert "5 bytes to topic cli-traced" in steps[0]["details"]
-    assert run.json("message", "trace", "traced-1") == steps
+    assert f"5 bytes to topic {topic}" in steps[0]["details"]
+    assert run.json("message", "trace", key) == steps
 
 
 # --- Send and tail ---
 
 
 def test_what_is_sent_is_seen(run: Commands) -> None:
-    run("topic", "create", "cli-sent", "-q", "1")
-    [one] = run.lines("send", "cli-sent", '{"id": 42}', "-t", "created", "-k", "42", "-p", "a=5")
+    topic = fresh_name("cli-sent")
+    run("topic", "create", topic, "-q", "1")
+    [one] = run.lines("send", topic, '{"id": 42}', "-t", "created", "-k", "42", "-p", "a=5")
     assert (one["broker"], one["queue"], one["offset"], one["status"]) == ("broker-a", 0, 0, "SEND_OK")
-    assert len(run.rows("send", "cli-sent", "order {n}", "-c", "3")) == 3
-    run("send", "cli-sent", "--lines", "--order-by", "k", standard_input="x\ny\n")
-    run("send", "cli-sent", "--queue", "broker-a:0", standard_input=b"\xff\x00")
-    messages = run.lines("tail", "cli-sent", "--from", "begin", "--no-follow")
+    assert len(run.rows("send", topic, "order {n}", "-c", "3")) == 3
+    run("send", topic, "--lines", "--order-by", "k", standard_input="x\ny\n")
+    run("send", topic, "--queue", "broker-a:0", standard_input=b"\xff\x00")
+    messages = run.lines("tail", topic, "--from", "begin", "--no-follow")
     assert [item.get("body") for item in messages] == [
         '{"id": 42}', "order 1", "order 2", "order 3", "x", "y", None,
     ]  # fmt: skip
@@ -377,10 +387,11 @@ def test_tail_prints_lines_and_bodies(run: Commands) -> None:
 
 
 def test_a_topic_is_copied_through_a_pipe(run: Commands) -> None:
+    topic = fresh_name("cli-copy")
     copied = run("tail", TOPIC, "--no-follow", "--from", "begin", "--json")
-    run("send", "cli-copy", "--from-json", standard_input=copied)
-    until(lambda: len(run.invoke("message", "list", "cli-copy", "--json").stdout.splitlines()) == MESSAGES)
-    items = run.lines("message", "list", "cli-copy")
+    run("send", topic, "--from-json", standard_input=copied)
+    until(lambda: len(run.invoke("message", "list", topic, "--json").stdout.splitlines()) == MESSAGES)
+    items = run.lines("message", "list", topic)
     assert {(item["tags"], *item["keys"], item["properties"]["amount"]) for item in items} == {
         (("created", "paid")[number % 2], f"key-{number}", str(number)) for number in range(MESSAGES)
     }
@@ -390,8 +401,9 @@ def test_a_topic_is_copied_through_a_pipe(run: Commands) -> None:
 
 
 def test_clients_say_what_they_do_and_dead_letters_are_sent_again(run: Commands) -> None:
-    run("topic", "create", "cli-fails", "-q", "1")
-    run("group", "create", "cli-fails", "--retries", "0")
+    topic = group = fresh_name("cli-fails")
+    run("topic", "create", topic, "-q", "1")
+    run("group", "create", group, "--retries", "0")
     failing = True
     bodies: list[bytes] = []
 
@@ -403,36 +415,36 @@ def test_clients_say_what_they_do_and_dead_letters_are_sent_again(run: Commands)
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
     settings = PushConsumerSettings(reconsume_times_max=0)
-    consumer = PushConsumer("cli-fails", namesrv=run.namesrv, settings=settings)
+    consumer = PushConsumer(group, namesrv=run.namesrv, settings=settings)
     consumer.listen(Listener())
-    consumer.subscribe("cli-fails")
+    consumer.subscribe(topic)
     with consumer:
-        until(lambda: run.invoke("consumer", "list", "cli-fails").exit_code == 0)
-        members = run.json("consumer", "list", "cli-fails")
+        until(lambda: run.invoke("consumer", "list", group).exit_code == 0)
+        members = run.json("consumer", "list", group)
         [client] = [row["client"] for row in members["clients"]]
         assert members["model"] == "CLUSTERING"
-        [cells] = run.rows("send", "cli-fails", "letter")
-        until(lambda: run.invoke("dlq", "show", "cli-fails", "--json").stdout)
-        status = run.json("consumer", "status", "cli-fails")
-        assert {queue["topic"] for queue in status[client]["queues"]} >= {"cli-fails"}
-        assert client in run("consumer", "status", "cli-fails")
-        [letter] = run.lines("dlq", "show", "cli-fails")
-        assert (letter["origin_topic"], letter["body"]) == ("cli-fails", "letter")
-        [row] = [row for row in run.json("dlq", "list") if row["group"] == "cli-fails"]
+        [cells] = run.rows("send", topic, "letter")
+        until(lambda: run.invoke("dlq", "show", group, "--json").stdout)
+        status = run.json("consumer", "status", group)
+        assert {queue["topic"] for queue in status[client]["queues"]} >= {topic}
+        assert client in run("consumer", "status", group)
+        [letter] = run.lines("dlq", "show", group)
+        assert (letter["origin_topic"], letter["body"]) == (topic, "letter")
+        [row] = [row for row in run.json("dlq", "list") if row["group"] == group]
         assert (row["letters"], row["waiting"]) == (1, 1)
-        refused = run.invoke("message", "consume", "cli-fails", client, "cli-fails", cells[0])
+        refused = run.invoke("message", "consume", group, client, topic, cells[0])
         assert (refused.exit_code, refused.stdout.splitlines()[0]) == (1, "result\tCR_LATER")
         failing = False
-        taken = run.json("message", "consume", "cli-fails", client, "cli-fails", cells[0])
+        taken = run.json("message", "consume", group, client, topic, cells[0])
         assert (taken["result"], bodies) == ("CR_SUCCESS", [b"letter"])
-        assert run.json("dlq", "resend", "cli-fails", "--dry-run")[0]["outcome"] == "would be sent"
-        assert run.json("dlq", "resend", "cli-fails", "--yes")[0]["outcome"] == "sent"
+        assert run.json("dlq", "resend", group, "--dry-run")[0]["outcome"] == "would be sent"
+        assert run.json("dlq", "resend", group, "--yes")[0]["outcome"] == "sent"
         until(lambda: len(bodies) == 2)
-        assert run.json("dlq", "resend", "cli-fails", "--yes") == []
-        by_id = run.json("dlq", "resend", "cli-fails", "--id", letter["message_id"], "--yes")
+        assert run.json("dlq", "resend", group, "--yes") == []
+        by_id = run.json("dlq", "resend", group, "--id", letter["message_id"], "--yes")
         assert [item["outcome"] for item in by_id] == ["sent"]
         until(lambda: len(bodies) == 3)
-        [position] = run.json("consumer", "positions", "cli-fails", "cli-fails")
+        [position] = run.json("consumer", "positions", group, topic)
         assert position == {"client": client, "broker": "broker-a", "queue": 0, "offset": 1}
 
 
@@ -514,12 +526,13 @@ def skylark(run: Commands, *words: str | bytes, **more: Any) -> subprocess.Compl
 
 
 def test_a_body_may_be_any_bytes_and_be_printed_anywhere(run: Commands) -> None:
-    assert skylark(run, "send", "cli-bytes", b"\xff\xfe", "--tag", "raw").returncode == 0
-    assert skylark(run, "send", "cli-bytes", "\u5f20", "--tag", "text").returncode == 0
-    [found] = run.lines("tail", "cli-bytes", "--no-follow", "--tags", "raw")
+    topic = fresh_name("cli-bytes")
+    assert skylark(run, "send", topic, b"\xff\xfe", "--tag", "raw").returncode == 0
+    assert skylark(run, "send", topic, "\u5f20", "--tag", "text").returncode == 0
+    [found] = run.lines("tail", topic, "--no-follow", "--tags", "raw")
     assert found["body_base64"] == "//4="
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = skylark(run, "message", "list", "cli-bytes", "--tags", "text", env=ascii_only)
+    done = skylark(run, "message", "list", topic, "--tags", "text", env=ascii_only)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\\u5f20" in done.stdout
 

@@ -32,7 +32,7 @@ def test_servers_log_events_and_never_bodies(tmp_path: Path) -> None:
         with Producer("logs", namesrv=namesrv) as producer:
             producer.send(Message("orders", BODY.encode(), keys=["k"]))
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

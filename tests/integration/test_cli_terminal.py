@@ -9,6 +9,7 @@ import pytest
 
 from skylark import Admin, Message, Producer
 from skylark.testing import EmbeddedServers
+from tests.support.names import fresh_name
 from tests.support.terminal import Terminal
 
 TOPIC = "orders"
@@ -123,15 +124,17 @@ def test_colours_are_for_terminals_and_not_if_they_are_not_wanted(namesrv: str) 
 
 
 def test_tail_follows_until_it_is_interrupted(namesrv: str) -> None:
-    with Terminal(["tail", TOPIC, "-n", "1"], {"NAMESRV_ADDR": namesrv}) as terminal:
-        terminal.until("of two lines")
-        with Producer("shop", namesrv=namesrv) as producer:
+    topic = fresh_name("followed")
+    with Producer("shop", namesrv=namesrv) as producer:
+        producer.send(Message(topic, b"an old one"))
+        with Terminal(["tail", topic, "-n", "1"], {"NAMESRV_ADDR": namesrv}) as terminal:
+            terminal.until("an old one")
             producer.send(Message("other", b"not this"))
-            producer.send(Message(TOPIC, b"a new one", tags="new"))
-        terminal.until("a new one")
-        terminal.interrupt()
-        assert terminal.end() == 0
-        assert "not this" not in terminal.text
+            producer.send(Message(topic, b"a new one", tags="new"))
+            terminal.until("a new one")
+            terminal.interrupt()
+            assert terminal.end() == 0
+            assert "not this" not in terminal.text
 
 
 @pytest.mark.parametrize(
@@ -153,21 +156,28 @@ def test_a_live_view_goes_on_until_it_is_interrupted(
         assert "Traceback" not in terminal.text
 
 
+def test_a_live_view_of_nobody_is_a_sentence_and_a_hint() -> None:
+    with Terminal(("top",), {"NAMESRV_ADDR": "127.0.0.1:1"}) as terminal:
+        assert terminal.end() == 2
+        assert "skylark: cannot connect to 127.0.0.1:1" in terminal.text
+
+
 def test_what_cannot_be_undone_is_asked(namesrv: str) -> None:
+    topic = fresh_name("doomed")
     with Admin(namesrv=namesrv) as admin:
-        admin.topics.create("doomed")
+        admin.topics.create(topic)
     for answer, code in (("n", 1), ("y", 0)):
-        with Terminal(["topic", "delete", "doomed"], {"NAMESRV_ADDR": namesrv}) as terminal:
-            terminal.until("Delete topic doomed and all its messages? [y/N]:")
+        with Terminal(["topic", "delete", topic], {"NAMESRV_ADDR": namesrv}) as terminal:
+            terminal.until(f"Delete topic {topic} and all its messages? [y/N]:")
             terminal.write(f"{answer}\n")
             assert terminal.end() == code
-    assert "topic doomed is deleted" in terminal.text
+    assert f"topic {topic} is deleted" in terminal.text
 
 
 def test_many_messages_are_counted(namesrv: str) -> None:
     text = shown(namesrv, "send", "many", "order {n}", "--count", "20")
     assert re.fullmatch(r"sent 20 messages in [\d.]+ s \([\d,]+/s\)", text)
-    one = shown(namesrv, "send", TOPIC, "x", "--queue", "broker-a:1")
+    one = shown(namesrv, "send", "many", "x", "--queue", "broker-a:1")
     assert re.fullmatch(r"sent <id>_+ to broker-a:1, offset \d+", one)
 
 

@@ -23,6 +23,7 @@ from skylark.clock import SystemClock
 from skylark.errors import (
     AlreadyStarted,
     BadName,
+    BrokerError,
     ClientClosed,
     GroupInUse,
     NoRoute,
@@ -43,7 +44,7 @@ TOPIC = "orders"
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 SEND = RequestCode.SEND_MESSAGE_V2
 HEARTBEAT = RequestCode.HEART_BEAT
-IMPATIENT = replace(QUICK, request_timeout_ms=300)
+IMPATIENT = replace(QUICK, request_timeout_ms=2000)
 PATIENT = ProducerSettings(send_timeout_ms=60_000)
 """For thousands of messages at once, on a machine that has other things to do."""
 
@@ -147,10 +148,18 @@ async def test_sf_055_the_client_id_holds_the_process_and_differs_between_produc
         assert third.client_id == "10.1.2.3@shop@u1"
 
 
-async def producer_groups(rig: Cluster, group: str) -> list[str]:
+async def until_known(rig: Cluster, group: str, client_id: str) -> None:
+    """Wait until the broker knows this client, and no other, as a producer of the group."""
     async with BrokerClient(rig.brokers["broker-a"].address) as client:
-        found = await client.ask(GetProducerConnectionList(group))
-        return [connection.client_id for connection in found.connection_set]
+
+        async def is_known() -> bool:
+            try:
+                found = await client.ask(GetProducerConnectionList(group))
+            except BrokerError:  # it has not heard of the group yet
+                return False
+            return [connection.client_id for connection in found.connection_set] == [client_id]
+
+        await until(is_known)
 
 
 async def test_sf_056_brokers_hear_of_a_producer_and_again_every_heartbeat(one: Cluster) -> None:
@@ -159,7 +168,7 @@ async def test_sf_056_brokers_hear_of_a_producer_and_again_every_heartbeat(one: 
         assert one.proxies["broker-a"].asked(HEARTBEAT) == []
         await producer.send(message())
         await until(lambda: len(one.proxies["broker-a"].asked(HEARTBEAT)) >= 1)
-        assert await producer_groups(one, "PG") == [producer.client_id]
+        await until_known(one, "PG", producer.client_id)
         await until(lambda: len(one.proxies["broker-a"].asked(HEARTBEAT)) >= 4)
     unregistered = one.proxies["broker-a"].asked(RequestCode.UNREGISTER_CLIENT)
     assert [command.fields["producerGroup"] for command in unregistered] == ["PG"]
@@ -210,7 +219,7 @@ async def test_sf_057_the_namespace_is_put_on_group_and_topic(one: Cluster) -> N
         await producer.send(message(), queue=queues[1])
         chosen = await producer.send(message(), selector=lambda queues, *_: queues[0])
         await until(lambda: len(one.proxies["broker-a"].asked(HEARTBEAT)) >= 1)
-        assert await producer_groups(one, "n%PG") == [producer.client_id]
+        await until_known(one, "n%PG", producer.client_id)
     assert receipt.queue.topic == chosen.queue.topic == TOPIC
     assert queues == [MessageQueue(TOPIC, "broker-a", number) for number in range(2)]
     stored = await one.stored("n%orders", queues=2)
@@ -221,7 +230,8 @@ async def test_sf_057_the_namespace_is_put_on_group_and_topic(one: Cluster) -> N
 async def test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_send_and_stay(
     one: Cluster,
 ) -> None:
-    async with aio.Producer("PG", namesrv=one.namesrv, settings=PATIENT) as producer:
+    settled = ClientSettings(route_refresh_interval_ms=600_000)  # a slow machine sends for longer than 30 s
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=PATIENT, client=settled) as producer:
         assert one.names.requests == []
         assert one.proxies["broker-a"].connections == 0
         futures = [await producer.submit(message(number)) for number in range(1000)]
@@ -235,8 +245,10 @@ async def test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_se
 
 
 async def test_sf_070_the_blocking_producer_sends_over_one_connection_too(one: Cluster) -> None:
+    settled = ClientSettings(route_refresh_interval_ms=600_000)
+
     def use() -> None:
-        with sync_producer.Producer("PG", namesrv=one.namesrv, settings=PATIENT) as producer:
+        with sync_producer.Producer("PG", namesrv=one.namesrv, settings=PATIENT, client=settled) as producer:
             threads = [
                 threading.Thread(target=lambda: [producer.send(message()) for _ in range(200)])
                 for _ in range(5)
@@ -277,7 +289,7 @@ async def test_sf_056_061_heartbeats_and_routes_every_thirty_seconds(one: Cluste
         started = asyncio.get_running_loop().time()
         await producer.send(message())
         await until(lambda: len(one.proxies["broker-a"].asked(HEARTBEAT)) >= 1)
-        assert await producer_groups(one, "PG") == [producer.client_id]
+        await until_known(one, "PG", producer.client_id)
         await one.create_topic(TOPIC, 8)
 
         async def uses_new_queues() -> bool:
@@ -347,7 +359,7 @@ async def test_sf_064_each_thread_takes_turns_of_its_own(two: Cluster) -> None:
 
 async def test_sf_065_a_send_that_fails_goes_to_another_broker(two: Cluster) -> None:
     two.proxies["broker-b"].is_silent = True
-    settings = ProducerSettings(attempt_timeout_ms=200, send_timeout_ms=20_000)
+    settings = ProducerSettings(attempt_timeout_ms=1000, send_timeout_ms=60_000)
     async with aio.Producer("PG", namesrv=two.namesrv, settings=settings, client=IMPATIENT) as producer:
         receipts = [await producer.send(message(number)) for number in range(12)]
     assert {receipt.queue.broker_name for receipt in receipts} == {"broker-a"}
@@ -466,4 +478,4 @@ async def test_an_answer_that_never_comes_is_a_timeout_over_all_attempts(one: Cl
     assert isinstance(error.__cause__, RequestTimeout)
     assert error.maybe_stored
     assert (error.topic, error.brokers) == (TOPIC, ("broker-a",))
-    assert 1000 <= error.elapsed_ms < 10_000
+    assert 1000 <= error.elapsed_ms < 30_000

@@ -47,7 +47,7 @@ from tests.support.client_rig import QUICK, Cluster, cluster
 TOPIC = "orders"
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
-IMPATIENT = replace(QUICK, request_timeout_ms=300, stop_timeout_ms=300)
+IMPATIENT = replace(QUICK, request_timeout_ms=2000, stop_timeout_ms=300)
 
 
 @pytest.fixture
@@ -210,23 +210,24 @@ async def test_a_cancelled_send_is_said_to_be_unknown(one: Cluster) -> None:
 
 
 async def test_a_send_within_a_timeout_of_the_caller_ends_in_time(one: Cluster) -> None:
-    one.proxies["broker-a"].is_silent = True
     async with aio.Producer("PG", namesrv=one.namesrv, client=IMPATIENT) as producer:
+        await producer.send(message(), timeout_ms=60_000)  # now route and connection take no time any more
+        one.proxies["broker-a"].is_silent = True
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await producer.send(message())
         with pytest.raises(SendFailed) as raised:
-            await producer.send(message(), timeout_ms=50)
+            await producer.send(message(), timeout_ms=1000)
         assert raised.value.maybe_stored
         one.proxies["broker-a"].cut()
 
 
 async def test_a_blocking_send_ends_in_time(one: Cluster) -> None:
-    one.proxies["broker-a"].is_silent = True
-
     def use(producer: sync_producer.Producer) -> None:
+        producer.send(message(), timeout_ms=60_000)
+        one.proxies["broker-a"].is_silent = True
         with pytest.raises(SendFailed) as raised:
-            producer.send(message(), timeout_ms=150)
+            producer.send(message(), timeout_ms=1000)
         assert raised.value.maybe_stored
 
     await in_thread(one, use, client=IMPATIENT)
@@ -539,7 +540,7 @@ async def test_hooks_see_what_was_gathered_and_may_add_to_it(one: Cluster) -> No
 async def test_blocking_threads_are_batched_together(one: Cluster) -> None:
     def use(producer: sync_producer.Producer) -> list[SendReceipt]:
         futures = [producer.submit(message(number)) for number in range(200)]
-        return [future.result(timeout=20) for future in futures] + [producer.send(message())]
+        return [future.result(timeout=60) for future in futures] + [producer.send(message())]
 
     receipts = await in_thread(one, use, settings=ProducerSettings(batching=True))
     assert len({(receipt.queue, receipt.queue_offset) for receipt in receipts}) == 201

@@ -21,7 +21,7 @@ TOPIC = "orders"
 ROUNDS = 2
 # Long enough for a server to come back: then no send fails at all.
 PATIENT = ProducerSettings(send_timeout_ms=60_000, attempt_timeout_ms=1000, retries=1000)
-QUICK = ClientSettings(route_refresh_interval_ms=300, heartbeat_interval_ms=300, request_timeout_ms=1000)
+QUICK = ClientSettings(route_refresh_interval_ms=300, heartbeat_interval_ms=300, request_timeout_ms=3000)
 
 
 @pytest.fixture

@@ -166,6 +166,23 @@ async def test_sf_006_sf_020_sf_024_a_pull_that_ends_empty_is_repeated_at_once()
             assert all(command.fields["suspendTimeoutMillis"] == "50" for command in pulls(fake))
 
 
+async def test_sf_024_with_a_fast_listener_the_next_pull_leaves_at_once() -> None:
+    asked: list[float] = []
+
+    def answer(command: RemotingCommand) -> RemotingCommand:
+        asked.append(time.monotonic())
+        offset = int(command.fields["queueOffset"])
+        return pull_reply(command, ResponseCode.SUCCESS, offset + 1, [record(offset)])
+
+    async with fake_broker() as fake:
+        fake.answers[PULL] = answer
+        async with consumer_of(fake, lambda messages: None):
+            await eventually(lambda: len(asked) >= 60)
+    # Each from one question to the next, so the way there and back as well; a busy machine delays some.
+    waits = sorted(later - earlier for earlier, later in itertools.pairwise(asked))
+    assert waits[len(waits) // 4] < 0.010
+
+
 async def test_sf_108_every_status_has_its_consequence() -> None:
     """FOUND, NO_NEW, NO_MATCHED and errors, each answered once; then what the next pull asks for."""
     assert (DEFAULTS.pull_failure_delay_ms, DEFAULTS.broker_busy_delay_ms) == (1000, 20)
@@ -432,7 +449,7 @@ async def test_a_notice_of_the_broker_is_a_round_at_once() -> None:
 
 async def test_sf_105_rebalancing_only_hands_requests_over() -> None:
     async with fake_broker(queues={"T": 4}) as fake:
-        async with consumer_of(fake, print, first_pull_delay_ms=300) as consumer:
+        async with consumer_of(fake, print, first_pull_delay_ms=3000) as consumer:
             assert consumer._parts is not None
             await consumer._parts.assignment.rebalance()
             assert len(consumer._parts.pulls.requests) == 4
@@ -501,7 +518,7 @@ async def test_sf_019_each_threshold_pauses_pulling(
     release = threading.Event()
 
     def listener(received: Messages) -> None:
-        release.wait(20)
+        release.wait(60)
 
     async with fake_broker() as fake:
         fake.answers[PULL] = endless
@@ -525,7 +542,7 @@ async def test_sf_018_a_dropped_queue_is_pulled_no_more() -> None:
         release = threading.Event()
         fake.answers[PULL] = endless
         async with consumer_of(
-            fake, lambda messages: release.wait(20), queue_messages_max=5, threads_max=1
+            fake, lambda messages: release.wait(60), queue_messages_max=5, threads_max=1
         ) as consumer:
             await eventually(lambda: len(pulls(fake)) == 1)
             assert consumer._parts is not None
@@ -549,9 +566,11 @@ async def test_sf_018_a_dropped_queue_is_pulled_no_more() -> None:
 async def test_sf_032_what_brokers_do_not_take_back_is_tried_here(caplog: pytest.LogCaptureFixture) -> None:
     assert DEFAULTS.local_retry_ms == 5000
     times: list[tuple[float, int]] = []
+    committed: list[int] = []
 
     def listener(messages: Messages) -> None:
         times.append((time.monotonic(), messages[0].reconsume_times))
+        committed.append(fake.offsets.get(("G", "T", 0), 0))
         if len(times) < 3:
             raise ValueError("again")
 
@@ -562,8 +581,8 @@ async def test_sf_032_what_brokers_do_not_take_back_is_tried_here(caplog: pytest
         await fake.put("T", record(0))
         async with consumer_of(fake, listener, local_retry_ms=50):
             await eventually(lambda: len(times) == 3)
-            assert fake.offsets.get(("G", "T", 0), 0) == 0
             await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 1)
+        assert committed == [0, 0, 0]
         assert [number for _, number in times] == [0, 1, 2]
         assert times[1][0] - times[0][0] >= 0.05
         assert len(fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2
@@ -609,7 +628,7 @@ async def test_messages_that_take_too_long_are_given_back() -> None:
 
         def listener(messages: Messages) -> None:
             if messages[0].queue_offset == 0:
-                release.wait(20)
+                release.wait(60)
 
         async with consumer_of(fake, listener, consume_timeout_ms=100) as consumer:
             await eventually(lambda: fake.asked_for(RequestCode.CONSUMER_SEND_MSG_BACK))
@@ -704,7 +723,7 @@ async def test_a_bad_body_fails_its_message_alone() -> None:
         assert sorted(seen) == [b"fine", b"good"]
 
 
-async def test_sf_085_the_clock_may_jump(tmp_path: Path) -> None:
+async def test_the_clock_may_jump(tmp_path: Path) -> None:
     """Durations are monotonic: a wall clock set back or forth changes neither pulls nor rounds."""
 
     class Jumping:

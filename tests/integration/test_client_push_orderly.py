@@ -294,7 +294,7 @@ async def test_a_queue_is_given_up_when_its_listener_is_done(tmp_path: Path) -> 
 
         def slow(messages: Messages) -> None:
             first.append((messages[0].queue, messages[0].queue_offset))
-            release.wait(20)
+            release.wait(60)
 
         one = rig.consumer("G", "T", slow, orderly=True)
         two = rig.consumer(

@@ -151,7 +151,7 @@ async def test_the_next_name_server_is_asked_when_one_is_away_and_again_when_it_
     one: Cluster, tmp_path: Path
 ) -> None:
     member = Someone()
-    client = replace(QUICK, request_timeout_ms=500)
+    client = replace(QUICK, request_timeout_ms=5000)
     session = await join(member, client, (one.namesrv, "127.0.0.1:1"))
     for _ in range(4):
         await session.refresh_route(TOPIC)

@@ -161,7 +161,7 @@ consumer.run()
 
 async def test_after_a_crash_another_goes_on_in_order_once_the_locks_have_ended(tmp_path: Path) -> None:
     got = Sequenced()
-    async with consumer_rig(tmp_path, lock_expiry_ms=3000) as rig:
+    async with consumer_rig(tmp_path, lock_expiry_ms=8000) as rig:
         await rig.topic("T", QUEUES)
         await rig.send("T", *(b"%d" % number for number in range(ROUND)))
         process = await asyncio.create_subprocess_exec(

@@ -46,7 +46,7 @@ from tests.support.store import message, put_all
 from tests.unit.cli.test_reference import check_line
 
 NAMESRV = "127.0.0.1:9876"
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 LANGUAGES_NOT_OURS = {"mermaid", "java"}
 REASONS = {
     "output": "a drawing, or what a program prints",
@@ -372,14 +372,20 @@ class Shell:
     def close(self) -> None:
         for reserved in self._reserved.values():
             reserved.release()
-        self.stop_all()
+        try:
+            self.stop_all()
+        finally:
+            for process in self._running:
+                process.kill()
+                process.communicate()
 
     def stop_all(self) -> None:
         """As Ctrl-C does, the last one first."""
         while self._running:
-            process = self._running.pop()
+            process = self._running[-1]
             process.send_signal(signal.SIGINT)
-            _, _ = process.communicate(timeout=TIMEOUT_S)
+            process.communicate(timeout=TIMEOUT_S)
+            self._running.pop()
             assert process.returncode in (0, 130), process.args
 
 

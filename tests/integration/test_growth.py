@@ -21,7 +21,7 @@ def test_growth_with_connections_and_log_in_small(tmp_path: Path) -> None:
     cells = json.loads(out.read_bytes())["cells"]
     points = [(cell["settings"]["dimension"], cell["settings"]["point"]) for cell in cells]
     assert points == [
-        ("connections", 0), ("connections", 1), ("connections", 3), ("connections", 12),
+        ("connections", 0), ("connections", 1), ("connections", 3), ("connections", 15),
         ("log", 0), ("log", 1), ("log", 3), ("log", 12),
     ]  # fmt: skip
     assert all(0 < cell["operations"] <= 500 and cell["wrong"] == [] for cell in cells)

@@ -32,7 +32,8 @@ def test_the_costs_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "send-small",
         "batch-large",
         "pull-1",
-        "sync",
+        "sync-1",
+        "sync-small",
         "master-large",
         "slave-small",
     } <= told.keys()

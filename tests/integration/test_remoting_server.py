@@ -202,14 +202,14 @@ def test_the_server_asks_and_tells_its_clients(loop: str) -> None:
             pool = ConnectionPool(on_request=on_request)
             await pool.call(rig.address, GetMinOffset("t", 0))
             [peer] = rig.server.peers
-            assert (await peer.call(GetConsumerListByGroup("g"), timeout_s=5)).consumer_id_list == ["me"]
+            assert (await peer.call(GetConsumerListByGroup("g"), timeout_s=60)).consumer_id_list == ["me"]
             peer.notify(NotifyConsumerIdsChanged("g"))
             await until(lambda: len(asked) == 2)
             assert (asked[1].code, asked[1].is_oneway, asked[1].language) == (40, True, "JAVA")
             assert asked[1].fields == {"consumerGroup": "g"}
             await pool.close()
             with pytest.raises(ConnectionLost):
-                await peer.call(GetConsumerListByGroup("g"), timeout_s=5)
+                await peer.call(GetConsumerListByGroup("g"), timeout_s=60)
 
     run_on(loop, scenario())
 
@@ -416,7 +416,7 @@ def test_bodies_of_requests_at_work_count_as_bytes_in_flight(loop: str) -> None:
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(loop: str) -> None:
     async def scenario() -> None:
-        async with running(ServerLimits(idle_timeout_s=0.4)) as rig:
+        async with running(ServerLimits(idle_timeout_s=1.5)) as rig:
             async with (
                 raw_client(rig.port) as idle,
                 raw_client(rig.port) as drip,
@@ -426,7 +426,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(loop: str) -> None:
                 waiting = asyncio.create_task(idle.is_closed())
                 dripping = asyncio.create_task(drip.is_closed())
                 request = frame(GetMinOffset("t", 0).to_command())
-                for byte in request[:20]:  # one byte now and then is not a sign of life
+                for byte in request[:-1]:  # one byte now and then is not a sign of life
                     if waiting.done() and dripping.done():
                         break
                     drip.writer.write(bytes([byte]))
@@ -435,7 +435,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(loop: str) -> None:
                     await asyncio.sleep(0.05)
                 assert await waiting
                 assert await dripping
-                assert 0.3 < time.monotonic() - started < 20
+                assert 1.4 < time.monotonic() - started < 60
                 await busy.send(request)
                 assert (await busy.receive()).code == 0
                 assert len(rig.server.peers) == 1
@@ -455,7 +455,7 @@ def test_closing_finishes_what_is_at_work(loop: str) -> None:
         await until(lambda: len(rig.server.tasks) == 1)
         closing = asyncio.create_task(rig.server.close())
         await asyncio.sleep(0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             rig.gate.set()
             assert await waiting == 19
             await closing

@@ -304,7 +304,7 @@ async def test_status_and_metrics(tmp_path: Path) -> None:
 
 async def metrics(broker: Broker) -> str:
     def get() -> str:
-        with urllib.request.urlopen(f"http://{broker.monitor.address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{broker.monitor.address}/metrics", timeout=60) as answer:
             return str(answer.read(), "utf-8")
 
     return await asyncio.to_thread(get)

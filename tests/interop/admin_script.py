@@ -24,9 +24,11 @@ TOPIC = "Seen"
 GROUP = "Behind"
 QUEUES = 4
 MESSAGES = 8
-LIVE_TOPIC = "Live-5_3_3"
-LIVE_CONSUMERS = "LiveConsumer-5_3_3"
-LIVE_PRODUCERS = "LiveProducer-5_3_3"
+LIVE = "5_3_3"
+"""The name of the driver whose clients are connected."""
+LIVE_TOPIC = f"Live-{LIVE}"
+LIVE_CONSUMERS = f"LiveConsumer-{LIVE}"
+LIVE_PRODUCERS = f"LiveProducer-{LIVE}"
 
 Script = list[tuple[str, list[str]]]
 
@@ -58,16 +60,16 @@ def prepare(broker: str) -> list[SendReply]:
                 properties=encode_properties(properties).decode(),
                 body=f"body {number}".encode(),
             )
-            replies.append(connection.call(request, timeout_s=10).reply)
+            replies.append(connection.call(request, timeout_s=60).reply)
         for group in (GROUP, "Cloned"):
             create_topic(broker, f"%RETRY%{group}", 1)  # the tool finds a group's brokers by it
             config = SubscriptionGroupConfig(group_name=group)
-            connection.call(UpdateAndCreateSubscriptionGroup(config), timeout_s=10)
+            connection.call(UpdateAndCreateSubscriptionGroup(config), timeout_s=60)
         for queue_id in range(QUEUES):
             commit = UpdateConsumerOffset(
                 consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, commit_offset=1
             )
-            connection.call(commit, timeout_s=10)
+            connection.call(commit, timeout_s=60)
     return replies
 
 

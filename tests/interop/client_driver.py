@@ -10,14 +10,15 @@ from pathlib import Path
 from skylark.bench.peers import apache
 from skylark.bench.peers.java import Classpath, jvm_command
 from skylark.bench.peers.process import GroupProcess
-from tests.interop.verdict import results
+from tests.interop.verdict import Results, results
 from tests.support.java import compiled
+from tests.support.names import fresh_name
 
 JAVA = Path(__file__).parent / "java"
 POMS = {"5.3.3": apache.POM, "4.9.8": JAVA / "pom-4.9.8.xml"}
 VERSIONS = tuple(POMS)
 HEAP_MB = 256
-SCENARIOS_TIMEOUT_S = 120
+SCENARIOS_TIMEOUT_S = 300
 BINARY_HEADER = "-Drocketmq.serialize.type=ROCKETMQ"
 _LIVE = re.compile(r"^LIVE (\S+) (\S+)$", re.MULTILINE)
 
@@ -30,11 +31,12 @@ def client_classpath(version: str) -> Classpath:
 class ClientDriver:
     """Clients of one version and one name server; `name` is part of the names of all topics and groups."""
 
-    def __init__(self, version: str, name_server: str, directory: Path) -> None:
+    def __init__(self, version: str, name_server: str, directory: Path, name: str | None = None) -> None:
+        """Without a name it is one that no other driver has."""
         self._classpath = client_classpath(version)
         self._name_server = name_server
         self._directory = directory
-        self.name = version.replace(".", "_")
+        self.name = name or fresh_name(version.replace(".", "_"))
 
     @contextmanager
     def running(self, command: str, *scenarios: str, options: Sequence[str] = ()) -> Iterator[GroupProcess]:
@@ -52,9 +54,9 @@ class ClientDriver:
         with GroupProcess(line, log=self._directory / f"{command}-{self.name}.log") as process:
             yield process
 
-    def run_all(self, *scenarios: str) -> dict[str, str | None]:
-        """Run every scenario, or these; what went wrong in each, or None."""
-        with self.running("all", *scenarios) as process:
+    def run(self, command: str, *scenarios: str) -> Results:
+        """Run every scenario of a command, or these; what went wrong in each, or None."""
+        with self.running(command, *scenarios) as process:
             return results(process, SCENARIOS_TIMEOUT_S)
 
     @contextmanager

@@ -32,9 +32,16 @@ def driver(
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def kind(request: pytest.FixtureRequest) -> str:
+    """Whose servers."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def servers(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """A name server and a broker for the clients of one module. They had nothing to complain about."""
-    with make_servers(request.param, tmp_path_factory.mktemp("servers")) as running:
+    with make_servers(kind, tmp_path_factory.mktemp("servers")) as running:
         yield running
         assert running.complaints() == ""
 
@@ -42,6 +49,6 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
     """Apache's name server and broker, one pair for the tests of our clients: each has its own topics."""
-    settings = {**SETTINGS, "traceTopicEnable": "true", "waitTimeMillsInSendQueue": 10_000}
+    settings = {**SETTINGS, "traceTopicEnable": "true"}
     with ApacheServers(tmp_path_factory.mktemp("apache"), settings) as running:
         yield running

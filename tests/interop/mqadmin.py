@@ -14,7 +14,7 @@ from tests.support.java import compiled
 
 JAVA = Path(__file__).parent / "java"
 HEAP_MB = 256
-COMMANDS_TIMEOUT_S = 120
+COMMANDS_TIMEOUT_S = 300
 
 
 def admin_classpath() -> Classpath:

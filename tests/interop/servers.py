@@ -18,6 +18,15 @@ from tests.support.skylark_servers import SkylarkServers
 
 # Retries use the third level and those after it; the drivers know the first two.
 SETTINGS: dict[str, str | int] = {"messageDelayLevel": "1s 2s" + " 1s" * 16}
+PATIENT: dict[str, str | int] = {
+    "waitTimeMillsInSendQueue": 60_000,
+    "waitTimeMillsInPullQueue": 60_000,
+    "waitTimeMillsInLitePullQueue": 60_000,
+    "waitTimeMillsInAdminBrokerQueue": 60_000,
+    "waitTimeMillsInTransactionQueue": 60_000,
+    "osPageCacheBusyTimeOutMills": 60_000,
+}
+"""A machine that stands still for a moment must not make Apache's brokers refuse what waited meanwhile."""
 KINDS = ["skylark", pytest.param("apache", marks=pytest.mark.slow)]
 """Parameters of a fixture: a failure on both is the driver's, so Apache's are part of the slow run only."""
 
@@ -60,7 +69,7 @@ class ApacheServers:
             directory / "home",
             directory / "store",
             name_server=self.name_server,
-            settings={"mappedFileSizeCommitLog": 16 << 20, "reviveQueueNum": 0, **settings},
+            settings={"mappedFileSizeCommitLog": 16 << 20, "reviveQueueNum": 0, **PATIENT, **settings},
         )
         self.broker = self._broker.address
         self.start, self.stop, self.kill = self._broker.start, self._broker.stop, self._broker.kill
@@ -100,4 +109,4 @@ def create_topic(broker: str, topic: str, queues: int = 4) -> None:
         order=False,
     )
     with BlockingConnection(broker) as connection:
-        connection.call(request, timeout_s=10)
+        connection.call(request, timeout_s=60)

@@ -17,7 +17,7 @@ from tests.support.java import compiled
 
 JAVA = Path(__file__).parent / "java"
 HEAP_MB = 256
-COMMAND_TIMEOUT_S = 90
+COMMAND_TIMEOUT_S = 240
 
 Json = dict[str, Any]
 

@@ -24,6 +24,7 @@ from tests.interop.servers import SETTINGS, ApacheServers, create_topic
 from tests.support.broker import BrokerClient, until
 from tests.support.consumer import FAST_CLIENT, bodies, eventually, fast, until_count, until_retrying
 from tests.support.java import jars_of
+from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
 
@@ -40,8 +41,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
         conf = directory / home / "conf"
         conf.mkdir(parents=True)
         (conf / f"logback_{name}.xml").write_text("<configuration/>")
-    settings = {**SETTINGS, "waitTimeMillsInSendQueue": 10_000}
-    with ApacheServers(directory, settings, jars_of(POM)) as running:
+    with ApacheServers(directory, SETTINGS, jars_of(POM)) as running:
         yield running
 
 
@@ -67,7 +67,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 async def test_what_is_sent_in_every_way_is_pushed(old: ApacheServers, client: BrokerClient) -> None:
-    topic = "old-send"
+    topic = fresh_name("old-send")
     create_topic(old.broker, topic)
     got: list[ReceivedMessage] = []
 
@@ -101,7 +101,7 @@ async def test_what_is_sent_in_every_way_is_pushed(old: ApacheServers, client: B
 
 
 async def test_messages_are_gathered_into_batches(old: ApacheServers) -> None:
-    topic = "old-gathered"
+    topic = fresh_name("old-gathered")
     create_topic(old.broker, topic, 1)
     got: list[ReceivedMessage] = []
     settings = ProducerSettings(batching=True, send_timeout_ms=30_000)
@@ -118,7 +118,7 @@ async def test_messages_are_gathered_into_batches(old: ApacheServers) -> None:
 
 
 async def test_orderly_consumption_keeps_the_order_through_a_failure(old: ApacheServers) -> None:
-    topic = "old-orderly"
+    topic = fresh_name("old-orderly")
     create_topic(old.broker, topic, 2)
     seen: dict[str, list[int]] = defaultdict(list)
 
@@ -141,7 +141,7 @@ async def test_orderly_consumption_keeps_the_order_through_a_failure(old: Apache
 
 
 async def test_a_failure_is_tried_again(old: ApacheServers) -> None:
-    topic = "old-retry"
+    topic = fresh_name("old-retry")
     create_topic(old.broker, topic, 1)
     seen: list[tuple[bytes, int]] = []
 
@@ -158,7 +158,7 @@ async def test_a_failure_is_tried_again(old: ApacheServers) -> None:
 
 
 async def test_a_delayed_message_comes_later(old: ApacheServers) -> None:
-    topic = "old-delay"
+    topic = fresh_name("old-delay")
     create_topic(old.broker, topic, 1)
     got: list[tuple[ReceivedMessage, float]] = []
 
@@ -177,7 +177,7 @@ async def test_a_delayed_message_comes_later(old: ApacheServers) -> None:
 
 
 async def test_pulling(old: ApacheServers, client: BrokerClient) -> None:
-    topic = "old-pull"
+    topic, group = fresh_name("old-pull"), fresh_name("old-pulling")
     create_topic(old.broker, topic, 2)
     for number, body in enumerate(numbered(50)):
         await client.send(topic, body, number % 2)
@@ -186,7 +186,7 @@ async def test_pulling(old: ApacheServers, client: BrokerClient) -> None:
         consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False, pull_batch_max=100
     )
     found: list[ReceivedMessage] = []
-    async with aio.PullConsumer("old-pulling", namesrv=old.name_server, settings=settings) as pulling:
+    async with aio.PullConsumer(group, namesrv=old.name_server, settings=settings) as pulling:
         pulling.subscribe(topic)
 
         async def all_polled() -> bool:
@@ -197,4 +197,4 @@ async def test_pulling(old: ApacheServers, client: BrokerClient) -> None:
         await pulling.commit()
     assert bodies(found) == numbered(50)
     for queue_id in range(2):
-        assert await client.ask(QueryConsumerOffset("old-pulling", topic, queue_id)) == 25
+        assert await client.ask(QueryConsumerOffset(group, topic, queue_id)) == 25

@@ -21,10 +21,10 @@ from tests.interop.servers import ApacheServers, create_topic
 from tests.interop.verdict import results
 from tests.support.broker import until
 from tests.support.consumer import fast
+from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
 WAIT_S = 120
-TOPIC = "apache-life"
 STEPS = 7
 """Sent once; by one group consumed twice, as it fails the first time, and once by the other."""
 
@@ -45,7 +45,8 @@ def steps(found: list[dict[str, Any]]) -> set[tuple[str, str, str, str]]:
 async def test_sf_056_apache_s_tool_reads_what_our_consumers_tell(
     apache: ApacheServers, tmp_path: Path
 ) -> None:
-    create_topic(apache.broker, TOPIC, 1)
+    topic, name = fresh_name("apache-life"), fresh_name("life")
+    create_topic(apache.broker, topic, 1)
 
     def failing_once(messages: Messages) -> ConsumeResult:
         return ConsumeResult.SUCCESS if messages[0].reconsume_times else ConsumeResult.LATER
@@ -53,16 +54,16 @@ async def test_sf_056_apache_s_tool_reads_what_our_consumers_tell(
     def consumer(group: str, listener: Any, *, orderly: bool) -> PushConsumer:
         settings = fast(trace=True, orderly=orderly)
         made = PushConsumer(group, namesrv=apache.name_server, settings=settings)
-        made.subscribe(TOPIC, "*", listener)
+        made.subscribe(topic, "*", listener)
         return made
 
     settings = ProducerSettings(trace=True, trace_flush_ms=50, send_timeout_ms=20_000)
     async with (
-        aio.Producer("life-producer", namesrv=apache.name_server, settings=settings) as producer,
-        consumer("life-concurrent", failing_once, orderly=False),
-        consumer("life-orderly", lambda messages: None, orderly=True),
+        aio.Producer(f"{name}-producer", namesrv=apache.name_server, settings=settings) as producer,
+        consumer(f"{name}-concurrent", failing_once, orderly=False),
+        consumer(f"{name}-orderly", lambda messages: None, orderly=True),
     ):
-        receipt = await producer.send(Message(TOPIC, b"x"))  # without keys, which the tool trips over easily
+        receipt = await producer.send(Message(topic, b"x"))  # without keys, which the tool trips over easily
 
         async def is_whole() -> bool:
             return len(await asyncio.to_thread(life, apache.name_server, receipt.message_id)) >= STEPS
@@ -73,10 +74,10 @@ async def test_sf_056_apache_s_tool_reads_what_our_consumers_tell(
     rows = [line.split() for line in shown.splitlines()]
     told = {(row[1], row[-1]) for row in rows if len(row) > 2 and row[0] in ("Pub", "Sub")}
     assert told == {
-        ("life-concurrent", "failed"),
-        ("life-concurrent", "success"),
-        ("life-orderly", "success"),
-        ("life-producer", "success"),
+        (f"{name}-concurrent", "failed"),
+        (f"{name}-concurrent", "success"),
+        (f"{name}-orderly", "success"),
+        (f"{name}-producer", "success"),
     }, shown
 
 

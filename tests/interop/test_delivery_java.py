@@ -10,10 +10,11 @@ import pytest
 from skylark.client.received import ReceivedMessage
 from skylark.client.transaction_producer import TransactionProducer, TransactionState
 from skylark.model.message import Message
-from tests.interop.client_driver import SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
-from tests.interop.servers import KINDS, SETTINGS, Servers, create_topic, make_servers
-from tests.interop.verdict import results
+from tests.interop.client_driver import VERSIONS, ClientDriver
+from tests.interop.servers import SETTINGS, Servers, create_topic, make_servers
+from tests.interop.verdict import Outcomes
 from tests.support.broker import BrokerClient, until
+from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
 
@@ -27,31 +28,29 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def asking_servers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Servers]:
+@pytest.fixture(scope="module")
+def asking_servers(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Servers that soon ask about open transactions. They had nothing to complain about."""
     # Apache's notes the end of transactions only now and then, and asks about those it has not noted.
-    settings = QUICK if request.param == "skylark" else {**QUICK, "transactionOpBatchInterval": 100}
-    with make_servers(request.param, tmp_path_factory.mktemp("servers"), settings) as running:
+    settings = QUICK if kind == "skylark" else {**QUICK, "transactionOpBatchInterval": 100}
+    with make_servers(kind, tmp_path_factory.mktemp("servers"), settings) as running:
         yield running
         assert running.complaints() == ""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def outcome(
+def outcomes(
     request: pytest.FixtureRequest, asking_servers: Servers, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str | None]:
+) -> Outcomes:
     """Every scenario, in one JVM."""
-    clients = ClientDriver(request.param, asking_servers.name_server, tmp_path_factory.mktemp("clients"))
-    with clients.running("delivery") as process:
-        return results(process, SCENARIOS_TIMEOUT_S)
+    version, directory = request.param, tmp_path_factory.mktemp("clients")
+    address = asking_servers.name_server
+    return Outcomes(lambda *scenarios: ClientDriver(version, address, directory).run("delivery", *scenarios))
 
 
 async def test_our_transaction_producer(asking_servers: Servers) -> None:
     """The other way round: our producer, and Apache's broker in the slow run."""
-    topic = "OurTransactions"
+    topic, group = fresh_name("OurTransactions"), fresh_name("OurGroup")
     create_topic(asking_servers.broker, topic, 1)
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
 
@@ -67,7 +66,7 @@ async def test_our_transaction_producer(asking_servers: Servers) -> None:
     expected = {b"%d" % number for number in range(18) if number % 3 == 0 or number in (5, 11, 17)}
     async with (
         TransactionProducer(
-            "OurGroup", execute=execute, check=check, namesrv=asking_servers.name_server
+            group, execute=execute, check=check, namesrv=asking_servers.name_server
         ) as producer,
         BrokerClient(asking_servers.broker) as client,
     ):
@@ -83,10 +82,9 @@ async def test_our_transaction_producer(asking_servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario(outcome: dict[str, str | None], scenario: str) -> None:
-    assert scenario in outcome, f"did not come to its end; there are {sorted(outcome)}"
-    assert outcome[scenario] is None
+def test_scenario(outcomes: Outcomes, scenario: str) -> None:
+    assert outcomes.of(scenario) is None
 
 
-def test_no_other_scenario_was_run(outcome: dict[str, str | None]) -> None:
-    assert sorted(outcome) == sorted(SCENARIOS)
+def test_no_other_scenario_was_run(outcomes: Outcomes) -> None:
+    assert sorted(outcomes.found) == sorted(SCENARIOS)

@@ -1,13 +1,16 @@
 """Apache's Java client, two generations of it, unchanged, with our servers."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.interop.client_driver import BINARY_HEADER, SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
 from tests.interop.servers import Servers
-from tests.interop.verdict import results
+from tests.interop.verdict import Outcomes, results
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
 
+RESUME = "resume_with_a_new_client"
 SCENARIOS = (
     "delay_levels",
     "lite_pull_assigned",
@@ -19,7 +22,7 @@ SCENARIOS = (
     "push_tag_filter",
     "query_by_key_and_id",
     "query_offsets",
-    "resume_with_a_new_client",
+    RESUME,
     "retry_to_dead_letters",
     "send_async",
     "send_batch",
@@ -33,33 +36,35 @@ SCENARIOS = (
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def driver(
-    request: pytest.FixtureRequest, servers: Servers, tmp_path_factory: pytest.TempPathFactory
-) -> ClientDriver:
-    return ClientDriver(request.param, servers.name_server, tmp_path_factory.mktemp("clients"))
+def version(request: pytest.FixtureRequest) -> str:
+    number: str = request.param
+    return number
 
 
 @pytest.fixture(scope="module")
-def outcome(driver: ClientDriver) -> dict[str, str | None]:
+def outcomes(version: str, servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """Every scenario, in one JVM."""
-    return driver.run_all()
+    directory = tmp_path_factory.mktemp("clients")
+    return Outcomes(
+        lambda *scenarios: ClientDriver(version, servers.name_server, directory).run("all", *scenarios)
+    )
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario(outcome: dict[str, str | None], scenario: str) -> None:
-    assert scenario in outcome, f"did not come to its end; there are {sorted(outcome)}"
-    assert outcome[scenario] is None
+def test_scenario(outcomes: Outcomes, scenario: str) -> None:
+    assert outcomes.of(scenario) is None
 
 
-def test_no_other_scenario_was_run(outcome: dict[str, str | None]) -> None:
-    assert sorted(outcome) == sorted(SCENARIOS)
+def test_no_other_scenario_was_run(outcomes: Outcomes) -> None:
+    assert sorted(outcomes.found) == sorted(SCENARIOS)
 
 
 def test_a_group_resumes_after_a_restart_and_sends_survive_a_crash(
-    driver: ClientDriver, outcome: dict[str, str | None], servers: Servers
+    version: str, servers: Servers, tmp_path: Path
 ) -> None:
     """A new process and a new run of the broker, then a crash between the clients' calls."""
-    assert outcome["resume_with_a_new_client"] is None
+    driver = ClientDriver(version, servers.name_server, tmp_path)
+    assert driver.run("all", RESUME) == {RESUME: None}
     servers.stop()
     servers.start()
     # The binary header is the other half of what a client may speak.

@@ -21,6 +21,7 @@ from skylark.bench.peers.ports import PortReservation
 from skylark.bench.peers.process import GroupProcess
 from skylark.errors import NoRoute
 from tests.interop.mqadmin import admin_classpath
+from tests.interop.servers import PATIENT
 from tests.support.pages import ROOT, blocks
 from tests.support.skylark_servers import SMALL_STORE
 
@@ -33,7 +34,7 @@ WRITE = 2
 SIDE_BY_SIDE, TO_SKYLARK, TO_APACHE = [
     block.commands() for block in blocks(ROOT / "docs" / "migration.md") if block.run_by
 ]
-LAYOUT = {**SMALL_STORE, "reviveQueueNum": 0}
+LAYOUT = {**SMALL_STORE, **PATIENT, "reviveQueueNum": 0}
 
 
 class Page:

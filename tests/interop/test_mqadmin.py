@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from skylark.model import java
 from skylark.protocol.requests.send import SendReply
 from tests.interop.admin_script import (
     GROUP,
+    LIVE,
     LIVE_CONSUMERS,
     LIVE_PRODUCERS,
     LIVE_TOPIC,
@@ -23,7 +25,7 @@ from tests.interop.admin_script import (
 )
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import MqAdmin, admin_classpath
-from tests.interop.servers import Servers
+from tests.interop.servers import Servers, make_servers
 
 pytestmark = pytest.mark.interop("java", "mvn")
 
@@ -79,13 +81,43 @@ class Run:
         return java.loads((self.directory / "export" / name).read_bytes())
 
 
+class Runs:
+    """The run that all tests look at, until one of them fails: its next attempt looks at a new run."""
+
+    def __init__(self, kind: str, directories: pytest.TempPathFactory) -> None:
+        self._kind = kind
+        self._directories = directories
+        self._stack = ExitStack()
+        self._latest: Run | None = None
+
+    def latest(self, *, anew: bool) -> Run:
+        """The whole script, on servers of its own, while a consumer and a producer are connected."""
+        if anew:
+            self.close()
+        if self._latest is None:
+            servers = self._stack.enter_context(make_servers(self._kind, self._directories.mktemp("servers")))
+            driver = ClientDriver("5.3.3", servers.name_server, self._directories.mktemp("live"), LIVE)
+            live = self._stack.enter_context(driver.live())
+            directory = self._directories.mktemp("admin")
+            self._latest = Run(servers, live, prepare(servers.broker), directory)
+        return self._latest
+
+    def close(self) -> None:
+        latest, self._latest = self._latest, None
+        self._stack.close()
+        assert latest is None or latest.servers.complaints() == ""
+
+
 @pytest.fixture(scope="module")
-def run(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """The whole script, while a consumer and a producer are connected."""
-    directory = tmp_path_factory.mktemp("admin")
-    driver = ClientDriver("5.3.3", servers.name_server, tmp_path_factory.mktemp("live"))
-    with driver.live() as live:
-        yield Run(servers, live, prepare(servers.broker), directory)
+def runs(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    made = Runs(kind, tmp_path_factory)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run(runs: Runs, request: pytest.FixtureRequest) -> Run:
+    return runs.latest(anew=getattr(request.node, "execution_count", 1) > 1)
 
 
 def test_forty_commands_and_more_are_tried(run: Run) -> None:

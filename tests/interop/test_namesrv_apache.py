@@ -10,19 +10,22 @@ import pytest
 
 from skylark.bench.peers.apache import ApacheBroker
 from skylark.bench.peers.java import Classpath
+from skylark.errors import TopicNotExist
 from skylark.model import java
 from skylark.namesrv.kv_config import decode_tables
 from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.remoting.blocking import BlockingConnection
 from tests.interop.mqadmin import MqAdmin, admin_classpath
+from tests.interop.servers import PATIENT
 from tests.support.name_server import NameServerProcess
 from tests.unit.namesrv.registering import addresses
 
 pytestmark = pytest.mark.interop("java", "mvn")
 
-SMALL = {"mappedFileSizeCommitLog": 1 << 20, "reviveQueueNum": 0}
+SMALL = {"mappedFileSizeCommitLog": 1 << 20, "reviveQueueNum": 0, **PATIENT}
 # The least period that a broker of RocketMQ takes between two registrations.
 PERIOD_S = 10
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +54,17 @@ def broker_on(
 def members(server: NameServerProcess) -> dict[str, dict[int, str]]:
     """What the server knows, by name and id."""
     with BlockingConnection(server.address) as connection:
-        table = connection.call(GetBrokerClusterInfo(), timeout_s=10).broker_addr_table
+        table = connection.call(GetBrokerClusterInfo(), timeout_s=WAIT_S).broker_addr_table
     return {name: data.broker_addrs for name, data in table.items()}
+
+
+def known_at(server: NameServerProcess, topic: str) -> dict[str, dict[int, str]]:
+    """The brokers that serve a topic; none if the server does not know it."""
+    with BlockingConnection(server.address) as connection:
+        try:
+            return addresses(connection.call(GetRouteInfoByTopic(topic), timeout_s=WAIT_S))
+        except TopicNotExist:
+            return {}
 
 
 def seconds_until(condition: Callable[[], bool], timeout_s: float) -> float:
@@ -171,11 +183,11 @@ def test_an_apache_broker_that_dies_or_stops_is_gone_at_once(
 ) -> None:
     with broker_on(admin_tool, tmp_path, name_server) as broker:
         broker.kill()
-        seconds_until(lambda: members(name_server) == {}, 5)
+        seconds_until(lambda: members(name_server) == {}, WAIT_S)
         broker.start()
         assert members(name_server) == {"broker-a": {0: broker.address}}
         broker.stop()
-        seconds_until(lambda: members(name_server) == {}, 5)
+        seconds_until(lambda: members(name_server) == {}, WAIT_S)
 
 
 def test_sf_063_apache_brokers_register_with_every_name_server(
@@ -190,7 +202,7 @@ def test_sf_063_apache_brokers_register_with_every_name_server(
             broker_on(admin_tool, tmp_path / "b", name_server, brokerName="broker-b", **both) as b,
         ):
             expected = {"broker-a": {0: a.address}, "broker-b": {0: b.address}}
-            seconds_until(lambda: members(name_server) == members(other) == expected, 40)
+            seconds_until(lambda: members(name_server) == members(other) == expected, WAIT_S)
             admin = MqAdmin(admin_tool, name_server.address, tmp_path)
             _, allocated = admin.run(
                 ["updateTopic", "-c", "DefaultCluster", "-t", "TopicWide", "-r", "4", "-w", "4"],
@@ -200,27 +212,26 @@ def test_sf_063_apache_brokers_register_with_every_name_server(
             assert sorted((queue["brokerName"], queue["queueId"]) for queue in queues) == [
                 (name, queue_id) for name in ("broker-a", "broker-b") for queue_id in range(4)
             ]
-            with BlockingConnection(other.address) as connection:
-                assert addresses(connection.call(GetRouteInfoByTopic("TopicWide"))) == expected
+            seconds_until(lambda: known_at(other, "TopicWide") == expected, WAIT_S)
             assert other.stop() == 0
             b.kill()
-            seconds_until(lambda: members(name_server) == {"broker-a": {0: a.address}}, 5)
+            seconds_until(lambda: members(name_server) == {"broker-a": {0: a.address}}, WAIT_S)
 
 
 def frozen_and_thawed(broker: ApacheBroker, server: NameServerProcess, timeout_s: float) -> None:
     """Freeze a broker until it is removed, after `timeout_s`; thaw it, and see it come back."""
     process = broker._process
     assert process is not None
-    with BlockingConnection(server.address) as connection:
-        assert addresses(connection.call(GetRouteInfoByTopic("TBW102"))) == {"broker-a": {0: broker.address}}
+    here = {"broker-a": {0: broker.address}}
+    seconds_until(lambda: known_at(server, "TBW102") == here, WAIT_S)
     process.signal(signal.SIGSTOP)
     try:
-        took = seconds_until(lambda: members(server) == {}, timeout_s + 20)
+        took = seconds_until(lambda: members(server) == {}, timeout_s + WAIT_S)
     finally:
         process.signal(signal.SIGCONT)
-    # It was last heard of at most a period before it froze.
-    assert took > timeout_s - PERIOD_S - 1
-    seconds_until(lambda: members(server) == {"broker-a": {0: broker.address}}, 30)
+    # It was last heard of a period before it froze, or a little more on a busy machine.
+    assert took > timeout_s - PERIOD_S - 4
+    seconds_until(lambda: members(server) == here, WAIT_S)
 
 
 def test_sf_051_a_frozen_apache_broker_is_removed_and_returns(admin_tool: Classpath, tmp_path: Path) -> None:

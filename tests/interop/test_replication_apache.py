@@ -25,6 +25,7 @@ from skylark.protocol.requests.offset import GetMaxOffset, QueryConsumerOffset, 
 from skylark.protocol.requests.route import GetBrokerClusterInfo
 from skylark.protocol.requests.topic import GetTopicConfig
 from tests.interop.mqadmin import admin_classpath
+from tests.interop.servers import PATIENT
 from tests.support.broker import BrokerClient, running_name_server, until
 from tests.support.replication import connected, running_master, running_slave, send_code
 
@@ -39,9 +40,9 @@ APACHE_SETTINGS: dict[str, str | int] = {
     "maxIndexNum": 8192,
     "reviveQueueNum": 0,
     "slaveReadEnable": "true",
-    "waitTimeMillsInSendQueue": 60_000,
+    **PATIENT,
 }
-JAVA_TIMEOUT_S = 60
+JAVA_TIMEOUT_S = 120
 METADATA_TIMEOUT_S = 150
 """Apache's slave asks for metadata a minute after its start."""
 

@@ -20,6 +20,7 @@ from skylark.bench.peers.process import GroupProcess
 from skylark.model.message import pack_host
 from tests.interop import every_kind, store_view
 from tests.interop.every_kind import PLAIN_TOPIC, Maker
+from tests.interop.servers import PATIENT
 from tests.interop.store_driver import Json, StoreDriver
 from tests.interop.store_view import (
     SHAPE,
@@ -31,6 +32,7 @@ from tests.interop.store_view import (
     positions_by_key,
 )
 from tests.interop.store_writer import Written, read_receipts, write_every_kind, writing
+from tests.support.names import fresh_name
 
 pytestmark = [
     pytest.mark.interop("java", "javac", "mvn"),
@@ -40,6 +42,7 @@ pytestmark = [
 
 BROKER_SETTINGS: dict[str, str | int] = {
     **SHAPE,
+    **PATIENT,
     "mappedFileSizeTimerLog": 5200,
     # Half messages are never asked about, and ends of transactions are written at once: dumps hold still.
     "transactionCheckInterval": 24 * 3600 * 1000,
@@ -50,7 +53,7 @@ BROKER_SETTINGS: dict[str, str | int] = {
 PLAIN_COUNT = 300
 BURST_COUNT = 800
 WRITER_COUNT = 1200
-WRITER_TIMEOUT_S = 60
+WRITER_TIMEOUT_S = 180
 
 BrokerAt = Callable[[Path], ApacheBroker]
 
@@ -91,7 +94,7 @@ class Served:
 @pytest.fixture(scope="module")
 def filled(workspace: Path, broker_at: BrokerAt, driver: StoreDriver) -> Served:
     """Written by Apache with every kind of message of a stock client, closed in order."""
-    store_dir = workspace / "filled"
+    store_dir = workspace / fresh_name("filled")
     with broker_at(store_dir) as broker:
         acknowledged = driver.fill(seed=1, count=PLAIN_COUNT)
         dump = driver.dump()
@@ -102,7 +105,7 @@ def filled(workspace: Path, broker_at: BrokerAt, driver: StoreDriver) -> Served:
 @pytest.fixture(scope="module")
 def crashed(filled: Served, workspace: Path, broker_at: BrokerAt, driver: StoreDriver) -> Served:
     """Written by Apache, killed in the middle of sends; the dump is of its own recovery of a copy."""
-    store_dir, copy = workspace / "crashed", workspace / "crashed-copy"
+    store_dir, copy = workspace / fresh_name("crashed"), workspace / fresh_name("crashed-copy")
     shutil.copytree(filled.store_dir, store_dir)
     with broker_at(store_dir) as broker, driver.burst(seed=2, at_least=BURST_COUNT) as acknowledged:
         broker.kill()
@@ -192,7 +195,7 @@ def test_store_recovers_what_apache_left_when_killed(crashed: Served) -> None:
 
 def check_we_open_and_go_on(original: Path, dump: Json) -> None:
     """Opened for writing, a copy of the store holds what Apache served; new messages continue its queues."""
-    store_dir = original.with_name(f"{original.name}-opened")
+    store_dir = original.with_name(fresh_name(f"{original.name}-opened"))
     shutil.copytree(original, store_dir)
     expected = store_view.comparable(dump)
     message = Maker(99).message(PLAIN_TOPIC, 0, b"appended", tags="TagA", keys="appended")
@@ -226,7 +229,7 @@ class Ours(Served):
 
 @pytest.fixture(scope="module")
 def ours(workspace: Path, broker_at: BrokerAt, driver: StoreDriver) -> Ours:
-    store_dir = workspace / "ours"
+    store_dir = workspace / fresh_name("ours")
     broker = broker_at(store_dir)
     written = write_every_kind(store_dir, pack_host("127.0.0.1", broker.port))
     store_view.write_topics(store_dir, every_kind.TOPICS)
@@ -317,14 +320,14 @@ def kill_our_writer(store_dir: Path, store_host: bytes, flush_interval_ms: int) 
 def test_apache_recovers_our_store_when_we_were_killed_before_any_flush(
     workspace: Path, broker_at: BrokerAt, driver: StoreDriver
 ) -> None:
-    store_dir = workspace / "killed"
+    store_dir = workspace / fresh_name("killed")
     check_apache_recovers_what_we_left(store_dir, broker_at, driver, flush_interval_ms=60_000)
 
 
 def test_apache_recovers_its_store_when_we_were_killed_continuing_it(
     filled: Served, workspace: Path, broker_at: BrokerAt, driver: StoreDriver
 ) -> None:
-    store_dir = workspace / "continued"
+    store_dir = workspace / fresh_name("continued")
     shutil.copytree(filled.store_dir, store_dir)
     dump = check_apache_recovers_what_we_left(store_dir, broker_at, driver, flush_interval_ms=5)
     check_acknowledged(filled.acknowledged, dump)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from tests.interop.servers import ApacheServers
 from tests.pipelines.streams import Stream, until
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 pytestmark = pytest.mark.interop("java", "mvn")
@@ -62,9 +63,10 @@ def test_batches_filters_times_and_files(spark: SparkSession, apache: PipelineCl
 
 
 def test_a_stream_and_its_group(spark: SparkSession, apache: PipelineCluster, tmp_path: Path) -> None:
-    options = apache.options(TOPIC, startingOffsets="earliest", maxRowsPerTrigger=60, groupId="spark-group")
+    group = fresh_name("spark-group")
+    options = apache.options(TOPIC, startingOffsets="earliest", maxRowsPerTrigger=60, groupId=group)
     stream = Stream(spark, tmp_path, options)
     stream.run()
     assert len(stream.rows()) == len(set(stream.rows())) == 200
-    committed = {queue: apache.wire.group_offset("spark-group", queue) for queue in apache.wire.queues(TOPIC)}
+    committed = {queue: apache.wire.group_offset(group, queue) for queue in apache.wire.queues(TOPIC)}
     assert sum(value or 0 for value in committed.values()) == 180

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.logger import PySparkLogger
 from typer.testing import CliRunner
 
 from skylark.bench.peers.process import GroupProcess
@@ -132,6 +133,18 @@ def test_a_batch_shows_its_stages_on_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
     conf = spark_launch.session_settings(PlaceOptions(**more), shows_stages=True).conf
     assert ("spark.ui.showConsoleProgress" in conf) is shown
+
+
+@pytest.mark.parametrize("name", spark_launch.LOGGERS_OF_ERRORS)
+def test_what_is_raised_is_not_logged_as_well(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    logger = PySparkLogger.getLogger(name)
+    level = logger.level
+    try:
+        spark_launch.quieten()
+        logger.exception("no such column", errorClass="UNRESOLVED_COLUMN")
+    finally:
+        logger.setLevel(level)
+    assert capfd.readouterr().err == ""
 
 
 def test_remote_and_master_exclude_one_another(

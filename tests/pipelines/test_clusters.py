@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import spark_program
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import ConnectServer, SparkCluster
 
@@ -26,12 +27,13 @@ def run(directory: Path, script: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
-    shared_cluster.create_topic("connect", 2)
-    shared_cluster.send("connect", [b"x"] * 50, 1, properties={"TAGS": "A"})
+    topic = fresh_name("connect")
+    shared_cluster.create_topic(topic, 2)
+    shared_cluster.send(topic, [b"x"] * 50, 1, properties={"TAGS": "A"})
     with ConnectServer(tmp_path / "spark") as server:
-        found = run(tmp_path, "connect_session.py", server.remote, shared_cluster.namesrv, "connect")
+        found = run(tmp_path, "connect_session.py", server.remote, shared_cluster.namesrv, topic)
     assert found == {"rows": 50, "streamed": 50, "columns": ["queueOffset", "tags"]}
-    queue = shared_cluster.queue("connect", 1)
+    queue = shared_cluster.queue(topic, 1)
     # The listener runs in the client and knows the last batch; the reader is one batch behind.
     assert shared_cluster.wire.group_offset("connect-listener", queue) == 50
     assert shared_cluster.wire.group_offset("connect-reader", queue) == 40
@@ -39,9 +41,10 @@ def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_standalone_cluster(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
-    shared_cluster.create_topic("standalone", 2)
-    shared_cluster.send("standalone", [b"x" * 100] * 200, 0)
-    shared_cluster.send("standalone", [b"x" * 100] * 100, 1)
+    topic = fresh_name("standalone")
+    shared_cluster.create_topic(topic, 2)
+    shared_cluster.send(topic, [b"x" * 100] * 200, 0)
+    shared_cluster.send(topic, [b"x" * 100] * 100, 1)
     with SparkCluster(tmp_path / "spark") as spark:
-        found = run(tmp_path, "cluster_session.py", spark.master, shared_cluster.namesrv, "standalone")
+        found = run(tmp_path, "cluster_session.py", spark.master, shared_cluster.namesrv, topic)
     assert found == {"rows": 300, "streamed": 300, "executors": 2}

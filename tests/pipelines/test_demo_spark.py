@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from skylark.cli.main import app
 from tests.support import spark_program
 
 TIMEOUT_S = 400
@@ -19,10 +23,15 @@ def test_the_demonstration_archives_and_adds_up(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     command = [sys.executable, "-m", "skylark.cli.start", "demo", "--fast", "--keep", str(kept)]
     output = spark_program.run(command, tmp_path / "demo.log", TIMEOUT_S)
+    story = output.partition("\n\n")[0].splitlines()
+    assert [line for line in story if not line.startswith("- ")] == [], "Spark or Java has said something"
     assert "orders archived\t990\t990\tok" in output
     assert "orders in the totals\t990\t990\tok" in output
     assert (kept / "orders-delta" / "_delta_log").is_dir()
     assert "<svg" in (kept / "report.html").read_text()
+    [question] = re.findall(r"^ *skylark (spark sql .*)$", output, re.MULTILINE)
+    shown = CliRunner().invoke(app, [*shlex.split(question), "--dry-run"])
+    assert "990 messages" in shown.stdout, "what is said to be next does not work"
 
 
 @pytest.mark.timeout(TIMEOUT_S + 100)

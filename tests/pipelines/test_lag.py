@@ -15,35 +15,36 @@ from skylark.pipelines.lag import measure
 from skylark.pipelines.listener import LagListener, offsets_of
 from skylark.pipelines.wire import Queue
 from tests.pipelines.streams import Stream, until
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 
 def test_the_listener_writes_the_last_batch_too(
     spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
 ) -> None:
+    topic, group = fresh_name("lagging"), fresh_name("lag-group")
     cluster = shared_cluster
-    cluster.create_topic("lagging", 2)
-    cluster.send("lagging", [b"x" * 100] * 30, 0)
-    options = cluster.options("lagging", startingOffsets="earliest", maxRowsPerTrigger=10)
-    listener = LagListener(cluster.namesrv, "lag-group", metrics_port=0, log_interval_s=0)
+    cluster.create_topic(topic, 2)
+    cluster.send(topic, [b"x" * 100] * 30, 0)
+    options = cluster.options(topic, startingOffsets="earliest", maxRowsPerTrigger=10)
+    listener = LagListener(cluster.namesrv, group, metrics_port=0, log_interval_s=0)
     spark.streams.addListener(listener)
     try:
         Stream(spark, tmp_path, options).run()
-        queue = cluster.queue("lagging", 0)
-        until(lambda: cluster.wire.group_offset("lag-group", queue) == 30, "the last offset")
+        queue = cluster.queue(topic, 0)
+        until(lambda: cluster.wire.group_offset(group, queue) == 30, "the last offset")
         assert listener.flush()
         assert {lag.messages for lag in listener.lags} == {0}
 
-        cluster.send("lagging", [b"x" * 100] * 5, 0)
+        cluster.send(topic, [b"x" * 100] * 5, 0)
         listener.advance({queue: 30})
         assert listener.flush()
         (lag,) = [lag for lag in listener.lags if lag.queue == queue]
         assert lag.messages == 5
         assert lag.record_bytes > 5 * 100
         assert lag.seconds >= 0
-        label = (
-            'skylark_spark_lag_messages{broker="broker-a",group="lag-group",queue="0",topic="lagging"} 5.0'
-        )
+        place = f'broker="broker-a",group="{group}",queue="0",topic="{topic}"'
+        label = f"skylark_spark_lag_messages{{{place}}} 5.0"
         assert label in listener.gauges.text()
         with urllib.request.urlopen(f"http://127.0.0.1:{listener.metrics_port}/metrics") as page:
             assert label.encode() in page.read()
@@ -54,22 +55,21 @@ def test_the_listener_writes_the_last_batch_too(
 def test_the_reader_writes_offsets_one_batch_behind_and_only_forward(
     spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
 ) -> None:
+    topic, group = fresh_name("behind"), fresh_name("behind-group")
     cluster = shared_cluster
-    cluster.create_topic("behind", 1)
-    cluster.send("behind", [b"x"] * 30)
-    options = cluster.options(
-        "behind", startingOffsets="earliest", maxRowsPerTrigger=10, groupId="behind-group"
-    )
+    cluster.create_topic(topic, 1)
+    cluster.send(topic, [b"x"] * 30)
+    options = cluster.options(topic, startingOffsets="earliest", maxRowsPerTrigger=10, groupId=group)
     stream = Stream(spark, tmp_path, options)
     stream.run()
-    queue = cluster.queue("behind")
-    assert cluster.wire.group_offset("behind-group", queue) == 20
-    cluster.wire.commit_offsets("behind-group", {queue: 29})
-    cluster.send("behind", [b"x"] * 5)
+    queue = cluster.queue(topic)
+    assert cluster.wire.group_offset(group, queue) == 20
+    cluster.wire.commit_offsets(group, {queue: 29})
+    cluster.send(topic, [b"x"] * 5)
     stream.run()
-    assert cluster.wire.group_offset("behind-group", queue) == 30
+    assert cluster.wire.group_offset(group, queue) == 30
 
-    from_group = cluster.options("behind", startingOffsets="group", groupId="behind-group")
+    from_group = cluster.options(topic, startingOffsets="group", groupId=group)
     assert spark.read.format("rocketmq").options(**from_group).load().count() == 5
 
 
@@ -114,8 +114,9 @@ def test_a_broker_that_is_away_fails_nothing(cluster: PipelineCluster) -> None:
 
 
 def test_lag_of_queues_without_messages_is_zero(shared_cluster: PipelineCluster) -> None:
-    shared_cluster.create_topic("empty", 2)
-    queues = shared_cluster.wire.queues("empty")
+    topic = fresh_name("empty")
+    shared_cluster.create_topic(topic, 2)
+    queues = shared_cluster.wire.queues(topic)
     assert [lag.messages for lag in measure(shared_cluster.wire, dict.fromkeys(queues, 0), 0)] == [0, 0]
 
 

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from packaging.requirements import Requirement
 
 from tests.support import spark_program
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import SparkCluster
 
@@ -79,17 +80,18 @@ def run(environment: Path, log: str, *arguments: str) -> dict[str, Any]:
 def test_workers_without_the_package(
     shared_cluster: PipelineCluster, environment: Path, tmp_path: Path
 ) -> None:
-    shared_cluster.create_topic("packed", 2)
-    shared_cluster.send("packed", [b"x"] * 60, 0)
+    topic = fresh_name("packed")
+    shared_cluster.create_topic(topic, 2)
+    shared_cluster.send(topic, [b"x"] * 60, 0)
     table = tmp_path / "table"
     with SparkCluster(tmp_path / "spark", python="nothing") as spark:
         script = str(HERE / "packed_session.py")
-        where = (spark.master, shared_cluster.namesrv, "packed", str(tmp_path))
+        where = (spark.master, shared_cluster.namesrv, topic, str(tmp_path))
         found = run(environment, "session", script, *where)
         archived = run(
             environment,
             "archive",
-            *("-m", "skylark.cli.start", "spark", "archive", "-n", shared_cluster.namesrv, "-t", "packed"),
+            *("-m", "skylark.cli.start", "spark", "archive", "-n", shared_cluster.namesrv, "-t", topic),
             *("--to", f"delta:{table}", "--once", "--state", str(tmp_path / "state")),
             *("--master", spark.master, "--pack"),
             *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),

@@ -12,6 +12,7 @@ from skylark.pipelines.sending import OutMessage, Sender
 from tests.interop.servers import ApacheServers
 from tests.pipelines.messages import stored
 from tests.pipelines.streams import until
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 pytestmark = pytest.mark.interop("java", "mvn")
@@ -44,9 +45,10 @@ def all_of(cluster: PipelineCluster, topic: str, count: int) -> list[StoredMessa
 
 
 def test_batches_arrive_whole(apache: PipelineCluster) -> None:
-    apache.create_topic("sink", 4)
-    send(apache, "sink", 2000)
-    messages = all_of(apache, "sink", 2000)
+    topic = fresh_name("sink")
+    apache.create_topic(topic, 4)
+    send(apache, topic, 2000)
+    messages = all_of(apache, topic, 2000)
     assert sorted(int(message.body) for message in messages) == list(range(2000))
     for message in messages:
         assert message.unique_key == f"{int(message.body):032X}"
@@ -54,15 +56,17 @@ def test_batches_arrive_whole(apache: PipelineCluster) -> None:
 
 
 def test_order_is_kept(apache: PipelineCluster) -> None:
-    apache.create_topic("ordered", 4)
-    send(apache, "ordered", 3000, sharding_key="customer-")
+    topic = fresh_name("ordered")
+    apache.create_topic(topic, 4)
+    send(apache, topic, 3000, sharding_key="customer-")
     by_key: dict[int, list[int]] = {}
-    for message in all_of(apache, "ordered", 3000):
+    for message in all_of(apache, topic, 3000):
         by_key.setdefault(int(message.body) % 5, []).append(int(message.body))
     assert sum(map(len, by_key.values())) == 3000
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
 def test_a_delayed_message_and_a_topic_that_the_broker_makes(apache: PipelineCluster) -> None:
-    send(apache, "made_by_itself", 1, more={"DELAY": "1"}, is_single=True)
-    until(lambda: [message.body for message in stored(apache, "made_by_itself")] == [b"0"], "the message")
+    topic = fresh_name("made_by_itself")
+    send(apache, topic, 1, more={"DELAY": "1"}, is_single=True)
+    until(lambda: [message.body for message in stored(apache, topic)] == [b"0"], "the message")

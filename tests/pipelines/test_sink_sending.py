@@ -35,7 +35,7 @@ def message(number: int, **changes: object) -> OutMessage:
 
 
 def send(name_server: str, messages: Sequence[OutMessage], **changes: object) -> Sender:
-    cluster = Cluster(name_server, request_timeout_s=5, retry_timeout_s=5)
+    cluster = Cluster(name_server, request_timeout_s=30, retry_timeout_s=30)
     try:
         sender = Sender(cluster, group="g", **changes)  # type: ignore[arg-type]
         for each in messages:
@@ -55,7 +55,7 @@ async def running(directory: Path, **changes: Any) -> AsyncIterator[tuple[NameSe
 
 
 def is_known(name_server: str) -> bool:
-    cluster = Cluster(name_server, request_timeout_s=5, retry_timeout_s=5)
+    cluster = Cluster(name_server, request_timeout_s=30, retry_timeout_s=30)
     try:
         return bool(cluster.cluster_info().broker_addr_table)
     finally:
@@ -140,7 +140,7 @@ async def test_sends_go_on_when_the_broker_comes_back(tmp_path: Path) -> None:
     paused, resumed = threading.Event(), threading.Event()
 
     def run(name_server: str) -> None:
-        cluster = Cluster(name_server, request_timeout_s=2, retry_timeout_s=20)
+        cluster = Cluster(name_server, request_timeout_s=10, retry_timeout_s=60)
         sender = Sender(cluster, group="g", attempts_max=30)
         for number in range(600):
             sender.send(message(number, queue_id=number % QUEUES))
@@ -159,7 +159,7 @@ async def test_sends_go_on_when_the_broker_comes_back(tmp_path: Path) -> None:
             await until(paused.is_set)
         resumed.set()
         async with running_broker(store, name_servers=names.address, port=port) as broker:
-            await asyncio.wait_for(sending, 90)
+            await asyncio.wait_for(sending, 180)
             async with BrokerClient(broker.address) as client:
                 bodies = {each.body for queue in await stored(client) for each in queue}
     assert bodies == {b"%d" % number for number in range(600)}

@@ -24,6 +24,7 @@ from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.pushdown import Restrictions
 from skylark.pipelines.ranges import Planner, plan, read_range
 from skylark.pipelines.schema import RANGE_COLUMNS
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import BROKER, PipelineCluster
 
 TOPIC = "features"
@@ -138,15 +139,16 @@ def test_tasks_are_split_and_packed(spark: SparkSession, cluster: PipelineCluste
 
 
 def test_json_with_a_schema_and_with_samples(spark: SparkSession, shared_cluster: PipelineCluster) -> None:
-    shared_cluster.create_topic("documents", 1)
+    topic = fresh_name("documents")
+    shared_cluster.create_topic(topic, 1)
     good = [b'{"id": %d, "name": "n%d"}' % (number, number) for number in range(10)]
-    shared_cluster.send("documents", [*good, b"poison", b'{"id": "text"}'])
-    shared_cluster.send("documents", [b"\x00damaged"], sys_flag=int(SystemFlag.COMPRESSED))
+    shared_cluster.send(topic, [*good, b"poison", b'{"id": "text"}'])
+    shared_cluster.send(topic, [b"\x00damaged"], sys_flag=int(SystemFlag.COMPRESSED))
     shared_cluster.send(
-        "documents", [zlib.compress(b'{"id": 99, "name": "z"}')], sys_flag=int(SystemFlag.COMPRESSED)
+        topic, [zlib.compress(b'{"id": 99, "name": "z"}')], sys_flag=int(SystemFlag.COMPRESSED)
     )
     for schema in ("id BIGINT, name STRING", "auto"):
-        options = shared_cluster.options("documents", decode="json", decodeSchema=schema)
+        options = shared_cluster.options(topic, decode="json", decodeSchema=schema)
         frame = spark.read.format("rocketmq").options(**options).load()
         rejects = [bytes(row[0]) for row in frame.where("rejects is not null").select("rejects").collect()]
         if schema == "auto":  # one id is text, so all are

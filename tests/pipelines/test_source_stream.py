@@ -17,6 +17,7 @@ from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.schema import columns_schema
 from skylark.pipelines.source import StreamReader
 from tests.pipelines.streams import Stream, rows_done, until
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 
@@ -35,26 +36,27 @@ def expected(topic: str, counts: dict[int, int]) -> list[tuple[str, int, int, by
 def test_available_now_in_steps_restart_and_replay(
     spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
 ) -> None:
+    topic = fresh_name("steps")
     cluster = shared_cluster
-    cluster.create_topic("steps", 2)
-    cluster.send("steps", bodies(0, 0, 50), 0)
-    cluster.send("steps", bodies(1, 0, 10), 1)
-    options = cluster.options("steps", startingOffsets="earliest", maxRowsPerTrigger=25)
+    cluster.create_topic(topic, 2)
+    cluster.send(topic, bodies(0, 0, 50), 0)
+    cluster.send(topic, bodies(1, 0, 10), 1)
+    options = cluster.options(topic, startingOffsets="earliest", maxRowsPerTrigger=25)
     stream = Stream(spark, tmp_path, options)
     query = stream.run()
     batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert sum(batches) == 60
     assert max(batches) <= 25
-    assert stream.rows() == expected("steps", {0: 50, 1: 10})
+    assert stream.rows() == expected(topic, {0: 50, 1: 10})
 
-    cluster.send("steps", bodies(1, 10, 30), 1)
+    cluster.send(topic, bodies(1, 10, 30), 1)
     stream.run()
-    assert stream.rows() == expected("steps", {0: 50, 1: 30})
+    assert stream.rows() == expected(topic, {0: 50, 1: 30})
 
     stream.replay_last_batch()
-    cluster.send("steps", bodies(0, 50, 55), 0)
+    cluster.send(topic, bodies(0, 50, 55), 0)
     stream.run()
-    assert stream.rows() == expected("steps", {0: 55, 1: 30})
+    assert stream.rows() == expected(topic, {0: 55, 1: 30})
 
 
 def test_a_broker_restart_in_mid_query(spark: SparkSession, cluster: PipelineCluster, tmp_path: Path) -> None:
@@ -79,26 +81,28 @@ def test_a_broker_restart_in_mid_query(spark: SparkSession, cluster: PipelineClu
 def test_queues_and_topics_that_come_later(
     spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
 ) -> None:
+    stem = fresh_name("grow")
+    first, second = f"{stem}_a", f"{stem}_b"
     cluster = shared_cluster
-    cluster.create_topic("grow_a", 2)
-    cluster.send("grow_a", bodies(0, 0, 10), 0)
+    cluster.create_topic(first, 2)
+    cluster.send(first, bodies(0, 0, 10), 0)
     options = cluster.options(
-        "grow_.*", startingOffsets="earliest", pollInterval="50ms", routeRefresh="200ms"
+        f"{stem}_.*", startingOffsets="earliest", pollInterval="50ms", routeRefresh="200ms"
     )
     stream = Stream(spark, tmp_path, options)
     query = stream.start(processingTime="100 milliseconds")
     try:
         until(lambda: rows_done(query) == 10, "the first rows")
-        cluster.create_topic("grow_a", 8)
+        cluster.create_topic(first, 8)
         for queue_id in range(2, 8):
-            cluster.send("grow_a", bodies(queue_id, 0, 5), queue_id)
-        cluster.create_topic("grow_b", 1)
-        cluster.send("grow_b", bodies(0, 0, 7), 0)
+            cluster.send(first, bodies(queue_id, 0, 5), queue_id)
+        cluster.create_topic(second, 1)
+        cluster.send(second, bodies(0, 0, 7), 0)
         until(lambda: rows_done(query) == 47, "rows of the new queues")
     finally:
         query.stop()
     counts = {0: 10, **dict.fromkeys(range(2, 8), 5)}
-    assert stream.rows() == sorted(expected("grow_a", counts) + expected("grow_b", {0: 7}))
+    assert stream.rows() == sorted(expected(first, counts) + expected(second, {0: 7}))
 
 
 def test_retention_overtakes_a_slow_query(
@@ -128,11 +132,12 @@ def test_retention_overtakes_a_slow_query(
 def test_rows_are_waited_for_but_not_for_ever(
     spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
 ) -> None:
+    topic = fresh_name("patience")
     cluster = shared_cluster
-    cluster.create_topic("patience", 1)
-    cluster.send("patience", bodies(0, 0, 5))
+    cluster.create_topic(topic, 1)
+    cluster.send(topic, bodies(0, 0, 5))
     options = cluster.options(
-        "patience",
+        topic,
         startingOffsets="earliest",
         pollInterval="50ms",
         minRowsPerTrigger=10,
@@ -143,7 +148,7 @@ def test_rows_are_waited_for_but_not_for_ever(
     try:
         until(lambda: query.lastProgress is not None, "progress")
         assert rows_done(query) == 0
-        cluster.send("patience", bodies(0, 5, 12))
+        cluster.send(topic, bodies(0, 5, 12))
         until(lambda: rows_done(query) == 12, "a whole batch")
     finally:
         query.stop()
@@ -160,12 +165,13 @@ def test_rows_are_waited_for_but_not_for_ever(
 def test_store_files_while_they_are_written(
     spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
 ) -> None:
+    topic = fresh_name("live")
     cluster = shared_cluster
-    cluster.create_topic("live", 1)
-    cluster.send("live", bodies(0, 0, 30))
+    cluster.create_topic(topic, 1)
+    cluster.send(topic, bodies(0, 0, 30))
     options = {
-        "path": cluster.files_of("live"),
-        "topic": "live",
+        "path": cluster.files_of(topic),
+        "topic": topic,
         "startingOffsets": "earliest",
         "pollInterval": "50ms",
     }
@@ -173,28 +179,29 @@ def test_store_files_while_they_are_written(
     query = stream.start(processingTime="100 milliseconds")
     try:
         until(lambda: rows_done(query) == 30, "the first rows")
-        cluster.send("live", bodies(0, 30, 60))
+        cluster.send(topic, bodies(0, 30, 60))
         until(lambda: rows_done(query) == 60, "rows written meanwhile")
     finally:
         query.stop()
-    assert stream.rows() == expected("live", {0: 60})
+    assert stream.rows() == expected(topic, {0: 60})
 
 
 def test_an_idle_query_rests_and_goes_nowhere(shared_cluster: PipelineCluster) -> None:
     """The process that answers for offsets, driven by hand: Spark would ask it without a pause."""
-    shared_cluster.create_topic("idle", 1)
-    shared_cluster.send("idle", bodies(0, 0, 3))
-    options = load(SourceOptions, shared_cluster.options("idle", pollInterval="100ms"))
+    topic = fresh_name("idle")
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, bodies(0, 0, 3))
+    options = load(SourceOptions, shared_cluster.options(topic, pollInterval="100ms"))
     reader = StreamReader(options, columns_schema(["body"]))
     start = reader.initialOffset()
-    assert start == reader.initialOffset() == {"idle": {"broker-a": {"0": 3}}}
+    assert start == reader.initialOffset() == {topic: {"broker-a": {"0": 3}}}
     limit = reader.getDefaultReadLimit()
     started = time.monotonic()
     assert all(reader.latestOffset(start, limit) is start for _ in range(5))
     assert time.monotonic() - started >= 0.4
-    shared_cluster.send("idle", bodies(0, 3, 4))
+    shared_cluster.send(topic, bodies(0, 3, 4))
     end = reader.latestOffset(start, limit)
-    assert end == {"idle": {"broker-a": {"0": 4}}}
+    assert end == {topic: {"broker-a": {"0": 4}}}
     assert reader.reportLatestOffset() == end
     copied = pickle.loads(pickle.dumps(reader))  # noqa: S301  made to the left
     (partition,) = reader.partitions(start, end)
@@ -206,6 +213,8 @@ def test_an_idle_query_rests_and_goes_nowhere(shared_cluster: PipelineCluster) -
 def test_a_task_that_is_tried_again_reads_the_same(
     spark: SparkSession, shared_cluster: PipelineCluster
 ) -> None:
+    topic = fresh_name("retried")
+
     def stumble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -215,9 +224,9 @@ def test_a_task_that_is_tried_again_reads_the_same(
             if context is not None and context.attemptNumber() == 0:
                 raise RuntimeError("the first attempt fails after its rows")
 
-    shared_cluster.create_topic("retried", 1)
-    shared_cluster.send("retried", bodies(0, 0, 40))
-    options = shared_cluster.options("retried", minPartitions=2)
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, bodies(0, 0, 40))
+    options = shared_cluster.options(topic, minPartitions=2)
     frame = spark.read.format("rocketmq").options(**options).schema("queueOffset BIGINT, body BINARY").load()
     rows = frame.mapInArrow(stumble, frame.schema).collect()
     assert sorted((row[0], bytes(row[1])) for row in rows) == [(at, f"0-{at}".encode()) for at in range(40)]

@@ -14,3 +14,6 @@ class LoneBroker(BrokerState):
 
     async def find_route(self, topic: str) -> TopicRouteData | None:
         raise AssertionError("nobody asks for routes here")
+
+    def watermarks(self) -> dict[str, int]:
+        return {}

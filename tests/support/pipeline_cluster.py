@@ -20,7 +20,7 @@ from tests.support.skylark_servers import SkylarkServers
 
 SENDS_IN_FLIGHT = 128
 BROKER = "broker-a"
-ROUTE_TIMEOUT_S = 30
+ROUTE_TIMEOUT_S = 60
 SETTINGS: dict[str, str | int] = {
     "brokerName": BROKER,
     "registerNameServerPeriod": 1000,
@@ -42,7 +42,7 @@ class PipelineCluster:
         """`servers` are others than ours, with their store in `directory / "store"`."""
         self.store_path = str(directory / ("store" if servers else "data"))
         self.servers = servers or SkylarkServers(directory, {**SETTINGS, **(settings or {})})
-        self.wire = Cluster(self.servers.name_server, retry_timeout_s=20)
+        self.wire = Cluster(self.servers.name_server, retry_timeout_s=60)
 
     @property
     def namesrv(self) -> str:

@@ -114,7 +114,7 @@ class RawSlave:
 
     async def frame(self) -> tuple[int, bytes]:
         """The next frame: where, and which bytes."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             physical_offset, body_bytes = FRAME_HEAD.unpack(await self._reader.readexactly(FRAME_HEAD.size))
             return physical_offset, await self._reader.readexactly(body_bytes)
 
@@ -127,7 +127,7 @@ class RawSlave:
 
     async def closed(self) -> None:
         """Wait until the master has hung up."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 while await self._reader.read(1 << 16):
                     pass

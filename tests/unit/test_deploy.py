@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from skylark.metrics import COMMON_LABELS, METRICS
+from skylark.metrics import COMMON_LABELS, METRICS, MetricSpec
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED
 from skylark.settings import BrokerSettings, NameServerSettings
 from skylark.settings.broker import FAST_PORT_DISTANCE
 from skylark.settings.loading import load_settings
@@ -41,17 +43,35 @@ def questions() -> list[str]:
     return asked + [target["expr"] for panel in panels() for target in panel["targets"]]
 
 
+def exported() -> dict[str, tuple[str, MetricSpec]]:
+    """By the name of a series: its kind, and what it belongs to."""
+    found: dict[str, tuple[str, MetricSpec]] = {}
+    for name, spec in METRICS.items():
+        if spec.kind == "histogram":
+            found |= {
+                f"{name}{suffix}": (f"histogram{suffix}", spec) for suffix in ("_bucket", "_sum", "_count")
+            }
+        else:
+            found[name] = (spec.kind, spec)
+    return found
+
+
+SERIES = exported()
+
+
 def labels_of(name: str) -> set[str]:
+    kind, spec = SERIES[name]
     common = COMMON_LABELS if name.startswith("rocketmq_") else ()
-    return {*common, *METRICS[name].labels, "instance", "job"}
+    bound = ("le",) if kind == "histogram_bucket" else ()
+    return {*common, *spec.labels, *bound, "instance", "job"}
 
 
 @pytest.mark.parametrize("question", questions())
 def test_every_metric_asked_for_is_exported_with_the_labels_asked_for(question: str) -> None:
     asked = NAME.findall(question)
-    assert set(asked) <= set(METRICS)
+    assert set(asked) <= set(SERIES)
     for name, selector in SELECTOR.findall(question):
-        assert {part.split("=")[0].strip() for part in selector.split(",")} <= labels_of(name)
+        assert {re.split("[=!]", part)[0].strip() for part in selector.split(",")} <= labels_of(name)
     for labels in GROUPING.findall(question):
         assert {label.strip() for label in labels.split(",")} <= set.union(*map(labels_of, asked))
 
@@ -59,7 +79,29 @@ def test_every_metric_asked_for_is_exported_with_the_labels_asked_for(question: 
 def test_rates_are_taken_of_counters_alone() -> None:
     for question in questions():
         for name in re.findall(r"(?:rate|increase)\((\w+)", question):
-            assert METRICS[name].kind == "counter"
+            assert SERIES[name][0] != "gauge"
+
+
+def test_quantiles_are_taken_of_the_rates_of_ranges() -> None:
+    for question in questions():
+        for rest in question.split("histogram_quantile(")[1:]:
+            assert re.match(r"0\.\d+, sum by \([\w, ]*\ble\) \(\s*rate\(\w+_bucket\b", rest), question
+
+
+@pytest.mark.parametrize("question", questions())
+def test_what_a_question_selects_can_be_there(question: str) -> None:
+    """Values of labels that are known beforehand are spelled as they are exported."""
+    known = {
+        "request_code": {code.name.lower() for code in RequestCode} | {"unknown"},
+        "response_code": {code.name.lower() for code in ResponseCode} | {"unknown"},
+        "result": {SUCCESS, ONEWAY, WRITE_FAILED},
+        "is_system": {"true", "false"},
+        "is_long_polling": {"true", "false"},
+    }
+    for label, operator, value in re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', question):
+        for wanted in value.split("|") if label in known else ():
+            pattern = wanted if "~" in operator else re.escape(wanted)
+            assert any(re.fullmatch(pattern, each) for each in known[label]), wanted
 
 
 def test_alerts_say_how_bad_it_is_and_what() -> None:

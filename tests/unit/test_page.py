@@ -55,6 +55,23 @@ def test_nothing_and_one_thing_can_be_drawn(logarithmic: bool) -> None:
     assert "Nothing to show." in drawn([], chart)
 
 
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0, 0], "0 1"),
+        ([1, 1], "0 1"),
+        ([3, 2], "0 1 2 3"),
+        ([250, 240], "0 50 100 150 200 250"),
+        ([990, 7], "0 200 400 600 800 1,000"),
+        ([0.7, 0.31], "0 0.2 0.4 0.6 0.8"),
+    ],
+    ids=str,
+)
+def test_an_axis_has_round_numbers_and_parts_only_where_values_have(values: list[float], ticks: str) -> None:
+    page = drawn([["one", values[0], ""], ["two", values[1], ""]], Chart("x", "y"))
+    assert TICKS.findall(page)[1:] == ticks.split()
+
+
 def test_bars_are_labelled() -> None:
     page = drawn([["one", 5, ""], ["two", 2500, ""]], Chart("x", "y", unit="per s"))
     assert LABELS.findall(page) == ["one", "two"]

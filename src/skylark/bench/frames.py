@@ -51,12 +51,12 @@ def _send_frames(load: Load, topic: str, now_ns: int) -> bytes:
 
 
 def _pull_frames(load: Load, topic: str, now_ns: int) -> bytes:
-    """One 11 per queue: messages from a place that the client fills in, all tags, no waiting."""
+    """One 11 per queue: messages from a place that the client fills in, no waiting."""
     fields = {
-        "queueId": "0", "commitOffset": "0", "subscription": "*", "suspendTimeoutMillis": "0",
-        "bname": "broker-a", "sysFlag": str(PULL_SUBSCRIPTION), "expressionType": "TAG", "ReqT": "0",
-        "topic": topic, "consumerGroup": GROUP, "maxMsgNums": str(load.batch), "queueOffset": "@OFFSET@",
-        "subVersion": "0", "maxMsgBytes": "2147483647",
+        "queueId": "0", "commitOffset": "0", "subscription": load.expression, "suspendTimeoutMillis": "0",
+        "bname": "broker-a", "sysFlag": str(PULL_SUBSCRIPTION), "expressionType": load.expression_type,
+        "ReqT": "0", "topic": topic, "consumerGroup": GROUP, "maxMsgNums": str(load.batch),
+        "queueOffset": "@OFFSET@", "subVersion": "0", "maxMsgBytes": "2147483647",
     }  # fmt: skip
     pull = RequestCode.PULL_MESSAGE
     return b"".join(_frame(pull, fields | {"queueId": str(queue)}) for queue in range(load.queues))

@@ -23,7 +23,7 @@ from skylark.bench.processes import BROKER_CPU, CLIENT_CPU
 from skylark.bench.results import Cell, Document, Value, make_document
 from skylark.bench.servers import own_servers
 from skylark.bench.thin import ThinClient
-from skylark.page import Chart, Section
+from skylark.page import Chart, Section, drawing
 
 BODY_BYTES = 256
 IN_FLIGHT = 64
@@ -41,7 +41,7 @@ POINTS: dict[str, tuple[int, ...]] = {
     "messages": (0, 100_000, 300_000, 1_000_000),
     "topics": (1, 10, 100, 1000, 10_000),
     "queues": (1, 8, 64, 512),
-    "connections": (0, 10, 100, 1000, 4000),
+    "connections": (0, 10, 100, 1000, 5000),
     "log": (0, 256, 1024, 4096),
 }
 
@@ -191,6 +191,13 @@ def section(dimension: str, cells: Iterable[Cell]) -> Section:
 def sections(document: Document) -> list[Section]:
     dimensions = dict.fromkeys(str(cell.settings["dimension"]) for cell in document.cells)
     return [section(dimension, document.cells) for dimension in dimensions]
+
+
+def write_charts(document: Document, directory: Path) -> None:
+    """A drawing for each dimension. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in sections(document):
+        (directory / f"growth-{each.name}.svg").write_text(drawing(each), encoding="utf-8")
 
 
 def growth_of(cells: Sequence[Cell]) -> dict[str, float]:

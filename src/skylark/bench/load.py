@@ -69,6 +69,9 @@ class Load:
     processes: int = 1
     properties: dict[str, str] = field(default_factory=lambda: {"TAGS": "TagA"})
     """Of each message, beside its unique key; `@NUMBER@` in a value is a number that never comes again."""
+    expression: str = "*"
+    """What pulls ask for; all messages must match it, as no record of a queue may be left out."""
+    expression_type: str = "TAG"
     is_stamped: bool = False
     """Bodies begin with eight bytes: when the message was due, in nanoseconds of the monotonic clock."""
 

@@ -17,6 +17,7 @@ from skylark.bench.results import Cell, Value, make_cell
 from skylark.bench.thin import ThinClient, Watch
 from skylark.model.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
 from skylark.protocol.request import Request
+from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
 from skylark.protocol.requests.topic import GetAllTopicConfig, UpdateAndCreateTopic
 from skylark.remoting.blocking import BlockingConnection
@@ -66,12 +67,16 @@ class Target:
         self.create(load)
         before = self.stored(load)
         usage = Usage(self.process, watch)
-        counted = self._client.run(load, usage.hear, self._cpu)
+        counted = self.run(load, usage.hear)
         expected = before + (0 if load.kind is Kind.PULL else counted.acknowledged * load.batch)
         wrong = discrepancies(counted, expected, self.wait_stored(load, expected))
         # What this load left in memory must not be written during the next one, another broker's perhaps.
         os.sync()
         return cell_of(name, load, counted, usage, wrong)
+
+    def run(self, load: Load, watch: Watch | None = None) -> Counted:
+        """The client alone, on its processor: nothing is made before and checked after. Raises LoadFailed."""
+        return self._client.run(load, watch, self._cpu)
 
     def fill(self, load: Load, messages: int) -> None:
         """Leave a backlog for pulls of this load. Raises LoadFailed if not all of it was stored."""
@@ -81,7 +86,7 @@ class Target:
         )  # fmt: skip
         self.create(load)
         before = self.stored(load)
-        counted = self._client.run(fill, None, self._cpu)
+        counted = self.run(fill)
         expected = before + counted.acknowledged * FILL_BATCH
         wrong = discrepancies(counted, expected, self.wait_stored(load, expected))
         if wrong:
@@ -110,6 +115,10 @@ class Target:
     def held(self, load: Load) -> int:
         """How many they hold now."""
         return self.stored(load) - sum(self._answers([GetMinOffset(*queue) for queue in _queues(load)]))
+
+    def log_end(self) -> int:
+        """Physical offset: what all messages together have taken in the log."""
+        return int(self._connection.call(GetBrokerRuntimeInfo()).table["commitLogMaxOffset"])
 
     def _answers(self, requests: Sequence[Request[T]]) -> list[T]:
         answers = []

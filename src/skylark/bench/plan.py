@@ -302,7 +302,9 @@ def _message_us(demand: Demand, costs: Costs) -> float:
     else:
         stored += costs.batch_message_us + kib * costs.batch_kib_us
     writes = 1 + DELAYED_WRITES * demand.delayed + TRANSACTION_WRITES * demand.transactional
-    flushed = costs.sync_us if demand.flush == "sync" else 0.0
+    flushed = 0.0
+    if demand.flush == "sync":
+        flushed = costs.sync_us + costs.flush_us / (demand.in_flight * demand.batch)
     read = costs.pull_us / demand.pull_batch + costs.pull_message_us + kib * costs.pull_kib_us
     replicated = (demand.replicas - 1) * costs.replica_us
     return (stored * growth + flushed) * writes + read * (demand.fan_out + demand.spark_jobs) + replicated

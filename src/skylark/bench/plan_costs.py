@@ -43,6 +43,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     batch_kib_us: Microseconds
     sync_us: Microseconds
     """More per message, when it is answered after a flush."""
+    flush_us: Microseconds
+    """A flush: its threads wake each other up; shared by all sends that it answers."""
     pull_us: Microseconds
     """A consumer's request, however many messages it brings."""
     pull_message_us: Microseconds

@@ -68,6 +68,8 @@ def fit(used: Used, base: Costs) -> Costs:
     batched = used["batch-small"] - SMALL_KIB * batch_kib - (wake / IN_FLIGHT + send) / BATCH
     pull_kib = _slope(used, "pull")
     pull = max((used["pull-1"] - used["pull-small"]) / (1 - 1 / BATCH), 0.0)
+    synced = used["sync-small"] - used["send-small"]
+    flush = max((used["sync-1"] - used["send-1"] - synced) / (1 - 1 / IN_FLIGHT), 0.0)
     dearer = used["send-queues"] / used["send-small"] - 1
     growth = dearer / math.log10(TOPICS * QUEUES / FEW_QUEUES)
     return msgspec.structs.replace(
@@ -80,7 +82,8 @@ def fit(used: Used, base: Costs) -> Costs:
         pull_us=round(pull, 2),
         pull_message_us=round(max(used["pull-1"] - pull - SMALL_KIB * pull_kib, 0.0), 2),
         pull_kib_us=round(pull_kib, 2),
-        sync_us=round(max(used["sync"] - used["send-small"], 0.0), 2),
+        sync_us=round(max(synced - flush / IN_FLIGHT, 0.0), 2),
+        flush_us=round(flush, 2),
         replica_us=round(max(used["master-large"] - used["send-large"], 0.0), 2),
         slave_us=round(used["slave-small"] - SMALL_KIB * _slope(used, "slave"), 2),
         slave_kib_us=round(_slope(used, "slave"), 2),
@@ -111,8 +114,11 @@ def measure_costs(directory: Path, seconds: float, base: Costs, say: Callable[[s
         own_servers(directory / "sync", flush="sync", cpu=BROKER_CPU) as served,
         Target(served.broker, client, cpu=CLIENT_CPU) as target,
     ):
-        used["sync"] = _cost(target, "sync", loads(served.broker, seconds)["send-small"])
-        say("sync", used["sync"])
+        for name in ("1", "small"):
+            used[f"sync-{name}"] = _cost(
+                target, f"sync-{name}", loads(served.broker, seconds)[f"send-{name}"]
+            )
+            say(f"sync-{name}", used[f"sync-{name}"])
     for name, cost in _replicated(directory, client, seconds).items():
         used[name] = cost
         say(name, cost)

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,6 +27,8 @@ LATE_TIMEOUT_S = 30.0
 """Without a new message for so long, what is missing is taken for lost."""
 READY_TIMEOUT_S = 60.0
 POLL_S = 0.02
+SLOW_S = 1.0
+"""What a listener of a slow group takes for a message."""
 EARLY_TOLERATED_NS = 2_000_000
 """Delays are counted in milliseconds, and begin when the broker has the message."""
 
@@ -36,12 +39,17 @@ class Consuming:
 
     threads: int = 20
     batch: int = 1
+    slow_groups: int = 0
+    """Others on the same topic, whose listeners take a second for each message: they fall far behind."""
 
 
 class Receiver:
     """A push consumer that notes what arrives, each message once, and when. Loop thread only."""
 
-    def __init__(self, site: Site, load: Load, how: Consuming, expression: str = "*") -> None:
+    def __init__(
+        self, site: Site, load: Load, how: Consuming, expression: str = "*", *, takes_s: float = 0.0
+    ) -> None:
+        """`takes_s`: so long a listener works on what it is given."""
         settings = PushConsumerSettings(
             consume_from=ConsumeFrom.FIRST_OFFSET,
             threads_max=how.threads,
@@ -56,6 +64,7 @@ class Receiver:
         self.arrivals: list[tuple[int, int]] = []
         """When a message was due and when it came, in nanoseconds; only of stamped loads."""
         self._is_stamped = load.is_stamped
+        self._takes_s = takes_s
         self.repeated = 0
         self.first_at = self.last_at = 0.0
 
@@ -75,6 +84,8 @@ class Receiver:
             self._seen.add(place)
             if self._is_stamped:
                 self.arrivals.append((STAMP.unpack_from(message.body)[0], now_ns))
+        if self._takes_s:
+            await asyncio.sleep(self._takes_s)
 
     async def wait_ready(self) -> None:
         """Until all queues are ours. Raises LoadFailed."""
@@ -145,12 +156,12 @@ async def _consume(site: Site, load: Load, expected: int, how: Consuming, watch:
 # --- From end to end ---
 
 
-def measure_latency(place: Place, load: Load, how: Consuming, progress: Progress) -> Document:
-    """From the moment at which a message was due to be sent until a listener has it.
+def measure_latency(place: Place, loads: Sequence[Load], how: Consuming, progress: Progress) -> Document:
+    """From the moment at which a message was due to be sent until a listener has it: a cell for each load.
 
     Raises LoadFailed, RocketMQError.
     """
-    return _measure_arrivals("latency", place, load, how, progress, 0)
+    return _measure_arrivals("latency", place, loads, how, progress, 0)
 
 
 def measure_delay(place: Place, load: Load, delay_ms: int, progress: Progress) -> Document:
@@ -158,21 +169,25 @@ def measure_delay(place: Place, load: Load, delay_ms: int, progress: Progress) -
 
     Raises LoadFailed, RocketMQError.
     """
-    return _measure_arrivals("delay", place, load, Consuming(batch=32), progress, delay_ms)
+    return _measure_arrivals("delay", place, [load], Consuming(batch=32), progress, delay_ms)
 
 
 def _measure_arrivals(
-    benchmark: str, place: Place, load: Load, how: Consuming, progress: Progress, delay_ms: int
+    benchmark: str, place: Place, loads: Sequence[Load], how: Consuming, progress: Progress, delay_ms: int
 ) -> Document:
+    cells: list[Cell] = []
     with standing(place) as site:
-        load = made_known(site, replace(site.fitted(load), is_stamped=True))
-        name = f"{load.rate:,.0f}/s" if load.rate else f"{load.in_flight} in flight"
-        with pinned(site.place.client_cpu):
-            cell = asyncio.run(_arrivals(site, load, how, name, partial(progress, name), delay_ms))
-        conditions: dict[str, Value] = {"seconds": load.seconds, "warm_up_s": load.warm_up_s}
+        for each in loads:
+            load = made_known(site, replace(site.fitted(each), is_stamped=True))
+            name = f"{load.rate:,.0f}/s" if load.rate else f"{load.in_flight} in flight"
+            with pinned(site.place.client_cpu):
+                cells.append(asyncio.run(_arrivals(site, load, how, name, partial(progress, name), delay_ms)))
+        conditions: dict[str, Value] = {"seconds": loads[0].seconds, "warm_up_s": loads[0].warm_up_s}
         if delay_ms:
             conditions["delay_ms"] = delay_ms
-        return make_document(benchmark, site.conditions(**conditions), [cell])
+        if how.slow_groups:
+            conditions["slow_groups"] = how.slow_groups
+        return make_document(benchmark, site.conditions(**conditions), cells)
 
 
 async def _arrivals(site: Site, load: Load, how: Consuming, name: str, watch: Watch, delay_ms: int) -> Cell:
@@ -181,7 +196,12 @@ async def _arrivals(site: Site, load: Load, how: Consuming, name: str, watch: Wa
     load = replace(load, properties={**load.properties, "TAGS": tag})
     receiver = Receiver(site, load, how, tag)
     usage = Usage(Listener(site.served.broker), watch)
-    async with receiver.consumer:
+    async with AsyncExitStack() as stack:
+        for _ in range(how.slow_groups):
+            slow = Receiver(site, load, Consuming(), takes_s=SLOW_S)
+            await stack.enter_async_context(slow.consumer)
+            await slow.wait_ready()
+        await stack.enter_async_context(receiver.consumer)
         await receiver.wait_ready()
         counted = await asyncio.to_thread(site.client.run, load, usage.hear, site.place.client_cpu)
         patience_s = LATE_TIMEOUT_S + delay_ms / 1000

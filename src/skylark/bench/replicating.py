@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from skylark.bench.load import BadLoad, Load
 from skylark.bench.machine import scratch
@@ -18,8 +21,13 @@ from skylark.bench.results import Cell, Document, Value, make_document
 from skylark.bench.sending import Progress
 from skylark.bench.servers import own_broker, wait_for_slave
 from skylark.bench.thin import ThinClient
+from skylark.errors import RemotingError
+from skylark.protocol.requests.admin import GetBrokerHaStatus
+from skylark.remoting.blocking import BlockingConnection
 
 ALONE = "alone"
+LOOK_EVERY_S = 0.02
+LOOKS_MIN = 10
 ROLES = {ALONE: "ASYNC_MASTER", "async slave": "ASYNC_MASTER", "sync slave": "SYNC_MASTER"}
 
 
@@ -40,6 +48,51 @@ def own_pair(directory: Path, role: str, place: Place, *, has_slave: bool) -> It
         yield address
 
 
+class Lag:
+    """How far a master's slave is behind during the block, looked at many times a second by a thread."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = BlockingConnection(address)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="skylark-lag", daemon=True)
+        self._looks: list[tuple[float, int, int]] = []
+        """When, the end of the master's log, and what the slave lacks of it."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _watch(self) -> None:
+        while not self._done.wait(LOOK_EVERY_S):
+            try:
+                status = self._connection.call(GetBrokerHaStatus())
+            except RemotingError:
+                return  # who measures says so
+            if status.ha_connection_info:
+                lacking = max(slave.diff for slave in status.ha_connection_info)
+                self._looks.append((time.monotonic(), status.master_commit_log_max_offset, lacking))
+
+    def figures(self) -> dict[str, Value]:
+        """Milliseconds that the slave is behind: what it lacks, at the rate at which the log grew."""
+        growing = [look for look in self._looks if look[1] < self._looks[-1][1]]
+        if len(growing) < LOOKS_MIN:
+            return {}
+        (begin, first, _), (end, last, _) = growing[0], growing[-1]
+        bytes_per_ms = max(last - first, 1) / ((end - begin) * 1000)
+        behind = sorted(lacking / bytes_per_ms for _, _, lacking in growing)
+        return {
+            "slave_behind_p50_ms": round(behind[len(behind) // 2], 1),
+            "slave_behind_p99_ms": round(behind[len(behind) * 99 // 100], 1),
+        }
+
+
 def measure_replication(place: Place, load: Load, progress: Progress) -> Document:
     """The same load three times. Raises BadLoad if the place is not our own, LoadFailed, RocketMQError."""
     if not place.is_own:
@@ -54,13 +107,13 @@ def measure_replication(place: Place, load: Load, progress: Progress) -> Documen
         ):
             room = messages_that_fit(directory, load.body_bytes)
             fitted = replace(load, address=address, messages_max=min(load.messages_max or room, room))
-            cell = target.measure(name, fitted, partial(progress, name))
-            if cells:
-                started = time.perf_counter()
-                wait_for_slave(address)
-                caught_up_ms = round((time.perf_counter() - started) * 1000, 1)
-                cell = cell.beside(cells[0], slave_has_all_after_ms=caught_up_ms)
-            cells.append(cell)
+            if name == ALONE:
+                cells.append(target.measure(name, fitted, partial(progress, name)))
+                continue
+            with Lag(address) as lag:
+                cell = target.measure(name, fitted, partial(progress, name))
+            wait_for_slave(address)
+            cells.append(cell.beside(cells[0], **lag.figures()))
     conditions: dict[str, Value] = {
         "servers": "our own, started for this run",
         "flush": place.flush,

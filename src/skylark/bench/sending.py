@@ -1,4 +1,4 @@
-"""What the thin client measures alone: sends, batches, pulls, many topics, routes."""
+"""What the thin client measures alone: sends, batches, pulls, filters, many topics, routes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from skylark.bench.measuring import FILL_BATCH, Target, Usage, cell_of
 from skylark.bench.place import Place, Site, standing
 from skylark.bench.processes import Listener
 from skylark.bench.results import Cell, Document, make_document
+from skylark.bench.thin import Watch
 from skylark.errors import BrokerError, NoRoute
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.remoting.blocking import BlockingConnection
@@ -27,6 +28,13 @@ FEATURES: dict[str, dict[str, str]] = {
     "timer": {"TIMER_DELAY_MS": "1000"},
 }
 """What messages have, of which each costs something; the first has nothing."""
+FILTERED = {"TAGS": "TagA", "number": "7", "region": "north"}
+FILTERS = {
+    "everything": ("*", "TAG"),
+    "by tag": ("TagA", "TAG"),
+    "by SQL92": ("number > 4 AND region = 'north'", "SQL92"),
+}
+"""Expressions, and their types, that all messages with those properties match."""
 ROUTE_TIMEOUT_S = 60
 ROUTE_POLL_S = 0.05
 
@@ -73,21 +81,43 @@ def measure_features(place: Place, load: Load, progress: Progress) -> Document:
         for name, properties in FEATURES.items():
             topic = f"{load.topic}-{name.replace(' ', '-')}"
             featured = site.fitted(replace(load, topic=topic, properties=properties))
+            target.create(featured)
+            stored, log_end = target.stored(featured), target.log_end()
             cell = target.measure(name, featured, partial(progress, name))
-            cells.append(cell.beside(cells[0]) if cells else cell)
+            in_log = (target.log_end() - log_end) / max(target.stored(featured) - stored, 1)
+            cells.append(cell.beside(cells[0] if cells else cell, log_bytes=round(in_log)))
         return make_document("features", site.conditions(**_times({"": load})), cells)
+
+
+def measure_filters(place: Place, load: Load, backlog: int, progress: Progress) -> Document:
+    """The same backlog pulled whole, by tag and by SQL92; all of it matches. Raises as `measure_loads`."""
+    cells: list[Cell] = []
+    with standing(place) as site, site.target() as target:
+        pulls = site.fitted(replace(load, kind=Kind.PULL, properties=FILTERED))
+        target.fill(pulls, backlog)
+        for name, (expression, kind) in FILTERS.items():
+            filtered = replace(pulls, expression=expression, expression_type=kind)
+            cell = target.measure(name, filtered, partial(progress, name))
+            cells.append(cell.beside(cells[0]) if cells else cell)
+        return make_document("filters", site.conditions(**_times({"": load})), cells)
 
 
 def measure_routes(place: Place, load: Load, progress: Progress) -> Document:
     """Questions to a name server about the load's topics. Raises LoadFailed, RocketMQError."""
     with standing(place) as site, site.target() as target:
         name = f"{load.topics} topics, {load.in_flight} in flight"
-        asking = replace(load, kind=Kind.ROUTE, address=site.name_server)
-        _make_known(target, site.name_server, asking)
-        usage = Usage(Listener(asking.address), partial(progress, name))
-        counted = site.client.run(asking, usage.hear, site.place.client_cpu)
-        cell = cell_of(name, asking, counted, usage, discrepancies(counted, 0, 0))
+        asking = replace(load, address=site.name_server)
+        cell = ask_routes(target, name, asking, partial(progress, name))
         return make_document("routes", site.conditions(**_times({"": load})), [cell])
+
+
+def ask_routes(target: Target, name: str, load: Load, watch: Watch | None = None) -> Cell:
+    """Make the load's topics, ask the name server at its address about them. Raises as `measure_routes`."""
+    asking = replace(load, kind=Kind.ROUTE)
+    _make_known(target, load.address, asking)
+    usage = Usage(Listener(load.address), watch)
+    counted = target.run(asking, usage.hear)
+    return cell_of(name, asking, counted, usage, discrepancies(counted, 0, 0))
 
 
 def _make_known(target: Target, namesrv: str, load: Load) -> int:

@@ -19,7 +19,7 @@ from skylark.protocol.requests.route import GetBrokerClusterInfo
 from skylark.remoting.blocking import BlockingConnection
 
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 60
 SLAVE_TIMEOUT_S = 90
 POLL_S = 0.02
 NAME_SERVER = re.compile(r"name server on (\S+),")
@@ -50,15 +50,23 @@ class Served:
 
 @contextmanager
 def own_servers(
-    directory: Path, *, flush: str = "async", settings: Settings | None = None, cpu: int | None = None
+    directory: Path,
+    *,
+    flush: str = "async",
+    settings: Settings | None = None,
+    cpu: int | None = None,
+    is_needed_again: bool = False,
 ) -> Iterator[Served]:
-    """A name server and a broker in one process. Raises ProcessFailed."""
+    """A name server and a broker in one process; killed at the end, or ended in order if the directory is
+    needed again. Raises ProcessFailed."""
     command = ["serve", "--data", str(directory / "data"), "--flush", flush]
     command += ["--namesrv-port", "0", "--broker-port", "0"]
     with _running(directory, command, settings, cpu) as process:
         served = Served(_said(process, NAME_SERVER), _said(process, BROKER), process.pid)
         process.wait_until(lambda: _is_registered(served), "registration", START_TIMEOUT_S, POLL_S)
         yield served
+        if is_needed_again:
+            process.terminate(STOP_TIMEOUT_S)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from skylark.broker.long_polling import HeldPull
 from skylark.broker.monitor import Monitor
 from skylark.broker.persistence import MetadataFile, MetadataWriter, load_metadata
 from skylark.broker.registration import Registration
-from skylark.broker.routes import fast_routes, main_routes
+from skylark.broker.routes import fast_routes, main_routes, watermarks
 from skylark.broker.slave import Slave
 from skylark.broker.state import BrokerState
 from skylark.broker.stats import STEP_S
@@ -54,7 +54,9 @@ class Broker(BrokerState):
         self.registration = Registration(self)
         self._slave = Slave(self) if self.role.is_slave else None
         self.monitor = Monitor(self)
-        self._server = RemotingServer(server_limits(self.live.current), on_disconnect=self._disconnected)
+        self._server = RemotingServer(
+            server_limits(self.live.current), on_disconnect=self._disconnected, latencies=self.latencies
+        )
         self._server.rate = request_rate(self.live.current)
         self._config_file: MetadataFile | None = None
         self._build_files()
@@ -127,7 +129,7 @@ class Broker(BrokerState):
 
     def _start_services(self, settings: BrokerSettings) -> None:
         self.store.on_arrival = self._arrived
-        self.store.on_flushed = self._hop_to_loop
+        self.store.on_flushed = self._flush_returned
         self.store.start()
         tasks = self.tasks
         tasks.spawn(self.metadata.run())
@@ -194,20 +196,35 @@ class Broker(BrokerState):
     async def find_route(self, topic: str) -> TopicRouteData | None:
         return await self.registration.route(topic)
 
+    def watermarks(self) -> dict[str, int]:
+        return watermarks(
+            self._server.at_work.copy(), sends=self._send_path.waiting, pulls=self._pull_path.cold
+        )
+
     def _arrived(self, batch: Sequence[Placed]) -> None:
         """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
-        if not self._indexing and self.store.index is not None:
+        if not self._indexing and self._is_index_due():
             self._indexing = True
             self._loop.call_soon(self._build_index)
         self.long_polling.arrived(batch)
 
+    def _is_index_due(self) -> bool:
+        """A slice costs little more than one message, so it waits for more; queries and the store's own
+        thread, every second, do not."""
+        return self.store.index is not None and self.store.index.pending_count >= INDEX_SLICE
+
     def _build_index(self) -> None:
-        self._indexing = self.store.build_some_index(INDEX_SLICE)
+        self.store.build_some_index(INDEX_SLICE)
+        self._indexing = self._is_index_due()
         if self._indexing:
             self._loop.call_soon(self._build_index)
 
-    def _hop_to_loop(self) -> None:
-        """The flush thread is done: go on where the tables live."""
+    def _flush_returned(self) -> None:
+        """The flush thread: answer a lone send right here, and go on where the tables live."""
+        answer = self._send_path.flushed_lone()
+        if answer is not None:
+            self.store.publish()  # what is acknowledged can be read
+            answer.send()
         with contextlib.suppress(RuntimeError):  # the loop is closed: a disk that hung let the broker stop
             self._loop.call_soon_threadsafe(self._flushed)
 

@@ -82,11 +82,7 @@ class ColdReads:
         }
 
     def _is_limited(self, group: str) -> bool:
-        return (
-            self._live.current.limit_cold_reads
-            and group not in names.SYSTEM_GROUPS
-            and not group.startswith(names.SYSTEM_GROUP_PREFIX)
-        )
+        return self._live.current.limit_cold_reads and not names.is_system_group(group)
 
     def _roll(self, now: float) -> None:
         """Begin a new window if the last one is over."""

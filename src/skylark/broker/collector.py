@@ -11,19 +11,29 @@ import logging
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from skylark.broker.attributes import MESSAGE_TYPE
-from skylark.broker.clients import Client
+from skylark.broker.clients import ACTIVELY
 from skylark.broker.handlers.stats_admin import subscribed
 from skylark.broker.state import BrokerState
 from skylark.errors import RocketMQError
 from skylark.metrics import COMMON_LABELS, METRICS
 from skylark.model import names
-from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.versions import version_name
+from skylark.remoting.latency import UNKNOWN_CODE
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +42,8 @@ Add = Callable[..., None]
 
 SERIES_MAX = 1000
 """Topics, and pairs of topics and groups, with series of their own: those with the most messages."""
+HISTOGRAMS_MAX = 100
+"""Topics with histograms of their own, which are many lines each."""
 AGES_MAX = 1000
 """Queues whose oldest message is looked up in the log in one scrape, for the groups with the most to do."""
 PAIRS_AT_ONCE = 64
@@ -40,6 +52,9 @@ READS_MAX = 20
 """A table that grew while it was read is read again, so often."""
 STORAGE = ("local", "disk")
 PROTOCOL_TYPE = "remoting"
+WAITING_TYPES = {SCHEDULE_TOPIC: "delay", names.TIMER_TOPIC: "delay", names.HALF_TOPIC: "transaction"}
+"""Of the topics in which messages of one type wait."""
+TIMER_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 
 
 class Page:
@@ -62,6 +77,19 @@ class Page:
             made = CounterMetricFamily(name, spec.text, labels=labels)
         self.families.append(made)
         return lambda value, *own: made.add_metric([*common, *own], value)
+
+    def histogram(self, name: str) -> Add:
+        """The same for a histogram: it has the counts of its ranges and the sum of all values."""
+        spec = METRICS[name]
+        made = HistogramMetricFamily(name, spec.text, labels=[*COMMON_LABELS, *spec.labels])
+        bounds = [*(f"{bound:.1f}" for bound in spec.bounds), "+Inf"]  # written as RocketMQ does
+        self.families.append(made)
+
+        def add(counts: list[int], total: int, *own: str) -> None:
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            made.add_metric([*self._common, *own], buckets, total)
+
+        return add
 
 
 class Stand(NamedTuple):
@@ -102,10 +130,12 @@ class BrokerCollector:
         for part in (
             self._of_tables,
             self._of_traffic,
+            self._of_requests,
             self._of_connections,
             self._of_groups,
             self._of_storage,
-            self._of_waiting,
+            self._of_transactions,
+            self._of_timers,
             of_role,
         ):
             try:
@@ -121,6 +151,9 @@ class BrokerCollector:
         page.family("rocketmq_broker_permission")(broker.live.current.permission)
         page.family("rocketmq_topic_number")(len(broker.topics))
         page.family("rocketmq_consumer_group_number")(len(broker.groups))
+        marks = page.family("rocketmq_processor_watermark")
+        for processor, count in settled(broker.watermarks).items():
+            marks(count, processor)
         page.family("skylark_held_pulls")(broker.long_polling.count)
         page.family("skylark_messages_refused_total")(broker.stats.refused)
         page.family("skylark_pulls_empty_total")(broker.stats.misses.calls)
@@ -130,9 +163,12 @@ class BrokerCollector:
         messages = page.family("rocketmq_messages_in_total")
         size = page.family("rocketmq_throughput_in_total")
         for topic, counter in most(stats.topic_puts):
-            labels = (topic, self._message_type(topic), self._is_system(topic))
+            labels = self._topic_labels(topic)
             messages(counter.count, *labels)
             size(counter.size, *labels)
+        sizes = page.histogram("rocketmq_message_size")
+        for topic, counter in most(stats.topic_puts, HISTOGRAMS_MAX):
+            sizes(counter.sizes, counter.size, *self._topic_labels(topic))
         messages = page.family("rocketmq_messages_out_total")
         size = page.family("rocketmq_throughput_out_total")
         for (topic, group), counter in most(stats.group_gets):
@@ -152,14 +188,27 @@ class BrokerCollector:
             group = topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
             buried(counter.count, group, topic, self._is_system(topic, group))
 
-    def _message_type(self, topic: str) -> str:
+    def _of_requests(self, page: Page) -> None:
+        latency = page.histogram("rocketmq_rpc_latency")
+        for (code, response_code, was_held, result), times in list(self._broker.latencies.table.items()):
+            labels = (_name(RequestCode, code), _name(ResponseCode, response_code), _text(was_held), result)
+            latency(times.counts, times.sum, PROTOCOL_TYPE, *labels)
+        creations = list(self._broker.stats.creations.items())
+        for what in ("topic", "consumer_group"):
+            took = page.histogram(f"rocketmq_{what}_create_execution_time")
+            for creation, times in creations:
+                if creation.what == what:
+                    status = "success" if creation.succeeded else "failure"
+                    took(times.counts, times.sum, status, _text(creation.is_system))
+
+    def _topic_labels(self, topic: str) -> tuple[str, str, str]:
         config = self._broker.topics.get(topic)
         declared = None if config is None else config.attributes.get(MESSAGE_TYPE)
-        return (declared or "unspecified").lower()
+        message_type = (declared or WAITING_TYPES.get(topic, "normal")).lower()
+        return topic, message_type, self._is_system(topic)
 
     def _is_system(self, topic: str, group: str = "") -> str:
-        is_system_group = group.startswith(names.SYSTEM_GROUP_PREFIX) or group in names.SYSTEM_GROUPS
-        return _text(self._broker.topics.is_system(topic) or is_system_group)
+        return _text(self._broker.topics.is_system(topic) or names.is_system_group(group))
 
     def _pair_labels(self, topic: str, group: str) -> tuple[str, str, str, str]:
         return (topic, group, self._is_system(topic, group), _text(topic.startswith(RETRY_TOPIC_PREFIX)))
@@ -170,29 +219,29 @@ class BrokerCollector:
         broker = self._broker
         table = settled(lambda: broker.producers.table(now=broker.clock.monotonic(), now_ms=0))
         producers = Tally(
-            (each.language, str(each.version), PROTOCOL_TYPE)
+            (each.language.lower(), version_name(each.version).lower(), PROTOCOL_TYPE)
             for infos in table.data.values()
             for each in infos
         )
         add = page.family("rocketmq_producer_connections")
         for labels, count in producers.most_common(SERIES_MAX):
             add(count, *labels)
-        consumers = Tally(
-            (client.language, str(client.version), PROTOCOL_TYPE, group, mode, self._is_system("", group))
-            for group, mode, client in self._consumers()
-        )
+        consumers = Tally(self._consumers())
         add = page.family("rocketmq_consumer_connections")
         for of_group, count in consumers.most_common(SERIES_MAX):
             add(count, *of_group)
 
-    def _consumers(self) -> Iterator[tuple[str, str, Client]]:
+    def _consumers(self) -> Iterator[tuple[str, ...]]:
+        """The labels of each that is connected."""
         consumers = self._broker.consumers
         for config in in_turns(self._broker.groups.all()):
             group = config.group_name
             online = consumers.group(group)
             if online is not None:
+                mode = "pull" if online.consume_type == ACTIVELY else "push"
+                of_group = (PROTOCOL_TYPE, group, mode, self._is_system("", group))
                 for client in settled(partial(consumers.clients, group)):
-                    yield group, (online.message_model or "").lower(), client
+                    yield client.language.lower(), version_name(client.version).lower(), *of_group
 
     # --- Lag ---
 
@@ -259,20 +308,45 @@ class BrokerCollector:
         page.family("skylark_log_flushed_offset")(flushed)
         page.family("skylark_store_writable")(int(store.refusal() is None))
 
-    def _of_waiting(self, page: Page) -> None:
-        timers, transactions = self._broker.timers, self._broker.transactions
-        page.family("rocketmq_half_messages")(transactions.open_count)
+    def _of_transactions(self, page: Page) -> None:
+        transactions = self._broker.transactions
+        half = page.family("rocketmq_half_messages")
+        for topic, count in heapq.nlargest(
+            SERIES_MAX, settled(transactions.open_by_topic).items(), key=lambda item: item[1]
+        ):
+            half(count, topic)
         ended = (("commit", transactions.commits), ("rollback", transactions.rollbacks))
         for word, counts in ended:
             total = page.family(f"rocketmq_{word}_messages_total")
-            for topic, count in settled(lambda counts=counts: counts.most_common(SERIES_MAX)):  # type: ignore[misc]
+            for topic, count in settled(partial(counts.most_common, SERIES_MAX)):
                 total(count, topic)
-        page.family("rocketmq_timer_enqueue_lag")(timers.queue_behind)
-        page.family("rocketmq_timer_dequeue_latency")(timers.behind_ms)
-        page.family("skylark_timed_messages")(timers.waiting)
+        took = page.histogram("rocketmq_finish_message_latency")
+        for topic, times in most(transactions.commit_times, HISTOGRAMS_MAX):
+            took(times.counts, times.sum, topic)
+
+    def _of_timers(self, page: Page) -> None:
+        timers = self._broker.timers
+        behind = timers.queue_behind
+        page.family("rocketmq_timer_enqueue_lag")(behind, *STORAGE)
+        oldest = [(0, timers.queue_offset)] if behind else []
+        page.family("rocketmq_timer_enqueue_latency")(self._age_ms(names.TIMER_TOPIC, oldest), *STORAGE)
+        page.family("rocketmq_timer_dequeue_lag")(timers.waiting, *STORAGE)
+        page.family("rocketmq_timer_dequeue_latency")(timers.behind_ms, *STORAGE)
+        for word, counts in (("enqueue", timers.enqueued), ("dequeue", timers.dequeued)):
+            total = page.family(f"rocketmq_timer_{word}_total")
+            for topic, count in settled(partial(counts.most_common, SERIES_MAX)):
+                total(count, topic, *STORAGE)
         by_topic = page.family("rocketmq_timing_messages")
         for topic, timed in most(settled(timers.metrics).timing_count):
-            by_topic(timed.count, topic)
+            by_topic(timed.count, topic, *STORAGE)
+        snapshot = page.family("rocketmq_timer_message_snapshot")
+        now_ms = self._broker.clock.now_ms()
+        for first_s, end_s in pairwise((0, *TIMER_BOUNDS_S)):
+            waiting = timers.wheel.waiting_between(now_ms + first_s * 1000, now_ms + end_s * 1000)
+            snapshot(waiting, str(end_s), *STORAGE)
+        delays = page.histogram("rocketmq_delay_message_latency")
+        for topic, times in most(timers.delays, HISTOGRAMS_MAX):
+            delays(times.counts, times.sum, topic, *STORAGE)
 
     # --- Replication ---
 
@@ -294,12 +368,14 @@ class BrokerCollector:
         page.family("skylark_master_lag_seconds")(slave.lag_s(self._broker.clock.now_ms()))
 
 
-def most(table: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """The busiest entries of a table."""
+def most(table: dict[Any, Any], series_max: int | None = None) -> list[tuple[Any, Any]]:
+    """The busiest entries of a table, as many as there may be series."""
     items = list(table.items())
-    if len(items) <= SERIES_MAX:
+    if series_max is None:
+        series_max = SERIES_MAX
+    if len(items) <= series_max:
         return items
-    return heapq.nlargest(SERIES_MAX, items, key=lambda item: item[1].count)
+    return heapq.nlargest(series_max, items, key=lambda item: item[1].count)
 
 
 def settled(read: Callable[[], T]) -> T:
@@ -327,6 +403,15 @@ def in_turns(items: Iterable[T]) -> Iterator[T]:
         yield item
         if number % PAIRS_AT_ONCE == 0:
             time.sleep(0)
+
+
+def _name(codes: type[IntEnum], code: int) -> str:
+    if code == UNKNOWN_CODE:
+        return "unknown"
+    try:
+        return codes(code).name.lower()
+    except ValueError:
+        return str(code)
 
 
 def _text(value: bool) -> str:

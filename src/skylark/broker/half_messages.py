@@ -6,6 +6,8 @@ commit, a rollback, or because it was asked about and written once more.
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -105,7 +107,8 @@ class HalfRecord:
         return self._record[self._body_position : self._body_position + self.head[14]]
 
     def open(self) -> Half:
-        return Half(self.queue_offset, self.physical_offset, self.born_ms, self.immunity_ms, self.key)
+        topic = sys.intern(self.real_topic)
+        return Half(self.queue_offset, self.physical_offset, self.born_ms, self.immunity_ms, self.key, topic)
 
     # --- Messages made of it ---
 
@@ -191,6 +194,7 @@ class Half(msgspec.Struct, gc=False):
     born_ms: int
     immunity_ms: int | None
     key: Key
+    real_topic: str
 
     def is_due(self, now_ms: int, timeout_ms: int) -> bool:
         """Say whether its producer may be asked by now; one from the future is asked at once."""
@@ -205,6 +209,8 @@ class HalfTable:
     def __init__(self) -> None:
         self._open: dict[int, Half] = {}
         self._by_key: dict[Key, set[int]] = {}
+        self.topics: Counter[str] = Counter()
+        """How many are open, by the topic that they are meant for."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -222,6 +228,8 @@ class HalfTable:
         return min(self._open) if self._open else None
 
     def add(self, half: Half) -> None:
+        if half.queue_offset not in self._open:
+            self.topics[half.real_topic] += 1
         self._open[half.queue_offset] = half
         self._by_key.setdefault(half.key, set()).add(half.queue_offset)
 
@@ -233,6 +241,9 @@ class HalfTable:
         for queue_offset in queue_offsets:
             half = self._open.pop(queue_offset, None)
             if half is not None:
+                self.topics[half.real_topic] -= 1
+                if not self.topics[half.real_topic]:
+                    del self.topics[half.real_topic]
                 same = self._by_key[half.key]
                 same.discard(queue_offset)
                 if not same:

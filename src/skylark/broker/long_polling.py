@@ -20,7 +20,7 @@ HELD_PULL_BYTES = 1024
 class HeldPull:
     """A pull that waits. `resume` answers it, whatever it then finds."""
 
-    __slots__ = ("command", "held_bytes", "peer", "queue", "queue_offset", "subscription", "timer")
+    __slots__ = ("command", "held_bytes", "peer", "queue", "queue_offset", "since", "subscription", "timer")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class HeldPull:
         self.queue = queue
         self.queue_offset = queue_offset
         self.subscription = subscription
+        self.since = peer.active_at
         texts = (request.subscription, request.expression_type, request.proxy_forward_client_id)
         self.held_bytes = HELD_PULL_BYTES + sum(map(sys.getsizeof, texts))
         self.timer: asyncio.TimerHandle | None = None

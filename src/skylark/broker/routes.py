@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import partial
 
 from skylark.broker.handlers import (
@@ -58,6 +58,34 @@ OF_MASTERS = frozenset(
     }
 )
 """Changes that a slave takes from its master: made on the slave, they would be undone a moment later."""
+
+# RocketMQ's processors, each with a queue of its own, and the requests that wait there and here.
+PROCESSORS: dict[str, frozenset[RequestCode]] = {
+    "send": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RECALL_MESSAGE}),
+    "async_put": frozenset(),
+    "pull": frozenset(),
+    "ack": frozenset(),
+    "query_message": frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}),
+    "client_manager": frozenset({RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}),
+    "heartbeat": frozenset({RequestCode.HEART_BEAT}),
+    "lite_pull": frozenset(),
+    "transaction": frozenset({RequestCode.END_TRANSACTION}),
+    "consumer_manager": frozenset(
+        {RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_CONSUMER_OFFSET}
+    ),
+    "admin": frozenset(),
+    "reply": frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}),
+}
+_PROCESSOR_OF = {code: name for name, codes in PROCESSORS.items() for code in codes}
+
+
+def watermarks(at_work: Mapping[int, int], *, sends: int, pulls: int) -> dict[str, int]:
+    """How many requests wait where: those in coroutines, sends for disk or slaves, pulls for the disk."""
+    marks = {**dict.fromkeys(PROCESSORS, 0), "send": sends, "pull": pulls}
+    for code, count in at_work.items():
+        marks[_PROCESSOR_OF.get(RequestCode(code), "admin")] += count
+    return marks
+
 
 # What only the main port serves.
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)

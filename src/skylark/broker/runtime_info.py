@@ -10,9 +10,10 @@ from skylark.broker.state import BrokerState
 from skylark.broker.stats import Counter
 from skylark.model.message import SCHEDULE_TOPIC
 from skylark.protocol.command import VERSION
+from skylark.protocol.versions import version_name
 
-VERSION_NAME = "V5_3_3"
-"""The release of RocketMQ whose protocol we speak: that of `VERSION`."""
+VERSION_NAME = version_name(VERSION)
+"""The release of RocketMQ whose protocol we speak."""
 RATE_WINDOWS_S = (10.0, 60.0, 600.0)
 NO_POOL = str((1 << 31) - 1)
 

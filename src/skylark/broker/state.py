@@ -38,6 +38,7 @@ from skylark.protocol.command import RemotingCommand
 from skylark.protocol.replies import SendReplies
 from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
 from skylark.remoting.address import free_port, ip_of, join_address
+from skylark.remoting.latency import Latencies
 from skylark.remoting.link import Answer as Reply
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings, parse_delay_levels
@@ -80,6 +81,7 @@ class BrokerState(ABC):
         self.slave_status = SlaveStatus()
         self.tasks = Tasks()
         self.stats = BrokerStats()
+        self.latencies = Latencies()
         self.unique_ids = UniqueIds(self.store_host[:-4], now_ms)
         self.send_replies = SendReplies(region=settings.region, trace_on=settings.trace_on)
         self._random = random.Random()  # noqa: S311 - it only spreads messages over queues
@@ -123,6 +125,10 @@ class BrokerState(ABC):
     @abstractmethod
     async def find_route(self, topic: str) -> TopicRouteData | None:
         """Where a topic is, on all brokers, as name servers say; None if nobody says."""
+
+    @abstractmethod
+    def watermarks(self) -> dict[str, int]:
+        """Requests that wait for something, by RocketMQ's name of who serves them. Any thread."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Let work go on by itself; its failure is logged."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from skylark.histogram import CREATION_MS, MESSAGE_BYTES, Histogram
 from skylark.store.placed import Placed, PutResult, Run
 
 STEP_S = 10.0
@@ -15,6 +19,7 @@ STEP_SLICE = 256
 _MINUTE = (1, 7)
 _HOUR = (60, 7)
 _DAY = (360, 25)
+_SIZE_EDGES = (0, *MESSAGE_BYTES, sys.maxsize)
 
 
 class Growth(NamedTuple):
@@ -35,21 +40,27 @@ class _Sample(NamedTuple):
 class Counter:
     """A running total of messages and their bytes, and what it was at some earlier times."""
 
-    __slots__ = ("_day", "_hour", "_minute", "_steps", "calls", "count", "size")
+    __slots__ = ("_day", "_hour", "_minute", "_steps", "count", "size", "together")
 
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
-        self.calls = 0
+        self.together = 0
+        """How many more messages there were than calls: sends of single ones need not count both."""
         self._steps = 0
         self._minute: list[_Sample] = []
         self._hour: list[_Sample] = []
         self._day: list[_Sample] = []
 
+    @property
+    def calls(self) -> int:
+        return self.count - self.together
+
     def add(self, count: int, size: int) -> None:
+        """Count what one call brought."""
         self.count += count
         self.size += size
-        self.calls += 1
+        self.together += count - 1
 
     def step(self, now: float) -> None:
         """Note the totals; call it every STEP_S."""
@@ -96,11 +107,36 @@ class Counter:
         )
 
 
+class TopicCounter(Counter):
+    """What a topic took."""
+
+    __slots__ = ("is_forgotten", "larger")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_forgotten = False
+        self.larger = [0] * len(MESSAGE_BYTES)
+        """Records above each of MESSAGE_BYTES, but not above the next; the others are the small ones."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many records were of each size, in the ranges of MESSAGE_BYTES."""
+        return [self.count - sum(self.larger), *self.larger]
+
+
 class Morning(NamedTuple):
     """The totals when a day began."""
 
     puts: int = 0
     gets: int = 0
+
+
+class Creation(NamedTuple):
+    """What an administrator made or changed, and whether that went well."""
+
+    what: Literal["topic", "consumer_group"]
+    succeeded: bool
+    is_system: bool
 
 
 class BrokerStats:
@@ -111,41 +147,68 @@ class BrokerStats:
         self.gets = Counter()
         self.misses = Counter()
         """Pulls that found nothing."""
-        self.topic_puts: dict[str, Counter] = {}
+        self.topic_puts: dict[str, TopicCounter] = {}
         self.group_gets: dict[tuple[str, str], Counter] = {}
         self.send_backs: dict[tuple[str, str], Counter] = {}
         self.refused = 0
+        self.creations: dict[Creation, Histogram] = {}
+        """How long administrators waited for topics and groups, in milliseconds."""
         self.this_morning = self.yesterday_morning = Morning()
         self._today: date | None = None
+        self._nobody = TopicCounter()  # before the first message: zeros are added to it
 
     def count_puts(self, results: Sequence[PutResult]) -> None:
         """Count what a send stored."""
         if type(results) is Run:
-            size = results.end - results.physical_offsets[0]
-            self._count_topic(results.queue.topic, len(results), size, calls=1)
+            self._count_run(results)
             return
-        topic, count, size = "", 0, 0
+        # Every message may be another topic's, and what is known of that far from the processor: so little is
+        # touched, nothing called. What comes together is mostly alike in size: few ranges are looked up.
+        queue, counter = None, self._nobody
+        count = size = size_range = above = up_to = total = total_bytes = 0
         for result in results:
             if type(result) is not Placed:
                 self.refused += 1
                 continue
-            if result.queue.topic != topic:
-                self._count_topic(topic, count, size, calls=count)
-                topic, count, size = result.queue.topic, 0, 0
+            record_bytes = result.size
+            if result.queue is not queue or not above < record_bytes <= up_to:
+                counter.count += count
+                counter.size += size
+                if size_range:
+                    counter.larger[size_range - 1] += count
+                total += count
+                total_bytes += size
+                count = size = 0
+                queue = result.queue
+                counter = queue.tally
+                if counter is None or counter.is_forgotten:
+                    counter = queue.tally = self._topic_counter(queue.topic)
+                if not above < record_bytes <= up_to:
+                    size_range = bisect_left(MESSAGE_BYTES, record_bytes)
+                    above, up_to = _SIZE_EDGES[size_range : size_range + 2]
             count += 1
-            size += result.size
-        self._count_topic(topic, count, size, calls=count)
+            size += record_bytes
+        counter.count += count
+        counter.size += size
+        if size_range:
+            counter.larger[size_range - 1] += count
+        self.puts.count += total + count
+        self.puts.size += total_bytes + size
 
-    def _count_topic(self, topic: str, count: int, size: int, *, calls: int) -> None:
-        if not count:
-            return
+    def _count_run(self, run: Run) -> None:
+        count, size = len(run), run.end - run.physical_offsets[0]
+        counter = self._topic_counter(run.queue.topic)
+        counter.add(count, size)
+        self.puts.add(count, size)
+        size_range = bisect_left(MESSAGE_BYTES, size // count)  # of the average, as RocketMQ does
+        if size_range:
+            counter.larger[size_range - 1] += count
+
+    def _topic_counter(self, topic: str) -> TopicCounter:
         counter = self.topic_puts.get(topic)
         if counter is None:
-            counter = self.topic_puts[topic] = Counter()
-        for each in (counter, self.puts):
-            each.count += count
-            each.size += size
-            each.calls += calls
+            counter = self.topic_puts[topic] = TopicCounter()
+        return counter
 
     def count_gets(self, topic: str, group: str, count: int, size: int) -> None:
         """Count what a pull took."""
@@ -155,14 +218,27 @@ class BrokerStats:
         # Once per pull: no calls of `add` here.
         counter.count += count
         counter.size += size
-        counter.calls += 1
+        counter.together += count - 1
         total = self.gets
         total.count += count
         total.size += size
-        total.calls += 1
+        total.together += count - 1
 
     def count_send_back(self, topic: str, group: str) -> None:
         self.send_backs.setdefault((topic, group), Counter()).add(1, 0)
+
+    @contextmanager
+    def creation(
+        self, what: Literal["topic", "consumer_group"], now: Callable[[], float], *, is_system: bool
+    ) -> Iterator[None]:
+        """Time what is done inside, for an administrator."""
+        started, succeeded = now(), False
+        try:
+            yield
+            succeeded = True
+        finally:
+            times = self.creations.setdefault(Creation(what, succeeded, is_system), Histogram(CREATION_MS))
+            times.add(int((now() - started) * 1000))
 
     def step(self, now: float, now_ms: int) -> None:
         """Let every counter note where it stands; do it every STEP_S."""
@@ -186,7 +262,9 @@ class BrokerStats:
             yield
 
     def forget_topic(self, topic: str) -> None:
-        self.topic_puts.pop(topic, None)
+        forgotten = self.topic_puts.pop(topic, None)
+        if forgotten is not None:
+            forgotten.is_forgotten = True
         for table in (self.group_gets, self.send_backs):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]

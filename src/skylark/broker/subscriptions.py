@@ -95,7 +95,7 @@ class PullSubscriptions:
         group = self._consumers.group(name)
         if group is not None and (group.consume_type != ACTIVELY or self._consumers.is_member(name, channel)):
             return None
-        if name in names.SYSTEM_GROUPS or name.startswith(names.SYSTEM_GROUP_PREFIX):
+        if names.is_system_group(name):
             return None
         remark = f"the consumer's group info not exist, or the pull consumer is rejected by server.{FAQ}"
         return PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)

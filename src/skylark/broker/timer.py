@@ -21,6 +21,7 @@ from skylark.broker.schedule import UNDELIVERABLE, ReadCold
 from skylark.broker.timed_messages import NEVER_ENQUEUED_MS, TimedMessage, admit, place
 from skylark.clock import Clock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.histogram import DELAY_S, Histogram
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.model.record import split
@@ -90,6 +91,11 @@ class Timers:
         """The next message of the timer topic to put into the wheel."""
         self._random = random.Random()  # noqa: S311 - it only sheds load
         self._counts: Counter[str] = Counter()
+        self.enqueued: Counter[str] = Counter()
+        """Messages by topic that went into the wheel since the start, and below those that came out of it."""
+        self.dequeued: Counter[str] = Counter()
+        self.delays: dict[str, Histogram] = {}
+        """For how long messages were to wait, in seconds, by topic."""
         self._data_version = DataVersion(timestamp=broker.clock.now_ms())
         self.changes = 0
         self._is_loaded = False
@@ -294,8 +300,14 @@ class Timers:
         return bool(places)
 
     async def _enqueue(self, timed: TimedMessage, where: _Place) -> None:
+        topic = timed.real_topic
+        self.enqueued[topic] += 1
+        if timed.deletes is None and not timed.rolls:
+            delay_s = (timed.out_ms - timed.message.born_timestamp) // 1000
+            self.delays.setdefault(topic, Histogram(DELAY_S)).add(max(delay_s, 0))
         if timed.out_ms < self.read_ms:
             if timed.deletes is None:
+                self.dequeued[topic] += 1
                 await self._put([timed.due(NEVER_ENQUEUED_MS, self._broker.clock.now_ms())])
             return
         self._into_wheel(timed, where)
@@ -363,6 +375,7 @@ class Timers:
         keys: set[str] = set()
         for unit, timed in await self._timed(deletes):
             keys.add(timed.deletes or "")
+            self.dequeued[timed.real_topic] += 1
             self._count(timed.real_topic, -_weight(unit))
         others = [unit for unit in units if unit not in deletes] if deletes else units
         for first in range(0, len(others), AT_ONCE):
@@ -370,6 +383,7 @@ class Timers:
             now_ms = self._broker.clock.now_ms()
             for unit, timed in await self._timed(others[first : first + AT_ONCE]):
                 self._count(timed.real_topic, -_weight(unit))
+                self.dequeued[timed.real_topic] += 1
                 if unit.flags & TimerFlag.ROLL:
                     messages.append(timed.rolled(unit.write_ms, now_ms))
                 elif not timed.is_deleted_by(keys):
@@ -434,11 +448,6 @@ def _timed(record: bytes) -> TimedMessage | None:
     except (CorruptRecord, ValueError) as error:
         log.warning("record of the timer topic left out: %s", error)
         return None
-
-
-def _cancels(unit: TimerUnit) -> bool:
-    """Whether a unit takes another one of its slot back. One that is rolled does so later."""
-    return bool(unit.flags & TimerFlag.DELETE) and not unit.flags & TimerFlag.ROLL
 
 
 def _weight(unit: TimerUnit) -> int:

@@ -86,6 +86,8 @@ class TopicTable:
         """Called after every change, for the file to be written."""
         self._topics: dict[str, TopicConfig] = {}
         self._sendable: dict[str, TopicConfig] = {}
+        self.plain: dict[str, int] = {}
+        """Topics for which a send needs to know nothing but how many queues there are to write to."""
         self._unregistered: dict[str, TopicConfig] = {}
         self._queues = 0
         built_in = built_in_topics(live.current)
@@ -316,11 +318,15 @@ class TopicTable:
         self._topics[topic] = config
         if topic not in names.UNSENDABLE_TOPICS and names.topic_fault(topic) is None:
             self._sendable[topic] = config
+            self.plain.pop(topic, None)
+            if not (config.order or config.attributes or config.topic_filter_type == "MULTI_TAG"):
+                self.plain[topic] = config.write_queue_nums
 
     def _remove(self, config: TopicConfig) -> None:
         self._queues -= _queue_count(config)
         del self._topics[config.topic_name]
         self._sendable.pop(config.topic_name, None)
+        self.plain.pop(config.topic_name, None)
 
     def _bump(self, now_ms: int) -> None:
         self.data_version = next_version(self.data_version, now_ms)

@@ -21,6 +21,7 @@ from skylark.broker.stats import BrokerStats
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.histogram import TRANSACTION_S, Histogram
 from skylark.model import names
 from skylark.model.message import TRANSACTION_MASK, PutMessage, SystemFlag
 from skylark.model.record import offset_message_id, split
@@ -84,6 +85,8 @@ class Transactions:
         self.commits: Counter[str] = Counter()
         """Messages by topic that were committed since the start, and below those that were rolled back."""
         self.rollbacks: Counter[str] = Counter()
+        self.commit_times: dict[str, Histogram] = {}
+        """How old messages were when they were committed, in seconds, by topic."""
 
     # --- What is open ---
 
@@ -91,6 +94,17 @@ class Transactions:
     def open_count(self) -> int:
         """Half messages that are open, those included that were not looked at yet."""
         return len(self.table) + self._queue(names.HALF_TOPIC).max_offset - self._followed
+
+    def open_by_topic(self) -> dict[str, int]:
+        """The same by the topic they are meant for; those not looked at yet are where they wait. Any thread.
+
+        A slave knows of none.
+        """
+        if not self._is_loaded:
+            return {}
+        topics = self.table.topics.copy()
+        topics[names.HALF_TOPIC] += max(self.open_count - topics.total(), 0)
+        return {topic: count for topic, count in topics.items() if count}
 
     def load(self) -> None:
         """Find the open half messages of an opened store. May wait for the disk."""
@@ -216,6 +230,8 @@ class Transactions:
         if isinstance(result, Refused):
             return result
         self.commits[record.real_topic] += 1
+        age_s = (broker.clock.now_ms() - record.born_ms) // 1000
+        self.commit_times.setdefault(record.real_topic, Histogram(TRANSACTION_S)).add(max(age_s, 0))
         return None
 
     def roll_back(self, record: HalfRecord) -> None:

@@ -3,16 +3,21 @@
 Annotations are values here, not texts: see `bench_options.shared`.
 """
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli import bench_compare, bench_growth, bench_soak
+from skylark.cli import bench_all, bench_compare, bench_growth, bench_soak
 from skylark.cli.bench_options import (
+    ASYNC_IN_FLIGHT,
+    SIZE,
+    SYNC_IN_FLIGHT,
     TOPIC,
     InFlight,
+    LoadOptions,
     Processes,
     Queues,
     Rate,
@@ -20,6 +25,7 @@ from skylark.cli.bench_options import (
     SendOptions,
     Size,
     Sizes,
+    ThinOptions,
     Topic,
     is_true,
     shared,
@@ -29,16 +35,18 @@ from skylark.cli.mistake import Mistake
 if TYPE_CHECKING:
     from skylark.bench.results import Document
 
-SYNC_IN_FLIGHT, ASYNC_IN_FLIGHT = 64, 1024
-SIZE = 128
 BACKLOG = 200_000
 LATENCY_RATE = 1000.0
 LEVELS_MAX = 18
+PULLED = 32
+GIB = 1 << 30
+
+Backlog = Annotated[int, typer.Option("--backlog", "-q", min=1, help="Sent before.")]
 
 app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Measure servers: our own, started for the run in a temporary directory, or those at --namesrv.",
+    help="Measure servers: our own, started for it, or those at --namesrv.",
 )
 
 
@@ -134,8 +142,10 @@ def pull(
     run: Run,
     topic: Topic = TOPIC,
     size: Sizes = None,
-    batch_size: Annotated[int, typer.Option("--batch", "-b", min=1, max=1024, help="Of one answer.")] = 32,
-    backlog: Annotated[int, typer.Option("--backlog", "-q", min=1, help="Sent before.")] = BACKLOG,
+    batch_size: Annotated[
+        int, typer.Option("--batch", "-b", min=1, max=1024, help="Of one answer.")
+    ] = PULLED,
+    backlog: Backlog = BACKLOG,
     readers: Annotated[
         list[int] | None, typer.Option("--readers", min=1, max=64, help="Each reads all; several make cells.")
     ] = None,
@@ -161,44 +171,103 @@ def pull(
 
 @app.command()
 @shared
+def filters(
+    run: Run,
+    topic: Topic = f"{TOPIC}Filter",
+    size: Size = 1024,
+    backlog: Backlog = BACKLOG,
+    queues: Queues = 4,
+) -> "Document":
+    """What filters cost: a backlog pulled whole, by tag and by SQL92; all of its messages match.
+
+    Example: skylark bench filters -s 1024
+    """
+    from skylark.bench.sending import measure_filters  # noqa: PLC0415
+
+    load = run.load(topic=topic, body_bytes=size, batch=PULLED, queues=queues)
+    return measure_filters(run.place, load, backlog, run.progress)
+
+
+@app.command()
+@shared
+def cold(
+    run: Run,
+    gib: Annotated[float, typer.Option("--gib", min=0.01, help="Of log.")] = 4.0,
+    size: Size = 1024,
+    rate: Annotated[float, typer.Option("--rate", min=1, metavar="PER_S", help="Of the sends.")] = 2000.0,
+    queues: Queues = 4,
+) -> "Document":
+    """Pull a backlog that is no longer in memory, once: alone, and while others send at a steady rate.
+
+    A broker of our own writes it and is started anew after the kernel has forgotten its files.
+
+    Example: skylark bench cold --gib 4 --rate 2000
+    """
+    from skylark.bench.cold import measure_cold  # noqa: PLC0415
+
+    load = run.load(topic=f"{TOPIC}Cold", body_bytes=size, batch=PULLED, rate=rate, queues=queues)
+    return measure_cold(run.place, load, round(gib * GIB), run.progress)
+
+
+@app.command()
+@shared
 def latency(
     run: Run,
     topic: Topic = f"{TOPIC}Latency",
-    rate: Rate = LATENCY_RATE,
+    rates: Annotated[
+        list[float] | None,
+        typer.Option("--rate", min=1, metavar="PER_S", help=f"{LATENCY_RATE:,.0f}; several make cells."),
+    ] = None,
     in_flight: InFlight = ASYNC_IN_FLIGHT,
     size: Size = 1024,
     threads: Annotated[int, typer.Option("--threads", min=1, max=1000, help="Listeners at once.")] = 20,
+    slow_groups: Annotated[
+        int, typer.Option("--slow-groups", min=0, max=64, help="Others, which take a second for a message.")
+    ] = 0,
     queues: Queues = 4,
 ) -> "Document":
     """From end to end: the time from when a message is due to be sent until a listener has it.
 
-    The thin client sends at a steady rate, our own push consumer receives.
+    The thin client sends at a steady rate, our own push consumer receives. Of several rates each has a topic
+    of its own.
 
-    Example: skylark bench latency --rate 5000 -s 1024 --report latency.html
+    Examples: skylark bench latency --rate 5000 -s 1024 --report latency.html
+              skylark bench latency --rate 1000 --rate 5000 --rate 20000 --slow-groups 1
     """
     from skylark.bench.receiving import Consuming, measure_latency  # noqa: PLC0415
 
-    load = run.load(
-        topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues, is_stamped=True
-    )
-    return measure_latency(run.place, load, Consuming(threads=threads, batch=32), run.progress)
+    wanted = rates or [LATENCY_RATE]
+    loads = [
+        run.load(
+            topic=topic if len(wanted) == 1 else f"{topic}-{rate:g}", body_bytes=size, rate=rate,
+            in_flight=in_flight, queues=queues, is_stamped=True,
+        )
+        for rate in wanted
+    ]  # fmt: skip
+    how = Consuming(threads=threads, batch=PULLED, slow_groups=slow_groups)
+    return measure_latency(run.place, loads, how, run.progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionOptions(LoadOptions):
+    """As RocketMQ's own program has them."""
+
+    topic: Topic = f"{TOPIC}Transaction"
+    in_flight: InFlight = 32
+    size: Size = 2048
 
 
 @app.command()
 @shared
 def transaction(
     run: Run,
-    topic: Topic = f"{TOPIC}Transaction",
-    in_flight: InFlight = 32,
-    size: Size = 2048,
-    rate: Rate = 0.0,
+    wanted: TransactionOptions,
     rollback_rate: Annotated[
         float, typer.Option("--rollback-rate", min=0, max=1, help="The share that is undone.")
     ] = 0.0,
     unknown_rate: Annotated[
         float, typer.Option("--unknown-rate", min=0, max=1, help="The share that the broker must ask about.")
     ] = 0.0,
-    queues: Queues = 4,
 ) -> "Document":
     """Send in transactions with our own producer: half message, local transaction, commit.
 
@@ -208,25 +277,31 @@ def transaction(
 
     if rollback_rate + unknown_rate > 1:
         raise Mistake("--rollback-rate and --unknown-rate are more than 1 together")
-    load = run.load(topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
-    return measure_transactions(run.place, load, rollback_rate, unknown_rate, run.progress)
+    return measure_transactions(
+        run.place, run.load(**wanted.members()), rollback_rate, unknown_rate, run.progress
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayOptions(LoadOptions):
+    """At a steady rate."""
+
+    topic: Topic = f"{TOPIC}Delay"
+    in_flight: InFlight = ASYNC_IN_FLIGHT
+    rate: Rate = LATENCY_RATE
 
 
 @app.command()
 @shared
 def delay(
     run: Run,
-    topic: Topic = f"{TOPIC}Delay",
+    wanted: DelayOptions,
     level: Annotated[
         int, typer.Option("--level", "-e", min=1, max=LEVELS_MAX, help="1: 1 s, 2: 5 s, 3: 10 s, 4: 30 s, …")
     ] = 1,
     after_ms: Annotated[
         int, typer.Option("--after-ms", min=0, help="A timer instead of a level: any time.")
     ] = 0,
-    rate: Rate = LATENCY_RATE,
-    in_flight: InFlight = ASYNC_IN_FLIGHT,
-    size: Size = SIZE,
-    queues: Queues = 4,
 ) -> "Document":
     """How late delayed messages come, of a delay level or of a timer.
 
@@ -237,26 +312,26 @@ def delay(
 
     delay_ms = after_ms or parse_delay_levels(DELAY_LEVELS)[level - 1]
     properties = {"TIMER_DELAY_MS": str(after_ms)} if after_ms else {"DELAY": str(level)}
-    load = run.load(
-        topic=topic, body_bytes=size, rate=rate, in_flight=in_flight, queues=queues,
-        properties=properties, is_stamped=True,
-    )  # fmt: skip
+    load = run.load(**wanted.members(), properties=properties, is_stamped=True)
     return measure_delay(run.place, load, delay_ms, run.progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicsOptions(ThinOptions):
+    """With one queue each."""
+
+    topic: Topic = f"{TOPIC}Many"
+    queues: Queues = 1
 
 
 @app.command()
 @shared
 def topics(
     run: Run,
-    topic: Topic = f"{TOPIC}Many",
+    wanted: TopicsOptions,
     counts: Annotated[
         list[int] | None, typer.Option("--topics", min=1, max=10_000, help="Several: one cell each.")
     ] = None,
-    in_flight: InFlight = SYNC_IN_FLIGHT,
-    size: Size = SIZE,
-    rate: Rate = 0.0,
-    queues: Queues = 1,
-    processes: Processes = 1,
 ) -> "Document":
     """The same load spread over more and more topics: what a topic costs.
 
@@ -264,33 +339,26 @@ def topics(
     """
     from skylark.bench.sending import measure_topics  # noqa: PLC0415
 
-    load = run.load(
-        topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues, processes=processes
-    )
-    return measure_topics(run.place, load, counts or [1, 100, 1000], run.progress)
+    return measure_topics(run.place, run.load(**wanted.members()), counts or [1, 100, 1000], run.progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions(ThinOptions):
+    """Topics begin with this one's name."""
+
+    topic: Topic = f"{TOPIC}Feature"
 
 
 @app.command()
 @shared
-def features(
-    run: Run,
-    topic: Topic = f"{TOPIC}Feature",
-    in_flight: InFlight = SYNC_IN_FLIGHT,
-    size: Size = SIZE,
-    rate: Rate = 0.0,
-    queues: Queues = 4,
-    processes: Processes = 1,
-) -> "Document":
+def features(run: Run, wanted: FeatureOptions) -> "Document":
     """What a message's features cost: a tag, a key, properties, a delay level, a timer, beside none of them.
 
     Example: skylark bench features -w 64 -s 128
     """
     from skylark.bench.sending import measure_features  # noqa: PLC0415
 
-    load = run.load(
-        topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues, processes=processes
-    )
-    return measure_features(run.place, load, run.progress)
+    return measure_features(run.place, run.load(**wanted.members()), run.progress)
 
 
 @app.command()
@@ -311,12 +379,7 @@ def routes(
     from skylark.bench.sending import measure_routes  # noqa: PLC0415
 
     load = run.load(
-        topic=topic,
-        topics=asked,
-        in_flight=in_flight,
-        rate=rate,
-        queues=queues,
-        processes=processes,
+        topic=topic, topics=asked, in_flight=in_flight, rate=rate, queues=queues, processes=processes
     )
     return measure_routes(run.place, load, run.progress)
 
@@ -335,24 +398,23 @@ def store(run: Run, size: Size = SIZE) -> "Document":
     return measure_store(size, run.seconds, run.progress)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplicationOptions(LoadOptions):
+    """Of larger messages: what is copied counts."""
+
+    size: Size = 1024
+
+
 @app.command()
 @shared
-def replication(
-    run: Run,
-    topic: Topic = TOPIC,
-    in_flight: InFlight = SYNC_IN_FLIGHT,
-    size: Size = 1024,
-    rate: Rate = 0.0,
-    queues: Queues = 4,
-) -> "Document":
+def replication(run: Run, wanted: ReplicationOptions) -> "Document":
     """What a slave costs: a master alone, with one that follows, with one that it waits for.
 
     Example: skylark bench replication -w 64 -s 1024
     """
     from skylark.bench.replicating import measure_replication  # noqa: PLC0415
 
-    load = run.load(topic=topic, body_bytes=size, in_flight=in_flight, rate=rate, queues=queues)
-    return measure_replication(run.place, load, run.progress)
+    return measure_replication(run.place, run.load(**wanted.members()), run.progress)
 
 
 @app.command()
@@ -379,6 +441,7 @@ def spark(
 
 # --- Commands of other modules ---
 
+app.command("all")(bench_all.everything)
 app.command()(bench_soak.soak)
 app.command()(bench_growth.growth)
 app.command()(bench_compare.compare)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import Outputs, extra_needed, finish
+from skylark.cli.bench_output import Outputs, extra_needed, finish, interruptible
 from skylark.cli.mistake import Mistake
 from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
@@ -42,7 +42,13 @@ def growth(
     skylark bench growth -d topics -d queues --scale 0.1
     """
     with extra_needed():
-        from skylark.bench.growth import POINTS, Growth, Wanted, sections  # noqa: PLC0415 - nobody else's
+        from skylark.bench.growth import (  # noqa: PLC0415 - nobody else's
+            POINTS,
+            Growth,
+            Wanted,
+            sections,
+            write_charts,
+        )
 
     for name in dimension or ():
         if name not in POINTS:
@@ -53,7 +59,7 @@ def growth(
         cost = "void" if cell.is_void else f"{cell.server_cpu_us} µs"
         screen.err.print(f"{cell.name}: {cost}, {cell.per_s:,.0f} messages/s", style="dim")
 
-    with tempfile.TemporaryDirectory(prefix="skylark-growth-") as directory:
+    with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-growth-") as directory:
         wanted = Wanted(
             directory=Path(directory),
             dimensions=dimension or tuple(POINTS),
@@ -62,11 +68,6 @@ def growth(
             scale=scale,
         )
         document = Growth(wanted, say).run()
-    charts = sections(document)
     if svg is not None:
-        from skylark.page import drawing  # noqa: PLC0415
-
-        svg.mkdir(parents=True, exist_ok=True)
-        for chart in charts:
-            (svg / f"growth-{chart.name}.svg").write_text(drawing(chart))
-    finish(document, outputs, charts)
+        write_charts(document, svg)
+    finish(document, outputs, sections(document))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from skylark.bench.sending import Progress
 
 TOPIC = "BenchmarkTest"
+SYNC_IN_FLIGHT, ASYNC_IN_FLIGHT = 64, 1024
+SIZE = 128
 TRUE, FALSE = "true", "false"
 
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic; it is made, or given these queues.")]
@@ -56,6 +58,35 @@ Tags = Annotated[int, typer.Option("--tags", "-l", min=0, help="1: messages have
 PropertyBytes = Annotated[
     int, typer.Option("--properties", "-p", min=0, max=30_000, metavar="BYTES", help="Of user properties.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """One load. Commands for which something else is usual derive from it."""
+
+    topic: Topic = TOPIC
+    in_flight: InFlight = SYNC_IN_FLIGHT
+    size: Size = SIZE
+    rate: Rate = 0.0
+    queues: Queues = 4
+
+    def members(self) -> dict[str, Any]:
+        """Of a Load."""
+        return {
+            "topic": self.topic, "in_flight": self.in_flight, "body_bytes": self.size, "rate": self.rate,
+            "queues": self.queues,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinOptions(LoadOptions):
+    """One load of the thin client, which may be several processes."""
+
+    processes: Processes = 1
+
+    def members(self) -> dict[str, Any]:
+        """Of a Load."""
+        return {**super().members(), "processes": self.processes}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import Outputs, extra_needed, show_conditions
+from skylark.cli.bench_output import Outputs, extra_needed, interruptible, show_conditions
 from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
 
@@ -48,7 +48,7 @@ def soak(
     with extra_needed():
         from skylark.bench.soak_run import Soak, Wanted, page  # noqa: PLC0415 - nobody else's
 
-    with tempfile.TemporaryDirectory(prefix="skylark-soak-") as directory:
+    with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-soak-") as directory:
         wanted = Wanted(
             directory=Path(directory),
             seconds=minutes * SECONDS_PER_MINUTE,

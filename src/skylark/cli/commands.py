@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 RUN, TALK, LOOK, DATA = "Run", "Send and receive", "Administer", "Store, pipelines, proof"
 
 
 class Place(NamedTuple):
-    """A module that has a command: as a function of its name, or with commands of its own as `app`."""
+    """A module that has a command: as `app`, with commands of its own, or as a function of its name.
+
+    `line` is how the help of the command begins, short enough for a terminal of 80 columns.
+    """
 
     module: str
     panel: str
-    is_group: bool = True
+    line: str
 
 
 PLACES = {
-    "serve": Place("servers", RUN, is_group=False),
-    "broker": Place("broker", RUN),
-    "namesrv": Place("namesrv", RUN),
-    "doctor": Place("view", RUN, is_group=False),
-    "send": Place("talk", TALK, is_group=False),
-    "tail": Place("talk", TALK, is_group=False),
-    "top": Place("view", LOOK, is_group=False),
-    "cluster": Place("cluster", LOOK),
-    "topic": Place("topic", LOOK),
-    "group": Place("group", LOOK),
-    "consumer": Place("consumer", LOOK),
-    "producer": Place("producer", LOOK),
-    "offset": Place("offset", LOOK),
-    "message": Place("message", LOOK),
-    "dlq": Place("dlq", LOOK),
-    "store": Place("store", DATA),
-    "spark": Place("spark", DATA),
-    "bench": Place("bench", DATA),
-    "torture": Place("torture", DATA, is_group=False),
-    "plan": Place("plan", DATA, is_group=False),
-    "demo": Place("demo", DATA, is_group=False),
+    "serve": Place("servers", RUN, "Run a name server and a broker in one process until Ctrl-C."),
+    "broker": Place("broker", RUN, "Run a broker until Ctrl-C, or ask and tell those that run."),
+    "namesrv": Place("namesrv", RUN, "Run a name server until Ctrl-C, or ask and tell those that run."),
+    "doctor": Place("view", RUN, "Check this machine and the servers; say for each fault what to do."),
+    "send": Place("talk", TALK, "Send a message, or many."),
+    "tail": Place("talk", TALK, "Follow a topic: its last messages, then each new one."),
+    "top": Place("view", LOOK, "Watch the whole system: brokers, topics, groups, rates and lag."),
+    "cluster": Place("cluster", LOOK, "Clusters of brokers: how they are, and what is on them."),
+    "topic": Place("topic", LOOK, "Topics: make, change, delete, and see what is in them."),
+    "group": Place("group", LOOK, "Consumer groups: make, change, delete, and see how far they are."),
+    "consumer": Place("consumer", LOOK, "Consumers that are connected, and what they say of themselves."),
+    "producer": Place("producer", LOOK, "Producers that are connected."),
+    "offset": Place("offset", LOOK, "Offsets of groups: read, reset, skip, clone."),
+    "message": Place("message", LOOK, "Stored messages: find them, and follow what became of them."),
+    "dlq": Place("dlq", LOOK, "Dead letters: messages that a group has failed too often."),
+    "store": Place("store", DATA, "Look into a store directory, ours or Apache's, or back it up."),
+    "spark": Place("spark", DATA, "Spark pipelines: archive, transform, aggregate, replay, report."),
+    "bench": Place("bench", DATA, "Measure servers: our own, started for it, or those at --namesrv."),
+    "torture": Place("torture", DATA, "Break a small cluster under load, and check every message."),
+    "plan": Place("plan", DATA, "Plan for a load: brokers, machines, disk, memory, network."),
+    "demo": Place("demo", DATA, "See it work: orders are sent, billed, retried, archived by Spark."),
 }
 
 
-def add(app: typer.Typer, name: str) -> None:
-    """Give the app a command of `PLACES`."""
+def listed() -> dict[str, Any]:
+    """Every command as a list of them shows it; none of them can be run."""
+    return {
+        name: TyperCommand(name, help=place.line, rich_help_panel=place.panel)
+        for name, place in PLACES.items()
+    }
+
+
+def load(name: str) -> Any:
+    """A command of `PLACES`, ready to run."""
     place = PLACES[name]
     module = import_module(f"skylark.cli.{place.module}")
-    if place.is_group:
-        app.add_typer(module.app, name=name, rich_help_panel=place.panel)
+    around = typer.Typer()
+    if hasattr(module, "app"):
+        around.add_typer(module.app, name=name)
     else:
-        app.command(name, rich_help_panel=place.panel)(getattr(module, name))
+        around.command(name)(getattr(module, name))
+    return typer.main.get_group(around).commands[name]

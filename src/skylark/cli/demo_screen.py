@@ -56,13 +56,15 @@ def _has_spark(screen: Screen) -> bool:
 
 def _print(screen: Screen, outcome: story.Outcome, kept: Path | None) -> None:
     screen.line()
-    rates = [[name, count, f"{count / seconds:,.0f}/s"] for name, count, seconds in outcome.rates]
-    screen.table(("what", "messages", "rate"), rates)
+    rates = [[name, count, round(count / seconds)] for name, count, seconds in outcome.rates]
+    screen.table(("what", "messages", "messages/s"), rates)
+    screen.line()
     checks = [
         [check.name, check.expected, check.found, "ok" if check.holds else "WRONG"]
         for check in outcome.checks
     ]
     screen.table(("check", "expected", "found", ""), checks)
+    screen.line()
     if outcome.agrees:
         screen.line(
             "Everything agrees: what was sent or committed has arrived, what was rolled back has not,"
@@ -97,5 +99,5 @@ def _next_commands(outcome: story.Outcome, kept: Path | None) -> Iterator[str]:
     yield f"skylark store dump {store} -t {story.TOPIC} --key order-42"
     if "Delta table" in outcome.places:
         question = f"select tags, count(*) from {story.TOPIC} group by tags"  # noqa: S608 - for a person to copy
-        yield f"skylark spark sql --store {store} '{question}'"
+        yield f"skylark spark sql --store {store} -t {story.TOPIC} '{question}'"
     yield f"skylark serve --data {store}"

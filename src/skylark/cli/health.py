@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import re
 import resource
 import shutil
@@ -169,7 +170,10 @@ def _disk(data: Path) -> Check:
         return Check(
             "disk", State.FAULT, f"{there}: {error.strerror}", "choose another directory with --data"
         )
-    used = 1 - usage.free / usage.total
+    if not os.access(there, os.W_OK):
+        advice = "choose another directory with --data, or let this user write there"
+        return Check("disk", State.FAULT, f"{there}: cannot be written to", advice)
+    used = usage.used / (usage.used + usage.free)  # as brokers reckon: what is reserved for root is neither
     found = f"{there}: {format_bytes(usage.free)} free, {used:.0%} used"
     if usage.free < FREE_BYTES_MIN or used > DISK_USED_MAX:
         advice = "free some space or choose another --data: brokers refuse messages from 90 % on"

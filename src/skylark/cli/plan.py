@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.bench_output import check_files, extra_needed
+from skylark.cli.bench_output import check_files, extra_needed, interruptible
 from skylark.cli.mistake import Mistake
 from skylark.cli.option_groups import grouped
 from skylark.cli.options import AsJson
@@ -108,7 +108,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan for a load: brokers, machines, disk, network, memory, Spark cores, and what binds first.
+    """Plan for a load: brokers, machines, disk, memory, network, Spark cores, and what binds first.
 
     It computes from what a message costs, as it was measured with this version, or in your file (--costs).
     --measure takes a minute and wants a machine that does nothing else. What is taken for granted is printed.
@@ -146,7 +146,7 @@ def _measured(path: Path) -> Costs:
     def say(name: str, used_us: float) -> None:
         screen.err.print(f"{name}: {used_us:.2f} µs a message", style="dim")
 
-    with tempfile.TemporaryDirectory(prefix="skylark-plan-") as directory:
+    with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-plan-") as directory:
         costs = measure_costs(Path(directory), CELL_S, load_costs(), say)
     save_costs(costs, path)
     return costs

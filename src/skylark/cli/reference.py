@@ -8,6 +8,7 @@ from typing import Any
 
 import typer.main
 
+from skylark.cli.commands import PLACES, load
 from skylark.cli.main import app
 
 HEAD = """# Commands
@@ -17,11 +18,11 @@ of ours is said in [Coming from mqadmin](../howto/mqadmin.md).
 
 - On a terminal there are tables and colours; elsewhere lines with tabs between the cells. `--json` prints
   JSON.
-- Exit codes: 0 all is well; 1 something was found that is not (no such message, a server that does not
+- Exit codes: 0 all is well; 1 something was found that is not (nothing by that key, a server that does not
   answer, a check that fails); 2 it cannot be done, and a sentence on standard error says why; 130 after
   Ctrl-C.
-- `skylark --debug COMMAND` shows where an error comes from. `skylark --install-completion` makes the shell
-  complete commands, topics, groups and brokers.
+- `skylark --debug COMMAND` shows where an error comes from, and all that is logged.
+  `skylark --install-completion` makes the shell complete commands, topics, groups and brokers.
 - Name servers are `--namesrv`, else the variable `NAMESRV_ADDR`, else `127.0.0.1:9876`.
 """
 EXAMPLE_WORDS = ("Example:", "Examples:")
@@ -30,7 +31,9 @@ HIDDEN_OPTIONS = frozenset({"--help", "--install-completion", "--show-completion
 
 def root() -> Any:
     """The command with all its commands."""
-    return typer.main.get_command(app)
+    command = typer.main.get_group(app)
+    command.commands = {name: load(name) for name in PLACES}
+    return command
 
 
 def commands(command: Any, path: tuple[str, ...] = ("skylark",)) -> Iterator[tuple[str, Any]]:

@@ -60,7 +60,7 @@ def namesrv(
     log_format: logs.LogFormat = logs.TEXT,
     log_levels: logs.LogLevels = None,
 ) -> None:
-    """Run a name server until Ctrl-C; its commands ask and tell those that run.
+    """Run a name server until Ctrl-C, or ask and tell those that run.
 
     Example: skylark namesrv --port 9876 --bind 127.0.0.1
     """
@@ -111,7 +111,7 @@ def broker(
     log_format: logs.LogFormat = logs.TEXT,
     log_levels: logs.LogLevels = None,
 ) -> None:
-    """Run a broker until Ctrl-C; its commands ask and tell those that run.
+    """Run a broker until Ctrl-C, or ask and tell those that run.
 
     Example: skylark broker --namesrv 127.0.0.1:9876 --data /var/lib/skylark --flush sync
     """
@@ -180,9 +180,10 @@ def serve(
     log_format: logs.LogFormat = logs.TEXT,
     log_levels: logs.LogLevels = None,
 ) -> None:
-    """Run a name server and a broker in one process until Ctrl-C: all that one machine needs.
+    """Run a name server and a broker in one process until Ctrl-C.
 
-    With --brokers, each broker is a process with a core of its own; one that dies is started again.
+    That is all that one machine needs. With --brokers, each broker is a process with a core of its own; one
+    that dies is started again.
 
     Examples: skylark serve --data ./skylark-data
 

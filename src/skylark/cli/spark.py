@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Pipelines over topics with Spark: archive, transform, aggregate, replay, report. Each runs with"
-    " --once to the end of what is there, or until Ctrl-C, and goes on where it stopped.",
+    help="Spark pipelines: archive, transform, aggregate, replay, report. Each runs with --once to the end of"
+    " what is there, or until Ctrl-C, and goes on where it stopped.",
 )
 app.add_typer(spark_dlq.app, name="dlq")
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from skylark.pipelines.ranges import RangeRow
 
 LINE_INTERVAL_S = 2.0
+LOGGERS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 CELL_CHARS_MAX = 200
 CHECK_TIMEOUT = "3s"
 """For what is asked before anything is started: a person waits for it."""
@@ -129,7 +130,7 @@ def launch(
     from skylark.pipelines.jobs.running import plain_error  # noqa: PLC0415
     from skylark.pipelines.jobs.session import session  # noqa: PLC0415
 
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    quieten()
     try:
         with session(settings) as spark, _listening(spark, source, metrics_port):
             summary = job(spark)
@@ -137,6 +138,16 @@ def launch(
         raise plain_error(error) from error
     if summary is not None:
         print_json(summary)
+
+
+def quieten() -> None:
+    """Let Spark's half in Python not log what it raises as well; `--debug` shows it, with its traces."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    if not logging.getLogger().isEnabledFor(logging.DEBUG):
+        for name in LOGGERS_OF_ERRORS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextmanager

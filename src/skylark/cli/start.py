@@ -1,14 +1,11 @@
-"""Entry point of the `skylark` command: a command does not wait for the modules of the others."""
+"""Entry point of the `skylark` command."""
 
 from __future__ import annotations
 
 import io
 import sys
 
-import typer
-
-from skylark.cli.app import EXIT_INTERRUPTED, new_app
-from skylark.cli.commands import PLACES, add
+from skylark.cli.mistake import EXIT_INTERRUPTED
 
 
 def run() -> None:
@@ -17,19 +14,11 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a message may hold what the terminal cannot show
     try:
-        _app(sys.argv[1:2])()
-    except KeyboardInterrupt:  # while modules were being imported
+        from skylark.cli.main import app  # noqa: PLC0415 - Ctrl-C may come meanwhile
+
+        app()
+    except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-
-
-def _app(words: list[str]) -> typer.Typer:
-    if words and words[0] in PLACES:
-        app = new_app()
-        add(app, words[0])
-        return app
-    from skylark.cli.main import app as whole  # noqa: PLC0415
-
-    return whole
 
 
 if __name__ == "__main__":

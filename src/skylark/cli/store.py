@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look into a store directory of Skylark or of Apache RocketMQ, or back it up. Nothing in it is"
-    " changed, and a broker may go on writing to it.",
+    help="Look into a store directory, ours or Apache's, or back it up. Nothing in it is changed, and a"
+    " broker may go on writing to it.",
 )
 
 

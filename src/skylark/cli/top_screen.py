@@ -203,10 +203,13 @@ def _print(view: View, now: Look, screen: Screen, namesrv: str, *, as_json: bool
 
 
 def _live(view: View, ask: Callable[[], Look], screen: Screen, namesrv: str, every_s: float) -> None:
+    """Raises RocketMQError if the first look fails; of later failures the screen tells."""
+    shown = view.renderable(ask(), screen, namesrv)
     with Live(console=screen.out, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
         while True:
-            try:
-                live.update(view.renderable(ask(), screen, namesrv), refresh=True)
-            except RocketMQError as error:
-                live.update(Text(f"skylark: {clean(str(error))}", style="yellow"), refresh=True)
+            live.update(shown, refresh=True)
             time.sleep(every_s)
+            try:
+                shown = view.renderable(ask(), screen, namesrv)
+            except RocketMQError as error:
+                shown = Text(f"skylark: {clean(str(error))}", style="yellow")

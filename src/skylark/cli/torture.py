@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen, print_json
 
 if TYPE_CHECKING:
@@ -21,9 +22,33 @@ if TYPE_CHECKING:
 SECONDS_PER_MINUTE = 60
 MINUTES_MAX = 100_000
 SEEDS = 1 << 31
+LONGEST_MAX_S = 15.0
+"""Less than a master waits for its slave."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShapeOptions:
+    """Who runs, and how long a fault may take; members as those of `Wanted`."""
+
+    brokers: Annotated[
+        int | None, typer.Option("--brokers", min=1, max=8, help="2 by default, 1 with slaves.")
+    ] = None
+    members: Annotated[int, typer.Option("--members", min=1, max=64, help="Consumers of the group.")] = 3
+    senders: Annotated[int, typer.Option("--senders", min=1, max=64, help="Processes that send.")] = 2
+    keys: Annotated[
+        int, typer.Option("--keys", min=1, max=1024, help="Of each sender: messages under way at once.")
+    ] = 4
+    fault_s_max: Annotated[
+        float,
+        typer.Option(
+            "--longest", min=0.5, max=LONGEST_MAX_S, metavar="SECONDS", help="Of a fault; locks live for 6."
+        ),
+    ] = 4.0
+
+
+@grouped
 def torture(
+    *,
     mode: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,14 +65,7 @@ def torture(
         int | None,
         typer.Option("--seed", min=0, help="Repeat the faults of an earlier run; it says its seed."),
     ] = None,
-    brokers: Annotated[
-        int | None, typer.Option("--brokers", min=1, max=8, help="2 by default, 1 with slaves.")
-    ] = None,
-    members: Annotated[int, typer.Option("--members", min=1, max=64, help="Consumers of the group.")] = 3,
-    senders: Annotated[int, typer.Option("--senders", min=1, max=64, help="Processes that send.")] = 2,
-    keys: Annotated[
-        int, typer.Option("--keys", min=1, max=1024, help="Of each sender: messages under way at once.")
-    ] = 4,
+    shape: ShapeOptions,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Leave stores, logs and journals there.")
     ] = None,
@@ -56,8 +74,9 @@ def torture(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Kill, freeze, cut off, slow down and fill up a small cluster under load; check every message.
+    """Break a small cluster under load, and check every message.
 
+    Servers, clients, network and disks are killed, frozen, cut off, slowed down and filled up.
     Exit code 1 if a promise was broken: an acknowledged message lost, one seen that must not be, an offset
     used twice, a gap, a message too early or stored twice, or, in mode orderly, an order that was not kept.
 
@@ -76,10 +95,7 @@ def torture(
             directory=keep or Path(temporary),
             seconds=minutes * SECONDS_PER_MINUTE / len(names),
             seed=random.randrange(SEEDS) if seed is None else seed,  # noqa: S311 - it only chooses faults
-            brokers=brokers,
-            members=members,
-            senders=senders,
-            keys=keys,
+            **asdict(shape),
         )
         reports = [_run(wanted, name, screen, quiet=as_json) for name in names]
     if html is not None:

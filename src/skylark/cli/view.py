@@ -20,7 +20,9 @@ def top(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Watch the whole system: brokers, the busiest topics, the groups that are furthest behind.
+    """Watch the whole system: brokers, topics, groups, rates and lag.
+
+    The busiest topics come first, and the groups that are furthest behind.
 
     Examples: skylark top
 
@@ -38,9 +40,9 @@ def doctor(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine and the servers: Python, Java, ports, disk, limits, clocks, routes.
+    """Check this machine and the servers; say for each fault what to do.
 
-    Says for each fault what to do. Exit code 1 if there are any.
+    Python, Java, ports, disk, limits, clocks and routes are looked at. Exit code 1 if there are faults.
 
     Example: skylark doctor --namesrv 127.0.0.1:9876
     """

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from skylark.client import queue_offsets
+from skylark.client.committing import Commits
 from skylark.client.fetching import Fetcher, Pulled, Puller
 from skylark.client.group_members import check_expression
 from skylark.client.namespace import with_namespace, without_namespace
-from skylark.client.offset_store import (
-    BrokerOffsetStore,
-    LocalOffsetStore,
-    OffsetStore,
-    find_broker,
-    local_offsets_path,
-)
+from skylark.client.offset_store import BrokerOffsetStore, LocalOffsetStore, OffsetStore, local_offsets_path
 from skylark.client.preparing import check_group
 from skylark.client.pull_membership import PullMembership
 from skylark.client.pulled_queue import Batch, PulledQueue
@@ -30,16 +24,13 @@ from skylark.client.received import ReceivedMessage
 from skylark.client.session import Session, join
 from skylark.client.subscription import Subscription, by_sql, by_tags
 from skylark.clock import Clock, SystemClock
-from skylark.errors import AlreadyStarted, ClientClosed, ClientError, RocketMQError
+from skylark.errors import AlreadyStarted, ClientClosed, ClientError
 from skylark.model.tag_expression import MATCH_ALL
 from skylark.protocol.bodies import MessageQueue
-from skylark.protocol.requests.offset import UpdateConsumerOffset
 from skylark.settings.client import ClientSettings, name_server_list
 from skylark.settings.consumer import OFFSET_DIRECTORY, MessageModel, consume_timestamp_ms
 from skylark.settings.pull_consumer import PullConsumerSettings
 from skylark.tasks import Tasks
-
-log = logging.getLogger(__name__)
 
 HALF_AN_HOUR_MS = 1_800_000
 EXCLUSIVE = "Subscribe and assign are mutually exclusive."
@@ -87,11 +78,11 @@ class PullConsumer:
         self._assigned_expression: dict[str, Subscription] = {}
         self._watch = QueueWatch()
         self._current: tuple[Batch, int] | None = None  # a batch that is iterated over, and what comes next
-        self._committed: dict[MessageQueue, int] = {}
         self._membership = PullMembership(self)
         self._tasks = Tasks()
         self._session: Session | None = None
         self._offsets: OffsetStore | None = None
+        self._commits: Commits | None = None
         self._puller: Puller | None = None
         self._fetcher: Fetcher | None = None
         self._sharing: QueueSharing | None = None
@@ -120,6 +111,7 @@ class PullConsumer:
         timestamp_ms = self._made_ms - HALF_AN_HOUR_MS
         if settings.consume_timestamp:
             timestamp_ms = consume_timestamp_ms(settings.consume_timestamp)
+        self._commits = Commits(session, self._group, self._offsets, settings.commit_timeout_ms)
         starts = StartOffsets(session, self._offsets, settings.consume_from, timestamp_ms)
         self._puller = Puller(session, self._group)
         self._fetcher = Fetcher(
@@ -388,38 +380,18 @@ class PullConsumer:
         for queue, queue_offset in offsets.items():
             if queue in held and held[queue].position == queue_offset:
                 held[queue].finish()
-        await asyncio.gather(*(self._commit(queue, offsets[queue], wait=wait) for queue in offsets))
+        commits = self._running_commits()
+        await asyncio.gather(*(commits.commit(queue, offsets[queue], wait=wait) for queue in offsets))
 
     async def _commit_done(self) -> None:
         """Commit what is done and was not committed yet. Failures are logged: the next turn tries again."""
         assert self._fetcher is not None
-        for queue, held in list(self._fetcher.held.items()):
-            await self._commit_queue(queue, held)
+        for held in list(self._fetcher.held.values()):
+            await self._running_commits().commit_done(held)
 
-    async def _commit_queue(self, queue: MessageQueue, held: PulledQueue) -> None:
-        if held.done is None or self._committed.get(queue) == held.done:
-            return
-        try:
-            await self._commit(queue, held.done, wait=True)
-        except RocketMQError as error:
-            log.warning("offset was not committed queue=%s offset=%d error=%s", queue, held.done, error)
-
-    async def _commit(self, queue: MessageQueue, queue_offset: int, *, wait: bool) -> None:
-        assert self._offsets is not None
-        if self.settings.model is MessageModel.BROADCASTING:
-            self._offsets.table.update(queue, queue_offset, increase_only=False)
-            await self._offsets.persist(queue)
-        else:
-            session = self._running_session()
-            request = UpdateConsumerOffset(
-                self._group, queue.topic, queue.queue_id, queue_offset, broker_name=queue.broker_name
-            )
-            address = await find_broker(session, queue)
-            if wait:
-                await session.call(address, request, timeout_ms=self.settings.commit_timeout_ms)
-            else:
-                await session.notify(address, request)
-        self._committed[queue] = queue_offset
+    def _running_commits(self) -> Commits:
+        assert self._commits is not None
+        return self._commits
 
     # --- For the parts of the consumer ---
 
@@ -463,7 +435,7 @@ class PullConsumer:
             held = self._running().held.get(queue)
             if held is not None:
                 self._go_to(held, queue_offset)
-                await self._commit(queue, queue_offset, wait=True)
+                await self._running_commits().commit(queue, queue_offset, wait=True)
 
     async def hold(self, queues: Collection[MessageQueue]) -> None:
         """Fetch these queues; what is done of others is committed before they are forgotten."""
@@ -472,8 +444,8 @@ class PullConsumer:
     async def _give_up(self, given_up: Iterable[PulledQueue]) -> None:
         for held in given_up:
             if self.settings.auto_commit:
-                await self._commit_queue(held.queue, held)
-            self._committed.pop(held.queue, None)
+                await self._running_commits().commit_done(held)
+            self._running_commits().forget(held.queue)
 
     def _look_again(self) -> None:
         """What is subscribed or assigned has changed."""

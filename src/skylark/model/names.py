@@ -69,6 +69,11 @@ _ALLOWED_DERIVED = re.compile(r"[%|a-zA-Z0-9_+-]+")
 _ILLEGAL = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 
 
+def is_system_group(group: str) -> bool:
+    """Whether a group is built in, or named as one."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
 def topic_fault(topic: str) -> str | None:
     """Return, in RocketMQ's words, why a topic cannot have this name; None if it can."""
     return _fault("topic", topic, TOPIC_CHARS_MAX)

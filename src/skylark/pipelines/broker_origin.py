@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
 from msgspec import structs
 
 from skylark.errors import BrokerError, RocketMQError
 from skylark.model.record import decode_all, parse_offset_message_id
 from skylark.model.tag_expression import MATCH_ALL, TAG
+from skylark.pipelines.answers import Answer, located
 from skylark.pipelines.options import SourceOptions
 from skylark.pipelines.origin import Losses, QueueRange
-from skylark.pipelines.record_layout import Records, locate, record_starts
+from skylark.pipelines.record_layout import Records
 from skylark.pipelines.wire import (
     BULK_BYTES,
     BULK_MESSAGES,
@@ -123,25 +123,16 @@ class BrokerOrigin:
     # --- Reading ---
 
     def read(self, wanted: QueueRange, losses: Losses) -> Iterator[Records]:
-        answers: list[memoryview] = []
+        answers: list[Answer] = []
         taken = 0
         for answer in _Pulls(self._cluster, self._options, wanted, losses):
-            if answers and (taken >= self._options.batch_bytes or answer.obj is not answers[0].obj):
-                yield _within(answers, wanted)
+            if answers and (taken >= self._options.batch_bytes or answer.block is not answers[0].block):
+                yield located(answers, wanted.to_offset)
                 answers, taken = [], 0
             answers.append(answer)
-            taken += len(answer)
+            taken += len(answer.records)
         if answers:
-            yield _within(answers, wanted)
-
-
-def _within(answers: Sequence[memoryview], wanted: QueueRange) -> Records:
-    """The records of some answers in one block, where they lie, without those behind the range."""
-    block = pa.py_buffer(answers[0].obj)
-    places = [pa.py_buffer(answer).address - block.address for answer in answers]
-    stretches = [(place, place + len(answer)) for place, answer in zip(places, answers, strict=True)]
-    records = locate(block, record_starts(memoryview(block), stretches))
-    return records.only(records.bad | (records.heads["queue_offset"] < wanted.to_offset))
+            yield located(answers, wanted.to_offset)
 
 
 def _places(records: bytes, broker_name: str) -> list[QueueRange]:
@@ -169,7 +160,7 @@ class _Ask(NamedTuple):
 
 
 class _Pulls:
-    """Pulls of one range. Iterating gives the answers' records.
+    """Pulls of one range. Iterating gives the answers that have records.
 
     Where nothing is filtered the offset that comes next is known, so several pulls are on their way at once.
     Answers that are shorter than was thought make what is asked for smaller, until they are whole again.
@@ -186,6 +177,7 @@ class _Pulls:
             wanted.queue,
             wanted.from_offset,
             bulk_bytes=BULK_BYTES if options.bulk_pulls else None,
+            bulk_units=options.bulk_pulls or None,
             expression=options.sql92 or options.tags or MATCH_ALL,
             expression_type=SQL92 if options.sql92 else TAG,
         )
@@ -196,11 +188,11 @@ class _Pulls:
         self._asks: deque[_Ask] = deque()
         self._missing_since: float | None = None
 
-    def __iter__(self) -> Iterator[memoryview]:
+    def __iter__(self) -> Iterator[Answer]:
         while self._at < self._end:
             result = self._cluster.retried(self._next)
             if len(result.records):
-                yield memoryview(result.records)
+                yield Answer(memoryview(result.records), result.units)
 
     def _next(self) -> PullResult:
         """The answer for the place where we are; the next ones are asked for before it is waited for."""

@@ -6,6 +6,7 @@ Connections open again by themselves, also after a fork.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import time
@@ -296,6 +297,7 @@ class Cluster:
         *,
         messages_max: int = PULL_MESSAGES,
         bulk_bytes: int | None = None,
+        bulk_units: bool | None = None,
         expression: str = MATCH_ALL,
         expression_type: str = TAG,
         group: str = READER_GROUP,
@@ -314,6 +316,7 @@ class Cluster:
             subscription=expression,
             expression_type=expression_type,
             bulk_bytes=bulk_bytes,
+            bulk_units=bulk_units,
         )
 
     def pull(self, queue: Queue, queue_offset: int, *, messages_max: int = PULL_MESSAGES) -> PullResult:
@@ -354,4 +357,7 @@ def cluster(
     retry_timeout_s: float = RETRY_TIMEOUT_S,
 ) -> Cluster:
     """The cluster that this process knows by these name servers; it lives as long as the process."""
-    return Cluster(name_servers, request_timeout_s=request_timeout_s, retry_timeout_s=retry_timeout_s)
+    made = Cluster(name_servers, request_timeout_s=request_timeout_s, retry_timeout_s=retry_timeout_s)
+    # Sockets close themselves, but not without a warning while the interpreter is being taken down.
+    atexit.register(made.close)
+    return made

@@ -16,7 +16,7 @@ _TAIL = b',"flag":1,"language":"%b","opaque":%%d%%b,"serializeTypeCurrentRPC":"J
 )
 _PULL = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"%d",'
-    b'"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"}' + _TAIL
+    b'"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"%b}' + _TAIL
 )
 _PLAIN = b'{"code":%d' + _TAIL
 # Nearly all answers without a body have short headers.
@@ -40,8 +40,12 @@ def pull_reply_head(
     suggest_which_broker_id: int = 0,
     topic_sys_flag: int = 0,
     group_sys_flag: int = 0,
+    bulk_units: int = 0,
 ) -> bytes:
-    """Return what goes before the records in the answer to a pull; `body_bytes` is the length of them all."""
+    """Return what goes before the records in the answer to a pull.
+
+    `body_bytes` is the length of them all, and of the `bulk_units` units before them.
+    """
     header = _PULL % (
         code,
         suggest_which_broker_id,
@@ -50,6 +54,7 @@ def pull_reply_head(
         max_offset,
         min_offset,
         topic_sys_flag,
+        b',"bulkUnits":"%d"' % bulk_units if bulk_units else b"",
         opaque,
         _remark(remark),
     )
@@ -76,6 +81,7 @@ def pull_reply_template(
         b"%d" % group_sys_flag,
         *(free, free, free),
         b"%d" % topic_sys_flag,
+        b"",
         free,
         _remark(remark).replace(b"%", b"%%"),
     )

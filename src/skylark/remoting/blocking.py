@@ -23,6 +23,8 @@ CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
 BLOCK_BYTES = 256 << 10
 READ_BYTES_MIN = 32 << 10
 """With less room a new block is begun."""
+BLOCKS_KEPT = 3
+"""To be filled again: memory that the kernel must clear first costs more than what is read into it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +59,7 @@ class BlockingConnection:
         self._socket: socket.socket | None = None
         self._codec: Connection[Asked[Any]] = Connection(limits)
         self._pid = 0
+        self._blocks: list[bytearray] = []
         self._block = memoryview(b"")
         self._taken = 0  # so much of the block was whole frames
         self._filled = 0
@@ -184,10 +187,20 @@ class BlockingConnection:
         unfinished = self._block[self._taken : self._filled]
         needed = self._codec.frame_bytes_needed
         if len(self._block) - self._filled < max(needed - len(unfinished), READ_BYTES_MIN):
-            self._block = memoryview(bytearray(max(self.block_bytes, needed + READ_BYTES_MIN)))
+            self._block = memoryview(self._free_block(max(self.block_bytes, needed + READ_BYTES_MIN)))
             self._block[: len(unfinished)] = unfinished
             self._taken, self._filled = 0, len(unfinished)
         return self._block[self._filled :]
+
+    def _free_block(self, size: int) -> bytearray:
+        """An old block that nobody looks at any more, or a new one."""
+        for block in self._blocks:
+            if len(block) == size and _is_free(block):
+                return block
+        block = bytearray(size)
+        if size == self.block_bytes:
+            self._blocks = [*self._blocks, block][-BLOCKS_KEPT:]
+        return block
 
     def _decline(self, connected: socket.socket, command: RemotingCommand, deadline: float) -> None:
         if not command.is_oneway:
@@ -202,6 +215,15 @@ def _time_left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError
     return left
+
+
+def _is_free(block: bytearray) -> bool:
+    """Say whether nobody has a view of a block: only then its size can change."""
+    try:
+        block.append(block.pop())
+    except BufferError:
+        return False
+    return True
 
 
 def is_lost(connected: socket.socket) -> bool:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,7 +19,9 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
 from skylark.protocol.connection import HOT_REQUESTS, Command, Limits
 from skylark.remoting.address import join_address
-from skylark.remoting.link import Handler, Link, error_reply
+from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, Latencies
+from skylark.remoting.link import Answer, Handler, Link, error_reply
+from skylark.remoting.prepared import PreparedAnswer
 from skylark.remoting.rate import RequestRate, TokenBucket
 
 log = logging.getLogger(__name__)
@@ -81,16 +84,53 @@ class Peer(Link):
         self._early_bytes = EARLY_BYTES
         self.packed_host = b""
         self.active_at = self._loop.time()
+        """When it last sent a request or took an answer; while requests are handled, when they came."""
         self._server = server
         self._routes = routes
         self._buffered_bytes = 0
         self._waiting: list[Command] = []  # received while the peer did not read our answers
         self._bucket: TokenBucket | None = None
+        self._descriptor = -1
+        self._prepared: PreparedAnswer | None = None
+        self._began: dict[int, float] = {}  # when requests came that are at work in coroutines, by opaque
+
+    # --- For the owner ---
+
+    def prepare(self, frame: bytes) -> PreparedAnswer | None:
+        """Make an answer that another thread may send; None while there is anything else to send before it.
+
+        Whoever asked for it calls `take_back` in the end, and sends the answer if nobody did.
+        """
+        transport = self._transport
+        if (
+            self._out
+            or self._prepared is not None
+            or self._descriptor < 0
+            or transport is None
+            or transport.is_closing()
+            or transport.get_write_buffer_size()
+        ):
+            return None
+        self._prepared = PreparedAnswer(self._descriptor, frame)
+        return self._prepared
+
+    def take_back(self, prepared: PreparedAnswer) -> None:
+        """Let nobody else send this answer any more. The rest of one that was sent in part goes first."""
+        if self._prepared is not prepared:
+            return
+        self._prepared = None
+        rest = prepared.take_back()
+        if rest:
+            self._out.insert(0, rest)
+            self.write_parts((), len(rest))
 
     # --- For the loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        socket = transport.get_extra_info("socket")
+        if socket is not None:
+            self._descriptor = socket.fileno()
         host, port = _peer_name(transport)
         self.address = join_address(host, port)
         self.packed_host = pack_host(host, port)
@@ -131,6 +171,10 @@ class Peer(Link):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # The descriptor is closed after this, and may soon be another connection's.
+        if self._prepared is not None:
+            self.take_back(self._prepared)
+        self._descriptor = -1
         super().connection_lost(exc)
         self._waiting.clear()
         self._count_buffered(0)
@@ -221,6 +265,21 @@ class Peer(Link):
     def _count_request(self, change: int, command: RemotingCommand) -> None:
         super()._count_request(change, command)
         self._server.bytes_in_flight += change * len(command.body)
+        self._server.at_work[command.code] += change
+        if change > 0:
+            self._began[command.opaque] = self.active_at
+        else:
+            self._began.pop(command.opaque, None)
+
+    def _answer(self, command: Command, answer: Answer) -> None:
+        super()._answer(command, answer)
+        latencies = self._server.latencies
+        if latencies is None or answer is None:
+            return
+        result = ONEWAY if command.is_oneway else WRITE_FAILED if self.is_closed else SUCCESS
+        code = command.code if command.code in self._routes else UNKNOWN_CODE
+        since = self._began.get(command.opaque, self.active_at)
+        latencies.count(code, answer.code, since, result=result)
 
     def _schedule_flush(self) -> None:
         if not self._server.gather(self):
@@ -231,6 +290,8 @@ class Peer(Link):
         self._flush()
 
     def _flush(self) -> None:
+        if self._prepared is not None and self._out:
+            self.take_back(self._prepared)
         super()._flush()
         if self._transport is None:
             return
@@ -257,6 +318,7 @@ class RemotingServer:
     """Listens on one or more ports, each with its table of handlers; one set of limits for all.
 
     `on_disconnect` is called for every connection that ended, when nothing more can be sent on it.
+    `latencies` are told of all answers but those of batches, whose handlers tell them.
     """
 
     def __init__(
@@ -264,8 +326,12 @@ class RemotingServer:
         limits: ServerLimits | None = None,
         *,
         on_disconnect: Callable[[Peer], None] | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
+        self.latencies = latencies
+        self.at_work: Counter[int] = Counter()
+        """Requests in coroutines, by their code."""
         self.peers: set[Peer] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.bytes_in_flight = 0

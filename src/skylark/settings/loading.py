@@ -226,7 +226,8 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(str(file), f"cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(str(file), f"cannot be read: {reason}") from error
     if file.suffix != ".toml":
         for key, value, line in read_properties(text):
             yield _Given(key, value, f"{file.name} line {line}", 1)

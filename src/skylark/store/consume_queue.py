@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from skylark.errors import BadStoreFile
 from skylark.model.java import java_hash
@@ -43,7 +44,8 @@ class ConsumeQueue:
     __slots__ = (
         "_files", "_lock", "_new_names", "_open_files", "_tail_start", "_unusable",
         "dirty", "generation", "is_schedule", "magic", "min_offset", "next_offset",
-        "queue_id", "synced_offset", "tail", "topic", "topic_bytes", "topic_hash", "topic_part", "unsynced",
+        "queue_id", "synced_offset", "tail", "tally", "topic", "topic_bytes", "topic_hash", "topic_part",
+        "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +65,8 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode()
         self.topic_hash = java_hash(topic + "#")
         self.is_schedule = topic == SCHEDULE_TOPIC
+        self.tally: Any = None
+        """For whoever counts what comes here: what lies at the queue need not be looked up by its topic."""
         self.next_offset = 0
         """The queue offset of the next append: ahead of `max_offset` while appends are not confirmed."""
         self.min_offset = 0
@@ -112,28 +116,33 @@ class ConsumeQueue:
         The caller keeps within `min_offset` and `max_offset`. Raises OSError, BadStoreFile.
         """
         start = first * UNIT_BYTES
-        length, tail = self._from_tail(start, count * UNIT_BYTES)
-        return self._read(start, length) if tail is None else tail
+        length, tail = self._split(start, count * UNIT_BYTES)
+        if not length:
+            return tail
+        written = self._read(start, length)
+        return written + tail if written else written
 
     def resident_units(self, first: int, count: int) -> bytes | bytearray | None:
         """What `units` gives, if it is in memory; None if it would wait for the disk."""
         start = first * UNIT_BYTES
-        length, tail = self._from_tail(start, count * UNIT_BYTES)
-        if tail is not None:
+        length, tail = self._split(start, count * UNIT_BYTES)
+        if not length:
             return tail
         file_start = self._files.start_of(start)
         file = self._open_files.peek(self._files.directory, file_start)
-        return file.read_resident(length, start - file_start) if file is not None else None
+        written = file.read_resident(length, start - file_start) if file is not None else None
+        return written + tail if written is not None and len(written) == length else written
 
-    def _from_tail(self, start: int, length: int) -> tuple[int, bytearray | None]:
-        """What is not in a file yet; else None, and how much of the length one read can bring."""
+    def _split(self, start: int, length: int) -> tuple[int, bytearray]:
+        """How much of a stretch, up to the end of its file, was written; and what of it was not yet."""
         file_bytes = self._files.file_bytes
         length = min(length, file_bytes - start % file_bytes)
         with self._lock:
             within = start - self._tail_start
             if within >= 0:
-                return length, self.tail[within : within + length]
-            return min(length, -within), None
+                return 0, self.tail[within : within + length]
+            written = min(length, -within)
+            return written, self.tail[: length - written]
 
     def _read(self, start: int, length: int) -> bytes:
         file_start = self._files.start_of(start)

@@ -14,11 +14,11 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,8 +162,9 @@ class IndexFile:
         self._slots: memoryview | None = None
         self._tail = bytearray()
         self._tail_start = header.next_item
-        self._dirty_pages: set[int] = set()
-        self._flushing_pages: set[int] = set()
+        # A byte for every page that holds slots: 1 if it must be written.
+        self._dirty_pages = bytearray(geometry.slot_pages)
+        self._flushing: list[tuple[int, int]] = []
 
     @staticmethod
     def new(path: Path, geometry: Geometry, header: IndexHeader) -> IndexFile:
@@ -196,7 +197,7 @@ class IndexFile:
 
     @property
     def _is_dirty(self) -> bool:
-        return self.header != self._durable_header or bool(self._dirty_pages or self._flushing_pages)
+        return self.header != self._durable_header or bool(self._flushing) or 1 in self._dirty_pages
 
     @property
     def first_volatile_offset(self) -> int | None:
@@ -265,7 +266,7 @@ class IndexFile:
 
     def _chain(self, hashes: list[int], number: int) -> list[int]:
         """Let the slots name the new items, numbered from `number` on; return the items that they named."""
-        slots, slot_count = self._slots, self._geometry.slots
+        slots, slot_count, dirty = self._slots, self._geometry.slots, self._dirty_pages
         assert slots is not None
         places = [key_hash % slot_count for key_hash in hashes]
         previous = []
@@ -278,9 +279,8 @@ class IndexFile:
                 slots[last] = new - 1
             before, last = slots[place], place
             previous.append(before if 0 < before < new else 0)
+            dirty[(place + _HEADER_SLOTS) // _PAGE_SLOTS] = 1
         slots[last] = number + len(places) - 1
-        if len(self._dirty_pages) < self._geometry.slot_pages:  # hashes soon touch all of them
-            self._dirty_pages.update([(place + _HEADER_SLOTS) // _PAGE_SLOTS for place in places])
         return previous
 
     def newest_first(self) -> Iterator[tuple[int, int]]:
@@ -341,7 +341,7 @@ class IndexFile:
                 slots[key_hash % slot_count] = number
         self._slots = slots
         self.header = self.header._replace(slots_used=slot_count - copied(slots).count(0))
-        self._dirty_pages.update(range((slot_count + _HEADER_SLOTS) // _PAGE_SLOTS + 1))
+        self._dirty_pages = bytearray(b"\1" * self._geometry.slot_pages)
 
     def _item_offset(self, number: int) -> int:
         return int(ITEM.unpack(self._items(number, number + 1))[1])
@@ -365,8 +365,10 @@ class IndexFile:
                 return
             header = self.header
             items = bytes(self._tail)
-            self._flushing_pages |= self._dirty_pages
-            self._dirty_pages = set()
+            for first_page, end_page in self._flushing:  # of a flush that failed
+                self._dirty_pages[first_page:end_page] = b"\1" * (end_page - first_page)
+            self._flushing = list(adjacent(self._dirty_pages))
+            self._dirty_pages = bytearray(self._geometry.slot_pages)
             runs = self._slot_runs()
         if self._file is None:
             self._file = create_file(disk, self.path, self._geometry)
@@ -384,7 +386,7 @@ class IndexFile:
             # A new tail, not a shorter one: queries hold the old.
             self._tail = self._tail[len(items) :]
             self._tail_start = header.next_item
-            self._flushing_pages = set()
+            self._flushing = []
             if self.is_sealed:
                 self._slots = None
 
@@ -402,7 +404,7 @@ class IndexFile:
         slots = self._slots
         assert slots is not None
         runs = []
-        for first_page, end_page in adjacent(sorted(self._flushing_pages)):
+        for first_page, end_page in self._flushing:
             first = max(0, first_page * _PAGE_SLOTS - _HEADER_SLOTS)
             runs.append((first, copied(slots[first : end_page * _PAGE_SLOTS - _HEADER_SLOTS])))
         return runs
@@ -439,11 +441,14 @@ def from_big_endian(data: bytes | bytearray) -> array[int]:
     return numbers
 
 
-def adjacent(pages: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first page and the page after the last of each run in ascending page numbers."""
-    for _, group in groupby(enumerate(pages), key=lambda place: place[1] - place[0]):
-        run = [page for _, page in group]
-        yield run[0], run[-1] + 1
+def adjacent(pages: bytearray) -> Iterator[tuple[int, int]]:
+    """The first page and the page after the last of each run of pages whose byte is 1."""
+    end = 0
+    while (first := pages.find(1, end)) >= 0:
+        end = pages.find(0, first)
+        if end < 0:
+            end = len(pages)
+        yield first, end
 
 
 def read_header(file: DiskFile, geometry: Geometry) -> IndexHeader:

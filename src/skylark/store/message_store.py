@@ -87,6 +87,8 @@ class MessageStore(StoreQueries):
         self._sync_flush = settings.syncs_every_put
         self._raw_end = 0
         """End of what `append_raw` brought: published from the log, not as it was appended."""
+        self._untold: list[Sequence[Placed]] = []
+        """Published, and nobody was told of it."""
         self._closed = True
         self.report = RecoveryReport()
 
@@ -264,9 +266,16 @@ class MessageStore(StoreQueries):
             return Refused(PutStatus.OS_PAGE_CACHE_BUSY, f"{unflushed} bytes wait for the disk")
         return None
 
-    def append(self, messages: Sequence[PutMessage]) -> Sequence[PutResult]:
-        """Append a batch with one write; results in order. Does not wait for the disk: see `when_flushed`."""
-        return self._append(partial(self.log.append, messages, self.queues), len(messages))
+    def append(self, messages: Sequence[PutMessage], *, flush_later: bool = False) -> Sequence[PutResult]:
+        """Append a batch with one write; results in order. Does not wait for the disk: see `when_flushed`.
+
+        With `flush_later` the caller calls `flush_soon`, when it has done what it has to do before the flush
+        ends: the flush thread cannot run meanwhile, and would only be woken to wait.
+        """
+        results = self._append(partial(self.log.append, messages, self.queues), len(messages))
+        if not flush_later:
+            self.flush_soon()
+        return results
 
     def append_batch(self, message: PutMessage, batch: BatchColumns) -> Sequence[PutResult]:
         """Append a client's batch, all or nothing; a refusal comes as the only result."""
@@ -275,7 +284,14 @@ class MessageStore(StoreQueries):
         if message.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or delay_level(message.properties) > 0:
             reason = "a batch can be no transaction, no inner batch and not delayed"
             return [Refused(PutStatus.MESSAGE_ILLEGAL, reason)]
-        return self._append(partial(self.log.append_batch, message, batch, self.queues), 1)
+        results = self._append(partial(self.log.append_batch, message, batch, self.queues), 1)
+        self.flush_soon()
+        return results
+
+    def flush_soon(self) -> None:
+        """Under sync flush, have the flush thread flush what was appended. Any thread."""
+        if self._sync_flush and self._flush_service is not None:
+            self._flush_service.wake()
 
     def _append(self, write: Callable[[int], Sequence[PutResult]], refusals: int) -> Sequence[PutResult]:
         refused = self.refusal()
@@ -309,8 +325,6 @@ class MessageStore(StoreQueries):
         """Publish an appended batch, or keep it until it is confirmed. Returns whether it is visible now."""
         if self._sync_flush or self.replica_bound is not None:
             self._dispatcher.stage(placed)
-            if self._sync_flush and self._flush_service is not None:
-                self._flush_service.wake()
             return False
         self._dispatcher.publish(placed)
         if self.index is not None and self.index.pending_count > INDEX_PENDING_MAX:
@@ -318,13 +332,22 @@ class MessageStore(StoreQueries):
             self.index.build(2 * len(placed))
         return True
 
+    def publish(self) -> None:
+        """Make what became confirmed visible; `advance` tells of it. Any thread."""
+        with self._lock:
+            self._publish()
+
+    def _publish(self) -> None:
+        confirmed = self.confirmed_offset
+        if self._dispatcher.dispatched < self._raw_end:
+            self._untold.append(self._dispatcher.follow_log(min(confirmed, self._raw_end)))
+        self._untold += self._dispatcher.publish_confirmed(confirmed)
+
     def advance(self) -> None:
         """Publish what became confirmed and answer who waited for it. Any thread, after a flush, or none."""
         with self._lock:
-            published, confirmed = list[Sequence[Placed]](), self.confirmed_offset
-            if self._dispatcher.dispatched < self._raw_end:
-                published.append(self._dispatcher.follow_log(min(confirmed, self._raw_end)))
-            published += self._dispatcher.publish_confirmed(confirmed)
+            self._publish()
+            published, self._untold = self._untold, []
         if self.on_arrival is not None:
             for batch in filter(None, published):
                 self.on_arrival(batch)
@@ -408,8 +431,7 @@ class MessageStore(StoreQueries):
             self._raw_end = self.log.appended
         if not self._sync_flush:
             self.advance()
-        elif self._flush_service is not None:
-            self._flush_service.wake()
+        self.flush_soon()
 
     def truncate(self, physical_offset: int) -> None:
         """Cut log and queues at a record's start: for a replica that went astray. Not while others append.

@@ -21,17 +21,21 @@ from skylark.model.record import (
     STORE_TIMESTAMP,
     SYS_FLAG_POSITION,
     decode,
+    decode_all,
     store_timestamp_position,
 )
 from skylark.settings import StoreSettings
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.hot_chunks import HotChunks
-from skylark.store.recent import RecentRuns, checked_slices, positions_of, sizes_of
+from skylark.store.recent import Part, RecentRuns, parts_of, positions_of, sizes_of
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
 
 TagsFilter = Callable[[int], bool]
 RecordFilter = Callable[[memoryview], bool]
+Units = bytes | bytearray
+FastRead = tuple[int, int, list[Part]]
+"""How many records, their bytes, and they themselves, in as many parts or in one."""
 
 RESPONSE_BYTES_MAX = 128 << 20
 RESPONSE_BYTES_MIN = 100
@@ -64,7 +68,7 @@ class GetResult:
     next_offset: int
     min_offset: int
     max_offset: int
-    records: list[memoryview] = field(default_factory=list)
+    records: list[Part] = field(default_factory=list)
     suggest_slave: bool = False
     bytes: int = 0
     """Of all records together."""
@@ -72,9 +76,15 @@ class GetResult:
     """Units that point to no record: skipped."""
     cold_bytes: int = 0
     """Of records that were read from disk, those included that the filter then refused."""
+    units: Units = b""
+    """Of the records, where those come in few parts."""
+
+    @property
+    def count(self) -> int:
+        return len(self.units) // UNIT_BYTES or len(self.records)
 
     def messages(self) -> list[StoredMessage]:
-        return [decode(record) for record in self.records]
+        return [message for part in self.records for message in decode_all(part)]
 
 
 def memory_bytes() -> int:
@@ -111,10 +121,12 @@ class LogReader:
         record_filter: RecordFilter | None = None,
         may_block: bool = True,
         bulk_bytes: int = 0,
+        is_checked: bool = True,
     ) -> GetResult:
         """Messages from an offset on. Without `may_block` data that is not in memory gives COLD at once.
 
-        `bulk_bytes` asks for that much in place of the transfer limits, which are for consumers.
+        `bulk_bytes` asks for that much in place of the transfer limits, which are for consumers. Without
+        `is_checked` it is then left to whoever asked to see that records and units fit each other.
         """
         max_messages = max(max_messages, 1)
         if bulk_bytes:
@@ -136,14 +148,14 @@ class LogReader:
             return GetResult(GetStatus.OFFSET_FOUND_NULL, next_offset, low, high)
         if not filtered:
             if bulk_bytes:
-                records = self._bulk_slices(units, max_bytes)
+                fast = self._bulk(units, max_bytes, is_checked=is_checked)
             else:
-                records = self._slices(units, min(max_bytes, self.settings.transfer_bytes_in_memory))
-            if records is not None:
-                taken = sum(map(len, records))
-                return GetResult(
-                    GetStatus.FOUND, queue_offset + len(records), low, high, records, False, taken
-                )
+                fast = self._slices(units, min(max_bytes, self.settings.transfer_bytes_in_memory))
+            if fast is not None:
+                count, taken, records = fast
+                units = units[: count * UNIT_BYTES]
+                next_offset = queue_offset + count
+                return GetResult(GetStatus.FOUND, next_offset, low, high, records, bytes=taken, units=units)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
         limit = min(max(max_bytes, RESPONSE_BYTES_MIN), RESPONSE_BYTES_MAX)
         in_memory, on_disk = self._transfer_limits(max_messages, limit, is_bulk=bulk_bytes > 0)
@@ -168,7 +180,7 @@ class LogReader:
             ),
         )
 
-    def _bulk_slices(self, units: bytes | bytearray, max_bytes: int) -> list[memoryview] | None:
+    def _bulk(self, units: Units, max_bytes: int, *, is_checked: bool) -> FastRead | None:
         """The fast path of a bulk read: all units in one file and in memory; cut at `max_bytes`."""
         log = self._log
         first, _, _ = UNIT.unpack_from(units)
@@ -184,11 +196,19 @@ class LogReader:
         ):
             return None
         count = len(units) // UNIT_BYTES
-        sizes = sizes_of(count)(units)
-        fitting = max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
-        return checked_slices(view, start, positions_of(count)(units)[:fitting], sizes[:fitting])
+        sizes, places = sizes_of(count)(units), positions_of(count)(units)
+        taken = sum(sizes)
+        if taken > max_bytes:
+            count = max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
+            sizes, places = sizes[:count], places[:count]
+            taken = sum(sizes)
+        if min(places) < first or max(places) > last:
+            return None  # what does not lie between may not be in memory
+        is_checked = is_checked and first < self.hot.written_from
+        records = parts_of(view, start, places, sizes, is_checked=is_checked)
+        return None if records is None else (count, taken, records)
 
-    def _slices(self, units: bytes | bytearray, max_bytes: int) -> list[memoryview] | None:
+    def _slices(self, units: Units, max_bytes: int) -> FastRead | None:
         """The fast path of a consumer that keeps up: all units in one file, in memory, within the limits."""
         log = self._log
         first, _, _ = UNIT.unpack_from(units)
@@ -207,14 +227,16 @@ class LogReader:
             return None
         size_at = _SIZE.unpack_from
         try:
-            records = [
+            records: list[Part] = [
                 view[position : position + size]
                 for physical_offset, size, _ in UNIT.iter_unpack(units)
                 if size_at(view, position := physical_offset - start)[0] == size
             ]
         except struct.error:
             return None  # a blank or damaged unit points out of the file
-        return records if len(records) * UNIT_BYTES == len(units) else None
+        if len(records) * UNIT_BYTES != len(units):
+            return None
+        return len(records), sum(map(len, records)), records
 
     def _corrected(self, queue_offset: int, corrected: int) -> int:
         return queue_offset if self.keep_offset_on_correction else corrected
@@ -222,7 +244,7 @@ class LogReader:
     def _collect(
         self,
         result: GetResult,
-        units: bytes | bytearray,
+        units: Units,
         in_memory_max: tuple[int, int],
         on_disk_max: tuple[int, int],
         tags_filter: TagsFilter | None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate, islice, pairwise
 
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
@@ -22,11 +23,14 @@ RUN_MAX = 256
 AHEAD_UNITS = 256
 """Units that one system call brings: those who read one run read the next."""
 AHEAD_QUEUES_MAX = 256
+JOINED_RECORD_BYTES = 4096
+"""Records that are smaller on average are copied together: that costs less than many parts do later."""
 
 _POSITION = struct.Struct(">q").unpack_from
 _SIZE = struct.Struct(">i").unpack_from
 
-RecentRun = tuple[int, int, int, int, list[memoryview]]
+Part = bytes | memoryview
+RecentRun = tuple[int, int, int, int, list[Part]]
 """The queue's minimum and maximum, how many messages, their bytes, and the bytes themselves in few parts."""
 
 
@@ -38,6 +42,8 @@ class RecentRuns:
         self._hot = hot
         # By queue: its generation, the first offset, and units from there on.
         self._ahead: dict[ConsumeQueue, tuple[int, int, bytes | bytearray]] = {}
+        # By queue: its generation, and from where to where its units were seen to fit their records.
+        self._checked: dict[ConsumeQueue, tuple[int, int, int]] = {}
 
     def read(
         self, queue: ConsumeQueue, queue_offset: int, count_max: int, bytes_max: int
@@ -50,28 +56,80 @@ class RecentRuns:
         units = self._units(queue, queue_offset, count)
         if units is None:
             return None
-        log, sizes = self._log, sizes_of(count)(units)
+        sizes = sizes_of(count)(units)
         taken = sum(sizes)
         first, last = _POSITION(units)[0], _POSITION(units, (count - 1) * UNIT_BYTES)[0]
-        start = first - first % log.file_bytes
-        end = last + sizes[-1]
-        view = log.views.get(start)
-        if (
-            view is None
-            or taken > bytes_max
-            or end > start + log.file_bytes
-            or first < log.appended - self._hot.memory_bytes
-        ):
+        view = self._view(first, last + sizes[-1]) if taken <= bytes_max else None
+        if view is None:
             return None
-        if first < self._hot.written_from:
-            if not first < end or not self._hot.holds(first, end - first):
+        start = first - first % self._log.file_bytes
+        if first < self._hot.written_from and not self._fitted(queue, queue_offset, queue_offset + count):
+            parts = parts_of(view, start, positions_of(count)(units), sizes, is_checked=True)
+            if parts is None:
                 return None
-            records = checked_slices(view, start, positions_of(count)(units), sizes)
-            return None if records is None else (low, high, count, taken, records)
-        if taken == end - first:
-            return low, high, count, taken, [view[first - start : end - start]]
-        places = zip(positions_of(count)(units), sizes, strict=True)
-        return low, high, count, taken, [view[at - start : at - start + size] for at, size in places]
+            self._note_fitting(queue, queue_offset, queue_offset + count)
+        elif taken == last + sizes[-1] - first:
+            parts = [view[first - start : first - start + taken]]
+        else:  # left in parts: whoever sends them joins them with what goes before
+            parts = slices(view, start, positions_of(count)(units), sizes)
+        return low, high, count, taken, parts
+
+    def read_each(
+        self, queue: ConsumeQueue, queue_offset: int, counts: Sequence[int], bytes_max: int
+    ) -> list[RecentRun]:
+        """What several reads give of which each goes on behind the last one: up to RUN_MAX units at once.
+
+        Those that must be left to somebody else, and all behind them, are not there. Raises OSError.
+        """
+        low, high = queue.min_offset, queue.max_offset
+        ends = [end for end in accumulate(counts) if 0 < end <= min(RUN_MAX, high - queue_offset)]
+        if queue_offset < low or not ends:
+            return []
+        units = self._units(queue, queue_offset, ends[-1])
+        if units is None:
+            return []
+        sizes, places = sizes_of(ends[-1])(units), positions_of(ends[-1])(units)
+        view = self._view(places[0], places[-1] + sizes[-1])
+        if view is None:
+            return []
+        file_start = places[0] - places[0] % self._log.file_bytes
+        behind = queue_offset + ends[-1]
+        is_checked = places[0] < self._hot.written_from and not self._fitted(queue, queue_offset, behind)
+        runs: list[RecentRun] = []
+        for start, end in pairwise((0, *ends)):
+            taken = sum(sizes[start:end])
+            if taken > bytes_max:
+                break
+            parts = parts_of(view, file_start, places[start:end], sizes[start:end], is_checked=is_checked)
+            if parts is None:
+                break
+            runs.append((low, high, end - start, taken, parts))
+        if is_checked and len(runs) == len(ends):
+            self._note_fitting(queue, queue_offset, behind)
+        return runs
+
+    def _fitted(self, queue: ConsumeQueue, first: int, behind: int) -> bool:
+        """Whether units were looked at before, and fitted their records."""
+        generation, low, high = self._checked.get(queue, (-1, 0, 0))
+        return generation == queue.generation and low <= first and behind <= high
+
+    def _note_fitting(self, queue: ConsumeQueue, first: int, behind: int) -> None:
+        generation, low, high = self._checked.get(queue, (-1, 0, 0))
+        if generation == queue.generation and low <= first <= high:
+            first, behind = low, max(behind, high)
+        elif len(self._checked) >= AHEAD_QUEUES_MAX:
+            self._checked.clear()
+        self._checked[queue] = queue.generation, first, behind
+
+    def _view(self, first: int, end: int) -> memoryview | None:
+        """The map of the file that holds a stretch of the log, if that is in memory."""
+        log, hot = self._log, self._hot
+        start = first - first % log.file_bytes
+        if end > start + log.file_bytes or first < log.appended - hot.memory_bytes:
+            return None
+        if first < hot.written_from and not (first < end and hot.holds(first, end - first)):
+            return None
+        return log.views.get(start)
 
     def _units(self, queue: ConsumeQueue, first: int, count: int) -> bytes | bytearray | None:
         """`count` published units, if they are in memory and in one file."""
@@ -92,20 +150,42 @@ class RecentRuns:
         return ahead[:wanted]
 
 
-def checked_slices(
-    view: memoryview, start: int, places: Sequence[int], sizes: Sequence[int]
-) -> list[memoryview] | None:
-    """Records of a file that starts at `start`, if each has the size that its unit claims."""
+def parts_of(
+    view: memoryview, start: int, places: Sequence[int], sizes: Sequence[int], *, is_checked: bool
+) -> list[Part] | None:
+    """Records of a file that starts at `start`, in few parts. None if they lie elsewhere.
+
+    `is_checked`: also None if one does not have the size that its unit claims.
+    """
+    first, taken = places[0] - start, sum(sizes)
+    if not is_checked and taken == places[-1] + sizes[-1] - places[0]:
+        stretch = view[first : first + taken]
+        return [stretch] if len(stretch) == taken else None
+    if min(places) < start:
+        return None
+    records = slices(view, start, places, sizes)
+    if taken <= JOINED_RECORD_BYTES * len(sizes):
+        # Nothing has looked at the records yet: so the processor fetches many of them from memory at once.
+        data = b"".join(records)
+        return [data] if len(data) == taken and (not is_checked or fits(data, sizes)) else None
+    if sum(map(len, records)) != taken or (is_checked and not all(map(fits, records, zip(sizes)))):
+        return None
+    return records
+
+
+def slices(view: memoryview, start: int, places: Sequence[int], sizes: Sequence[int]) -> list[Part]:
+    """Records of a file that starts at `start`, one by one where they lie."""
+    return [view[(at := place - start) : at + size] for place, size in zip(places, sizes, strict=True)]
+
+
+def fits(data: Part, sizes: Sequence[int]) -> bool:
+    """Whether records that lie one behind the other have the sizes that their units claim."""
     size_at = _SIZE
+    starts = islice(accumulate(sizes, initial=0), len(sizes))
     try:
-        records = [
-            view[place - start : place - start + size]
-            for place, size in zip(places, sizes, strict=True)
-            if size_at(view, place - start)[0] == size
-        ]
+        return [size_at(data, start)[0] for start in starts] == list(sizes)
     except struct.error:
-        return None  # a blank or damaged unit points out of the file
-    return records if len(records) == len(sizes) and min(places) >= start else None
+        return False  # a blank or damaged unit pointed out of the file
 
 
 @lru_cache(RUN_MAX)

@@ -77,6 +77,12 @@ class TimerWheel:
     def get(self, time_ms: int) -> Slot | None:
         return self._slots.get(time_ms // self._precision_ms)
 
+    def waiting_between(self, first_ms: int, end_ms: int) -> int:
+        """How many messages wait for the slots of a range of times. Any thread."""
+        times = range(first_ms // self._precision_ms, end_ms // self._precision_ms)
+        slots = (self._slots.get(time) for time in times)
+        return sum(slot.waiting for slot in slots if slot is not None)
+
     def last_position(self, time_ms: int) -> int:
         """Where the chain of a time ends; NO_POSITION if nothing waits for it."""
         slot = self.get(time_ms)

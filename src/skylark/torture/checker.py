@@ -15,7 +15,8 @@ from skylark.torture.history import History, Outcome, Place, Queue
 
 EXAMPLES_MAX = 10
 REGRESS_ALLOWED_NS = 30 * 10**9
-"""A crash, a slave or a member that was frozen may take the group's offsets back by seconds, not by more."""
+"""A crash, or a slave or a member that was frozen for some seconds, may take the group's offsets back by so
+much; not by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,13 @@ class Verdict:
         return not any(finding.count for finding in self.faults.values())
 
 
-def check(history: History, *, ordered: bool = False, stored_once: bool = True) -> Verdict:
+def check(
+    history: History,
+    *,
+    ordered: bool = False,
+    stored_once: bool = True,
+    regress_allowed_ns: int = REGRESS_ALLOWED_NS,
+) -> Verdict:
     """Judge a run that is healed, drained and read back.
 
     With `ordered`, first deliveries must keep each key's order. With `stored_once`, a message that was sent
@@ -69,7 +76,7 @@ def check(history: History, *, ordered: bool = False, stored_once: bool = True) 
         "offset reused": Finding.of(_reused(history)),
         "gap": Finding.of(_gaps(history)),
         "early": Finding.of(_early(history)),
-        "commit regress": Finding.of(_regressions(history, REGRESS_ALLOWED_NS)),
+        "commit regress": Finding.of(_regressions(history, regress_allowed_ns)),
     }
     if ordered:
         faults["reordered"] = Finding.of(_reordered(history))

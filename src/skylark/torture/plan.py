@@ -12,7 +12,7 @@ from skylark.torture.faults import ALL_FAULTS, CLOCK_FAULT, Targets
 from skylark.torture.modes import Mode
 
 PAUSE_S = (1.0, 4.0)
-FAULT_S = (0.2, 4.0)
+FAULT_S_MIN, FAULT_S_MAX = 0.2, 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,18 @@ class Planned:
     """Decides what it hits, and how hard."""
 
 
-def plan(seed: int, mode: Mode, seconds: float) -> list[list[Planned]]:
+def plan(seed: int, mode: Mode, seconds: float, fault_s_max: float = FAULT_S_MAX) -> list[list[Planned]]:
     """The faults of a run: one sequence for servers, one for clients and the network, at the same time."""
     chance = random.Random(seed)  # noqa: S311 - a run must be repeatable
     return [
-        _sequence(random.Random(chance.getrandbits(32)), names, seconds)  # noqa: S311
+        _sequence(random.Random(chance.getrandbits(32)), names, seconds, fault_s_max)  # noqa: S311
         for names in (mode.server_faults, mode.client_faults)
     ]
 
 
-def _sequence(chance: random.Random, names: Sequence[str], seconds: float) -> list[Planned]:
+def _sequence(
+    chance: random.Random, names: Sequence[str], seconds: float, fault_s_max: float
+) -> list[Planned]:
     """One fault after the other. Every kind has its turn before one comes again."""
     planned: list[Planned] = []
     deck: list[str] = []
@@ -44,7 +46,8 @@ def _sequence(chance: random.Random, names: Sequence[str], seconds: float) -> li
         if not deck:
             deck = list(names)
             chance.shuffle(deck)
-        each = Planned(deck.pop(), chance.uniform(*PAUSE_S), chance.uniform(*FAULT_S), chance.getrandbits(32))
+        after_s, for_s = chance.uniform(*PAUSE_S), chance.uniform(FAULT_S_MIN, fault_s_max)
+        each = Planned(deck.pop(), after_s, for_s, chance.getrandbits(32))
         at_s += each.after_s + each.for_s
         if at_s > seconds:
             return planned

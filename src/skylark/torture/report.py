@@ -28,6 +28,8 @@ class Wanted:
     """Processes."""
     keys: int = 4
     """Of each sender; the messages of a key are sent one after the other."""
+    fault_s_max: float = 4.0
+    """So long the longest fault lasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from skylark.protocol.bodies import MessageQueue
 from skylark.settings.client import ClientSettings
 from skylark.torture import fates
 from skylark.torture.brokers import TOPIC, Pair, Surroundings
-from skylark.torture.checker import check
+from skylark.torture.checker import REGRESS_ALLOWED_NS, check
 from skylark.torture.child import Knob, Tail
 from skylark.torture.cluster import (
     HOST,
@@ -73,8 +73,8 @@ class Torture:
 
     @property
     def planned(self) -> list[list[Planned]]:
-        """The faults of this run: its seed, mode and length decide them, and nothing else."""
-        return plan(self._wanted.seed, self._mode, self._wanted.seconds)
+        """The faults of this run: its seed, mode, length and longest fault decide them, and nothing else."""
+        return plan(self._wanted.seed, self._mode, self._wanted.seconds, self._wanted.fault_s_max)
 
     # --- The parts ---
 
@@ -165,7 +165,12 @@ class Torture:
             await self._read_back()
         finally:
             await self._stop()
-        verdict = check(self._history, ordered=self._mode.ordered, stored_once=self._mode.stored_once)
+        verdict = check(
+            self._history,
+            ordered=self._mode.ordered,
+            stored_once=self._mode.stored_once,
+            regress_allowed_ns=REGRESS_ALLOWED_NS + round(self._wanted.fault_s_max * 1e9),
+        )
         names = Counter(each.name for sequence in planned for each in sequence)
         skipped = names - Counter(each.name for each in self._inflicted)
         elapsed_s = time.monotonic() - started

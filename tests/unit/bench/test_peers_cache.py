@@ -25,7 +25,7 @@ def test_build_once_builds_once_for_all_who_ask(tmp_path: Path) -> None:
 
     def build(target: Path) -> None:
         builds.append(target)
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         assert not directory.exists()
         (target / "a.jar").write_text("jar")
 
@@ -34,7 +34,7 @@ def test_build_once_builds_once_for_all_who_ask(tmp_path: Path) -> None:
         thread.start()
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
     assert len(builds) == 1
     assert (directory / "a.jar").read_text() == "jar"

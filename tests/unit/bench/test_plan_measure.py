@@ -42,7 +42,8 @@ def test_the_parts_are_found_again_in_the_whole(
             "pull-small": pulls(BATCH, SMALL_KIB),
             "pull-large": pulls(BATCH, 1),
             "send-queues": single(IN_FLIGHT, SMALL_KIB) * (1 + 0.1 * math.log10(800)),
-            "sync": single(IN_FLIGHT, SMALL_KIB) + 3,
+            "sync-1": single(1, SMALL_KIB) + 3 + 150,
+            "sync-small": single(IN_FLIGHT, SMALL_KIB) + 3 + 150 / IN_FLIGHT,
             "master-large": single(IN_FLIGHT, 1) + 2,
             "slave-small": 5 + SMALL_KIB * 1.5,
             "slave-large": 6.5,
@@ -52,18 +53,25 @@ def test_the_parts_are_found_again_in_the_whole(
     parts = {
         "wake_us": wake, "send_us": send, "send_kib_us": send_kib, "batch_message_us": batched,
         "batch_kib_us": batch_kib, "pull_us": pull, "pull_message_us": pulled, "pull_kib_us": pull_kib,
-        "sync_us": 3, "replica_us": 2, "slave_us": 5, "slave_kib_us": 1.5, "queues_growth": 0.1,
+        "sync_us": 3, "flush_us": 150, "replica_us": 2,
+        "slave_us": 5, "slave_kib_us": 1.5, "queues_growth": 0.1,
     }  # fmt: skip
     for name, value in parts.items():
         assert getattr(found, name) == pytest.approx(value, abs=0.02), name
     assert found.spark_row_us == BASE.spark_row_us
 
 
-@given(st.dictionaries(st.sampled_from(["send-1", "send-small", "pull-1", "sync", "master-large"]), costs))
+@given(
+    st.dictionaries(
+        st.sampled_from(["send-1", "send-small", "pull-1", "sync-1", "sync-small", "master-large"]), costs
+    )
+)
 def test_what_noise_turned_round_never_becomes_negative(noise: dict[str, float]) -> None:
     names = [f"{kind}-{size}" for kind in ("send", "batch", "pull", "slave") for size in ("small", "large")]
     used = {
-        **dict.fromkeys([*names, "send-1", "pull-1", "sync", "master-large", "send-queues"], 10.0),
+        **dict.fromkeys(
+            [*names, "send-1", "pull-1", "sync-1", "sync-small", "master-large", "send-queues"], 10.0
+        ),
         **noise,
     }
     found = fit(used, BASE)

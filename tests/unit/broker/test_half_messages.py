@@ -20,9 +20,9 @@ from tests.unit.protocol.golden_frames import captured
 HOST = b"\x7f\0\0\x01\0\0*\x9f"
 
 
-def half(queue_offset: int, key: str = "", **changes: int) -> Half:
+def half(queue_offset: int, key: str = "", topic: str = "T", **changes: int) -> Half:
     members = {"physical_offset": queue_offset * 100, "born_ms": NOW_MS, "immunity_ms": None, **changes}
-    return Half(queue_offset, key=(key or str(queue_offset), 0), **members)  # type: ignore[arg-type]
+    return Half(queue_offset, key=(key or str(queue_offset), 0), real_topic=topic, **members)  # type: ignore[arg-type]
 
 
 def record(message: PutMessage, queue_offset: int = 3, physical_offset: int = 700) -> HalfRecord:
@@ -119,7 +119,7 @@ def test_an_op_message_is_as_apaches() -> None:
     ],
 )
 def test_when_a_producer_is_asked(age_ms: int, immunity_ms: int | None, is_due: bool) -> None:
-    one = Half(0, 0, NOW_MS - age_ms, immunity_ms, ("", 0))
+    one = Half(0, 0, NOW_MS - age_ms, immunity_ms, ("", 0), "T")
     assert one.is_due(NOW_MS, 6000) is is_due
 
 
@@ -133,3 +133,12 @@ def test_the_table_knows_transactions_by_their_key() -> None:
     assert (table.first_offset, table.of_key(("a", 0)), table.of_key(("b", 0))) == (6, [6], [])
     table.close([6])
     assert (table.first_offset, len(table)) == (None, 0)
+
+
+def test_the_table_counts_what_is_open_by_topic() -> None:
+    table = HalfTable()
+    for each in (half(1), half(2, topic="U"), half(3), half(3)):
+        table.add(each)
+    assert table.topics == {"T": 2, "U": 1}
+    table.close([2, 3, 99])
+    assert dict(table.topics) == {"T": 1}

@@ -31,6 +31,8 @@ FOR_EVER_S = 3600.0
 class SomePeer:
     """Stands for a connection, which only counts as itself here."""
 
+    active_at = 0.0
+
 
 def peer() -> Peer:
     return cast(Peer, SomePeer())

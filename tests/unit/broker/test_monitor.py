@@ -16,13 +16,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from skylark.broker import collector
-from skylark.broker.clients import Client
+from skylark.broker.clients import ACTIVELY, PASSIVELY, Client
 from skylark.broker.collector import most, settled
 from skylark.broker.monitor import Monitor
 from skylark.broker.stats import Counter
+from skylark.histogram import TRANSACTION_S, Histogram
 from skylark.metrics import METRICS, markdown
 from skylark.model import names
+from skylark.model.message import PutMessage
 from skylark.protocol.bodies import ConsumerData, TopicConfig
+from skylark.remoting.latency import ONEWAY, UNKNOWN_CODE, Latencies
 from skylark.settings import BrokerRole
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import message
@@ -32,7 +35,8 @@ ROOT = Path(__file__).parents[3]
 OF_A_MASTER = {name for name, spec in METRICS.items() if spec.text.endswith("Of a master.")}
 OF_A_SLAVE = {name for name, spec in METRICS.items() if spec.text.endswith("Of a slave.")}
 COMMON = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
-Found = dict[str, dict[tuple[str, ...], float]]
+DISK = ("local", "disk")
+Found = dict[str, dict[tuple[str, ...], Any]]
 
 
 class Watched:
@@ -52,7 +56,10 @@ class Watched:
                 return error.code, error.read().decode()
 
     def metrics(self) -> Found:
-        """By name and the values of a metric's own labels: the values. Names and labels are as described."""
+        """By name and the values of a metric's own labels: the values. Names and labels are as described.
+
+        A histogram has the counts of its ranges, and then the sum.
+        """
         status, text = self.get("/metrics")
         assert status == 200
         found: Found = {}
@@ -61,13 +68,36 @@ class Watched:
             spec = METRICS[name]
             assert family.type == spec.kind
             common = COMMON if name.startswith("rocketmq_") else {}
-            values = found[name] = {}
+            values: dict[tuple[str, ...], Any] = found.setdefault(name, {})
             for sample in family.samples:
-                assert sample.name == name
-                assert {**sample.labels, **common} == sample.labels
-                assert set(sample.labels) == {*common, *spec.labels}
-                values[tuple(sample.labels[label] for label in spec.labels)] = sample.value
+                labels = dict(sample.labels)
+                bound = labels.pop("le", None)
+                assert {**labels, **common} == labels
+                assert set(labels) == {*common, *spec.labels}
+                key = tuple(labels[label] for label in spec.labels)
+                if spec.kind == "histogram":
+                    assert bound is None or bound in {"+Inf", *(f"{each}.0" for each in spec.bounds)}
+                    _add_to_histogram(
+                        values.setdefault(key, []), sample.name.removeprefix(name), bound, sample.value
+                    )
+                else:
+                    assert sample.name == name
+                    values[key] = sample.value
+            if spec.kind == "histogram":
+                assert all(len(histogram) == len(spec.bounds) + 2 for histogram in values.values())
         return found
+
+
+def _add_to_histogram(histogram: list[float], suffix: str, bound: str | None, value: float) -> None:
+    """Samples come in order: the ranges, of which each includes those before, then count and sum."""
+    if suffix == "_bucket":
+        assert bound is not None
+        histogram.append(value - sum(histogram))
+    elif suffix == "_count":
+        assert value == sum(histogram)
+    else:
+        assert suffix == "_sum"
+        histogram.append(value)
 
 
 @pytest.fixture
@@ -92,10 +122,10 @@ async def test_metrics_are_what_the_broker_holds(watched: Watched) -> None:
     broker.stats.count_send_back("A", "G")
     found = watched.metrics()
     assert found["rocketmq_messages_in_total"] == {
-        ("A", "unspecified", "false"): 2,
-        ("B", "unspecified", "false"): 1,
+        ("A", "normal", "false"): 2,
+        ("B", "normal", "false"): 1,
     }
-    assert found["rocketmq_throughput_in_total"]["B", "unspecified", "false"] == results[2].size
+    assert found["rocketmq_throughput_in_total"]["B", "normal", "false"] == results[2].size
     assert found["rocketmq_messages_out_total"] == {("A", "G", "false", "false"): 5}
     assert found["rocketmq_throughput_out_total"] == {("A", "G", "false", "false"): 500}
     assert found["skylark_messages_sent_back_total"] == {("A", "G"): 1}
@@ -116,8 +146,8 @@ async def test_labels_say_what_kind_of_topic_and_group_it_is(watched: Watched) -
     found = watched.metrics()
     assert set(found["rocketmq_messages_in_total"]) == {
         ("F", "fifo", "false"),
-        ("%DLQ%G", "unspecified", "false"),
-        ("SCHEDULE_TOPIC_XXXX", "unspecified", "true"),
+        ("%DLQ%G", "normal", "false"),
+        ("SCHEDULE_TOPIC_XXXX", "delay", "true"),
     }
     assert set(found["rocketmq_messages_out_total"]) == {
         ("%RETRY%G", "G", "false", "true"),
@@ -127,7 +157,7 @@ async def test_labels_say_what_kind_of_topic_and_group_it_is(watched: Watched) -
 
 
 async def test_storage_is_measured(watched: Watched) -> None:
-    store, disk = watched.rig.broker.store, ("local", "disk")
+    store, disk = watched.rig.broker.store, DISK
     assert watched.metrics()["rocketmq_storage_message_reserve_time"] == {disk: 0}
     watched.rig.put()
     watched.rig.clock.advance(5000)
@@ -191,33 +221,97 @@ async def test_what_cannot_be_read_has_no_age(watched: Watched, monkeypatch: pyt
     assert found["rocketmq_consumer_lag_latency"] == {("T", "G", "false", "false"): 0}
 
 
-async def test_connections_are_counted_by_kind(watched: Watched) -> None:
+@pytest.mark.parametrize(("consume_type", "mode"), [(ACTIVELY, "pull"), (PASSIVELY, "push")])
+async def test_connections_are_counted_by_kind(watched: Watched, consume_type: str, mode: str) -> None:
     rig = watched.rig
     for client_id in ("1", "2"):
         client = Client(rig.connect().peer, client_id, "JAVA", 479)
         rig.broker.producers.register("P", client, now=0.0)
     rig.broker.groups.find("G", now_ms=0)
-    data = ConsumerData(group_name="G", message_model="CLUSTERING")
+    data = ConsumerData(group_name="G", consume_type=consume_type, message_model="CLUSTERING")
     rig.broker.consumers.register(Client(rig.client.peer, "3", "PYTHON", 479), data, notify=False, now=0.0)
     found = watched.metrics()
-    assert found["rocketmq_producer_connections"] == {("JAVA", "479", "remoting"): 2}
-    assert found["rocketmq_consumer_connections"] == {
-        ("PYTHON", "479", "remoting", "G", "clustering", "false"): 1
-    }
+    assert found["rocketmq_producer_connections"] == {("java", "v5_3_3", "remoting"): 2}
+    assert found["rocketmq_consumer_connections"] == {("python", "v5_3_3", "remoting", "G", mode, "false"): 1}
 
 
 async def test_timed_and_half_messages_are_counted(watched: Watched) -> None:
     broker = watched.rig.broker
     broker.timers.load_metrics(b'{"timingCount":{"T":{"count":2,"timeStamp":1}}}')
+    broker.transactions.load()
     watched.rig.append(message(names.HALF_TOPIC, 0, b"x"))
     broker.transactions.commits["T"] += 3
     broker.transactions.rollbacks["U"] += 1
     found = watched.metrics()
     assert found["rocketmq_commit_messages_total"] == {("T",): 3}
     assert found["rocketmq_rollback_messages_total"] == {("U",): 1}
-    assert found["rocketmq_timing_messages"] == {("T",): 2}
-    assert found["rocketmq_half_messages"] == {(): 1}
-    assert found["rocketmq_timer_enqueue_lag"] == {(): 0}
+    assert found["rocketmq_timing_messages"] == {("T", *DISK): 2}
+    assert found["rocketmq_half_messages"] == {(names.HALF_TOPIC,): 1}
+    assert found["rocketmq_timer_enqueue_lag"] == found["rocketmq_timer_enqueue_latency"] == {DISK: 0}
+
+
+async def test_timers_are_measured(watched: Watched) -> None:
+    rig, timers = watched.rig, watched.rig.broker.timers
+    timers.load()
+    for topic, delay_s in (("T", 3), ("T", 100), ("U", 100_000)):
+        wanted = PutMessage(topic, 0, b"x", born_timestamp=rig.clock.now_ms())
+        timers.admit(wanted, {"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"{topic}{delay_s}"})
+        rig.append(wanted)
+    rig.clock.advance(1500)
+    found = watched.metrics()
+    assert found["rocketmq_timer_enqueue_lag"] == {DISK: 3}
+    assert found["rocketmq_timer_enqueue_latency"] == {DISK: 1500}
+    assert found["rocketmq_timer_enqueue_total"] == {}
+    await timers.step()
+    found = watched.metrics()
+    assert found["rocketmq_timer_enqueue_lag"] == found["rocketmq_timer_enqueue_latency"] == {DISK: 0}
+    assert found["rocketmq_timer_enqueue_total"] == {("T", *DISK): 2, ("U", *DISK): 1}
+    assert found["rocketmq_timer_dequeue_total"] == {}
+    assert found["rocketmq_timer_dequeue_lag"] == {DISK: 3}
+    assert found["rocketmq_timing_messages"] == {("T", *DISK): 2, ("U", *DISK): 1}
+    due = {key[0]: count for key, count in found["rocketmq_timer_message_snapshot"].items()}
+    assert due == {"5": 1, "60": 0, "300": 1, "900": 0, "3600": 0, "14400": 0, "28800": 0, "86400": 0}
+    delays = found["rocketmq_delay_message_latency"]
+    assert delays["T", *DISK][:-1] == [1, 1, 0, 0, 0, 0, 0]
+    assert delays["U", *DISK][:-1] == [0, 0, 0, 0, 0, 1, 0]
+    rig.clock.advance(5000)
+    await timers.step()
+    assert watched.metrics()["rocketmq_timer_dequeue_total"] == {("T", *DISK): 1}
+
+
+async def test_requests_creations_sizes_and_commits_are_measured(watched: Watched) -> None:
+    broker = watched.rig.broker
+    broker.latencies = Latencies(lambda: 10.0045)
+    for code, response_code, held in (
+        (310, 0, False),
+        (310, 0, False),
+        (11, 19, True),
+        (UNKNOWN_CODE, 3, False),
+    ):
+        broker.latencies.count(code, response_code, 10.0, was_held=held)
+    broker.latencies.count(15, 987, 10.0, 3, result=ONEWAY)
+    with broker.stats.creation("topic", lambda: 0.0, is_system=False):
+        pass
+    with pytest.raises(KeyError), broker.stats.creation("consumer_group", lambda: 0.0, is_system=True):
+        raise KeyError
+    broker.stats.count_puts([watched.rig.put("T", 0, bytes(2000)), watched.rig.put("T", 0, b"x")])
+    broker.transactions.commit_times["T"] = Histogram(TRANSACTION_S)
+    broker.transactions.commit_times["T"].add(70)
+    found = watched.metrics()
+    assert found["rocketmq_rpc_latency"] == {
+        ("remoting", "send_message_v2", "success", "false", "success"): [0, 0, 2, *[0] * 7, 8],
+        ("remoting", "pull_message", "pull_not_found", "true", "success"): [0, 0, 1, *[0] * 7, 4],
+        ("remoting", "unknown", "request_code_not_supported", "false", "success"): [0, 0, 1, *[0] * 7, 4],
+        ("remoting", "update_consumer_offset", "987", "false", "oneway"): [0, 0, 3, *[0] * 7, 12],
+    }
+    assert found["rocketmq_topic_create_execution_time"] == {("success", "false"): [1, 0, 0, 0, 0, 0, 0]}
+    assert found["rocketmq_consumer_group_create_execution_time"] == {
+        ("failure", "true"): [1, 0, 0, 0, 0, 0, 0]
+    }
+    size = found["rocketmq_throughput_in_total"]["T", "normal", "false"]
+    assert found["rocketmq_message_size"] == {("T", "normal", "false"): [1, 1, 0, 0, 0, 0, 0, size]}
+    assert found["rocketmq_finish_message_latency"] == {("T",): [0, 0, 1, 0, 0, 0, 0, 70]}
+    assert found["rocketmq_processor_watermark"] == {("send",): 3, ("pull",): 1}
 
 
 def test_a_table_that_grows_is_read_again() -> None:
@@ -292,6 +386,17 @@ async def test_only_the_busiest_topics_have_series(watched: Watched, monkeypatch
         watched.rig.broker.stats.count_gets(f"T{number}", "G", number, 1)
     found = watched.metrics()["rocketmq_messages_out_total"]
     assert {key[0] for key in found} == {"T7", "T8", "T9"}
+
+
+async def test_only_the_busiest_topics_have_histograms(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "HISTOGRAMS_MAX", 2)
+    for number in range(5):
+        watched.rig.broker.stats.count_puts([watched.rig.put(f"T{number}")] * (number + 1))
+    found = watched.metrics()
+    assert {key[0] for key in found["rocketmq_message_size"]} == {"T3", "T4"}
+    assert len(found["rocketmq_messages_in_total"]) == 5
 
 
 def test_the_busiest_of_few_are_all() -> None:

@@ -161,7 +161,7 @@ async def test_a_stuck_disk_holds_up_the_writer_alone_and_never_two_write_one_fi
         writing += 1
         at_once = max(at_once, writing)
         stuck.set()
-        assert release.wait(10)
+        assert release.wait(60)
         work()
         writing -= 1
 

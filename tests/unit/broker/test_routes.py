@@ -80,3 +80,22 @@ async def test_the_fast_port_serves_everything_but_pulls() -> None:
         RequestCode.LITE_PULL_MESSAGE,
     }
     assert main.keys() == routes.ROUTES.keys() | HOT | NOT_SERVED_HERE.keys()
+
+
+def test_what_waits_is_counted_for_who_serves_it() -> None:
+    at_work: dict[int, int] = {
+        RequestCode.END_TRANSACTION: 2,
+        RequestCode.VIEW_MESSAGE_BY_ID: 1,
+        RequestCode.UPDATE_AND_CREATE_TOPIC: 4,
+        RequestCode.GET_BROKER_RUNTIME_INFO: 1,
+        RequestCode.CONSUMER_SEND_MSG_BACK: 1,
+    }
+    marks = routes.watermarks(at_work, sends=3, pulls=5)
+    assert list(marks) == list(routes.PROCESSORS)
+    assert {name: count for name, count in marks.items() if count} == {
+        "send": 4,
+        "pull": 5,
+        "query_message": 1,
+        "transaction": 2,
+        "admin": 5,
+    }

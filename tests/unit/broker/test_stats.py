@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.broker.stats import STEP_S, STEP_SLICE, BrokerStats, Counter
+from skylark.broker.stats import STEP_S, STEP_SLICE, BrokerStats, Counter, Creation
+from skylark.histogram import MESSAGE_BYTES, Histogram
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused
 from tests.support.store import message, opened
@@ -96,6 +97,31 @@ def test_puts_are_counted_by_topic_and_in_all() -> None:
     assert stats.puts.size == sum(result.size for result in results if isinstance(result, Placed))
 
 
+@given(
+    st.lists(
+        st.none()
+        | st.tuples(st.sampled_from("AB"), st.sampled_from((1, 1024, 1025, 4096, 9000, 1 << 22, 1 << 23)))
+    )
+)
+def test_sizes_are_counted_by_topic_whatever_comes_together(sent: list[tuple[str, int] | None]) -> None:
+    stats, expected = BrokerStats(), {topic: Histogram(MESSAGE_BYTES) for topic in "AB"}
+    with opened() as store:
+        queues = {topic: store.queue(topic, 0) for topic in "AB"}
+    results: list[PutResult] = []
+    for each in sent:
+        if each is None:
+            results.append(Refused(PutStatus.MESSAGE_ILLEGAL, "why"))
+        else:
+            results.append(Placed(queues[each[0]], 0, 0, each[1], 0, 0, 0, b""))
+            expected[each[0]].add(each[1])
+    stats.count_puts(results)
+    assert stats.refused == sent.count(None)
+    assert stats.puts.count == len(sent) - sent.count(None)
+    for topic, counter in stats.topic_puts.items():
+        assert counter.sizes == expected[topic].counts
+        assert (counter.count, counter.size) == (expected[topic].count, expected[topic].sum)
+
+
 def test_a_batch_counts_its_messages_and_one_call() -> None:
     stats = BrokerStats()
     with opened() as store:
@@ -104,6 +130,7 @@ def test_a_batch_counts_its_messages_and_one_call() -> None:
         stats.count_puts(results)
         assert (stats.puts.count, stats.puts.calls) == (5, 1)
         assert stats.topic_puts["A"].size == store.appended_offset
+        assert stats.topic_puts["A"].sizes[0] == 5
 
 
 def test_gets_and_send_backs_are_counted_by_topic_and_group() -> None:
@@ -129,6 +156,17 @@ def test_what_is_deleted_is_forgotten() -> None:
     stats.forget_group("G")
     assert set(stats.group_gets) == set(stats.send_backs) == {("U", "H")}
     assert stats.puts.count == 2
+
+
+def test_a_queue_that_outlives_its_counter_gets_another() -> None:
+    stats, results = BrokerStats(), placed("T", "T")
+    stats.count_puts(results)
+    stats.forget_topic("T")
+    assert not stats.topic_puts
+    stats.count_puts(results[:1])
+    stats.count_puts(results[1:])
+    assert stats.topic_puts["T"].count == 2
+    assert (stats.puts.count, stats.puts.calls) == (4, 4)
 
 
 def test_mornings() -> None:
@@ -168,3 +206,20 @@ def test_many_counters_step_in_slices() -> None:
         stats.count_gets(f"T{number}", "G", 1, 1)
     assert sum(1 for _ in stats.slices(10.0, NOON_MS)) == 3
     assert {counter.last_minute(10.0).sum for counter in stats.group_gets.values()} == {1}
+
+
+def test_creations_are_timed_whether_they_succeed_or_not() -> None:
+    stats, times = BrokerStats(), iter((1.0, 1.004, 2.0, 4.0))
+    with stats.creation("topic", lambda: next(times), is_system=False):
+        pass
+    with (
+        pytest.raises(ValueError, match="full"),
+        stats.creation("consumer_group", lambda: next(times), is_system=True),
+    ):
+        raise ValueError("full")
+    made, failed = (
+        stats.creations[Creation("topic", succeeded=True, is_system=False)],
+        stats.creations[Creation("consumer_group", succeeded=False, is_system=True)],
+    )
+    assert (made.counts[0], failed.counts[3], failed.sum) == (1, 1, 2000)
+    assert len(stats.creations) == 2

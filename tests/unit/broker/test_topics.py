@@ -434,6 +434,30 @@ def test_a_list_of_topics_is_taken_whole_or_not_at_all() -> None:
     assert topics.update_all(wanted[:2], now_ms=NOW_MS) == wanted[:2]
 
 
+# --- What the hot path knows ---
+
+
+def test_a_topic_is_plain_while_nothing_special_applies_to_it() -> None:
+    topics = table()
+    topics.for_send("t1", "TBW102", 4, now_ms=NOW_MS)
+    assert topics.plain["t1"] == 4
+    assert not topics.plain.keys() & names.UNSENDABLE_TOPICS
+    for special in (
+        TopicConfig(topic_name="t1", order=True),
+        TopicConfig(topic_name="t1", attributes={"+message.type": "NORMAL"}),
+        TopicConfig(topic_name="t1", attributes={"-message.type": ""}, topic_filter_type="MULTI_TAG"),
+    ):
+        topics.update(special, now_ms=NOW_MS)
+        assert "t1" not in topics.plain
+    topics.update(TopicConfig(topic_name="t1", write_queue_nums=2), now_ms=NOW_MS)
+    assert topics.plain["t1"] == 2
+    again = table()
+    again.load(topics.snapshot()())
+    assert again.plain == topics.plain
+    topics.delete("t1", now_ms=NOW_MS)
+    assert "t1" not in topics.plain
+
+
 # --- Name servers ---
 
 

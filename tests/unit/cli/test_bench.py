@@ -13,8 +13,8 @@ from skylark.cli.reference import commands, root
 
 COMMANDS = {name.split()[-1]: found for name, found in commands(root()) if name.startswith("skylark bench ")}
 MEASURING = (
-    "producer batch consumer pull latency transaction delay topics features routes store replication"
-    " spark".split()
+    "producer batch consumer pull filters cold latency transaction delay topics features routes store"
+    " replication spark".split()
 )
 SHARED = {"--namesrv", "-n", "--flush", "--seconds", "--warm-up", "--json", "--out", "--report"}
 

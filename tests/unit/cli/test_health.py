@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 from pathlib import Path
@@ -51,6 +52,8 @@ def test_the_disk_below_which_the_data_will_be(tmp_path: Path, monkeypatch: pyte
     assert health._disk(tmp_path).state is State.OK
     monkeypatch.setattr(health, "FREE_BYTES_MIN", 1 << 62)
     assert health._disk(tmp_path).state is State.FAULT
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert health._disk(tmp_path).found == f"{tmp_path}: cannot be written to"
 
 
 def test_limits() -> None:

@@ -12,7 +12,8 @@ import pytest
 from skylark.cli.reference import commands, markdown, root, sentences_and_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
-ALL = dict(commands(root()))
+ROOT = root()
+ALL = dict(commands(ROOT))
 LEAVES = {name: command for name, command in ALL.items() if not hasattr(command, "commands")}
 WITHOUT_JSON = re.compile(
     r"skylark (demo|serve|tail|(cluster|store) export|store backup|spark .*|torture|bench .*|plan .*)"
@@ -51,7 +52,7 @@ def check_line(line: str) -> None:
 
 
 def check_command(words: list[str]) -> None:
-    name, command = "skylark", root()
+    name, command = "skylark", ROOT
     options = {"--help", "-h"}
     for word in words[1:]:
         options |= {option for param in command.params for option in (*param.opts, *param.secondary_opts)}

@@ -9,7 +9,7 @@ import pytest
 from skylark.protocol.command import Buffer, RemotingCommand, encode
 from skylark.protocol.connection import Connection
 from skylark.protocol.requests.pull import QueryMessage
-from skylark.remoting.blocking import BLOCK_BYTES, BlockingConnection
+from skylark.remoting.blocking import BLOCK_BYTES, BLOCKS_KEPT, BlockingConnection
 from tests.unit.remoting.rig import HOST
 
 TIMEOUT_S = 60
@@ -49,3 +49,30 @@ def test_bodies_are_whole_and_stay_as_they_are(block_bytes: int) -> None:
             found: list[Buffer] = [connection.answer(item) for item in asked]
         server.join(TIMEOUT_S)
     assert [bytes(body) for body in found] == bodies
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_blocks_are_filled_again_when_nobody_looks_at_them(is_held: bool) -> None:
+    rand = random.Random(1)
+    bodies = [rand.randbytes(rand.randrange(1, 60_000)) for _ in range(100)]
+    question = QueryMessage("t", "k", 1, 0, 1)
+    blocks: list[bytearray] = []
+    held: list[tuple[bytes, Buffer]] = []
+    with socket.create_server((HOST, 0)) as listener:
+        server = threading.Thread(target=answer_in_pieces, args=(listener, bodies, rand))
+        server.start()
+        with BlockingConnection(f"{HOST}:{listener.getsockname()[1]}") as connection:
+            connection.block_bytes = 100_000
+            asked = connection.ask_many([question] * len(bodies), timeout_s=TIMEOUT_S)
+            for body in bodies:
+                view = memoryview(connection.answer(asked.pop(0)))
+                assert view == body
+                if is_held and rand.random() < 0.5:
+                    held.append((body, view))
+                del view
+                if len(asked) == len(bodies) // 2:
+                    blocks = connection._blocks
+        server.join(TIMEOUT_S)
+    assert all(view == body for body, view in held)
+    assert (connection._blocks is blocks) != is_held
+    assert len(connection._blocks) <= BLOCKS_KEPT

@@ -147,7 +147,7 @@ def test_many_threads_ask_for_the_same_files(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     found[0].write([b"shared"], 0)
     assert [file.read(6, 0) for file in found if file.path.name == file_name(0)] == [b"shared"] * 8
     assert open_files.get(tmp_path, 0) is open_files.get(tmp_path, 0)

@@ -172,6 +172,70 @@ def test_records_of_several_log_files_come_together() -> None:
             assert offsets(store.get("T", 0, 2, 32)) == list(range(2, 10))
 
 
+# Bulk reads
+
+
+def bulk(store: MessageStore, at: int, *, is_checked: bool, count: int = 2048) -> reading.GetResult:
+    queue = store.queue("T", 0)
+    return store.reader.get(queue, at, count, bulk_bytes=1 << 20, is_checked=is_checked, may_block=False)
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+@pytest.mark.parametrize("queues", [1, 3])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_bulk_reads_bring_what_others_bring(queues: int, is_old: bool, is_checked: bool) -> None:
+    with opened(small_settings(**WIDE)) as store:
+        put_all(store, [sized(100 + 7 * (n % 5), queue_id=n % queues) for n in range(300)])
+        if is_old:  # as if an earlier process had written all this
+            store.reader.hot.written_from = store.appended_offset
+        result = bulk(store, 10, is_checked=is_checked)
+        count = 300 // queues - 10
+        assert (result.count, result.next_offset) == (count, 10 + count)
+        plain = [record for at in range(10, 10 + count) for record in store.get("T", 0, at, 1).records]
+        assert b"".join(result.records) == b"".join(plain)
+        assert (len(result.records), result.bytes) == (1, sum(map(len, plain)))
+        assert [size for _, size, _ in UNIT.iter_unpack(result.units)] == list(map(len, plain))
+        assert [each.queue_offset for each in result.messages()] == list(range(10, 10 + count))
+        cut = bulk(store, 10, is_checked=is_checked, count=3)
+        assert (cut.count, cut.units) == (3, result.units[: 3 * UNIT.size])
+
+
+def test_bulk_reads_with_units_are_cut_by_bytes() -> None:
+    with opened(small_settings(**WIDE)) as store:
+        put_all(store, [sized(1000) for _ in range(50)])
+        result = store.reader.get(store.queue("T", 0), 1, 32, bulk_bytes=3999, is_checked=False)
+        assert (result.count, result.next_offset, len(result.units)) == (3, 4, 3 * UNIT.size)
+        assert result.bytes == len(result.records[0]) == 3000
+
+
+@pytest.mark.parametrize("broken", [(4094, 2), (4000, 100), (-50, 100), (0, 0x7FFFFFFF), (0, -1)])
+def test_units_that_leave_the_file_are_checked_in_bulk_reads_too(broken: tuple[int, int]) -> None:
+    with opened() as store:
+        put_all(store, [sized(100), sized(100), sized(100)])
+        units_of(store, (0, 100), broken, (200, 100))
+        result = bulk(store, 0, is_checked=False)
+        assert result.next_offset in (1, 3)
+        assert b"".join(result.records) in (
+            store.log.read(0, 100),
+            store.log.read(0, 100) + store.log.read(200, 100),
+        )
+        assert len(result.units) in (0, UNIT.size)
+
+
+def test_a_bulk_read_with_a_filter_has_no_units() -> None:
+    with opened(small_settings(**WIDE)) as store:
+        put_all(store, [message(tags="TagA"), message(tags="TagB")])
+        result = store.reader.get(
+            store.queue("T", 0),
+            0,
+            32,
+            bulk_bytes=1 << 20,
+            is_checked=False,
+            tags_filter=lambda code: code == 2598920,
+        )
+        assert (result.count, result.units, offsets(result)) == (1, b"", [1])
+
+
 # Filters
 
 
@@ -223,6 +287,18 @@ def test_a_filter_goes_on_behind_what_it_drops_until_enough_match() -> None:
         result = store.get("T", 0, 0, 10, tags_filter=lambda code: code == 2598920)
         assert offsets(result) == list(range(0, 30, 3))
         assert result.next_offset == 28  # right behind the last match
+
+
+def test_a_filter_passes_what_is_not_in_a_file_yet() -> None:
+    """Else an answer ended before messages that do not match, as often as the queue was written meanwhile."""
+    with opened(small_settings(**WIDE)) as store:
+        put_all(store, [message(tags="TagB")])
+        store.housekeeper.flush()
+        put_all(store, [message(tags="TagA")])
+        for may_block in (True, False):
+            result = store.get("T", 0, 0, 32, tags_filter=lambda code: code == 2598920, may_block=may_block)
+            assert (offsets(result), result.next_offset) == ([0], 2)
+            assert offsets(store.get("T", 0, 0, 32, may_block=may_block)) == [0, 1]
 
 
 # Damage
@@ -469,7 +545,7 @@ def test_data_that_is_not_in_memory_is_cold() -> None:
         result = store.get("T", 0, 3, 32, may_block=False)
         assert result.status is GetStatus.COLD
         disk.resident = True
-        assert offsets(store.get("T", 0, 0, 32, may_block=False)) == [0, 1, 2, 3, 4]
+        assert offsets(store.get("T", 0, 0, 32, may_block=False)) == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_units_that_are_not_in_memory_are_cold_too() -> None:

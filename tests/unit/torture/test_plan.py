@@ -31,6 +31,15 @@ def test_a_plan_fits_into_its_time_and_every_kind_has_its_turn(name: str) -> Non
     assert plan(3, mode, 0.5) == [[], []]
 
 
+def test_faults_last_as_long_as_is_wanted() -> None:
+    usual, long = (
+        [each.for_s for sequence in plan(7, MODES["orderly"], 3600.0, *longest) for each in sequence]
+        for longest in ((), (12.0,))
+    )
+    assert 3 < max(usual) <= 4
+    assert 10 < max(long) <= 12
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_is_planned_by_its_seed_mode_and_length_alone(tmp_path: Path, mode: str) -> None:
     runs = [

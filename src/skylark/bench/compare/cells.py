@@ -35,6 +35,8 @@ class Kind(Enum):
     CONSUME = "consume"
     LATENCY = "latency"
     TOPICS = "topics"
+    ROUTES = "routes"
+    """Questions to a name server by the thin client."""
     FRESH = "fresh"
     """Of servers that were started for it alone: start time and memory."""
     RECOVER = "recover"
@@ -51,6 +53,7 @@ class Metric:
 
 
 PER_S = Metric("messages", "/s", more_is_better=True)
+ROUTES_PER_S = Metric("routes", "/s", more_is_better=True)
 P50, P99, P999 = Metric("p50", "µs"), Metric("p99", "µs"), Metric("p99.9", "µs")
 SERVER_CPU = Metric("server processor time", "µs/message")
 ONE_TOPIC_SHARE = Metric("share of the rate with 1 topic", "", more_is_better=True)
@@ -67,7 +70,7 @@ FRESH_METRICS = {START_TIME: (START,), MEMORY: (IDLE, LOADED)}
 METRICS = {
     metric.name: metric
     for metric in (
-        PER_S, P50, P99, P999, SERVER_CPU, ONE_TOPIC_SHARE, START, IDLE, LOADED, RECOVERY,
+        PER_S, ROUTES_PER_S, P50, P99, P999, SERVER_CPU, ONE_TOPIC_SHARE, START, IDLE, LOADED, RECOVERY,
         *SPARK_METRICS.values(),
     )
 }  # fmt: skip
@@ -100,6 +103,7 @@ class Cell:
 
 THIN_ONLY = "the thin client speaks RocketMQ's protocol only; the cells java-* compare this"
 TOPICS_ONLY = "a cell about RocketMQ's many topics in one log"
+ROUTES_ONLY = "a cell about RocketMQ's name server"
 RECOVER_ONLY = "a cell about RocketMQ's log files"
 SPARK_ONLY = "a cell about our Spark source"
 
@@ -151,6 +155,13 @@ def _others() -> list[Cell]:
                 systems=ROCKETMQ, not_for=TOPICS_ONLY, bars=((PER_S, 1.5),), floors=((ONE_TOPIC_SHARE, 0.8),),
             )
         )  # fmt: skip
+    routes = "questions to the name server about 100 topics, by 16 connections, thin client"
+    cells.append(
+        Cell(
+            "routes", Kind.ROUTES, routes, in_flight=16, topics=100,
+            systems=ROCKETMQ, not_for=ROUTES_ONLY, bars=((ROUTES_PER_S, 1.0),),
+        )
+    )  # fmt: skip
     start = "an empty store: from the start of the process to the first acknowledged send"
     memory = f"RssAnon after the start, and the most at {LATENCY_RATE:,}/s of 1 KiB"
     recover = "kill -9 right after a load, then from the start to the first acknowledged send"

@@ -19,6 +19,7 @@ from skylark.bench.place import Place
 from skylark.bench.processes import CLIENT_CPU, Listener, can_pin
 from skylark.bench.results import Cell as Measured
 from skylark.bench.results import Value
+from skylark.bench.sending import ask_routes
 from skylark.bench.thin import ThinClient
 from skylark.errors import RocketMQError
 
@@ -103,10 +104,10 @@ def queues_of(cell: c.Cell) -> int:
     return QUEUES if cell.topics == 1 else 1
 
 
-def take_thin(measured: Measured) -> Round:
+def take_thin(measured: Measured, per_s: c.Metric = c.PER_S) -> Round:
     """The figures of a load of the thin client."""
     found = Round(wrong=list(measured.wrong))
-    found.add(c.PER_S, measured.per_s)
+    found.add(per_s, measured.per_s)
     if measured.latency_us is not None:
         found.add(c.P99, measured.latency_us.p99)
     found.add(c.SERVER_CPU, measured.server_cpu_us)
@@ -125,6 +126,7 @@ class Measures:
             c.Kind.CONSUME: self._consume,
             c.Kind.LATENCY: self._latency,
             c.Kind.TOPICS: self._topics,
+            c.Kind.ROUTES: self._routes,
         }
 
     def measure(self, system: System, cell: c.Cell, seconds: float) -> Round:
@@ -199,6 +201,14 @@ class Measures:
         if alone.per_s:
             found.add(c.ONE_TOPIC_SHARE, together.per_s / alone.per_s)
         return found
+
+    def _routes(self, system: System, cell: c.Cell, seconds: float) -> Round:
+        """Java's client is given the name server's address, too."""
+        load = replace(
+            thin_load(system, cell, seconds), address=system.driver_address, processes=cell.in_flight
+        )
+        with Target(system.server.address, self._client, cpu=CLIENT_CPU) as target:
+            return take_thin(ask_routes(target, cell.name, load), c.ROUTES_PER_S)
 
     def make_topics(self, system: System, cell: c.Cell) -> None:
         """What `topics-*` sends to. A queue's first message makes its files: that is paid here."""

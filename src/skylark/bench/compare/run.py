@@ -28,7 +28,7 @@ from skylark.bench.machine import free_bytes, scratch
 from skylark.bench.thin import ThinClient
 from skylark.errors import RocketMQError
 
-STANDING = (Kind.THIN, Kind.JAVA, Kind.CONSUME, Kind.LATENCY)
+STANDING = (Kind.THIN, Kind.JAVA, Kind.CONSUME, Kind.LATENCY, Kind.ROUTES)
 JAVA_CLIENT = (Kind.JAVA, Kind.CONSUME, Kind.LATENCY)
 SETTLE_TIMEOUT_S = 30
 SETTLED_SHARE = 0.2  # of a processor
@@ -91,6 +91,7 @@ class _Run:
         self._absent: dict[str, str] = {}
         """Peers that cannot be had, and why."""
         self._starts = 0
+        self._began = time.monotonic()
         self._client = ThinClient()
         self._outcomes: list[Outcome] = []
         self._measures = Measures(effort, self._client)
@@ -128,6 +129,7 @@ class _Run:
             BENCHMARK,
             {
                 **self._effort.conditions(),
+                "taken_s": round(time.monotonic() - self._began),
                 "thin_client": self._client.kind,
                 "cells": ", ".join(cell.name for cell in self._cells),
             },

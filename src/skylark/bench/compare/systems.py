@@ -223,7 +223,8 @@ class Apache(_RocketMQ):
         return self._name_server.address
 
     def prepare(self) -> None:
-        self._stack.enter_context(self._name_server)
+        with pinned(BROKER_CPU):  # as ours, which is one process with the broker
+            self._stack.enter_context(self._name_server)
 
 
 class Kafka(System):

@@ -14,7 +14,7 @@ from typing import Any
 
 from skylark.errors import RocketMQError
 
-KILL_TIMEOUT_S = 10
+KILL_TIMEOUT_S = 60
 POLL_S = 0.05
 LOG_TAIL_LINES = 40
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)

@@ -5,8 +5,15 @@ from __future__ import annotations
 from skylark.broker.large_answers import encode_tables
 from skylark.broker.refusals import group_not_exist, no_permission, topic_not_exist
 from skylark.broker.state import BrokerHandler, BrokerState
+from skylark.model import names
 from skylark.model.message import RETRY_TOPIC_PREFIX
-from skylark.protocol.bodies import GroupForbidden, TopicList, TopicSubscription, encode_body
+from skylark.protocol.bodies import (
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    TopicList,
+    TopicSubscription,
+    encode_body,
+)
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.group import (
@@ -28,13 +35,20 @@ from skylark.remoting.server import Peer
 
 def update_group(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
     request = UpdateAndCreateSubscriptionGroup.from_command(command)
-    broker.groups.update(request.body, now_ms=broker.clock.now_ms())
-    return command.reply()
+    return _update(broker, command, [request.body])
 
 
 def update_groups(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
     request = UpdateAndCreateSubscriptionGroupList.from_command(command)
-    broker.groups.update_all(request.body.group_config_list, now_ms=broker.clock.now_ms())
+    return _update(broker, command, request.body.group_config_list)
+
+
+def _update(
+    broker: BrokerState, command: RemotingCommand, wanted: list[SubscriptionGroupConfig]
+) -> RemotingCommand:
+    is_system = any(names.is_system_group(config.group_name) for config in wanted)
+    with broker.stats.creation("consumer_group", broker.clock.monotonic, is_system=is_system):
+        broker.groups.update_all(wanted, now_ms=broker.clock.now_ms())
     return command.reply()
 
 

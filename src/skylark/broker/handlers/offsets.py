@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 from skylark.broker.clients import Client
@@ -38,6 +39,7 @@ from skylark.protocol.stats_bodies import (
     QueueOffsetList,
     QueueOffsets,
 )
+from skylark.remoting.latency import ONEWAY, SUCCESS
 from skylark.remoting.server import Peer
 
 log = logging.getLogger(__name__)
@@ -101,12 +103,17 @@ def update_offsets(
     """Commit offsets that came together."""
     now_ms = broker.clock.now_ms()
     replies = []
+    answers: Counter[tuple[int, bool]] = Counter()
     for command in commands:
         code, remark = _update_offset(broker, command.request, now_ms)
+        answers[code, command.is_oneway] += 1
         if not command.is_oneway:
             replies.append(plain_reply(command.opaque, code, remark))
     if replies:
         peer.write(*replies)
+    for (code, is_oneway), count in answers.items():
+        result = ONEWAY if is_oneway else SUCCESS
+        broker.latencies.count(commands[0].code, code, peer.active_at, count, result=result)
 
 
 def _update_offset(broker: BrokerState, request: UpdateConsumerOffset, now_ms: int) -> tuple[int, str | None]:

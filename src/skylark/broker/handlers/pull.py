@@ -8,7 +8,7 @@ import msgspec
 
 from skylark.broker.clients import PASSIVELY
 from skylark.broker.filters import Subscription
-from skylark.broker.handlers.pull_plans import PullPlans
+from skylark.broker.handlers.pull_plans import Pull, PullPlans
 from skylark.broker.long_polling import HeldPull
 from skylark.broker.refusals import FAQ, SLAVE_REMARK, system_busy
 from skylark.broker.state import BrokerState
@@ -16,14 +16,12 @@ from skylark.broker.subscriptions import PullRefused
 from skylark.broker.topics import Permission
 from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode
-from skylark.protocol.command import TypedCommand
 from skylark.protocol.replies import pull_reply_head
 from skylark.protocol.requests.pull import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage
+from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED
 from skylark.remoting.link import error_reply
 from skylark.remoting.server import Peer
 from skylark.store.reading import GetResult, GetStatus
-
-Pull = TypedCommand[PullMessage]
 
 # Values of the answer's `forbiddenType`.
 BROKER_FORBIDDEN = 1
@@ -56,28 +54,56 @@ class PullPath:
         self._plans = PullPlans(broker)
         self._cold = 0  # pulls that wait for a read from disk
 
+    @property
+    def cold(self) -> int:
+        """Pulls that wait for a read from disk. Any thread."""
+        return self._cold
+
     def pull(self, peer: Peer, commands: list[Pull]) -> None:
         """Answer pulls that came together, or let them wait."""
+        while len(commands) > 1 and (answered := self._answer_run(peer, commands)):
+            commands = commands[answered:]
         for command in commands:
-            self._answer(peer, command, may_hold=True)
+            self._answer(peer, command, peer.active_at, may_hold=True)
+
+    def _answer_run(self, peer: Peer, commands: list[Pull]) -> int:
+        """Answer the first pulls at once if they go on one behind the other; return how many it were."""
+        try:
+            answered = self._plans.answer_run(peer, commands)
+        except Exception:  # noqa: BLE001 (each of them will meet it again, and be told)
+            return 0
+        if answered:
+            result = WRITE_FAILED if peer.is_closed else SUCCESS
+            self._broker.latencies.count(commands[0].code, FOUND[0], peer.active_at, answered, result=result)
+        return answered
 
     def resume(self, held: HeldPull) -> None:
         """Answer a pull that waited, with all checks again. Never raises: it is called amid sends."""
-        self._answer(held.peer, held.command, may_hold=False)
+        self._answer(held.peer, held.command, held.since, may_hold=False)
 
-    def _answer(self, peer: Peer, command: Pull, *, may_hold: bool) -> None:
+    def _answer(self, peer: Peer, command: Pull, since: float, *, may_hold: bool) -> None:
         try:
-            self._pull(peer, command, may_hold=may_hold)
+            code = self._pull(peer, command, may_hold=may_hold)
         except Exception as error:  # noqa: BLE001 (logged by error_reply)
-            self._fail(peer, command, error)
+            code = self._fail(peer, command, error)
+        self._count(peer, command, code, since, was_held=not may_hold)
 
-    def _fail(self, peer: Peer, command: Pull, error: Exception) -> None:
+    def _count(self, peer: Peer, command: Pull, code: int | None, since: float, *, was_held: bool) -> None:
+        """Count the time that an answer took; without a code there is none yet."""
+        if code is not None:
+            result = ONEWAY if command.is_oneway else WRITE_FAILED if peer.is_closed else SUCCESS
+            self._broker.latencies.count(command.code, code, since, was_held=was_held, result=result)
+
+    def _fail(self, peer: Peer, command: Pull, error: Exception) -> int:
+        answer = error_reply(command, error)
         if not command.is_oneway:
-            peer.reply(error_reply(command, error))
+            peer.reply(answer)
+        return answer.code
 
-    def _pull(self, peer: Peer, command: Pull, *, may_hold: bool) -> None:
+    def _pull(self, peer: Peer, command: Pull, *, may_hold: bool) -> int | None:
+        """Return the code of the answer; None if that comes later."""
         if self._plans.answer(peer, command, commits=may_hold):
-            return
+            return FOUND[0]
         broker, request = self._broker, command.request
         if broker.role.is_slave and not broker.live.current.slave_read:
             raise system_busy(SLAVE_REMARK)
@@ -86,30 +112,31 @@ class PullPath:
         topic = broker.topics.get(request.topic)
         refused = self._refusal(peer, command, group, topic)
         if refused is not None:
-            self._refuse(peer, command, refused)
-            return
+            return self._refuse(peer, command, refused)
         assert group is not None
         assert topic is not None
         subscription = broker.pull_subscriptions.find(
             request, group, peer, now=broker.clock.monotonic(), now_ms=now_ms
         )
         if isinstance(subscription, PullRefused):
-            self._refuse(peer, command, subscription)
-            return
+            return self._refuse(peer, command, subscription)
         if self._reset(peer, command, group, topic):
-            return
+            return int(ResponseCode.PULL_OFFSET_MOVED)
         result = self._get(request, subscription, may_block=False)
         if result.status is GetStatus.COLD:
             self._check_cold(request)
             self._cold += 1
             if may_hold and self._had_enough(request):
-                broker.spawn(self._hold_cold(peer, command))
+                broker.spawn(self._hold_cold(peer, command, peer.active_at))
             else:
-                broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold))
-        else:
-            self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
-            if result.status is GetStatus.FOUND:
-                self._plans.make(command, subscription, group, topic)
+                broker.spawn(
+                    self._pull_cold(peer, command, subscription, group, topic, may_hold, peer.active_at)
+                )
+            return None
+        code = self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
+        if result.status is GetStatus.FOUND:
+            self._plans.make(command, subscription, group, topic)
+        return code
 
     def _check_cold(self, request: PullMessage) -> None:
         """Refuse to read from disk for too many, or for a group that will ask again by itself."""
@@ -123,7 +150,7 @@ class PullPath:
         broker = self._broker
         return broker.cold_reads.had_enough(request.consumer_group, now=broker.clock.monotonic())
 
-    async def _hold_cold(self, peer: Peer, command: Pull) -> None:
+    async def _hold_cold(self, peer: Peer, command: Pull, since: float) -> None:
         """Let a group that has read enough wait; if it still has then, it gets one message."""
         command.body = b""  # it would keep all that was read with it
         try:
@@ -133,7 +160,7 @@ class PullPath:
         if self._had_enough(command.request):
             command.request = msgspec.structs.replace(command.request, max_msg_nums=1, bulk_bytes=None)
         if not peer.is_closed:
-            self._answer(peer, command, may_hold=False)
+            self._answer(peer, command, since, may_hold=False)
 
     async def _pull_cold(
         self,
@@ -143,8 +170,10 @@ class PullPath:
         group: SubscriptionGroupConfig,
         topic: TopicConfig,
         may_hold: bool,
+        since: float,
     ) -> None:
         wait_ms = self._broker.live.current.pull_wait_ms
+        code: int | None = None
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 result = await self._broker.read_cold(
@@ -152,17 +181,18 @@ class PullPath:
                 )
             self._count_cold(command.request, result)
             if not peer.is_closed:
-                self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
+                code = self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
         except TimeoutError:
             remark = (
                 "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
                 f"period in queue: {wait_ms}ms, size of queue: {self._cold}"
             )
-            self._fail(peer, command, system_busy(remark))
+            code = self._fail(peer, command, system_busy(remark))
         except Exception as error:  # noqa: BLE001 (logged by error_reply)
-            self._fail(peer, command, error)
+            code = self._fail(peer, command, error)
         finally:
             self._cold -= 1
+        self._count(peer, command, code, since, was_held=not may_hold)
 
     def _count_cold(self, request: PullMessage, result: GetResult) -> None:
         broker, clock = self._broker, self._broker.clock
@@ -181,6 +211,7 @@ class PullPath:
                 record_filter=subscription.record_filter,
                 may_block=may_block,
                 bulk_bytes=request.bulk_bytes,
+                is_checked=not request.bulk_units,
             )
         return self._broker.store.get(
             request.topic,
@@ -224,10 +255,11 @@ class PullPath:
             return PullRefused(ResponseCode.INVALID_PARAMETER, remark)
         return None
 
-    def _refuse(self, peer: Peer, command: Pull, refused: PullRefused) -> None:
+    def _refuse(self, peer: Peer, command: Pull, refused: PullRefused) -> int:
         fields = {} if refused.forbidden_type is None else {"forbiddenType": str(refused.forbidden_type)}
         if not command.is_oneway:
             peer.reply(command.reply(refused.code, refused.remark, fields=fields))
+        return refused.code
 
     def _reset(self, peer: Peer, command: Pull, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
         """Send a consumer elsewhere whose group was reset; True if that is the answer."""
@@ -257,7 +289,7 @@ class PullPath:
         result: GetResult,
         *,
         may_hold: bool,
-    ) -> None:
+    ) -> int | None:
         broker, request = self._broker, command.request
         if result.status is GetStatus.FOUND:
             code, remark = FOUND
@@ -274,23 +306,26 @@ class PullPath:
         if broker.role.is_slave:
             code, suggested = self._as_slave(code, suggested, request, group, result)
         if code == ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(peer, command, subscription):
-            return
+            return None
         if command.is_oneway:
-            return
+            return code
+        units = result.units if request.bulk_bytes and request.bulk_units else b""
         head = pull_reply_head(
             command.opaque, code=code, remark=remark, next_begin_offset=result.next_offset,
-            min_offset=result.min_offset, max_offset=result.max_offset, body_bytes=result.bytes,
-            suggest_which_broker_id=suggested, topic_sys_flag=topic.topic_sys_flag,
-            group_sys_flag=group.group_sys_flag,
+            min_offset=result.min_offset, max_offset=result.max_offset,
+            body_bytes=len(units) + result.bytes, suggest_which_broker_id=suggested,
+            topic_sys_flag=topic.topic_sys_flag, group_sys_flag=group.group_sys_flag,
+            bulk_units=result.count if units else 0,
         )  # fmt: skip
         records = result.records
         if len(records) > JOINED_RECORDS_MIN:
             records = [memoryview(b"".join(records))]  # copying costs less than thousands of small parts
-        peer.write_parts((head, *records), len(head) + result.bytes)
+        peer.write_parts((head + units, *records), len(head) + len(units) + result.bytes)
         if result.records:
-            broker.stats.count_gets(request.topic, request.consumer_group, len(result.records), result.bytes)
+            broker.stats.count_gets(request.topic, request.consumer_group, result.count, result.bytes)
         else:
             broker.stats.misses.add(1, 0)
+        return code
 
     def _as_slave(
         self,

@@ -7,24 +7,28 @@ all; the bytes are the same, and a property test holds them so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from skylark.broker.filters import Subscription
 from skylark.broker.state import BrokerState
 from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.command import TypedCommand, prefix
+from skylark.protocol.command import Buffer, TypedCommand, prefix
 from skylark.protocol.replies import pull_reply_template
 from skylark.protocol.requests.pull import PULL_COMMIT_OFFSET, PullMessage
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.reading import GetStatus
+from skylark.store.recent import Part, RecentRun
 
 PLAN_S = 1.0
 """How long a plan is believed in. What the general path does now and then, such as to note that a group is
 there, it does that often."""
 PLANS_MAX = 4096
+
+Pull = TypedCommand[PullMessage]
 
 # Topic, queue id, group, system flag, subscription, its type and version, code: what the checks go by.
 Asked = tuple[str, int, str, int, str | None, str | None, int, int]
@@ -54,43 +58,77 @@ class PullPlans:
 
     def __init__(self, broker: BrokerState) -> None:
         self._broker = broker
-        self._read = broker.store.reader.recent.read
+        self._recent = broker.store.reader.recent
         self._plans: dict[Asked, PullPlan] = {}
         self._grounds = self._look()
 
-    def answer(self, peer: Peer, command: TypedCommand[PullMessage], *, commits: bool) -> bool:
+    def answer(self, peer: Peer, command: Pull, *, commits: bool) -> bool:
         """Answer a pull if there is a plan for it and messages are at hand; False if there is more to it.
 
         `commits`: the offset that came along is to be taken. Raises what reading does.
         """
+        plan, request = self._plan_of(command), command.request
+        if plan is None:
+            return False
+        count = max(min(request.max_msg_nums, plan.count_max), 1)
+        run = self._recent.read(plan.queue, request.queue_offset, count, plan.bytes_max)
+        if run is None:
+            return False
+        head, parts, size = self._answered(command, plan.header, run, commits=commits)
+        peer.write_parts((head, *parts), len(head) + size)
+        return True
+
+    def answer_run(self, peer: Peer, commands: Sequence[Pull]) -> int:
+        """Answer pulls that came together if each goes on where the last one ends; return how many it were.
+
+        What they ask for is read at once, and their answers leave together. Raises what reading does.
+        """
+        first = commands[0].request
+        if commands[1].request.queue_offset != first.queue_offset + first.max_msg_nums:
+            return 0
+        plan = self._plan_of(commands[0])
+        if plan is None:
+            return 0
+        counts = _counts(commands, plan.count_max)
+        runs = self._recent.read_each(plan.queue, first.queue_offset, counts, plan.bytes_max)
+        answers: list[Buffer] = []
+        answers_bytes = 0
+        for command, run in zip(commands, runs, strict=False):
+            head, parts, size = self._answered(command, plan.header, run, commits=True)
+            answers.append(head)
+            answers += parts
+            answers_bytes += len(head) + size
+        peer.write_parts(answers, answers_bytes)
+        return len(runs)
+
+    def _plan_of(self, command: Pull) -> PullPlan | None:
+        """The plan for a pull, if it can be relied on."""
         request, broker = command.request, self._broker
         plan = self._plans.get(_asked(command))
         if plan is None or command.flag or request.bulk_bytes or broker.offsets.has_resets:
-            return False
-        until, queue, count_max, bytes_max, header = plan
-        if broker.clock.monotonic() >= until or not self._holds():
-            return False
-        topic, group, queue_id, queue_offset = (
-            request.topic, request.consumer_group, request.queue_id, request.queue_offset,
-        )  # fmt: skip
-        if broker.store.queues.get((topic, queue_id)) is not queue:
-            return False
-        run = self._read(queue, queue_offset, max(min(request.max_msg_nums, count_max), 1), bytes_max)
-        if run is None:
-            return False
+            return None
+        if broker.clock.monotonic() >= plan.until or not self._holds():
+            return None
+        return plan if broker.store.queues.get((request.topic, request.queue_id)) is plan.queue else None
+
+    def _answered(
+        self, command: Pull, header: bytes, run: RecentRun, *, commits: bool
+    ) -> tuple[bytes, list[Part], int]:
+        """Note what a pull takes; what goes before the records, these, and their bytes."""
         low, high, count, size, parts = run
-        next_offset = queue_offset + count
+        request, broker = command.request, self._broker
+        topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
+        next_offset = request.queue_offset + count
         broker.offsets.note_pull(topic, group, queue_id, next_offset)
         if commits and request.sys_flag & PULL_COMMIT_OFFSET:
             broker.commit_offset(topic, group, queue_id, request.commit_offset)
-        head = header % (next_offset, high, low, command.opaque)
-        peer.write_parts((prefix(len(head), size), head, *parts), 8 + len(head) + size)
         broker.stats.count_gets(topic, group, count, size)
-        return True
+        head = header % (next_offset, high, low, command.opaque)
+        return prefix(len(head), size) + head, parts, size
 
     def make(
         self,
-        command: TypedCommand[PullMessage],
+        command: Pull,
         subscription: Subscription,
         group: SubscriptionGroupConfig,
         topic: TopicConfig,
@@ -143,7 +181,26 @@ class PullPlans:
         )
 
 
-def _asked(command: TypedCommand[PullMessage]) -> Asked:
+def _counts(commands: Sequence[Pull], count_max: int) -> list[int]:
+    """How many messages each pull asks for, as long as they go on one behind the other and ask the same."""
+    asked, counts, place = _asked(commands[0]), list[int](), commands[0].request.queue_offset
+    for command in commands:
+        request = command.request
+        count = request.max_msg_nums
+        if (
+            request.queue_offset != place
+            or not 0 < count <= count_max
+            or command.flag
+            or request.bulk_bytes
+            or _asked(command) != asked
+        ):
+            break
+        counts.append(count)
+        place += count
+    return counts
+
+
+def _asked(command: Pull) -> Asked:
     request = command.request
     return (
         request.topic, request.queue_id, request.consumer_group, request.sys_flag, request.subscription,

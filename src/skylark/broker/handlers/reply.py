@@ -39,6 +39,7 @@ async def send_reply(broker: BrokerState, peer: Peer, command: RemotingCommand) 
     """Hand a reply on, keep it, and say what came of both."""
     if broker.role.is_slave:
         raise system_busy(SLAVE_REMARK)
+    since = peer.active_at
     kind = SendReplyMessage if command.code == RequestCode.SEND_REPLY_MESSAGE else SendReplyMessageV2
     message = _message(broker, peer, request := kind.from_command(command))
     properties = decode_properties(message.properties)
@@ -57,6 +58,7 @@ async def send_reply(broker: BrokerState, peer: Peer, command: RemotingCommand) 
                 command.opaque, message_id.encode(), message.queue_id, queue_offset, code=code, remark=remark
             )
         )
+        broker.latencies.count(command.code, code, since)
 
 
 def _message(broker: BrokerState, peer: Peer, request: Reply) -> PutMessage:

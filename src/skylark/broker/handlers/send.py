@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from skylark.broker.half_messages import prepare
 from skylark.broker.refusals import (
@@ -37,6 +38,8 @@ from skylark.protocol.bodies import TopicConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.requests.send import SendMessage, SendMessageV2
+from skylark.remoting.latency import ONEWAY
+from skylark.remoting.prepared import PreparedAnswer
 from skylark.remoting.server import Peer
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 
@@ -84,8 +87,15 @@ def refusal_reply(status: PutStatus, reason: str, message_bytes_max: int) -> tup
     return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
 
 
+class LoneSend(NamedTuple):
+    """The only send that waits for the disk: its record's end in the log, and the answer."""
+
+    end: int
+    answer: PreparedAnswer
+
+
 class SendPath:
-    """Sends of one broker. Loop thread."""
+    """Sends of one broker. Loop thread, but for `flushed_lone`."""
 
     def __init__(self, broker: BrokerState) -> None:
         self._broker = broker
@@ -100,8 +110,16 @@ class SendPath:
         self._message_id = self._host_id.encode() + b"%016X"
         self._stored = broker.send_replies.stored
         self._refused = broker.send_replies.refused
+        self._count = broker.latencies.count
+        self._plain_topics = broker.topics.plain
         self._waiting = 0  # sends that are stored and not yet answered
+        self._lone: LoneSend | None = None
         self._lacks_replicas = False
+
+    @property
+    def waiting(self) -> int:
+        """Sends that wait for disk or slaves. Any thread."""
+        return self._waiting
 
     def _refusal(self, now_ms: int) -> BrokerError | None:
         """Why no send at all is taken now."""
@@ -152,27 +170,14 @@ class SendPath:
     ) -> PutMessage:
         """What a send asks to store. Raises BrokerError."""
         request = command.request
-        text = request.properties
-        config = self._broker.topics.for_send(
-            request.topic,
-            request.default_topic,
-            request.default_topic_queue_nums,
-            unit_mode=request.unit_mode,
-            now_ms=now_ms,
-        )
+        text, queue_id, sys_flag = request.properties, request.queue_id, request.sys_flag
         if "\0" in text:
             raise illegal(ZERO_REMARK)
-        if config.order or config.attributes:
-            self._check_topic(config, text)
-        queue_id = request.queue_id
-        if not 0 <= queue_id < config.write_queue_nums:
-            queue_id = self._queue_id(peer, queue_id, config)
+        if not 0 <= queue_id < self._plain_topics.get(request.topic, 0):
+            queue_id, sys_flag = self._admit(peer, request, now_ms)
         properties = text.encode() if not text or text[-1] == "\x02" else text.encode() + b"\x02"
         if "UNIQ_KEY\x01" not in text and not in_batch:
             properties += b"UNIQ_KEY\x01%b\x02" % self._broker.unique_ids.next(now_ms).encode()
-        sys_flag = request.sys_flag
-        if config.topic_filter_type == "MULTI_TAG":
-            sys_flag |= SystemFlag.MULTI_TAGS
         message = PutMessage(
             request.topic, queue_id, command.body, properties + self._added, request.flag, sys_flag,
             request.born_timestamp, peer.packed_host, request.reconsume_times,
@@ -187,6 +192,23 @@ class SendPath:
         elif self._lacks_replicas:
             raise system_error("in-sync replicas not enough")
         return message
+
+    def _admit(self, peer: Peer, request: Send, now_ms: int) -> tuple[int, int]:
+        """The queue and flags of a message to a topic that is not plain, or not there. Raises BrokerError."""
+        config = self._broker.topics.for_send(
+            request.topic,
+            request.default_topic,
+            request.default_topic_queue_nums,
+            unit_mode=request.unit_mode,
+            now_ms=now_ms,
+        )
+        if config.order or config.attributes:
+            self._check_topic(config, request.properties)
+        queue_id = request.queue_id
+        if not 0 <= queue_id < config.write_queue_nums:
+            queue_id = self._queue_id(peer, queue_id, config)
+        is_multi = config.topic_filter_type == "MULTI_TAG"
+        return queue_id, request.sys_flag | (SystemFlag.MULTI_TAGS if is_multi else 0)
 
     def _check_topic(self, config: TopicConfig, properties: str) -> None:
         """What only some topics ask for. Raises BrokerError."""
@@ -256,8 +278,10 @@ class SendPath:
     def _append(self, peer: Peer, sent: list[TypedCommand[Send]], messages: list[PutMessage]) -> None:
         if not messages:
             return
-        results = self._broker.store.append(messages)
+        store = self._broker.store
+        results = store.append(messages, flush_later=True)
         self._answer(peer, sent, messages, results)
+        store.flush_soon()
 
     def _answer(
         self,
@@ -269,6 +293,7 @@ class SendPath:
         broker = self._broker
         at_once: list[bytes] = []
         later: list[tuple[TypedCommand[Send], PutMessage, Placed]] = []
+        refused = 0
         waits = broker.waits
         for command, message, result in zip(sent, messages, results, strict=True):
             if command.is_oneway:
@@ -281,24 +306,58 @@ class SendPath:
             else:
                 code, remark = refusal_reply(result.status, result.reason, broker.store.log.message_bytes_max)
                 at_once.append(self._refused(command.opaque, code, remark))
+                refused += 1
+                self._count(command.code, code, peer.active_at)
         if at_once:
             peer.write(*at_once)
         if later:
             self._answer_when_stored(peer, later)
         broker.stats.count_puts(results)
+        # Nobody sends by both codes at once: the first speaks for all.
+        if stored := len(at_once) - refused:
+            self._count(sent[0].code, ResponseCode.SUCCESS, peer.active_at, stored)
+        if oneways := len(sent) - len(at_once) - len(later):
+            self._count(sent[0].code, ResponseCode.SUCCESS, peer.active_at, oneways, result=ONEWAY)
 
     def _answer_when_stored(
         self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, Placed]]
     ) -> None:
         """One waiter for all that came together: they end at the same place in the log."""
+        since = peer.active_at
+        end = later[-1][2].end
+        prepared = self._prepare_lone(peer, end, later[0]) if len(later) == 1 else None
 
         def answer(status: PutStatus) -> None:
             self._waiting -= len(later)
+            self._count(later[0][0].code, WAITING_STATUSES[status], since, len(later))
+            if prepared is not None:
+                self._lone = None
+                peer.take_back(prepared)
+                if prepared.is_sent:
+                    return
             code = WAITING_STATUSES[status]
             peer.write(*[self._stored_reply(*each, code) for each in later])
 
         self._waiting += len(later)
-        self._broker.when_stored(later[-1][2].end, answer)
+        self._broker.when_stored(end, answer)
+
+    def _prepare_lone(
+        self, peer: Peer, end: int, sent: tuple[TypedCommand[Send], PutMessage, Placed]
+    ) -> PreparedAnswer | None:
+        """Where nobody else waits, the flush thread can send the answer: two changes of threads less."""
+        if self._lone is not None and self._lone.answer.is_sent:
+            self._broker.store.advance()  # the client was faster than our loop
+        if self._waiting or self._broker.role.waits_for_slaves:
+            return None
+        prepared = peer.prepare(self._stored_reply(*sent, ResponseCode.SUCCESS))
+        if prepared is not None:
+            self._lone = LoneSend(end, prepared)
+        return prepared
+
+    def flushed_lone(self) -> PreparedAnswer | None:
+        """The answer to the only send that waited, if it is on disk now. The flush thread."""
+        lone = self._lone
+        return lone.answer if lone is not None and lone.end <= self._broker.store.flushed_offset else None
 
     def _stored_reply(
         self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
@@ -328,6 +387,7 @@ class SendPath:
     def _refuse(self, peer: Peer, command: TypedCommand[Send], error: BrokerError) -> None:
         if not command.is_oneway:
             peer.write(self._refused(command.opaque, error.code, error.remark))
+            self._count(command.code, error.code, peer.active_at)
 
     def _refuse_all(self, peer: Peer, commands: Sequence[TypedCommand[Send]], error: BrokerError) -> None:
         for command in commands:
@@ -337,6 +397,7 @@ class SendPath:
         """RocketMQ fails here before it knows which fields its answers to sends have."""
         if not command.is_oneway:
             peer.reply(command.reply(ResponseCode.SYSTEM_ERROR, "the request has no body"))
+            self._count(command.code, ResponseCode.SYSTEM_ERROR, peer.active_at)
 
     # --- Batches ---
 
@@ -390,13 +451,16 @@ class SendPath:
     ) -> None:
         broker = self._broker
         broker.stats.count_puts(results)
+        since = peer.active_at
         if command.is_oneway:
+            self._count(command.code, ResponseCode.SUCCESS, since, result=ONEWAY)
             return
         if not isinstance(results, Run):
             (first,) = results
             assert isinstance(first, Refused)
             code, remark = refusal_reply(first.status, first.reason, broker.store.log.message_bytes_max)
             peer.write(self._refused(command.opaque, code, remark))
+            self._count(command.code, code, since)
             return
         queue_offset, ids = results.first_offset, self._batch_ids(results.physical_offsets)
 
@@ -412,6 +476,7 @@ class SendPath:
                     code=WAITING_STATUSES[status],
                 )
             )
+            self._count(command.code, WAITING_STATUSES[status], since)
 
         self._waiting += 1
         if broker.waits and envelope.wait:

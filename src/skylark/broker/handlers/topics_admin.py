@@ -47,8 +47,10 @@ async def _update(
     broker: BrokerState, command: RemotingCommand, wanted: list[TopicConfig]
 ) -> RemotingCommand:
     """Answer when the name servers know: who has made a topic asks them for it next."""
-    broker.topics.update_all(wanted, now_ms=broker.clock.now_ms())
-    await broker.wait_registered()
+    is_system = any(broker.topics.is_system(config.topic_name) for config in wanted)
+    with broker.stats.creation("topic", broker.clock.monotonic, is_system=is_system):
+        broker.topics.update_all(wanted, now_ms=broker.clock.now_ms())
+        await broker.wait_registered()
     return command.reply(ResponseCode.SUCCESS, NO_CODE_REMARK)
 
 

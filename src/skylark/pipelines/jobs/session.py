@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from skylark import __version__
 from skylark.errors import SettingsError
+from skylark.pipelines.jobs import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,6 @@ STATIC = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    "spark.log.level": "ERROR",
 }
 """Settings that must be there before the JVM starts: a Connect server has its own."""
 DYNAMIC = {
@@ -97,16 +97,17 @@ def session(settings: SessionSettings) -> Iterator[SparkSession]:
 def _build(settings: SessionSettings, packed: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    builder = SparkSession.builder.appName(settings.name)
     if settings.remote is not None:
-        builder = builder.remote(settings.remote)
-        values = {**DYNAMIC, **settings.conf}
-    else:
-        builder = builder.master(settings.master or LOCAL_MASTER)
-        values = {**STATIC, **DYNAMIC, **packed, **settings.conf}
-    for name, value in values.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+        builder = SparkSession.builder.appName(settings.name).remote(settings.remote)
+        return builder.config(map={**DYNAMIC, **settings.conf}).getOrCreate()
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+
+    values = {**STATIC, **DYNAMIC, **packed, **settings.conf, **jvm.logging_options(settings.conf)}
+    conf = SparkConf().setAppName(settings.name).setMaster(settings.master or LOCAL_MASTER)
+    conf.setAll(list(values.items()))
+    if SparkContext._gateway is None:  # a JVM outlives the sessions in it
+        SparkContext(conf=conf, gateway=jvm.launch(conf))
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def register(spark: SparkSession) -> None:

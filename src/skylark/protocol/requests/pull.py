@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field, structs
 
+from skylark.errors import RemoteProtocolError
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import (
     BODY_MEMBER,
@@ -25,6 +26,8 @@ PULL_SUBSCRIPTION = 4
 PULL_CLASS_FILTER = 8
 PULL_LITE = 16
 TEMPLATES_MAX = 256
+BULK_UNIT_BYTES = 20
+"""As in a consume queue: where the record lies in the log, its size, the hash of its tags."""
 
 
 class PullReply(Header, frozen=True):
@@ -38,6 +41,8 @@ class PullReply(Header, frozen=True):
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
     forbidden_type: Int32 | None = None
+    # Ours: so many units stand before the records.
+    bulk_units: Int32 | None = None
 
 
 class PullResult(Struct, frozen=True):
@@ -46,6 +51,8 @@ class PullResult(Struct, frozen=True):
     code: int
     reply: PullReply
     records: Buffer
+    units: Buffer = b""
+    """Of the records, where they were asked for and given."""
 
 
 class PullMessage(Request[PullResult], frozen=True, gc=False):
@@ -77,6 +84,8 @@ class PullMessage(Request[PullResult], frozen=True, gc=False):
     broker_name: str | None = field(default=None, name="bname")
     # Ours: up to so many bytes and 2,048 messages. RocketMQ's brokers and clients do not know it.
     bulk_bytes: Int32 | None = None
+    # Ours, with the former: the units of the records, too. Nobody has then checked that they fit each other.
+    bulk_units: bool | None = None
 
     def frame(self, opaque: int) -> list[Buffer]:
         """By a template: those who pull ask the same again and again, and only their offset moves on."""
@@ -85,7 +94,11 @@ class PullMessage(Request[PullResult], frozen=True, gc=False):
         return [prefix(len(header), 0) + header]
 
     def parse(self, reply: RemotingCommand) -> PullResult:
-        return PullResult(reply.code, PullReply.from_fields(reply.fields), reply.body)
+        header = PullReply.from_fields(reply.fields)
+        units_bytes = (header.bulk_units or 0) * BULK_UNIT_BYTES
+        if not 0 <= units_bytes <= len(reply.body):
+            raise RemoteProtocolError(f"{header.bulk_units} units in a body of {len(reply.body)} bytes")
+        return PullResult(reply.code, header, reply.body[units_bytes:], reply.body[:units_bytes])
 
 
 @lru_cache(TEMPLATES_MAX)

@@ -26,7 +26,7 @@ import java.util.concurrent.TimeUnit;
  */
 public class ClientsDriver {
     static final int AT_ONCE = 6;
-    static final long LIMIT_S = 100;
+    static final long LIMIT_S = 240;
 
     interface Scenario {
         void run() throws Exception;

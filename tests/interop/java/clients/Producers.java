@@ -189,7 +189,7 @@ final class Producers {
         }
         received.exactly(bodies);
         consumer.shutdown();
-        Session.equal(session.lag(session.named("Fast"), topic), 0L, "messages not committed");
+        session.awaitNoLag(session.named("Fast"), topic);
     }
 
     /** Bodies that the client compresses arrive as they were; what exceeds the broker's limit is refused. */

@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /** Half of a conversation: the other half is another client. */
 final class Requests {
     static final int REQUESTS = 10;
-    static final long REPLY_TIMEOUT_MS = 30_000;
+    static final long REPLY_TIMEOUT_MS = 50_000;
 
     private final Session session;
 

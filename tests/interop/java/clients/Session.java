@@ -16,8 +16,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** One name server with one broker, the names used on it, and what all scenarios do. */
 final class Session {
-    static final long WAIT_MS = 30_000;
-    static final int SEND_TIMEOUT_MS = 10_000;
+    static final long WAIT_MS = 60_000;
+    static final int SEND_TIMEOUT_MS = 30_000;
     static final int HEARTBEAT_MS = 1000;
     static final int QUEUES = 4;
 
@@ -121,6 +121,11 @@ final class Session {
             }
         }
         return lag;
+    }
+
+    /** A client that leaves tells its broker how far it is, and does not wait for the answer. */
+    void awaitNoLag(String group, String topic) throws Exception {
+        await("offsets of " + group + " in " + topic, () -> lag(group, topic) == 0);
     }
 
     static Message message(String topic, String tag, String body) {

@@ -223,7 +223,7 @@ async def test_many_deletions_leave_threads_for_readers(rig: Rig, monkeypatch: p
 
     def slow(topic: str) -> None:
         at_work.append(topic)
-        assert disk.wait(10)
+        assert disk.wait(60)
 
     monkeypatch.setattr(rig.broker.store.housekeeper, "delete_topic", slow)
     deleting = [asyncio.ensure_future(delete(rig, f"T{number}")) for number in range(10)]

@@ -29,6 +29,7 @@ from skylark.protocol.requests.pull import (
     PullMessage,
 )
 from skylark.protocol.requests.send import SendMessageV2
+from skylark.store.unit import UNIT
 from tests.support.broker import consumer, subscription, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
@@ -268,6 +269,33 @@ async def test_a_message_larger_than_the_limit_comes_alone() -> None:
         path.pull(plain.client.peer, [command(topic="Large")])
         [reply] = await plain.client.taken()
         assert len(bodies(reply)) == 1
+
+
+async def test_bulk_pulls_bring_units_to_who_asks_for_them(rig: PullRig) -> None:
+    for number in range(100):
+        rig.put("T", number % 2, body=b"%d" % number)
+    plain = command(3, max_msg_nums=2048, bulk_bytes=1 << 20)
+    united = command(3, max_msg_nums=2048, bulk_bytes=1 << 20, bulk_units=True)
+    results = []
+    for each in (plain, united):
+        rig.path.pull(rig.client.peer, [each])
+        [reply] = await rig.client.taken()
+        results.append(each.request.result(reply))
+    assert (bytes(results[0].records), results[0].units) == (bytes(results[1].records), b"")
+    assert [message.queue_offset for message in decode_all(results[1].records)] == list(range(3, 50))
+    sizes = [size for _, size, _ in UNIT.iter_unpack(results[1].units)]
+    assert (results[1].reply.bulk_units, len(sizes), sum(sizes)) == (47, 47, len(results[1].records))
+    assert rig.broker.stats.gets.count == 2 * 47
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"bulk_bytes": 1 << 20, "subscription": "TagA"}, {"bulk_bytes": 1 << 20, "queue_offset": 9}],
+)
+async def test_units_come_with_bulk_pulls_of_all_messages_only(rig: PullRig, fields: dict[str, Any]) -> None:
+    put_all(rig, 5, tags="TagA")
+    reply = await rig.answer(**{"queue_offset": 0, "bulk_units": True, **fields})
+    assert "bulkUnits" not in reply.fields
 
 
 async def test_lite_pulls_are_pulls(rig: PullRig) -> None:

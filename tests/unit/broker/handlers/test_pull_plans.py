@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from skylark.protocol.requests.pull import (
     LitePullMessage,
     PullMessage,
 )
+from skylark.store import recent
+from skylark.store.unit import UNIT_BYTES
 from tests.support.broker import consumer, subscription
 from tests.support.store import message
 from tests.unit.broker.handlers.rig import Rig
@@ -40,21 +42,32 @@ class PlannedRig(Rig):
         self.path = PullPath(self.broker)
         self.planned = 0
         self.sent: list[bytes] = []
+        self.together = 0
         plans = self.path._plans
-        answer = plans.answer
+        answer, answer_run = plans.answer, plans.answer_run
 
         def counted(*args: Any, **named: Any) -> bool:
             is_answered = with_plans and answer(*args, **named)
             self.planned += is_answered
             return is_answered
 
+        def counted_run(*args: Any, **named: Any) -> int:
+            answered = answer_run(*args, **named) if with_plans else 0
+            self.together += answered
+            return answered
+
         plans.answer = counted  # type: ignore[method-assign]
+        plans.answer_run = counted_run  # type: ignore[method-assign]
         self.client.wire.write = lambda data: self.sent.append(bytes(data))  # type: ignore[method-assign]
 
     def pull(self, queue_offset: int = 0, **fields: Any) -> bytes:
         """Return the frame that answers a pull."""
+        return self.pull_all([command(queue_offset, **fields)])
+
+    def pull_all(self, commands: list[TypedCommand[PullMessage]]) -> bytes:
+        """Return the frames that answer pulls which came together."""
         self.sent.clear()
-        self.path.pull(self.client.peer, [command(queue_offset, **fields)])
+        self.path.pull(self.client.peer, commands)
         self.client.peer._flush()
         return b"".join(self.sent)
 
@@ -125,7 +138,41 @@ STEPS = st.one_of(
             }
         ),
     ),
+    st.tuples(
+        st.just("pulls"),
+        st.integers(0, QUEUES - 1),
+        st.fixed_dictionaries(
+            {
+                "queue_offset": st.integers(-1, 60),
+                "counts": st.lists(st.sampled_from([-1, 0, 1, 2, 3, 5, 32, 100]), min_size=2, max_size=9),
+                "gap": st.sampled_from([0, 0, 0, 1, -1]),
+                "commit_offset": st.integers(0, 50),
+                "sys_flag": st.sampled_from([PULL_SUBSCRIPTION, PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET]),
+                "other": st.none() | st.integers(0, 8),
+            }
+        ),
+    ),
 )
+
+
+def run_of_pulls(queue_id: int, what: dict[str, Any]) -> list[TypedCommand[PullMessage]]:
+    """Pulls of which each goes on where the last one ends, or nearly; one of them is of another group."""
+    place, commands = what["queue_offset"], []
+    for number, count in enumerate(what["counts"]):
+        fields: dict[str, Any] = {"consumer_group": "CG2"} if number == what["other"] else {}
+        commands.append(
+            command(
+                place,
+                queue_id=queue_id,
+                max_msg_nums=count,
+                commit_offset=what["commit_offset"] + number,
+                sys_flag=what["sys_flag"],
+                opaque=number,
+                **fields,
+            )
+        )
+        place += count + (what["gap"] if number == len(what["counts"]) // 2 else 0)
+    return commands
 
 
 @given(steps=st.lists(STEPS, max_size=60), small_files=st.booleans())
@@ -148,6 +195,8 @@ async def test_plans_answer_with_the_bytes_of_the_general_path(
                 each.broker.store.housekeeper.flush()
             elif kind == "age":
                 each.age()
+            elif kind == "pulls":
+                answers.append(each.pull_all(run_of_pulls(queue_id, what)))
             else:
                 answers.append(each.pull(queue_id=queue_id, **what))
         assert len(set(answers)) <= 1
@@ -163,6 +212,72 @@ async def test_a_consumer_that_goes_on_is_answered_by_plan(rig: PlannedRig) -> N
         assert rig.pull(queue_offset, max_msg_nums=5)
     assert rig.planned == 7
     assert rig.broker.offsets.pulled("T", "CG", 0) == 40
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_pulls_that_go_on_one_behind_the_other_are_read_at_once(rig: PlannedRig, is_old: bool) -> None:
+    if is_old:
+        rig.broker.store.housekeeper.flush()
+        rig.age()
+    rig.pull(0)
+    commands = [command(place, max_msg_nums=8, opaque=place) for place in range(0, 48, 8)]
+    answers = rig.pull_all(commands)
+    # The last one asks for what is not there yet, and for that there is another answer.
+    assert (rig.together, answers.count(b'{"code":0,'), answers.count(b'{"code":19,')) == (5, 5, 1)
+    assert rig.broker.offsets.pulled("T", "CG", 0) == 40
+    gets = rig.broker.stats.group_gets["T", "CG"]
+    assert (gets.count, gets.calls) == (32 + 40, 6)
+
+
+@pytest.mark.parametrize(
+    "damage", [(8, b"\0\0\0\x63"), (0, b"\xff\xff"), (4, b"\x7f\xff\xff\xff"), (7, b"\x01")]
+)
+async def test_units_that_fit_no_record_are_stepped_over_by_plan_too(damage: tuple[int, bytes]) -> None:
+    place, wrong = damage
+    answers = []
+    for with_plans in (True, False):
+        rig = PlannedRig(store=WIDE_FILES, with_plans=with_plans)
+        for number in range(60):
+            rig.put("T", number % 2, body=b"%d" % number)
+        rig.age()
+        rig.pull(0)
+        at = 13 * UNIT_BYTES + place
+        rig.broker.store.queue("T", 0).tail[at : at + len(wrong)] = wrong
+        rig.broker.store.queue("T", 0).generation += 1
+        commands = [command(first, max_msg_nums=6, opaque=first) for first in range(0, 30, 6)]
+        answers.append([rig.pull_all(commands), *(rig.pull(first) for first in range(10, 16))])
+        rig.close()
+    assert answers[0] == answers[1]
+
+
+async def test_what_was_checked_is_not_checked_again(
+    rig: PlannedRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[int] = []
+    fits = recent.fits
+
+    def counted(data: bytes, sizes: Sequence[int]) -> bool:
+        checked.append(len(sizes))
+        return fits(data, sizes)
+
+    monkeypatch.setattr(recent, "fits", counted)
+    rig.age()
+    rig.pull()
+    for _ in range(2):
+        for first in range(0, 40, 10):
+            rig.pull(first, max_msg_nums=10)
+    assert checked == [10] * 4
+    rig.broker.store.queue("T", 0).generation += 1
+    rig.pull(5, max_msg_nums=10)
+    assert checked == [10] * 5
+
+
+async def test_pulls_of_several_queues_are_answered_one_by_one(rig: PlannedRig) -> None:
+    rig.put("T", 1)
+    for queue_id in (0, 1):
+        rig.pull(queue_id=queue_id)
+    answers = rig.pull_all([command(0, queue_id=0), command(0, queue_id=1), command(32, queue_id=0)])
+    assert (rig.together, rig.planned, answers.count(b'{"code":0,')) == (0, 3, 3)
 
 
 async def test_what_an_earlier_process_wrote_is_answered_by_plan_while_it_is_in_memory(

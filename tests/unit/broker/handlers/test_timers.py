@@ -343,3 +343,31 @@ async def test_timers_whose_log_is_gone_are_found_in_the_queue(rig: Rig) -> None
     rig.broker.store._disk.delete_directory(ROOT / "timerlog")
     restarted(rig)
     assert await delivered_after(rig, 8) == [0]
+
+
+async def test_what_goes_through_the_wheel_is_counted_by_topic(rig: Rig) -> None:
+    timers = rig.broker.timers
+    for delay_ms in (1_000, 59_000, 500_000):  # the last is put back on its way
+        timed(rig, delay_ms, key=f"K{delay_ms}")
+    await step(rig)
+    assert (timers.enqueued, timers.dequeued) == ({"T": 3}, {})
+    now_ms = rig.clock.now_ms()
+    assert timers.wheel.waiting_between(now_ms, now_ms + 5_000) == 1
+    assert timers.wheel.waiting_between(now_ms, now_ms + 3_600_000) == timers.waiting == 3
+    while len(delivered(rig)) < 3:
+        await step(rig, 10_000)
+    assert timers.enqueued == timers.dequeued
+    assert timers.enqueued["T"] > 3
+    assert timers.delays["T"].count == 3
+
+
+async def test_delays_are_counted_from_birth(rig: Rig) -> None:
+    rig.broker.topics.ensure_topic("T", 4, now_ms=rig.clock.now_ms())
+    for delay_ms in (30_000, 300_000):
+        message = PutMessage("T", 1, b"body", born_timestamp=rig.clock.now_ms())
+        rig.broker.timers.admit(message, {"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": str(delay_ms)})
+        rig.append(message)
+    await step(rig)
+    delays = rig.broker.timers.delays["T"]
+    assert delays.counts[:3] == [1, 1, 0]
+    assert 328 <= delays.sum <= 330  # the slots begin up to a second before

@@ -307,3 +307,24 @@ async def test_5000_open_transactions_are_asked_about(rig: Rig) -> None:
     assert rig.broker.transactions.open_count == 5000
     await end(rig, half(rig, "last"))
     assert delivered(rig) == [b"body"]
+
+
+async def test_commits_are_timed_and_what_is_open_is_counted_by_topic(rig: Rig) -> None:
+    transactions = rig.broker.transactions
+    first, second, third = (half(rig, key) for key in ("K1", "K2", "K3"))
+    assert transactions.open_by_topic() == {names.HALF_TOPIC: 3}  # nobody has looked at them yet
+    rig.clock.advance(61_000)
+    await end(rig, first, msg_id="K1")
+    await end(rig, second, ROLLBACK, msg_id="K2")
+    assert transactions.open_by_topic() == {"T": 1}
+    times = transactions.commit_times["T"]
+    assert (times.counts[2], times.count, times.sum) == (1, 1, 61)
+    await end(rig, third, msg_id="K3")
+    await end(rig, third, msg_id="K3")  # once more: it is over
+    assert (transactions.open_by_topic(), times.count) == ({}, 2)
+
+
+async def test_who_has_not_looked_knows_of_no_open_transactions() -> None:
+    with rigged() as slave:
+        half(slave)
+        assert slave.broker.transactions.open_by_topic() == {}

@@ -1,0 +1,73 @@
+"""`skylark bench all`: what a page about performance needs, in one sitting."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skylark.cli.bench_output import EXIT_VOID, Outputs, extra_needed, interruptible, live, show_conditions
+from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
+from skylark.cli.output import Screen
+
+if TYPE_CHECKING:
+    from skylark.bench.survey import Survey
+
+
+@grouped
+def everything(
+    *,
+    step: Annotated[
+        list[str] | None,
+        typer.Option("--step", metavar="NAME", help="Only these, several; none: all. `--list` names them."),
+    ] = None,
+    list_steps: Annotated[bool, typer.Option("--list", help="Say which steps there are, and end.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each cell is measured.")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.01, help="After these no further step begins.")] = 12.0,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the charts of `growth` there.")
+    ] = None,
+    outputs: Outputs,
+) -> None:
+    """Measure sends, features, filters, fan-out, cold reads, latency, replication, routes, topics and growth.
+
+    Each step has servers of its own. --out is written after each step: what was measured before an
+    interruption is there. Let nothing else run meanwhile; compare, soak and spark are commands of their own.
+
+    Examples: skylark bench all --out figures.json --report figures.html
+              skylark bench all --step features --step latency --seconds 10
+    """
+    with extra_needed():
+        from skylark.bench import survey  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+    steps = survey.steps(seconds)
+    screen = Screen()
+    if list_steps:
+        screen.table(("step",), [(name,) for name in steps])
+        return
+    for name in step or ():
+        if name not in steps:
+            raise Mistake(f"--step {name}: {', '.join(steps)} are possible")
+    chosen = {name: measure for name, measure in steps.items() if name in (step or steps)}
+    with interruptible(), live(screen) as progress:
+        found = survey.survey(chosen, minutes, progress, outputs.keep)
+    if svg is not None and survey.GROWTH in found.documents:
+        from skylark.bench.growth import write_charts  # noqa: PLC0415
+
+        write_charts(found.documents[survey.GROWTH], svg)
+    outputs.deliver(found, partial(survey.page, found), partial(_show, found))
+    if found.is_void:
+        raise typer.Exit(EXIT_VOID)
+
+
+def _show(found: Survey, screen: Screen) -> None:
+    """For people."""
+    from skylark.bench.survey import COLUMNS, rows  # noqa: PLC0415
+
+    screen.table(COLUMNS, rows(found))
+    screen.section("Not measured", [f"{name}: {reason}" for name, reason in found.missing.items()])
+    show_conditions(screen, found)
+    screen.line(f"{sum(found.taken_s.values()):.0f} s in all", "dim")

@@ -1,0 +1,78 @@
+"""Spark's JVM: how it is started so that it says what matters and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+log = logging.getLogger(__name__)
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOGGING = Path(__file__).with_name("log4j2.properties")
+EVERYTHING = ("-Dskylark.spark.level=info", "-Dskylark.spark.traces=full")
+WARNING = b"WARNING: "
+CHUNK_BYTES = 64 * 1024
+STANDARD_ERROR = 2
+
+
+def logging_options(conf: Mapping[str, str]) -> dict[str, str]:
+    """Settings that make Spark log errors only, or everything where we log everything.
+
+    What the given settings tell Java comes last, and wins.
+    """
+    words = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
+    if log.isEnabledFor(logging.DEBUG):
+        words += EVERYTHING
+    return {JAVA_OPTIONS: " ".join([*words, conf.get(JAVA_OPTIONS, "")]).strip()}
+
+
+def launch(conf: SparkConf) -> Any:
+    """Start a JVM, as a gateway. Its standard error is ours, without the warnings with which Java begins."""
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    with _standard_error() as stream:
+        return launch_gateway(conf, popen_kwargs={"stderr": stream})  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _standard_error() -> Iterator[int | None]:
+    if log.isEnabledFor(logging.DEBUG):
+        yield None  # as it is
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_relay, args=(reading,), name="skylark-spark-stderr", daemon=True).start()
+    try:
+        yield writing
+    finally:
+        os.close(writing)  # the JVM has its own by now, and the pipe ends with it
+
+
+def _relay(reading: int) -> None:
+    with open(reading, "rb", buffering=0) as pipe:
+        for chunk in after_warnings(iter(lambda: pipe.read(CHUNK_BYTES), b"")):
+            os.write(STANDARD_ERROR, chunk)
+
+
+def after_warnings(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """What follows the lines in which Java warns of modules that Spark always asks it for.
+
+    Not by lines from then on: a bar that moves has none.
+    """
+    waiting, rest = b"", iter(chunks)
+    for chunk in rest:
+        waiting += chunk
+        while waiting.startswith(WARNING) and b"\n" in waiting:
+            waiting = waiting.partition(b"\n")[2]
+        if not waiting.startswith(WARNING) and not WARNING.startswith(waiting):
+            break
+    if waiting:
+        yield waiting
+    yield from rest
