@@ -97,7 +97,7 @@ def stream_cells(spark: Any, what: str, options: Mapping[str, str], rows: int, w
     return results
 
 
-def archive_cells(spark: Any, what: str, source: Input, where: Path) -> dict[str, Any]:
+def archive_cells(spark: Any, what: str, source: Input, rows: int, where: Path) -> dict[str, Any]:
     """`archive` to Delta, AvailableNow, in batches as large as those of `stream_cells`."""
     results: dict[str, Any] = {}
     for name, columns in CHOICES.items():
@@ -112,7 +112,8 @@ def archive_cells(spark: Any, what: str, source: Input, where: Path) -> dict[str
                 "batches": summary.batches,
                 "megabytes": round(summary.details["bytes"] / 1e6, 1),
             }
-            return int(summary.messages)
+            assert summary.messages == rows, f"{summary.messages} rows archived instead of {rows}"
+            return rows
 
         results[name] = {**rates(f"{what} {name} archive", run, SLOW_ROUNDS), **facts}
     return results

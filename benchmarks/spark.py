@@ -1,6 +1,6 @@
 """Rows a second out of topics and store files: the decoder alone, and through Spark into a sink.
 
-    python -m benchmarks.spark [--rows 1000000] [--body 200] [--body 1024] [CELL ...]
+    python -m benchmarks.spark [--rows 1000000] [--body 200] [--body 1024] [--conf NAME=VALUE] [CELL ...]
 
 Cells, all unless some are named: `decoder` alone, without Spark; `floor`, one decoded batch sent to Spark
 again and again; `files` and `broker`, batches into nothing and into Spark's Parquet; `stream` and
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument(
         "--body", type=int, action="append", help="bytes; may be given several times; 200 and 1024"
     )
+    parser.add_argument("--conf", action="append", default=[], help="NAME=VALUE, a setting of the session")
     parser.add_argument("cells", nargs="*", metavar="|".join(CELLS), type=cell, help="all if none is given")
     arguments = parser.parse_args()
     cells = set(arguments.cells or CELLS)
@@ -161,9 +162,11 @@ def main() -> None:
     results: dict[str, Any] = {
         "load_at_start": round(load_at_start, 2),
         "is_quiet": load_at_start < QUIET_LOAD_MAX,
+        "conf": arguments.conf,
     }
     warnings.simplefilter("ignore")
-    settings = SessionSettings(master="local[2]", name="benchmark")
+    conf = dict(setting.split("=", 1) for setting in arguments.conf)
+    settings = SessionSettings(master="local[2]", name="benchmark", conf=conf)
     with scratch() as where, session(settings) if cells - {"decoder"} else nullcontext() as spark:
         for body_bytes in arguments.body or ROWS:
             rows = arguments.rows or ROWS.get(body_bytes, min(ROWS.values()))
@@ -194,7 +197,7 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
     if "stream" in cells:
         results["files, AvailableNow"] = stream_cells(spark, "files", files, rows, where)
         source = Input(store=store, topic=TOPIC, options=STREAM_LIMITS)
-        results["files, archive"] = archive_cells(spark, "files", source, where)
+        results["files, archive"] = archive_cells(spark, "files", source, rows, where)
     if cells & {"broker", "broker-stream"}:
         with PipelineCluster(where / "cluster", BROKER_SETTINGS) as cluster:
             cluster.create_topic(TOPIC, QUEUES)
@@ -222,7 +225,7 @@ def broker_results(
     if "broker-stream" in cells:
         results["broker, AvailableNow"] = stream_cells(spark, "broker", options, rows, where)
         source = Input(namesrv=cluster.namesrv, topic=TOPIC, options=STREAM_LIMITS)
-        results["broker, archive"] = archive_cells(spark, "broker", source, where)
+        results["broker, archive"] = archive_cells(spark, "broker", source, rows, where)
     return results
 
 

@@ -428,7 +428,7 @@ async def test_x19_without_descriptors_for_more_clients_it_goes_on(tmp_path: Pat
                 except (RocketMQError, OSError):
                     return False
 
-            await until(serves_new_clients)
+            await until(serves_new_clients, timeout_s=200)
         assert process.send_signal(signal.SIGTERM) == 0
     finally:
         process.kill()

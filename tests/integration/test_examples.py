@@ -15,8 +15,8 @@ from skylark.testing import EmbeddedServers
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 SPARK = "spark_"
 """Examples with this prefix need Java, and minutes on a busy machine."""
-TIMEOUT_S = 90
-SPARK_TIMEOUT_S = 270
+TIMEOUT_S = 180
+SPARK_TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,7 @@ def servers() -> Iterator[EmbeddedServers]:
     ],
     ids=lambda path: path.stem,
 )
+@pytest.mark.timeout(SPARK_TIMEOUT_S + 60)
 def test_an_example(path: Path, servers: EmbeddedServers, tmp_path: Path) -> None:
     is_spark = path.stem.startswith(SPARK)
     environment = {**os.environ, "NAMESRV_ADDR": servers.namesrv, "HOME": str(tmp_path)}

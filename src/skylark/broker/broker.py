@@ -34,6 +34,8 @@ from skylark.store.placed import Placed
 log = logging.getLogger(__name__)
 
 EXPIRE_WAITERS_S = 0.1
+INDEX_GATHERED = 16
+"""Messages that are worth a slice of the index, and few enough to hold up no lone sender."""
 WAITERS_CHECK_S = 0.005
 WARM_UP_AFTER_S = 3.0
 """When what is needed rarely, but then on the loop, is loaded: not while everybody connects."""
@@ -209,9 +211,9 @@ class Broker(BrokerState):
         self.long_polling.arrived(batch)
 
     def _is_index_due(self) -> bool:
-        """A slice costs little more than one message, so it waits for more; queries and the store's own
-        thread, every second, do not."""
-        return self.store.index is not None and self.store.index.pending_count >= INDEX_SLICE
+        """Some cost little more than one, so it waits for them; queries and the store's own thread, every
+        second, do not."""
+        return self.store.index is not None and self.store.index.pending_count >= INDEX_GATHERED
 
     def _build_index(self) -> None:
         self.store.build_some_index(INDEX_SLICE)

@@ -219,9 +219,13 @@ class CommitLog:
     def sync(self, physical_from: int, physical_to: int) -> None:
         """Make a range durable, new names included. The flush thread. Raises OSError."""
         if self.unsynced_names:
-            self.unsynced_names = False
-            self._disk.sync_directory(self.files.directory)
-            self._disk.sync_directory(self.files.directory.parent)
+            self.unsynced_names = False  # before: a file may be begun meanwhile
+            try:
+                self._disk.sync_directory(self.files.directory)
+                self._disk.sync_directory(self.files.directory.parent)
+            except OSError:
+                self.unsynced_names = True
+                raise
         for start in range(self.files.start_of(physical_from), physical_to, self.file_bytes):
             if start in self.files.starts:
                 self.file(start).sync()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections import deque
@@ -72,7 +73,8 @@ class LogFlusher:
     def flush(self) -> None:
         """Make everything appended so far durable. Raises StoreFailed, once and for all after a failure.
 
-        A failed fsync may have dropped the pages it was to write, so a later success would prove nothing.
+        A failed fsync may have dropped the pages it was to write, so a later success would prove nothing. A
+        lack of descriptors is no such failure: nothing was tried, and the next flush may succeed.
         """
         with self.lock:
             if self.failure is not None:
@@ -82,9 +84,11 @@ class LogFlusher:
                 try:
                     self._log.sync(self.flushed, target)
                 except OSError as error:
-                    self.failure = StoreFailed(self.settings.path, f"flush of the commit log failed: {error}")
+                    failure = StoreFailed(self.settings.path, f"flush of the commit log failed: {error}")
                     log.critical("flush failed flushed=%d appended=%d error=%s", self.flushed, target, error)
-                    raise self.failure from error
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        self.failure = failure
+                    raise failure from error
                 self.count += 1
                 self.flushed, self.flushed_timestamp = target, timestamp
             self.slow_append = False

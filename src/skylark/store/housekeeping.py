@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 SYNCED_QUEUES_MAX = 256
 WRITE_ROUNDS = 10
 """More dirty queues than that are written over so many rounds: opening a file costs more than what one round
-has to write into it."""
+has to write into it. The index is written once in as many: the keys of many topics lie all over it."""
 
 
 class Housekeeper:
@@ -67,6 +67,7 @@ class Housekeeper:
         self._flush_lock = threading.Lock()
         self._unwritten: dict[ConsumeQueue, None] = {}
         self._unsynced: dict[ConsumeQueue, None] = {}
+        self._rounds = 0
         self._thorough_at = clock.monotonic() + settings.queue_flush_thorough_interval_ms / 1000
         self._clean_at = clock.monotonic() + settings.clean_first_delay_ms / 1000
         self._cleaned_to = commit_log.min_offset
@@ -84,8 +85,8 @@ class Housekeeper:
 
         Not thorough, while very many queues are dirty, it writes a share of them, those first that wait
         longest, and makes nothing durable: an fsync for each, every second, would take longer than the
-        second. Raises OSError, DiskFull, StoreFailed. Does nothing once
-        the log has failed: what comes after that is not vouched for.
+        second. Raises OSError, DiskFull, StoreFailed. Does nothing once the log has failed: what comes
+        after that is not vouched for.
         """
         if self._flusher.failure is not None:
             return
@@ -96,10 +97,12 @@ class Housekeeper:
                 timestamp = self._dispatcher.dispatched_timestamp
             due = thorough or self._clock.monotonic() >= self._thorough_at
             is_complete = self._write_queues(everything=due)
-            if self._index is not None:
+            syncs = due or (is_complete and len(self._unsynced) <= SYNCED_QUEUES_MAX)
+            self._rounds += 1
+            if self._index is not None and (syncs or self._rounds % WRITE_ROUNDS == 0):
                 self._index.flush()
                 dispatched = min(dispatched, self._index.durable_offset)
-            if due or (is_complete and len(self._unsynced) <= SYNCED_QUEUES_MAX):
+            if syncs:
                 # Recovery relies on the order: a durable unit has a durable record, and below the durable
                 # offset nothing is missing anywhere.
                 if self._dispatcher.dispatched > self._flusher.flushed:

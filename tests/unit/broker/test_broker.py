@@ -191,6 +191,7 @@ async def test_stopping_answers_who_waits_for_the_disk(tmp_path: Path) -> None:
     await broker.start()
     async with BrokerClient(broker.address) as client:
         await client.send("T", b"first")
+        await until(lambda: len(broker.store.waiters) == 0)
         disk.hold_sync = threading.Event()
         waiting = asyncio.create_task(client.send("T", b"second"))
         await until(lambda: len(broker.store.waiters) == 1)
@@ -210,6 +211,7 @@ async def test_stopping_does_not_wait_for_ever_for_the_disk(
     await broker.start()
     async with BrokerClient(broker.address) as client:
         await client.send("T", b"first")
+        await until(lambda: len(broker.store.waiters) == 0)
         disk.hold_sync = threading.Event()
         waiting = asyncio.create_task(client.send("T", b"second"))
         await until(lambda: len(broker.store.waiters) == 1)

@@ -33,7 +33,9 @@ class Held:
         self.broker = broker
         self.disk = disk
 
-    def hold(self) -> threading.Event:
+    async def hold(self) -> threading.Event:
+        # An answer may come before the loop has noted it.
+        await until(lambda: len(self.broker.store.waiters) == 0)
         self.disk.hold_sync = threading.Event()
         return self.disk.hold_sync
 
@@ -71,7 +73,7 @@ async def test_it_is_answered_while_the_loop_is_busy_and_visible_by_then(held: H
     broker = held.broker
     async with BrokerClient(broker.address) as client:
         await client.send("T", b"first")
-    let_through = held.hold()
+    let_through = await held.hold()
     sender = Sender(broker.address, b"second")
     sender.start()
     await until(lambda: len(broker.store.waiters) == 1)
@@ -98,7 +100,7 @@ async def test_answers_to_other_requests_meanwhile_are_whole(held: Held) -> None
     async with BrokerClient(held.broker.address) as client:
         await client.send("T", b"first")
         for round_number in range(1, 6):
-            let_through = held.hold()
+            let_through = await held.hold()
             waiting = asyncio.create_task(client.send("T", b"x"))
             await until(lambda: len(held.broker.store.waiters) == 1)
             await client.heartbeat(consumer())
@@ -117,7 +119,7 @@ async def test_a_client_that_is_gone_meanwhile_does_no_harm(held: Held) -> None:
     broker = held.broker
     async with BrokerClient(broker.address) as client:
         await client.send("T", b"first")
-        let_through = held.hold()
+        let_through = await held.hold()
         with socket.create_connection(("127.0.0.1", broker.port)) as leaving:
             leaving.sendall(b"".join(encode(send(b"second").to_command())))
             await until(lambda: len(broker.store.waiters) == 1)

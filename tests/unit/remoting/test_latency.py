@@ -1,6 +1,8 @@
 """How long requests took."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skylark.remoting import latency
 from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, Latencies
@@ -34,3 +36,22 @@ def test_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(latencies.table) == 4
     assert latencies.table[UNKNOWN_CODE, UNKNOWN_CODE, False, SUCCESS].count == 7
     assert latencies.table[307, 0, False, SUCCESS].count == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from((310, 11)), st.integers(-5_000, 5_000_000), st.integers(1, 9))))
+def test_the_short_way_counts_as_the_long_one(answered: list[tuple[int, int, int]]) -> None:
+    now_us = 0
+    short, long = Latencies(lambda: now_us / 1e6), Latencies(lambda: now_us / 1e6)
+    for code, now_us, times in answered:  # noqa: B007 (read by the clocks)
+        short.count_successes(code, 0.0, times)
+        long.count(code, 0, 0.0, times)
+    assert {kind: (each.counts, each.sum) for kind, each in short.table.items()} == {
+        kind: (each.counts, each.sum) for kind, each in long.table.items()
+    }
+
+
+def test_both_ways_count_in_one_place() -> None:
+    latencies = Latencies(lambda: 0.0)
+    latencies.count(310, 0, 0.0)
+    latencies.count_successes(310, 0.0, 2)
+    assert {kind: each.count for kind, each in latencies.table.items()} == {(310, 0, False, SUCCESS): 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -123,6 +124,18 @@ def test_after_a_slow_append_there_is_no_waiting(bench: Bench) -> None:
 
 
 # Failure
+
+
+def test_a_lack_of_descriptors_passes(bench: Bench) -> None:
+    end = bench.append(1000)
+    bench.disk.plan(Fault(Kind.SYNC_DIRECTORY, error=errno.EMFILE))
+    with pytest.raises(StoreFailed, match="Too many open files"):
+        bench.flusher.flush()
+    assert (bench.flusher.flushed, bench.flusher.failure) == (0, None)
+    directories = bench.disk.counts[Kind.SYNC_DIRECTORY]
+    bench.flusher.flush()
+    assert bench.flusher.flushed == end
+    assert bench.disk.counts[Kind.SYNC_DIRECTORY] > directories  # the names are not forgotten
 
 
 @pytest.mark.parametrize("kind", [Kind.SYNC, Kind.SYNC_DIRECTORY])

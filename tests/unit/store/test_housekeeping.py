@@ -166,6 +166,23 @@ def test_very_many_dirty_queues_are_written_over_several_rounds_those_that_wait_
         assert durable_offset(disk) == store.flushed_offset == store.appended_offset
 
 
+def test_with_very_many_dirty_queues_the_index_is_written_once_in_several_rounds() -> None:
+    disk = simulated_disk()
+    settings = small_settings(commit_log_file_bytes=1 << 20)
+    with opened(settings, disk) as store:
+
+        def touch() -> bool:
+            """Write to very many queues, let the background work; returns whether the index was written."""
+            keys = [message(keys="k", queue_id=number) for number in range(SYNCED_QUEUES_MAX + 1)]
+            put_all(store, keys)
+            store.build_index()
+            assert store.index is not None
+            store.housekeeper.flush_quietly()
+            return store.index.durable_offset > store.appended_offset
+
+        assert [touch() for _ in range(3 * WRITE_ROUNDS)].count(True) == 3
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_the_background_tries_again(error: int, caplog: pytest.LogCaptureFixture) -> None:
     disk = simulated_disk()

@@ -208,6 +208,8 @@ class Measures:
             thin_load(system, cell, seconds), address=system.driver_address, processes=cell.in_flight
         )
         with Target(system.server.address, self._client, cpu=CLIENT_CPU) as target:
+            with system.process.spread():  # on one processor a JVM that is cold refuses to make so many
+                target.create(load)
             return take_thin(ask_routes(target, cell.name, load), c.ROUTES_PER_S)
 
     def make_topics(self, system: System, cell: c.Cell) -> None:

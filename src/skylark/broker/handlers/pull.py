@@ -73,8 +73,7 @@ class PullPath:
         except Exception:  # noqa: BLE001 (each of them will meet it again, and be told)
             return 0
         if answered:
-            result = WRITE_FAILED if peer.is_closed else SUCCESS
-            self._broker.latencies.count(commands[0].code, FOUND[0], peer.active_at, answered, result=result)
+            self._broker.latencies.count_successes(commands[0].code, peer.active_at, answered)
         return answered
 
     def resume(self, held: HeldPull) -> None:
@@ -86,7 +85,10 @@ class PullPath:
             code = self._pull(peer, command, may_hold=may_hold)
         except Exception as error:  # noqa: BLE001 (logged by error_reply)
             code = self._fail(peer, command, error)
-        self._count(peer, command, code, since, was_held=not may_hold)
+        if code == FOUND[0] and may_hold and not command.flag:
+            self._broker.latencies.count_successes(command.code, since)
+        else:
+            self._count(peer, command, code, since, was_held=not may_hold)
 
     def _count(self, peer: Peer, command: Pull, code: int | None, since: float, *, was_held: bool) -> None:
         """Count the time that an answer took; without a code there is none yet."""

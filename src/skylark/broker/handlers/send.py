@@ -111,6 +111,7 @@ class SendPath:
         self._stored = broker.send_replies.stored
         self._refused = broker.send_replies.refused
         self._count = broker.latencies.count
+        self._count_successes = broker.latencies.count_successes
         self._plain_topics = broker.topics.plain
         self._waiting = 0  # sends that are stored and not yet answered
         self._lone: LoneSend | None = None
@@ -315,7 +316,7 @@ class SendPath:
         broker.stats.count_puts(results)
         # Nobody sends by both codes at once: the first speaks for all.
         if stored := len(at_once) - refused:
-            self._count(sent[0].code, ResponseCode.SUCCESS, peer.active_at, stored)
+            self._count_successes(sent[0].code, peer.active_at, stored)
         if oneways := len(sent) - len(at_once) - len(later):
             self._count(sent[0].code, ResponseCode.SUCCESS, peer.active_at, oneways, result=ONEWAY)
 
