@@ -70,19 +70,14 @@ def when(found: Stamped) -> str:
 # --- Of `skylark bench all` ---
 
 
+def _load(name: str, cell: Cell) -> tuple[str, ...]:
+    return name, rate(cell), number(cell.mib_per_s), milliseconds(cell), number(cell.server_cpu_us)
+
+
 def sends(found: Survey) -> str:
     cells = [("", cell) for cell in _cells(found, "sends")]
     cells += [("synchronous flush, ", cell) for cell in _cells(found, "sync")]
-    rows = [
-        (
-            words + cell.name,
-            rate(cell),
-            number(cell.mib_per_s),
-            milliseconds(cell),
-            number(cell.server_cpu_us),
-        )
-        for words, cell in cells
-    ]
+    rows = [_load(words + cell.name, cell) for words, cell in cells]
     return table(("Sends", "messages/s", "MiB/s", "p50 / p99 / p99.9 ms", "µs of a core"), rows, " rr r")
 
 
@@ -108,17 +103,7 @@ def features(found: Survey) -> str:
 
 def reads(found: Survey) -> str:
     groups = {"filters": "pulls, ", "fan-out": "pulls, ", "cold": "", "consumer": "our push "}
-    rows = [
-        (
-            words + cell.name,
-            rate(cell),
-            number(cell.mib_per_s),
-            milliseconds(cell),
-            number(cell.server_cpu_us),
-        )
-        for step, words in groups.items()
-        for cell in _cells(found, step)
-    ]
+    rows = [_load(words + cell.name, cell) for step, words in groups.items() for cell in _cells(found, step)]
     return table(("Reads", "messages/s", "MiB/s", "p50 / p99 / p99.9 ms", "µs of a core"), rows, " rr r")
 
 
