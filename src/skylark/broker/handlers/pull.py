@@ -82,7 +82,7 @@ class PullPath:
 
     def _answer(self, peer: Peer, command: Pull, since: float, *, may_hold: bool) -> None:
         try:
-            code = self._pull(peer, command, may_hold=may_hold)
+            code = self._pull(peer, command, since, may_hold=may_hold)
         except Exception as error:  # noqa: BLE001 (logged by error_reply)
             code = self._fail(peer, command, error)
         if code == FOUND[0] and may_hold and not command.flag:
@@ -102,7 +102,7 @@ class PullPath:
             peer.reply(answer)
         return answer.code
 
-    def _pull(self, peer: Peer, command: Pull, *, may_hold: bool) -> int | None:
+    def _pull(self, peer: Peer, command: Pull, since: float, *, may_hold: bool) -> int | None:
         """Return the code of the answer; None if that comes later."""
         if self._plans.answer(peer, command, commits=may_hold):
             return FOUND[0]
@@ -129,11 +129,9 @@ class PullPath:
             self._check_cold(request)
             self._cold += 1
             if may_hold and self._had_enough(request):
-                broker.spawn(self._hold_cold(peer, command, peer.active_at))
+                broker.spawn(self._hold_cold(peer, command, since))
             else:
-                broker.spawn(
-                    self._pull_cold(peer, command, subscription, group, topic, may_hold, peer.active_at)
-                )
+                broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold, since))
             return None
         code = self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
         if result.status is GetStatus.FOUND:
