@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,9 +21,15 @@ from skylark.remoting.listener import Listener
 log = logging.getLogger(__name__)
 
 PAGES = "there are /metrics, /health and /ready"
+PAGES_AT_ONCE_MAX = 32
+"""Connections above are closed at once: each has a thread."""
+READ_TIMEOUT_S = 10.0
+"""A connection that says nothing for so long is closed."""
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = READ_TIMEOUT_S
+
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)
 
@@ -40,6 +47,28 @@ class PageServer(ThreadingWSGIServer):
         self.server_name, self.server_port = host, port
         self.setup_environ()
         self.set_app(_Pages(broker).answer)
+        self._free = threading.BoundedSemaphore(PAGES_AT_ONCE_MAX)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            log.debug("connection refused address=%s reason=%d are open", client_address, PAGES_AT_ONCE_MAX)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Not for standard error: it is mostly a client that is gone, or that says nothing."""
+        log.debug("page not served address=%s reason=%r", client_address, sys.exception())
 
 
 class _Pages:

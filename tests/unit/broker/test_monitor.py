@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import struct
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -19,14 +22,17 @@ from skylark.broker import collector
 from skylark.broker.clients import ACTIVELY, PASSIVELY, Client
 from skylark.broker.collector import most, settled
 from skylark.broker.monitor import Monitor
+from skylark.broker.monitor_pages import PAGES_AT_ONCE_MAX, _Quiet
 from skylark.broker.stats import Counter
 from skylark.histogram import TRANSACTION_S, Histogram
 from skylark.metrics import METRICS, markdown
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.protocol.bodies import ConsumerData, TopicConfig
+from skylark.remoting.address import split_address
 from skylark.remoting.latency import ONEWAY, UNKNOWN_CODE, Latencies
 from skylark.settings import BrokerRole
+from tests.support.broker import until
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import message
 from tests.unit.broker.handlers.rig import Rig, rigged
@@ -432,6 +438,40 @@ async def test_a_broker_is_ready_when_it_does_its_work(watched: Watched) -> None
 async def test_other_pages_are_not_there(watched: Watched) -> None:
     for path in ("/", "/metricsx", "/../etc/passwd"):
         assert watched.get(path) == (404, "there are /metrics, /health and /ready\n")
+
+
+async def test_no_more_connections_than_there_may_be_threads(watched: Watched) -> None:
+    host, port = split_address(watched.monitor.address)
+    assert watched.get("/health")[0] == 200
+
+    def threads() -> int:
+        return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+    await until(lambda: not threads())
+    with contextlib.ExitStack() as opened:
+        idle = [
+            opened.enter_context(socket.create_connection((host, port), 60))
+            for _ in range(PAGES_AT_ONCE_MAX + 8)
+        ]
+        for refused in idle[PAGES_AT_ONCE_MAX:]:
+            assert refused.recv(1) == b""
+        assert threads() <= PAGES_AT_ONCE_MAX
+    await until(lambda: not threads())
+    assert watched.get("/health")[0] == 200
+
+
+async def test_clients_that_say_nothing_or_vanish_are_not_heard_of(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_Quiet, "timeout", 0.2)
+    address = split_address(watched.monitor.address)
+    with socket.create_connection(address, 60) as silent:
+        assert silent.recv(1) == b""
+    with socket.create_connection(address, 60) as vanishing:
+        vanishing.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        vanishing.sendall(b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 20_000)
+    assert watched.get("/health")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_a_port_that_is_taken_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
