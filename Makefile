@@ -10,10 +10,15 @@ AGAIN := --reruns 2 --reruns-delay 2 --rerun-show-tracebacks
 CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 # Parts that their own tests must cover.
 COVERED := model protocol store
+# Seconds for each cell of `make figures`, and what `make figures-others` compares.
+CELL_S := 3
+COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start memory recover
+# What a program prints, kept only if it came to its end.
+printed = $(PYTHON) -m $(2) > build/figures/$(1).part && mv build/figures/$(1).part build/figures/$(1).json
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve quick test test-slow coverage check bench figures docs build clean
+.PHONY: help setup demo serve quick test test-slow coverage check bench figures figures-others docs build clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -51,11 +56,21 @@ check: setup docs ## lint, format, types, the rules of the house
 bench: setup ## benchmarks, each printing JSON
 	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
 
-figures: setup ## measure docs/performance.md anew: 12 minutes of a machine that does nothing else
-	@mkdir -p build
-	-$(PYTHON) -m skylark.cli.start bench all --out build/figures.json --svg docs/charts
+figures: setup ## measure what docs/performance.md says of ours: 8 minutes of a machine that does nothing else
+	@mkdir -p build/figures
+	-$(PYTHON) -m skylark.cli.start bench all --seconds $(CELL_S) --out build/figures/all.json --svg docs/charts
 	$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
-	$(PYTHON) -m scripts.performance_page build/figures.json
+	$(PYTHON) -m scripts.performance_page build/figures/*.json
+
+figures-others: setup ## and what it says beside others, of clients and of Spark: 45 minutes; `make figures` takes it in
+	@mkdir -p build/figures
+	-$(call printed,store,benchmarks.store --gib 4)
+	-$(call printed,client,benchmarks.client)
+	-$(call printed,spark,benchmarks.spark --body 200 --rows 2000000)
+	-$(call printed,broker,benchmarks.broker --peer apache --seconds 3)
+	-$(PYTHON) -m skylark.cli.start bench compare --peer apache,kafka,nats --seconds 2 --warm-up 20 \
+	  $(foreach cell,$(COMPARED),--cell '$(cell)') --out build/figures/compare.json
+	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
 docs: setup ## check the documentation's links, build the site into build/site; warnings are errors
 	$(PYTHON) scripts/check_links.py

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from skylark.bench.machine import commit
+import msgspec
+
+from skylark.bench.machine import describe
 
 ROUNDS = 7
 
@@ -41,9 +42,8 @@ def ratio(result: dict[str, dict[str, float]], ours: str, bare: str, key: str = 
 def report(name: str, results: dict[str, Any]) -> None:
     document = {
         "benchmark": name,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "machine": {"system": platform.platform(), "cores": os.cpu_count()},
+        "made_at": datetime.now(UTC).isoformat(" ", "seconds"),
+        "machine": msgspec.structs.asdict(describe()),
         "results": results,
     }
     json.dump(document, sys.stdout, indent=2)

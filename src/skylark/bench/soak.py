@@ -3,8 +3,10 @@
 A slope is the median of the slopes between all pairs of samples (Theil and Sen), so that a moment in which
 the machine did something else does not tilt it, and has the bounds within which it lies with 95 % confidence.
 Something is flat if the upper bound is, and not flat if not even the lower bound is; between them nobody can
-tell. The first part of a run, in which everything warms up, does not count. Latencies are not judged if the
-machine's other work became more or less meanwhile.
+tell. The first part of a run, in which everything warms up, does not count.
+
+Latencies depend on what else the machine does. They are judged by those windows of the run in which others
+used about as many cores as in its median; if those are too few, or others used too much, they are not judged.
 """
 
 from __future__ import annotations
@@ -12,22 +14,26 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 WARM_UP_SHARE = 0.15
 JUDGED_SAMPLES_MIN = 20
 JUDGED_MINUTES_MIN = 5.0
 """Before that, memory still fills caches and a slope says nothing."""
-OTHERS_CORES_MAX = 0.1
-"""By so many cores the machine's other work may change from the first quarter to the last."""
-TOO_SHORT, OTHERS, UNCLEAR = (
-    "too short to say",
-    "not judged: the machine's other work changed",
-    "not clear: it varies too much",
-)
-BLOCKS_MAX = 40
+OTHERS_CORES_MAX = 0.5
+"""What others may use in the median: above it latencies are theirs."""
+OTHERS_SPREAD_MAX = 0.15
+"""By so many cores a window may differ from that median to be compared with the others."""
+COMPARED_SHARE_MIN = 0.5
+"""Of all windows."""
+COMPARED_SPAN_MIN = 0.6
+"""Of the time that counts, from the first compared window to the last."""
+TOO_SHORT, UNCLEAR = "too short to say", "not clear: it varies too much"
+WINDOWS_MAX = 40
 """Samples are taken together to so many medians: neighbours disturb each other, medians do so less."""
 CONFIDENCE_Z = 1.96
 
@@ -55,6 +61,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     load_1m: float
     other_cores: float
     """Cores that neither the broker nor the clients used, and neighbours of a virtual machine took."""
+    stolen_cores: float = 0.0
+    """Those of the neighbours."""
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -120,12 +128,15 @@ class Trend(NamedTuple):
 
 def trend(points: Sequence[tuple[float, float]]) -> Trend:
     """Of seconds and values; flat for fewer than two."""
-    blocks = _blocks(points)
-    count = len(blocks)
+    medians = [
+        (statistics.median(at for at, _ in part), statistics.median(value for _, value in part))
+        for part in windows(points)
+    ]
+    count = len(medians)
     slopes = sorted(
         (late_value - early_value) / (late - early) * 60
-        for number, (early, early_value) in enumerate(blocks)
-        for late, late_value in blocks[number + 1 :]
+        for number, (early, early_value) in enumerate(medians)
+        for late, late_value in medians[number + 1 :]
         if late > early
     )
     if not slopes:
@@ -137,13 +148,10 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend:
     return Trend(statistics.median(slopes), slopes[low], slopes[high])
 
 
-def _blocks(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    size = max(-(-len(points) // BLOCKS_MAX), 1)
-    parts = [points[start : start + size] for start in range(0, len(points), size)]
-    return [
-        (statistics.median(at for at, _ in part), statistics.median(value for _, value in part))
-        for part in parts
-    ]
+def windows(items: Sequence[T]) -> list[Sequence[T]]:
+    """Neighbours together, all windows but the last of the same length."""
+    size = max(-(-len(items) // WINDOWS_MAX), 1)
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def counted(samples: Sequence[Sample]) -> Sequence[Sample]:
@@ -153,7 +161,9 @@ def counted(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
     """How the measure leans over the samples that count; None if it was never seen."""
-    kept = counted(samples)
+    kept, busy = counted(samples), ""
+    if measure.drift_max is not None:
+        kept, busy = comparable(kept)
     points = [(each.second, value) for each in kept if (value := measure.value(each)) is not None]
     if not points:
         return None
@@ -171,8 +181,8 @@ def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
     why = ""
     if len(points) < JUDGED_SAMPLES_MIN or minutes < JUDGED_MINUTES_MIN:
         why = TOO_SHORT
-    elif measure.drift_max is not None and others_changed(kept):
-        why = OTHERS
+    elif busy:
+        why = busy
     elif found.low <= allowed < found.high:
         why = UNCLEAR
     return Slope(
@@ -189,10 +199,28 @@ def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
     )
 
 
-def others_changed(samples: Sequence[Sample]) -> bool:
-    """Has the machine more to do for others at the end than at the begin, or less?"""
-    first, last = _quarters([sample.other_cores for sample in samples])
-    return abs(last - first) > OTHERS_CORES_MAX
+def comparable(samples: Sequence[Sample]) -> tuple[Sequence[Sample], str]:
+    """The samples by which latencies can be judged.
+
+    Where they cannot: all samples, and the reason.
+    """
+    if not samples:
+        return samples, ""
+    parts = windows(samples)
+    others = [statistics.median(sample.other_cores for sample in part) for part in parts]
+    usual = statistics.median(others)
+    alike = [part for part, used in zip(parts, others, strict=True) if abs(used - usual) <= OTHERS_SPREAD_MAX]
+    kept = [sample for part in alike for sample in part]
+    span_s = kept[-1].second - kept[0].second if kept else 0.0
+    is_enough = len(alike) >= COMPARED_SHARE_MIN * len(parts)
+    is_long = span_s >= COMPARED_SPAN_MIN * (samples[-1].second - samples[0].second)
+    if usual <= OTHERS_CORES_MAX and is_enough and is_long:
+        return kept, ""
+    stolen = statistics.median(sample.stolen_cores for sample in samples)
+    return samples, (
+        f"not judged: machine busy (others used {usual:.2f} cores, {min(others):.2f} to {max(others):.2f}, "
+        f"{stolen:.2f} of them stolen; {len(alike)} of {len(parts)} windows are alike)"
+    )
 
 
 def _quarters(values: Sequence[float]) -> tuple[float, float]:

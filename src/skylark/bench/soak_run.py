@@ -168,15 +168,18 @@ class _Cores(NamedTuple):
 
     broker: float
     others: float
+    stolen: float
 
 
 class _Used(NamedTuple):
-    """Seconds of processors up to a moment: of the broker, of this process, of all there are."""
+    """Seconds of processors up to a moment: of the broker, of this process, of all there are, and those that
+    neighbours of a virtual machine took."""
 
     at_s: float
     broker_s: float
     own_s: float
     all_s: float
+    stolen_s: float
 
     @classmethod
     def now(cls, broker: Listener) -> Self:
@@ -184,12 +187,14 @@ class _Used(NamedTuple):
         words = STAT.read_text().split(maxsplit=9)[1:9]
         user, nice, system, _, _, interrupts, soft, stolen = map(int, words)
         ticks = user + nice + system + interrupts + soft + stolen
-        broker_s = (broker.cpu_us() or 0.0) / 1e6
-        return cls(time.monotonic(), broker_s, time.process_time(), ticks / os.sysconf("SC_CLK_TCK"))
+        broker_s, ticks_per_s = (broker.cpu_us() or 0.0) / 1e6, os.sysconf("SC_CLK_TCK")
+        return cls(time.monotonic(), broker_s, time.process_time(), ticks / ticks_per_s, stolen / ticks_per_s)
 
     def cores_since(self, before: _Used) -> _Cores:
-        passed_s, broker_s, own_s, all_s = (now - then for now, then in zip(self, before, strict=True))
-        return _Cores(broker_s / passed_s, max(all_s - broker_s - own_s, 0.0) / passed_s)
+        passed_s, broker_s, own_s, all_s, stolen_s = (
+            now - then for now, then in zip(self, before, strict=True)
+        )
+        return _Cores(broker_s / passed_s, max(all_s - broker_s - own_s, 0.0) / passed_s, stolen_s / passed_s)
 
 
 class LogFiles:
@@ -249,6 +254,7 @@ def _look(load: MixedLoad, broker: Listener, files: LogFiles, *, second: float, 
         log_end=end,
         load_1m=round(os.getloadavg()[0], 2),
         other_cores=round(cores.others, 3),
+        stolen_cores=round(cores.stolen, 3),
     )
 
 
@@ -277,7 +283,11 @@ _COURSES = (
     ("sends", "Latency of sends, ms", {"p50": "send_p50_ms", "p99": "send_p99_ms"}),
     ("arrivals", "From send to consumer, ms", {"p50": "end_to_end_p50_ms", "p99": "end_to_end_p99_ms"}),
     ("log", "Log files", {"files": "log_files"}),
-    ("cores", "Cores in use", {"broker": "broker_core_share", "others": "other_cores"}),
+    (
+        "cores",
+        "Cores in use",
+        {"broker": "broker_core_share", "others": "other_cores", "stolen": "stolen_cores"},
+    ),
 )  # fmt: skip
 
 

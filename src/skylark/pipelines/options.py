@@ -134,9 +134,9 @@ def option_table(cls: type[Any]) -> str:
     for item in dataclasses.fields(cls):
         facts = item.metadata
         default = "" if facts["default"] is None else f"`{facts['default']}`"
+        meaning = facts["meaning"].replace("|", "\\|")  # a bar ends a cell, also in code
         lines.append(
-            f"| `{spelled(item.name)}` | {facts['kind'].name} | {default} | {facts['scope']} "
-            f"| {facts['meaning']} |"
+            f"| `{spelled(item.name)}` | {facts['kind'].name} | {default} | {facts['scope']} | {meaning} |"
         )
     return "\n".join(lines) + "\n"
 

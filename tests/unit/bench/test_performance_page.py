@@ -7,7 +7,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from scripts.performance_page import PAGE, SOAKED, SURVEYED, TABLE, filled, number, table, tables_of
+from scripts.peer_tables import TABLES
+from scripts.performance_page import PAGE, TABLE, filled, tables_of
+from scripts.performance_tables import SOAKED, SURVEYED, number, table
 from skylark.bench.histogram import Latencies
 from skylark.bench.results import Cell, encode, make_cell, make_document
 from skylark.bench.survey import Survey, page, rows, steps, survey
@@ -33,11 +35,12 @@ def found() -> Survey:
 
 def test_every_table_of_the_page_is_made_by_something_and_stands_there_once() -> None:
     names = Counter(name for _, name, _, _ in TABLE.findall(PAGE.read_text()))
-    assert names == dict.fromkeys([*SURVEYED, *SOAKED], 1)
+    of_programs = [name for tables in TABLES.values() for name in tables]
+    assert names == dict.fromkeys([*SURVEYED, *SOAKED, *of_programs, "peers"], 1)
 
 
 def test_a_page_is_filled_with_what_was_found_and_stays_so(found: Survey) -> None:
-    tables = tables_of(encode(found))
+    tables = tables_of({"all.json": encode(found)})
     assert tables.keys() == SURVEYED.keys()
     text = "".join(
         f"before\n<!-- table: {name} -->\nstale\n<!-- end -->\nafter\n" for name in [*tables, "soak"]
@@ -54,13 +57,13 @@ def test_a_page_is_filled_with_what_was_found_and_stays_so(found: Survey) -> Non
 
 def test_what_was_not_measured_stays(found: Survey) -> None:
     partly = msgspec.structs.replace(found, documents={"routes": found.documents["routes"]})
-    assert tables_of(encode(partly)) == {}
+    assert tables_of({"all.json": encode(partly)}) == {}
 
 
 def test_a_void_cell_has_no_rate(found: Survey) -> None:
     void = make_document("features", {}, [a_cell("broken", wrong=["1 of 2 acknowledged"])])
     changed = msgspec.structs.replace(found, documents={**found.documents, "features": void})
-    assert "| broken | void |" in tables_of(encode(changed))["features"]
+    assert "| broken | void |" in tables_of({"all.json": encode(changed)})["features"]
     assert changed.is_void
 
 

@@ -81,16 +81,67 @@ def test_what_grows_is_named_and_nothing_else(name: str, change: Callable[[float
     assert {each for each, flat in verdicts(course(change)).items() if flat is False} == {name}
 
 
-@pytest.mark.parametrize("others", [lambda minute: minute / 20, lambda minute: 1.5 - minute / 20])
-def test_latency_is_not_judged_if_the_machines_other_work_changed_but_memory_is(
-    others: Callable[[float], float],
+def busy(minute: float) -> bool:
+    """A third of the time, in pieces of three minutes."""
+    return minute % 9 < 3
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("more and more", lambda minute: minute / 20),
+        ("less and less", lambda minute: 1.5 - minute / 20),
+        ("always much", lambda _: 0.8),
+        ("the second half", lambda minute: 0.6 if minute > 17 else 0.05),
+    ],
+)
+def test_latency_is_not_judged_on_a_busy_machine_but_memory_is(
+    name: str, others: Callable[[float], float]
 ) -> None:
     def change(minute: float) -> dict[str, float]:
-        return {"send_p99_ms": 8 + minute, "broker_mib": 60 + 2 * minute, "other_cores": others(minute)}
+        return {
+            "send_p99_ms": 8 + minute, "broker_mib": 60 + 2 * minute, "other_cores": others(minute),
+            "stolen_cores": 0.04,
+        }  # fmt: skip
 
-    found = {slope.name: (slope.is_flat, slope.why) for slope in slopes(course(change))}
-    assert found["send p99"] == found["send p50"] == (None, "not judged: the machine's other work changed")
-    assert found["broker memory"] == (False, "")
+    found = {slope.name: slope for slope in slopes(course(change))}
+    assert found["send p99"].is_flat is None, name
+    assert found["send p50"].is_flat is None
+    why = found["send p99"].why
+    assert why.startswith("not judged: machine busy (others used ")
+    assert "0.04 of them stolen" in why
+    assert "of 39 windows are alike" in why or "of 40 windows are alike" in why
+    assert (found["broker memory"].is_flat, found["broker memory"].why) == (False, "")
+
+
+def test_times_in_which_others_worked_do_not_count_for_latency() -> None:
+    """Latencies are tenfold then, and more and more so; between them they are level."""
+
+    def change(minute: float) -> dict[str, float]:
+        if busy(minute):
+            return {"other_cores": 0.9, "send_p99_ms": 80 + 20 * minute, "send_p50_ms": 10 + minute}
+        return {"other_cores": 0.1, "send_p99_ms": 8.0, "send_p50_ms": 1.0}
+
+    found = {slope.name: slope for slope in slopes(course(change))}
+    assert [found[name].is_flat for name in ("send p50", "send p99")] == [True, True]
+    assert found["send p99"].first == found["send p99"].last == 8.0
+
+
+def test_a_latency_that_grows_between_others_work_is_named() -> None:
+    def change(minute: float) -> dict[str, float]:
+        if busy(minute):
+            return {"other_cores": 0.9, "send_p99_ms": 80.0}
+        return {"other_cores": 0.1, "send_p99_ms": 8 + minute}
+
+    assert {name for name, flat in verdicts(course(change)).items() if flat is False} == {"send p99"}
+
+
+def test_steady_work_of_others_is_no_reason_not_to_judge() -> None:
+    def change(minute: float) -> dict[str, float]:
+        return {"other_cores": 0.3 + (minute % 2) / 20, "send_p99_ms": 30 + minute}
+
+    found = verdicts(course(change))
+    assert (found["send p50"], found["send p99"]) == (True, False)
 
 
 def test_what_noise_hides_is_neither_flat_nor_not() -> None:

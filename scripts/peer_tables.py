@@ -1,0 +1,350 @@
+"""Tables of docs/performance.md that compare: `skylark bench compare` and the programs in `benchmarks/`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from scripts.performance_tables import VOID, Row, number, table, when
+from skylark.bench.compare import cells as c
+from skylark.bench.compare.figures import Comparison, Spread
+from skylark.bench.compare.figures import Row as Compared
+from skylark.bench.compare.merging import BETWEEN, merge
+
+NOTHING = "none"
+SEND_AIM, OTHER_AIM = 1.5, 1.0
+"""How many times Apache's rate ours shall be."""
+SPARK_BODY = "200 B"
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What a program in `benchmarks/` prints."""
+
+    benchmark: str
+    made_at: str
+    machine: dict[str, Any]
+    results: dict[str, Any]
+
+    @property
+    def line(self) -> str:
+        return when(self.made_at, self.machine["load_1m"])
+
+
+def joined(parts: Sequence[Reported]) -> Reported:
+    """Several runs of one program, each of some cells; what several have counts as the last has it."""
+    results: dict[str, Any] = {}
+    for part in parts:
+        results = _over(results, part.results, depth=3 if part.benchmark == "spark" else 2)
+    last = parts[-1]
+    load = max(part.machine["load_1m"] for part in parts)
+    made_at = BETWEEN.join(part.made_at for part in parts)
+    return Reported(last.benchmark, made_at, {**last.machine, "load_1m": load}, results)
+
+
+def _over(old: Mapping[str, Any], new: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    merged = dict(old)
+    for name, value in new.items():
+        known = merged.get(name)
+        both = isinstance(value, dict) and isinstance(known, dict) and depth > 1
+        merged[name] = _over(known, value, depth - 1) if both and known is not None else value
+    return merged
+
+
+# --- `benchmarks.broker --peer apache` ---
+
+SENDS = re.compile(r"(async|sync)-(\d+)-(\w+)")
+KINDS = ("async", "sync", "batch", "pull")
+BODIES = {"128B": "128 B", "1KiB": "1 KiB"}
+
+
+def apache(found: Reported) -> str:
+    names = [name for name, cell in found.results.items() if _is_pair(cell)]
+    rows = [_beside(name, found.results[name]) for name in sorted(names, key=_place)]
+    columns = ("Cell", "ours, messages/s", "Apache, messages/s", "ours, p50 / p99 ms", "Apache, p50 / p99 ms")
+    return table((*columns, "ours, µs", "Apache, µs", "times (lowest to highest)"), rows, " rrrrrrr")
+
+
+def _place(name: str) -> tuple[int, int]:
+    """Sends, then synchronous ones by how many are in flight, batches, pulls; stable for bodies."""
+    kind, _, rest = name.partition("-")
+    return KINDS.index(kind), int(rest.partition("-")[0]) if SENDS.fullmatch(name) else 0
+
+
+def _is_pair(cell: Any) -> bool:
+    return isinstance(cell, dict) and {"ours", "apache"} <= cell.keys()
+
+
+def _beside(name: str, cell: Mapping[str, Any]) -> Row:
+    ours, theirs, times = cell["ours"], cell["apache"], cell["ratio"]
+    rates = [_median(each, "messages_per_s") for each in (ours, theirs)]
+    waits = [
+        " / ".join(_median(each, key, 1000) for key in ("p50_us", "p99_us")) if "p50_us" in each else ""
+        for each in (ours, theirs)
+    ]
+    costs = [_median(each, "broker_cpu_us") for each in (ours, theirs)]
+    return (
+        cell_title(name),
+        *rates,
+        *waits,
+        *costs,
+        _times(times, SEND_AIM if SENDS.match(name) else OTHER_AIM),
+    )
+
+
+def _median(figures: Mapping[str, Any], key: str, divisor: int = 1) -> str:
+    if not figures.get("rounds"):
+        return VOID
+    found = figures.get(key)
+    return NOTHING if found is None else number(found["median"] / divisor)
+
+
+def _times(ratio: Mapping[str, Any], aim: float) -> str:
+    """Bold where it is below the aim."""
+    if "median" not in ratio:
+        return VOID
+    text = f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
+    return f"**{text}**" if ratio["median"] < aim else text
+
+
+def cell_title(name: str) -> str:
+    """A cell of the broker's benchmark in words."""
+    if found := SENDS.fullmatch(name):
+        flush = "synchronous flush, " if found[1] == "sync" else ""
+        return f"{flush}{int(found[2]):,} in flight, {BODIES[found[3]]}"
+    kind, _, body = name.partition("-")
+    return {"batch": f"batches of {c.BATCH}, ", "pull": "pulls of 32, backlog of "}[kind] + BODIES[body]
+
+
+# --- `skylark bench compare` ---
+
+SHOWN: dict[c.Kind, tuple[c.Metric, ...]] = {
+    c.Kind.JAVA: (c.PER_S,),
+    c.Kind.CONSUME: (c.PER_S,),
+    c.Kind.LATENCY: (c.P50, c.P99, c.P999),
+    c.Kind.TOPICS: (c.PER_S,),
+    c.Kind.ROUTES: (c.ROUTES_PER_S,),
+    c.Kind.RECOVER: (c.RECOVERY,),
+}
+"""Figures of a cell, in one field; what is not here has a table of its own."""
+
+
+def peers(found: Comparison) -> str:
+    systems = [name for name in c.PEERS if any(row.peer == name for row in found.rows)]
+    titles = [next((each.title for each in found.systems if each.name == name), name) for name in systems]
+    shown = [
+        (cell, metrics)
+        for cell in c.CELLS
+        if (metrics := SHOWN.get(cell.kind) or c.FRESH_METRICS.get(cell.name))
+        and any(row.cell == cell.name for row in found.rows)
+    ]
+    rows = [
+        (_compared_title(cell, found), *_fields(cell, metrics, systems, found)) for cell, metrics in shown
+    ]
+    return table(("", "Skylark", *titles), rows, " " + "r" * (len(systems) + 1))
+
+
+def _fields(cell: c.Cell, metrics: Sequence[c.Metric], systems: Sequence[str], found: Comparison) -> Row:
+    """Ours, then each peer's; the best of a row is bold."""
+    by_peer = {
+        (row.peer, row.metric): row for row in found.rows if row.cell == cell.name and row.peer in systems
+    }
+    ours = [
+        _first(row.ours for (_, name), row in by_peer.items() if name == metric.name) for metric in metrics
+    ]
+    spreads = [ours, *([_theirs(by_peer.get((peer, m.name))) for m in metrics] for peer in systems)]
+    known = [each[0].median for each in spreads if each[0] is not None]
+    best = (max if metrics[0].more_is_better else min)(known) if len(known) > 1 else None
+    return [
+        f"**{text}**" if each[0] is not None and each[0].median == best else text
+        for each in spreads
+        for text in [_joined_figures(metrics, each)]
+    ]
+
+
+def _first(spreads: Iterator[Spread | None]) -> Spread | None:
+    return next((spread for spread in spreads if spread is not None), None)
+
+
+def _theirs(row: Compared | None) -> Spread | None:
+    return row.theirs if row is not None else None
+
+
+def _joined_figures(metrics: Sequence[c.Metric], spreads: Sequence[Spread | None]) -> str:
+    if all(spread is None for spread in spreads):
+        return NOTHING
+    divisor = 1000 if metrics[0].unit == "µs" else 1
+    figures = " / ".join(NOTHING if spread is None else number(spread.median / divisor) for spread in spreads)
+    unit = metrics[0].unit
+    return figures + {"/s": "/s", "s": " s"}.get(unit, "")
+
+
+def _compared_title(cell: c.Cell, found: Comparison) -> str:
+    body = BODIES.get(next((name for name, size in c.BODIES.items() if size == cell.body_bytes), ""), "")
+    flush = "synchronous flush, " if cell.flush == "sync" else ""
+    sizes = str(found.conditions.get("recover_mib", "0")).split(BETWEEN)  # several, if runs were joined
+    gib = " or ".join(f"{int(mib) / 1024:g}" for mib in sizes)
+    words: dict[c.Kind, str] = {
+        c.Kind.JAVA: f"sends, {cell.in_flight:,} in flight, {body}",
+        c.Kind.CONSUME: f"a backlog of {body}",
+        c.Kind.LATENCY: f"end to end at {c.LATENCY_RATE:,}/s, {body}, p50 / p99 / p99.9, ms",
+        c.Kind.TOPICS: f"sends in turn to {cell.topics:,} topics, thin client",
+        c.Kind.ROUTES: f"routes of {cell.topics} topics, {cell.in_flight} connections, thin client",
+        c.Kind.RECOVER: f"kill -9 with {gib} GiB of log to the first acknowledged send",
+    }
+    if cell.kind is c.Kind.JAVA and cell.batch > 1:
+        return f"{flush}batches of {cell.batch}, {body}"
+    if cell.name == c.MEMORY:
+        return f"anonymous memory idle / at {c.LATENCY_RATE:,}/s, MiB"
+    return flush + words.get(cell.kind, "start to the first acknowledged send")
+
+
+def compare_tables(parts: Sequence[Comparison]) -> dict[str, str]:
+    found = merge(parts)
+    return {"peers": when(found.made_at, found.machine.load_1m) + peers(found)}
+
+
+# --- `benchmarks.client` ---
+
+CLIENTS = {
+    "blocking-1": "blocking, one after the other",
+    "asyncio-1": "asyncio, one after the other",
+    "java-one_in_flight": "Java's, one after the other",
+    "blocking-futures": "blocking, futures, 256 in flight",
+    "asyncio-256": "asyncio, 256 in flight",
+    "asyncio-256-tasks": "asyncio, 256 tasks that each send",
+    "java-many_in_flight": "Java's, many in flight",
+    "thin-256": "the thin client, 256 in flight",
+    "blocking-batch-32": "blocking, batches of 32",
+    "asyncio-batch-32": "asyncio, batches of 32",
+    "java-batch": "Java's, batches of 32",
+    "auto-batching": "asyncio, automatic batching",
+    "consume-backlog-32": "push consumer, backlog, 32 a pull",
+    "consume-backlog": "push consumer, backlog, 1,024 a pull",
+    "consume-backlog-blocking": "blocking push consumer, backlog, 1,024 a pull",
+    "decode": "a bare loop that decodes records",
+}
+
+
+def clients(found: Reported) -> str:
+    rates: dict[str, dict[str, float]] = found.results["rates"]
+    names = [name for name in CLIENTS if name in rates] + [name for name in rates if name not in CLIENTS]
+    rows = [
+        (CLIENTS.get(name, name), number(rates[name]["best_per_s"]), number(rates[name]["median_per_s"]))
+        for name in names
+    ]
+    return table(("Client", "messages/s, best round", "median"), rows, " rr")
+
+
+# --- `benchmarks.store` ---
+
+
+def store(found: Reported) -> str:
+    cells = found.results
+    sizes = {"128B": "128 B", "1024B": "1 KiB", "16384B": "16 KiB"}
+    rows: list[Row] = []
+    for name, title, own in (
+        ("put", "append, one at a time", "store"),
+        ("put_batch", "append, batches of 32", "store"),
+        ("scan", "scan (recovery)", "scan"),
+    ):
+        if by_size := cells.get(name):
+            words = " / ".join(sizes[size] for size in by_size)
+            rows.append((f"{title}, {words}", *(_each(by_size.values(), kind) for kind in (own, "bare"))))
+    if got := cells.get("get"):
+        rows.append((f"read of {got['messages']} messages", _each([got], "store"), _each([got], "by_hand")))
+    if flat := cells.get("flat"):
+        logs = f"append with an empty log / {flat['log_gib']} GiB of it"
+        counts = ("queues_1", "queues_100", "queues_10000")
+        rows.append(("append with 1 / 100 / 10,000 queues", _best(flat, counts), ""))
+        rows.append((logs, _best(flat, ("log_empty", "log_full")), ""))
+    return table(("µs, the best round", "store", "bare"), rows, " rr")
+
+
+def _each(cells: Any, kind: str) -> str:
+    return " / ".join(f"{cell[kind]['best_us']:.3g}" for cell in cells)
+
+
+def _best(cell: Mapping[str, Any], names: Sequence[str]) -> str:
+    return " / ".join(f"{cell[name]['best_us']:.3g}" for name in names)
+
+
+# --- `benchmarks.spark` ---
+
+SPARK_ROWS = (
+    ("the decoder alone, one core", "nothing", "decoder, one core", "{}", "files"),
+    ("one batch again and again", "nothing (`noop`)", "floor", "{}", "noop"),
+    ("store files", "nothing (`noop`)", "files, batch", "{}", "noop"),
+    ("store files", "Spark's Parquet, zstd", "files, batch", "{}", "parquet_zstd"),
+    ("store files, AvailableNow", "nothing", "files, AvailableNow", "{} -> noop", ""),
+    ("store files, AvailableNow", "Spark's Parquet, zstd", "files, AvailableNow", "{} -> parquet", ""),
+    ("store files, AvailableNow", "`archive` to Delta, zstd", "files, archive", "{}", ""),
+    ("our broker, bulk pulls", "nothing", "broker, batch, bulk", "{}", "noop"),
+    ("our broker, bulk pulls", "Spark's Parquet, zstd", "broker, batch, bulk", "{}", "parquet_zstd"),
+    ("our broker, pulls of 32", "nothing", "broker, batch, 32 messages", "{}", "noop"),
+    ("our broker, AvailableNow", "nothing", "broker, AvailableNow", "{} -> noop", ""),
+    ("our broker, AvailableNow", "Spark's Parquet, zstd", "broker, AvailableNow", "{} -> parquet", ""),
+    ("our broker, AvailableNow", "`archive` to Delta, zstd", "broker, archive", "{}", ""),
+)
+"""From, into, and where the figure stands: the cell, the key for a number of columns, the member."""
+SEVEN, ALL = "7", "18"
+
+
+def spark(found: Reported) -> str:
+    results = found.results[SPARK_BODY]
+    rows: list[Row] = []
+    for origin, into, cell, key, member in SPARK_ROWS:
+        of_columns = [_krows(results, cell, key.format(columns), member) for columns in (SEVEN, ALL)]
+        if any(of_columns):
+            rows.append((origin, into, *of_columns))
+    if sink := results.get("sink"):
+        rows.append(
+            ("a DataFrame of bodies alone", "a topic, each row acknowledged", number(sink["best_krows"]), "")
+        )
+    return table(("From", "Into", "seven columns", "all columns"), rows, "  rr")
+
+
+def _krows(results: Mapping[str, Any], cell: str, key: str, member: str) -> str:
+    found = results.get(cell, {}).get(key)
+    if found is not None and member:
+        found = found.get(member)
+    return "" if found is None else number(found["best_krows"])
+
+
+def spark_ratios(found: Reported) -> str:
+    """By what is divided; bold where the aim is not reached."""
+    by_name: dict[str, dict[str, str]] = {}
+    aims: dict[str, str] = {}
+    for key, ratio in found.results[SPARK_BODY]["ratios"].items():
+        columns, colon, name = key.partition(": ")
+        columns, name = (columns, name) if colon and columns in (SEVEN, ALL) else (SEVEN, key)
+        text = number(ratio["value"])
+        by_name.setdefault(name, {})[columns] = text if ratio.get("met", True) else f"**{text}**"
+        aims[name] = _aim(ratio.get("expected", ""))
+    rows = [
+        (name, aims[name], *(values.get(columns, "") for columns in (SEVEN, ALL)))
+        for name, values in by_name.items()
+    ]
+    return table(("Of one run", "aim", "seven columns", "all columns"), rows, " rrr")
+
+
+def _aim(expected: str) -> str:
+    return expected.replace(">=", "at least").replace("<=", "at most")
+
+
+# --- By name ---
+
+TABLES: dict[str, dict[str, Callable[[Reported], str]]] = {
+    "broker": {"apache": apache},
+    "client": {"clients": clients},
+    "store": {"store": store},
+    "spark": {"spark": spark, "spark-ratios": spark_ratios},
+}
+"""By what the program calls itself."""
+
+
+def program_tables(parts: Sequence[Reported]) -> dict[str, str]:
+    found = joined(parts)
+    return {name: found.line + make(found) for name, make in TABLES[found.benchmark].items()}
