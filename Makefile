@@ -59,13 +59,13 @@ bench: setup ## benchmarks, each printing JSON
 figures: setup ## measure what docs/performance.md says of ours: 8 minutes of a machine that does nothing else
 	@mkdir -p build/figures
 	-$(PYTHON) -m skylark.cli.start bench all --seconds $(CELL_S) --out build/figures/all.json --svg docs/charts
-	$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
+	-$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
 figures-others: setup ## and what it says beside others, of clients and of Spark: 45 minutes; `make figures` takes it in
 	@mkdir -p build/figures
 	-$(call printed,store,benchmarks.store --gib 4)
-	-$(call printed,client,benchmarks.client)
+	-$(call printed,client,benchmarks.client --others)
 	-$(call printed,spark,benchmarks.spark --body 200 --rows 2000000)
 	-$(call printed,broker,benchmarks.broker --peer apache --seconds 3)
 	-$(PYTHON) -m skylark.cli.start bench compare --peer apache,kafka,nats --seconds 2 --warm-up 20 \

@@ -42,8 +42,6 @@ QUEUES = 4
 CLIENT_BATCH = 32
 BACKLOG = 204_800
 CELL_WARM_UP_S = 1.0
-SETTLE_TIMEOUT_S = 30
-SETTLED_SHARE = 0.2  # of a processor
 EXPECTED_RATIO = 1.5
 BODIES = {"128B": 128, "1KiB": 1024}
 FLUSH_TYPES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
@@ -163,15 +161,7 @@ class Contestant(Target):
         with self.process.spread() if self.contender.is_started_here else nullcontext():
             for cell in cells:
                 self.measure_cell(cell, share)
-            self._wait_settled()
-
-    def _wait_settled(self) -> None:
-        deadline = time.monotonic() + SETTLE_TIMEOUT_S
-        before, share = self.process.cpu_us(), 1.0
-        while before is not None and share > SETTLED_SHARE and time.monotonic() < deadline:
-            time.sleep(1)
-            after = self.process.cpu_us() or 0.0
-            before, share = after, (after - before) / 1e6
+            self.process.wait_settled()
 
 
 def figures_of(measured: Measured) -> Figures:

@@ -225,7 +225,18 @@ CLIENTS = {
     "consume-backlog": "push consumer, backlog, 1,024 a pull",
     "consume-backlog-blocking": "blocking push consumer, backlog, 1,024 a pull",
     "decode": "a bare loop that decodes records",
+    **{
+        f"{client}-{cell}": f"{client}, {words}"
+        for client in ("aiokafka", "nats-py")
+        for cell, words in (
+            ("1", "one after the other"),
+            ("256", "256 in flight"),
+            ("4096", "4,096 in flight"),
+            ("backlog", "backlog"),
+        )
+    },
 }
+"""Those of other systems speak to their own servers."""
 
 
 def clients(found: Reported) -> str:

@@ -33,6 +33,8 @@ ROUNDS = int(os.environ.get("SKYLARK_KILL_ROUNDS", "3"))
 QUEUES = 4
 IN_FLIGHT = 8
 START_TIMEOUT_S = 60.0
+CPU_S_MAX = 2.0
+"""Of a start: eight times what it takes, for a slow machine."""
 SMALL_STORE = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20 * 500,
@@ -350,17 +352,24 @@ def first_accepted_send(process: Process) -> float:
             time.sleep(0.002)
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of the processors until now."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_the_first_send_is_taken_soon_after_the_start(tmp_path: Path) -> None:
-    """0.5 s is what is wanted; the limit here is for a machine that does twenty other things."""
-    elapsed = []
+    """0.5 s is what is wanted, and half of it is used: by itself, whatever others do meanwhile."""
+    elapsed, used = [], []
     for number in range(3):
         directory = tmp_path / str(number)
         directory.mkdir()
         process = Process(directory)
         elapsed.append(first_accepted_send(process))
+        used.append(cpu_seconds(process.pid))
         process.kill()
-    print(f"first accepted send after {min(elapsed):.2f} s at best of {elapsed}")  # noqa: T201
-    assert min(elapsed) < 20.0
+    print(f"first accepted send after {min(elapsed):.2f} s, {min(used):.2f} s of work")  # noqa: T201
+    assert min(used) < CPU_S_MAX
 
 
 async def test_an_idle_broker_is_small(process: Process) -> None:

@@ -127,7 +127,8 @@ async def test_sf_005_a_message_reaches_who_waits_for_it_within_200_ms(tmp_path:
             result = await waiting
             elapsed.append(time.monotonic() - started)
             assert (result.code, result.reply.next_begin_offset) == (0, number + 1)
-        assert statistics.median(elapsed) < 2
+        # A machine that stands still for a moment does not do so seven times: nothing waits for a clock here.
+        assert min(elapsed) < 0.2
 
 
 async def test_sf_006_an_idle_consumer_is_answered_again_and_again(tmp_path: Path) -> None:

@@ -269,6 +269,9 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         (["broker", "--set", "listenPort=99999"], "listenPort"),
         (["broker", "-c", "missing.conf"], "missing.conf"),
         (["namesrv", "--set", "listenPort=x"], "listenPort"),
+        (["namesrv", "--bind", "no..name", "--port", "0"], "cannot listen on no..name"),
+        (["broker", "--bind", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1"),
+        (["serve", "--bind", "192.0.2.1", "--broker-port", "0"], "cannot listen on 192.0.2.1"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(arguments: list[str], words: str) -> None:
@@ -285,6 +288,14 @@ def test_the_printed_config_can_be_loaded_again(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text(printed.stdout)
     again = run("broker", "-c", str(tmp_path / "broker.conf"), "--print-config")
     assert again.stdout == printed.stdout
+
+
+def test_who_listens_elsewhere_than_clients_are_told_says_so(tmp_path: Path) -> None:
+    addresses = ("--bind", "127.0.0.2", "--advertise", "127.0.0.1")
+    with started_serve(tmp_path, *addresses) as running:
+        assert re.search(
+            r"broker broker-a on 127\.0\.0\.1:\d+ \(fast port \d+, bound to 127\.0\.0\.2\)", running.said
+        )
 
 
 def test_binding_everywhere_without_an_address_for_clients_is_warned_of(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from skylark import aio
 from skylark.client import sync_producer
 from skylark.client.hooks import SendContext, SendHook
 from skylark.client.receipt import SendReceipt, SendStatus
-from skylark.client.sender import unique_ids
+from skylark.client.unique_keys import unique_ids
 from skylark.clock import SystemClock
 from skylark.errors import (
     AlreadyStarted,

@@ -796,3 +796,40 @@ async def test_commits_of_one_queue_do_not_overtake_each_other() -> None:
             await until(lambda: len(applied) >= 2)
             assert applied[-1] == 20
             assert applied == sorted(applied)
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_a_commit_that_is_under_way_ends_before_the_consumer_does(auto_commit: bool) -> None:
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def when_allowed(command: RemotingCommand) -> RemotingCommand:
+        asked.set()
+        await may_answer.wait()
+        return command.reply()
+
+    async with fake_broker() as fake:
+        fake.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = when_allowed
+        settings = fast(auto_commit=auto_commit, auto_commit_interval_ms=60_000, commit_timeout_ms=60_000)
+        async with PullConsumer(GROUP, namesrv=fake.address, client=CLIENT, settings=settings) as consumer:
+            committing = asyncio.create_task(consumer.commit({MessageQueue("T", "broker-a", 0): 7}))
+            await asked.wait()
+            stopping = asyncio.create_task(consumer.stop())
+            await asyncio.sleep(0.05)  # it would end meanwhile, if it did not wait
+            assert not stopping.done()
+            may_answer.set()
+            await stopping
+            await committing
+
+
+async def test_what_is_done_of_queues_that_were_just_given_up_is_committed_at_the_end() -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    async with fake_broker() as fake:
+        fake.answers[RequestCode.LITE_PULL_MESSAGE] = refuse_lite_pulls
+        await fake.put("T", *(record(number, b"%d" % number) for number in range(5)))
+        settings = fast(auto_commit_interval_ms=60_000)
+        async with PullConsumer(GROUP, namesrv=fake.address, client=CLIENT, settings=settings) as consumer:
+            consumer.assign([queue])
+            await poll_all(consumer, 5)
+            assert await consumer.poll(10) == []  # so the five are done
+            consumer.assign([])
+        assert fake.offsets == {(GROUP, "T", 0): 5}

@@ -203,6 +203,14 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, text: str | None)
     with pytest.raises(SettingsError) as caught:
         load(file=path)
     assert caught.value.name == str(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("key", ["namesrvAddr", "slaveOf", "haMasterAddress"])
+@pytest.mark.parametrize("address", ["somewhere", ":9876", "somewhere:port", "somewhere:65536"])
+def test_an_address_that_is_none(key: str, address: str) -> None:
+    with pytest.raises(SettingsError, match=f"'{address}' is not of the form host:port"):
+        load(flags={key: address})
 
 
 # --- RocketMQ's keys ---

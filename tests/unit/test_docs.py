@@ -26,6 +26,12 @@ def text_of(page: str) -> str:
     return (ROOT / "docs" / f"{page}.md").read_text()
 
 
+def test_the_index_names_every_page() -> None:
+    folder = ROOT / "docs"
+    pages = {str(page.relative_to(folder)) for page in folder.rglob("*.md")} - {"index.md"}
+    assert pages - set(re.findall(r"\]\(([^)#]+)", text_of("index"))) == set()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_test_file_that_a_page_names_is_there(page: str) -> None:
     named = re.findall(r"tests/[\w/]+\.py", text_of(page))

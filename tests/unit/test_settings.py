@@ -1,4 +1,4 @@
-"""Settings of the store: defaults are RocketMQ's, ranges are held, texts are parsed or refused."""
+"""Settings of the servers: defaults are RocketMQ's, ranges are held, texts are parsed or refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from skylark.errors import SettingsError
-from skylark.settings import FlushMode, StoreSettings, parse_delay_levels, parse_hours
+from skylark.settings import (
+    BrokerSettings,
+    FlushMode,
+    NameServerSettings,
+    StoreSettings,
+    parse_delay_levels,
+    parse_hours,
+)
 
 # RocketMQ's keys and defaults, as far as it has the setting. Ratios are percents here.
 DEFAULTS = {
@@ -46,12 +53,62 @@ DEFAULTS = {
     "diskSpaceCleanForciblyRatio": 85,
     "diskSpaceWarningLevelRatio": 90,
 }
+BROKER_DEFAULTS = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerId": 0,
+    "bindAddress": "127.0.0.1",  # RocketMQ binds every address
+    "listenPort": 10_911,
+    "metricsPromExporterPort": 5557,
+    "registerNameServerPeriod": 30_000,
+    "brokerPermission": 6,
+    "defaultTopicQueueNums": 8,
+    "autoCreateTopicEnable": True,
+    "autoCreateSubscriptionGroup": True,
+    "sendThreadPoolQueueCapacity": 10_000,
+    "pullThreadPoolQueueCapacity": 100_000,
+    "waitTimeMillsInPullQueue": 5000,
+    "longPollingEnable": True,
+    "shortPollingTimeMills": 1000,
+    "holdCheckInterval": 5000,
+    "channelExpiredTimeout": 120_000,
+    "clientScanInterval": 10_000,
+    "notifyConsumerIdsChangedEnable": True,
+    "rocketmq.broker.rebalance.lockMaxLiveTime": 60_000,
+    "flushConsumerOffsetInterval": 5000,
+    "flushDelayOffsetInterval": 10_000,
+    "shutdownTimeout": 5000,
+    "serverChannelMaxIdleTimeSeconds": 120,
+    "com.rocketmq.remoting.frameMaxLength": 16 << 20,
+}
+NAME_SERVER_DEFAULTS = {
+    "bindAddress": "127.0.0.1",
+    "listenPort": 9876,
+    "scanNotActiveBrokerInterval": 5000,
+    "brokerTimeoutMillis": 120_000,
+    "serverChannelMaxIdleTimeSeconds": 120,
+    "needWaitForService": False,
+    "waitSecondsForService": 45,
+    "orderMessageEnable": False,
+    "returnOrderTopicConfigToBroker": True,
+    "deleteTopicWithBrokerRegistration": False,
+}
 
 
-def test_the_defaults_are_those_of_rocketmq() -> None:
-    settings = StoreSettings()
-    ours = {spec.metadata["java"]: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
-    assert {key: ours[key] for key in DEFAULTS} == DEFAULTS
+@pytest.mark.parametrize(
+    ("settings", "defaults"),
+    [
+        (StoreSettings(), DEFAULTS),
+        (BrokerSettings(), BROKER_DEFAULTS),
+        (NameServerSettings(), NAME_SERVER_DEFAULTS),
+    ],
+)
+def test_the_defaults_are_those_of_rocketmq(settings: Any, defaults: dict[str, object]) -> None:
+    ours = {
+        spec.metadata["java"]: getattr(settings, spec.name)
+        for spec in dataclasses.fields(settings)
+        if "java" in spec.metadata
+    }
+    assert {key: ours[key] for key in defaults} == defaults
 
 
 def test_each_setting_has_a_key_of_its_own() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from skylark.bench.plan_costs import Costs
 from skylark.errors import RocketMQError
@@ -46,6 +47,8 @@ FEW_QUEUES = 10
 """Up to so many cost nothing."""
 HEARTBEAT_S = 30
 HEARTBEAT_US = 200
+SHARE = (0.01, 1.0)
+"""Of what there is, as far as it may be used."""
 
 
 @dataclass(eq=False)
@@ -58,45 +61,61 @@ class BadPlan(RocketMQError):
     reason: str
 
 
+def limited(default: float | None, low: float, high: float) -> Any:
+    """A member that has this default and may be from `low` to `high`."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def _check(values: Demand | Hardware) -> None:
+    """Raises BadPlan."""
+    for each in fields(values):
+        value = getattr(values, each.name)
+        if not each.metadata or value is None:
+            continue
+        low, high = each.metadata["low"], each.metadata["high"]
+        if not low <= value <= high:  # NaN is not, either
+            raise BadPlan(each.name, value, f"from {low:,.10g} to {high:,.10g} is possible")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """What is wanted."""
 
-    messages_per_s: float = 1000.0
+    messages_per_s: float = limited(1000.0, 0.001, 1e9)
     """On average over the day; `peak_factor` times as many in the worst minutes."""
-    body_bytes: int = 1024
-    fan_out: float = 1.0
-    retention_h: float = 72.0
-    replicas: int = 2
+    body_bytes: int = limited(1024, 0, BODY_BYTES_MAX)
+    fan_out: float = limited(1.0, 0.0, 1000.0)
+    retention_h: float = limited(72.0, 0.0, 24 * 3650)
+    replicas: int = limited(2, 1, 10)
     """Copies of each message, the master's included."""
-    peak_factor: float = 3.0
-    topics: int = 10
-    queues: int = 8
+    peak_factor: float = limited(3.0, 1.0, 1000.0)
+    topics: int = limited(10, 1, 10_000_000)
+    queues: int = limited(8, 1, 65_536)
     """Of each topic, on each broker that has it."""
-    topic_brokers: int = 2
+    topic_brokers: int = limited(2, 1, BROKERS_MAX)
     """Brokers that a topic is on, if there are so many; more if there are more brokers than that fills."""
-    batch: int = 1
+    batch: int = limited(1, 1, 10_000)
     """Messages per send."""
-    pull_batch: int = 8
+    pull_batch: int = limited(8, 1, 32)
     """Messages that a pull brings on average; 32 is the most."""
     flush: str = "async"
-    in_flight: int = 64
+    in_flight: int = limited(64, 1, 1_000_000)
     """Sends that wait at the same time for a broker's answer."""
-    clients: int = 100
+    clients: int = limited(100, 0, CLIENTS_MAX)
     """Each has a connection to every broker."""
-    keys: float = 1.0
+    keys: float = limited(1.0, 0.0, 100.0)
     """Keys by which a message can be found, the unique one included."""
-    properties_bytes: int = 120
-    delayed: float = 0.0
-    transactional: float = 0.0
+    properties_bytes: int = limited(120, 0, 32_767)
+    delayed: float = limited(0.0, 0.0, 1.0)
+    transactional: float = limited(0.0, 0.0, 1.0)
     """Shares of all messages."""
-    spark_jobs: int = 1
+    spark_jobs: int = limited(1, 0, 1000)
     """Pipelines, each of which reads everything."""
-    cached_s: float = 60.0
+    cached_s: float = limited(60.0, 0.0, 86_400.0)
     """What consumers may be behind and still be served from memory."""
 
     def __post_init__(self) -> None:
-        _check(self, _LOAD_RANGES)
+        _check(self)
         if self.flush not in ("async", "sync"):
             raise BadPlan("flush", self.flush, "async and sync are possible")
         if self.delayed + self.transactional > 1:
@@ -107,69 +126,25 @@ class Demand:
 class Hardware:
     """One machine, and how much of it may be used at the peak."""
 
-    cores: int = 8
-    memory_gib: float = 32.0
-    disk_gib: float = 4000.0
-    disk_mib_per_s: float = 400.0
-    network_gbit_per_s: float = 10.0
-    sync_ms: float | None = None
+    cores: int = limited(8, 1, 4096)
+    memory_gib: float = limited(32.0, 0.5, 65_536)
+    disk_gib: float = limited(4000.0, 5, 1e7)
+    disk_mib_per_s: float = limited(400.0, 1, 1e6)
+    network_gbit_per_s: float = limited(10.0, 0.01, 1e4)
+    sync_ms: float | None = limited(None, 0.001, 10_000)
     """One flush of the disk; None: as it was measured with the costs."""
-    core_speed: float = 1.0
+    core_speed: float = limited(1.0, 0.01, 100)
     """Compared with the machine on which the costs were measured."""
-    core_share: float = 0.7
-    disk_share: float = 0.7
+    core_share: float = limited(0.7, *SHARE)
+    disk_share: float = limited(0.7, *SHARE)
     """Above 75 % a broker begins to delete early."""
-    write_share: float = 0.5
-    network_share: float = 0.6
-    memory_share: float = 0.8
-    flush_share: float = 0.9
+    write_share: float = limited(0.5, *SHARE)
+    network_share: float = limited(0.6, *SHARE)
+    memory_share: float = limited(0.8, *SHARE)
+    flush_share: float = limited(0.9, *SHARE)
 
     def __post_init__(self) -> None:
-        _check(self, _HARDWARE_RANGES)
-
-
-_SHARE = (0.01, 1.0)
-_LOAD_RANGES = {
-    "messages_per_s": (0.001, 1e9),
-    "body_bytes": (0, BODY_BYTES_MAX),
-    "fan_out": (0.0, 1000.0),
-    "retention_h": (0.0, 24 * 3650),
-    "replicas": (1, 10),
-    "peak_factor": (1.0, 1000.0),
-    "topics": (1, 10_000_000),
-    "queues": (1, 65_536),
-    "topic_brokers": (1, BROKERS_MAX),
-    "batch": (1, 10_000),
-    "pull_batch": (1, 32),
-    "in_flight": (1, 1_000_000),
-    "clients": (0, CLIENTS_MAX),
-    "keys": (0.0, 100.0),
-    "properties_bytes": (0, 32_767),
-    "delayed": (0.0, 1.0),
-    "transactional": (0.0, 1.0),
-    "spark_jobs": (0, 1000),
-    "cached_s": (0.0, 86_400.0),
-}
-_HARDWARE_RANGES = {
-    "cores": (1, 4096),
-    "memory_gib": (0.5, 65_536),
-    "disk_gib": (5, 1e7),
-    "disk_mib_per_s": (1, 1e6),
-    "network_gbit_per_s": (0.01, 1e4),
-    "sync_ms": (0.001, 10_000),
-    "core_speed": (0.01, 100),
-    **dict.fromkeys(
-        ("core_share", "disk_share", "write_share", "network_share", "memory_share", "flush_share"), _SHARE
-    ),
-}
-
-
-def _check(values: Demand | Hardware, ranges: dict[str, tuple[float, float]]) -> None:
-    for name, (low, high) in ranges.items():
-        value = getattr(values, name)
-        if value is not None and not low <= value <= high:  # NaN is not, either
-            raise BadPlan(name, value, f"from {low:,.10g} to {high:,.10g} is possible")
-    assert ranges.keys() <= {field.name for field in fields(values)}
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)

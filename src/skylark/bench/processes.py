@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 BROKER_CPU, CLIENT_CPU = 0, 1
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LISTENING = "0A"  # in the kernel's table of connections
+SETTLE_TIMEOUT_S = 30
+SETTLED_SHARE = 0.2
+"""Of a processor: below it a process that nobody asks for anything is at rest."""
 
 
 @contextmanager
@@ -67,6 +71,15 @@ class Listener:
 
     def anonymous_mib(self) -> float | None:
         return _anonymous_kib(self._directory) / 1024 if self._directory is not None else None
+
+    def wait_settled(self) -> None:
+        """Until it rests, or for as long as compilers of a JVM may need; not at all if we cannot see it."""
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        before, share = self.cpu_us(), 1.0
+        while before is not None and share > SETTLED_SHARE and time.monotonic() < deadline:
+            time.sleep(1)
+            after = self.cpu_us() or 0.0
+            before, share = after, (after - before) / 1e6
 
     def signal(self, number: signal.Signals) -> None:
         if self.pid is not None:

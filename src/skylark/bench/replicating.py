@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from skylark.bench.load import BadLoad, Load
 from skylark.bench.machine import scratch
@@ -21,6 +18,7 @@ from skylark.bench.results import Cell, Document, Value, make_document
 from skylark.bench.sending import Progress
 from skylark.bench.servers import own_broker, wait_for_slave
 from skylark.bench.thin import ThinClient
+from skylark.bench.watching import watched
 from skylark.errors import RemotingError
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.remoting.blocking import BlockingConnection
@@ -49,35 +47,23 @@ def own_pair(directory: Path, role: str, place: Place, *, has_slave: bool) -> It
 
 
 class Lag:
-    """How far a master's slave is behind during the block, looked at many times a second by a thread."""
+    """How far a master's slave is behind, each time that it is looked at."""
 
-    def __init__(self, address: str) -> None:
-        self._connection = BlockingConnection(address)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="skylark-lag", daemon=True)
+    def __init__(self, master: BlockingConnection) -> None:
+        self._master = master
         self._looks: list[tuple[float, int, int]] = []
         """When, the end of the master's log, and what the slave lacks of it."""
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        self._connection.close()
-
-    def _watch(self) -> None:
-        while not self._done.wait(LOOK_EVERY_S):
-            try:
-                status = self._connection.call(GetBrokerHaStatus())
-            except RemotingError:
-                return  # who measures says so
-            if status.ha_connection_info:
-                lacking = max(slave.diff for slave in status.ha_connection_info)
-                self._looks.append((time.monotonic(), status.master_commit_log_max_offset, lacking))
+    def look(self) -> bool:
+        """False if the master does not answer: who measures says so."""
+        try:
+            status = self._master.call(GetBrokerHaStatus())
+        except RemotingError:
+            return False
+        if status.ha_connection_info:
+            lacking = max(slave.diff for slave in status.ha_connection_info)
+            self._looks.append((time.monotonic(), status.master_commit_log_max_offset, lacking))
+        return True
 
     def figures(self) -> dict[str, Value]:
         """Milliseconds that the slave is behind: what it lacks, at the rate at which the log grew."""
@@ -110,8 +96,10 @@ def measure_replication(place: Place, load: Load, progress: Progress) -> Documen
             if name == ALONE:
                 cells.append(target.measure(name, fitted, partial(progress, name)))
                 continue
-            with Lag(address) as lag:
-                cell = target.measure(name, fitted, partial(progress, name))
+            with BlockingConnection(address) as connection:
+                lag = Lag(connection)
+                with watched(lag.look, LOOK_EVERY_S, "skylark-lag"):
+                    cell = target.measure(name, fitted, partial(progress, name))
             wait_for_slave(address)
             cells.append(cell.beside(cells[0], **lag.figures()))
     conditions: dict[str, Value] = {

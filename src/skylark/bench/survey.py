@@ -42,6 +42,8 @@ COLD_LOG_BYTES = 2 << 30
 COLD_RATE = 2000.0
 DELAY_LEVEL, DELAY_MS = 1, 1000
 STORE_S_MAX = 2.0
+LARGE_MESSAGES = 3_200
+"""Of 64 KiB: 200 MiB, less than may wait for the disk. More would be refused as soon as it is slower."""
 GROWTH = "growth"
 
 Step = Callable[[Progress], Document]
@@ -117,7 +119,7 @@ def _sends(base: Load) -> dict[str, Load]:
     return {
         **_in_flight(replace(base, body_bytes=128), (1, 64, 1024)),
         **_in_flight(replace(base, body_bytes=1024), (1, 64, 1024)),
-        **_in_flight(replace(base, body_bytes=65_536), (64,)),
+        **_in_flight(replace(base, body_bytes=65_536, warm_up_s=0.1, messages_max=LARGE_MESSAGES), (64,)),
         "one-way, 128 B": replace(base, body_bytes=128, kind=Kind.ONEWAY),
         **batches,
     }

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 EXPIRE_WAITERS_S = 0.1
 WAITERS_CHECK_S = 0.005
+INDEX_TOGETHER = 8
+"""Messages of a lone sender that are indexed together: so few that its next one hardly waits for them."""
 WARM_UP_AFTER_S = 3.0
 """When what is needed rarely, but then on the loop, is loaded: not while everybody connects."""
 
@@ -58,6 +60,7 @@ class Broker(BrokerState):
             server_limits(self.live.current), on_disconnect=self._disconnected, latencies=self.latencies
         )
         self._server.rate = request_rate(self.live.current)
+        self._server.vigil.on_end = self._index_soon
         self._config_file: MetadataFile | None = None
         self._build_files()
 
@@ -203,12 +206,17 @@ class Broker(BrokerState):
 
     def _arrived(self, batch: Sequence[Placed]) -> None:
         """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
-        # At once, although several together cost less: who sends one by one would find the loop asleep, and
-        # to wake it takes longer than this (p50 of a lone sender 124 us, against 84).
+        index = self.store.index
+        # Several together cost less each. But only a loop that is kept awake can wait for them: who sends one
+        # by one would find it asleep, and to wake it takes longer than to index one.
+        if index is not None and not (self._server.vigil.is_kept and index.pending_count < INDEX_TOGETHER):
+            self._index_soon()
+        self.long_polling.arrived(batch)
+
+    def _index_soon(self) -> None:
         if not self._indexing and self.store.index is not None:
             self._indexing = True
             self._loop.call_soon(self._build_index)
-        self.long_polling.arrived(batch)
 
     def _build_index(self) -> None:
         self._indexing = self.store.build_some_index(INDEX_SLICE)
@@ -305,4 +313,5 @@ def server_limits(settings: BrokerSettings) -> ServerLimits:
         write_high_water_bytes=settings.write_high_water_bytes,
         write_bytes_max=settings.write_bytes_max,
         idle_timeout_s=settings.idle_timeout_s,
+        stay_awake_us=settings.stay_awake_us,
     )

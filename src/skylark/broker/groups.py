@@ -1,6 +1,6 @@
 """Pure. SubscriptionGroups: what consumer groups may do, and which topics they may not read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
@@ -71,15 +71,11 @@ class SubscriptionGroups:
         self._bump(now_ms)
         return config
 
-    def update(self, wanted: SubscriptionGroupConfig, *, now_ms: int) -> None:
-        """Make or change a group. The attributes of `wanted` are changes: `+name`, `-name`.
+    def update(self, *wanted: SubscriptionGroupConfig, now_ms: int) -> None:
+        """Make or change groups, all of them or none. Their attributes are changes: `+name`, `-name`.
 
         Raises BrokerError 29 or 1; nothing is changed then.
         """
-        self.update_all([wanted], now_ms=now_ms)
-
-    def update_all(self, wanted: Iterable[SubscriptionGroupConfig], *, now_ms: int) -> None:
-        """Make or change groups, all of them or none. See `update`."""
         configs = {config.group_name: self._updated(config) for config in wanted}
         groups_max = self._live.current.groups_max
         if len(configs.keys() | self._groups.keys()) > max(groups_max, len(self._groups)):

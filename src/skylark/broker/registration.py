@@ -117,13 +117,17 @@ class Registration:
 
     async def _keep_registered(self, server: str) -> None:
         changed: list[TopicConfig] | None = None  # None: all topics
+        reason = ""
         while True:
             wait_s = self._broker.live.current.register_interval_ms / 1000
             try:
                 await self._register(server, changed)
+                reason = ""
             except (RocketMQError, OSError) as error:
                 self._registered.discard(server)
-                log.warning("not registered with the name server address=%s reason=%s", server, error)
+                if str(error) != reason:  # said once, not every second that a server is away
+                    reason = str(error)
+                    log.warning("not registered with the name server address=%s reason=%s", server, reason)
                 wait_s = min(wait_s, RETRY_S)
             changed = await self._wait(server, wait_s)
 

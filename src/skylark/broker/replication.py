@@ -6,9 +6,9 @@ import asyncio
 import logging
 from functools import partial
 
+from skylark.broker.late_records import ReadCold
 from skylark.broker.replication_link import ConnectedSlave
 from skylark.broker.role import Confirmation, Role
-from skylark.broker.schedule import ReadCold
 from skylark.clock import Clock
 from skylark.errors import ReplicationError, RocketMQError
 from skylark.protocol.stats_bodies import HaConnectionInfo
@@ -209,6 +209,6 @@ class Replication:
         self._count()
         bound = self._confirmation.bound
         if bound != self._store.replica_bound:
-            self._role.confirm_offset = self._store.replica_bound = bound
+            self._store.replica_bound = bound
             self._store.advance()
         self._waiters.flushed(self._confirmation.reached)

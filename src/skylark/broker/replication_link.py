@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from skylark.broker.late_records import ReadCold
 from skylark.broker.role import Role
-from skylark.broker.schedule import ReadCold
 from skylark.errors import ConnectionLost, MalformedFrame, OffsetOutOfRange
 from skylark.protocol.command import Buffer
 from skylark.protocol.ha import FRAME_HEAD, ReportReader

@@ -12,15 +12,13 @@ from skylark.settings import BrokerRole, BrokerSettings, ReplicationSettings
 
 
 class Role:
-    """Role, epoch and confirm offset of this broker. Loop thread."""
+    """Role and epoch of this broker. Loop thread."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.kind = settings.role
         self.broker_id = settings.broker_id
         self.epoch = 0
         """Counts masters of a group of replicas. Nobody counts them yet."""
-        self.confirm_offset: int | None = None
-        """Up to where readers see the log for the replicas' sake; None: they need not wait for any."""
 
     @property
     def is_slave(self) -> bool:

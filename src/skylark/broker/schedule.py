@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping
 
 from skylark.broker.documents import Encode, decode_document, next_version
+from skylark.broker.late_records import LateRecords, Place, ReadCold
+from skylark.broker.real_queue import find_real_queue, has_other_concerns, queues_needed, real_queue_note
 from skylark.clock import Clock
-from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.errors import CorruptRecord
 from skylark.model import names
 from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
@@ -18,7 +19,7 @@ from skylark.model.message import (
     SCHEDULE_TOPIC,
     PutMessage,
     encode_properties,
-    property_finder,
+    find_delay_level,
 )
 from skylark.model.record import split
 from skylark.protocol.bodies import DataVersion, encode_body
@@ -30,8 +31,6 @@ from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 """What sets the time of a message exactly; a delay level goes before."""
 CHECK_INTERVAL_S = 0.1
@@ -41,17 +40,6 @@ DELIVERED_MAX = 64
 
 UNDELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """Refusals that would be the same next time: after a limit was lowered, say."""
-
-_find_real_topic = property_finder(PROPERTY_REAL_TOPIC)
-_find_real_queue_id = property_finder(PROPERTY_REAL_QUEUE_ID)
-
-Place = tuple[int, int]  # the physical offset of a record, and its size
-
-
-class ReadCold(Protocol):
-    """Does in a thread what may wait for the disk."""
-
-    def __call__(self, read: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class Schedule:
@@ -69,7 +57,9 @@ class Schedule:
         self._store = store
         self._clock = clock
         self._delays_ms = delays_ms
+        self._levels = {b"%d" % level: level for level in range(1, len(delays_ms) + 1)}
         self._read_cold = read_cold
+        self._records = LateRecords(store, read_cold)
         self._adopt = adopt
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to look at."""
@@ -89,6 +79,16 @@ class Schedule:
         properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
         message.properties = encode_properties(properties)
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+
+    def delay_as_sent(self, message: PutMessage) -> bool:
+        """As `delay`, by adding to the property text; False without a level, or where that is not enough."""
+        text = message.properties
+        level = self._levels.get(find_delay_level(text) or b"")
+        if level is None or text.find(b"TIMER_") >= 0 or has_other_concerns(text):
+            return False
+        message.properties = text + real_queue_note(message)
+        message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+        return True
 
     # --- The file ---
 
@@ -145,10 +145,11 @@ class Schedule:
         due = await self._due(level)
         if not due:
             return 0
-        messages = [None if record is None else real_message(record) for record in await self._read(due)]
+        records = await self._records.read(due)
+        messages = [None if record is None else real_message(record) for record in records]
         deliverable = [message for message in messages if message is not None]
         # Their topics may be lost: a broker killed just after it made one has them in no file and no queue.
-        self._adopt({message.topic: message.queue_id + 1 for message in deliverable})
+        self._adopt(queues_needed(deliverable))
         results = iter(self._store.append(deliverable))
         delivered = 0
         for message in messages:
@@ -187,23 +188,6 @@ class Schedule:
         units = queue.resident_units(first, count)
         return await self._read_cold(lambda: queue.units(first, count)) if units is None else units
 
-    async def _read(self, places: list[Place]) -> list[bytes | None]:
-        """The records at these places; None for what cannot be read."""
-        hot = self._store.reader.hot
-        if all(hot.holds(physical_offset, size) for physical_offset, size in places):
-            return self._records(places)
-        return await self._read_cold(lambda: self._records(places))
-
-    def _records(self, places: list[Place]) -> list[bytes | None]:
-        records: list[bytes | None] = []
-        for physical_offset, _ in places:
-            try:
-                records.append(self._store.reader.record_at(physical_offset))
-            except (OffsetOutOfRange, CorruptRecord) as error:
-                log.warning("delayed message cannot be read: %s", error)
-                records.append(None)
-        return records
-
 
 def parse_level(properties: Mapping[str, str]) -> int:
     """The delay level of a message; what is no number is none."""
@@ -217,8 +201,7 @@ def real_message(record: bytes) -> PutMessage | None:
     """The message that a record of the schedule topic stands for; None where it stands for none."""
     try:
         head, body_position, _, properties = split(record)
-        topic = (_find_real_topic(properties) or b"").decode()
-        queue_id = int(_find_real_queue_id(properties) or b"")
+        topic, queue_id = find_real_queue(properties)
     except (CorruptRecord, ValueError) as error:
         log.warning("delayed message cannot be delivered: %s", error)
         return None

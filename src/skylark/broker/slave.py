@@ -57,6 +57,7 @@ class Slave:
         self._intake = Intake(self._store, 0)
         self._found = asyncio.Event()
         self._common_end = 0
+        self._is_publishing = False
         self._joined = asyncio.Event()
         """Set while the link is open and the logs were found to be the same: it is the right master."""
         self.status.master_address = self._settings.slave_of
@@ -225,6 +226,7 @@ class Slave:
         return bytes(record)
 
     def _received(self, link: HaLink, data: bytes) -> None:
+        self._publish_soon()
         for piece in self._frames.receive(data):
             self._intake.take(*piece)
         if self._intake.divergence is not None:
@@ -239,6 +241,16 @@ class Slave:
             self._joined.set()
         if store.appended_offset - store.flushed_offset > store.settings.unflushed_bytes_max:
             link.pause_reading()
+
+    def _publish_soon(self) -> None:
+        """Let readers see what was taken after the report has left: the master waits for that one."""
+        if not self._is_publishing:
+            self._is_publishing = True
+            asyncio.get_running_loop().call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._is_publishing = False
+        self._store.advance()
 
     def _report(self, link: HaLink) -> None:
         """Say up to where the log is as the master's, and on disk if that is when a message is stored."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from skylark.broker.schedule import ReadCold
+from skylark.broker.late_records import ReadCold
 from skylark.broker.timer import MARGIN_MS, TimerHost, Timers
 from skylark.clock import Clock
 from skylark.model.message import PutMessage
@@ -85,5 +85,5 @@ class SlaveTimers(Timers):
     async def _put(self, messages: list[PutMessage]) -> None:
         """The master has delivered them."""
 
-    def _count(self, topic: str, by: int) -> None:
+    def _count_all(self, counts: Mapping[str, int]) -> None:
         """The master counts."""

@@ -37,7 +37,7 @@ from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.replies import SendReplies
 from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
-from skylark.remoting.address import free_port, ip_of, join_address
+from skylark.remoting.address import check_host, free_port, ip_of, join_address
 from skylark.remoting.latency import Latencies
 from skylark.remoting.link import Answer as Reply
 from skylark.remoting.server import Peer
@@ -61,6 +61,8 @@ class BrokerState(ABC):
     def __init__(
         self, settings: BrokerSettings, *, clock: Clock | None = None, disk: Disk | None = None
     ) -> None:
+        """Raises SettingsError for an address that cannot be listened on, or that clients cannot be told."""
+        check_host(settings.host)
         if settings.port == 0:
             settings = replace(settings, port=free_port(settings.host, -FAST_PORT_DISTANCE, 0, 1))
         self.live = Live(settings)
@@ -191,6 +193,13 @@ class BrokerState(ABC):
             self.schedule.delay(message, properties, level)
         else:
             self.timers.admit(message, properties)
+
+    def wait_as_sent(self, message: PutMessage) -> bool:
+        """As `delay_or_time`, without taking properties apart; False without a wish, or where more is to do.
+
+        Raises as `delay_or_time`.
+        """
+        return self.schedule.delay_as_sent(message) or self.timers.admit_as_sent(message)
 
     def tell(self, notice: Notice | None) -> None:
         """Tell the members of a group that it changed."""

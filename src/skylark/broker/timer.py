@@ -9,16 +9,18 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from skylark.broker.documents import Encode, decode_document, next_version
+from skylark.broker.late_records import LateRecords, ReadCold
+from skylark.broker.real_queue import queues_needed
 from skylark.broker.refusals import system_error
-from skylark.broker.schedule import UNDELIVERABLE, ReadCold
-from skylark.broker.timed_messages import NEVER_ENQUEUED_MS, TimedMessage, admit, place
+from skylark.broker.schedule import UNDELIVERABLE
+from skylark.broker.timed_messages import NEVER_ENQUEUED_MS, TimedMessage, admit, admit_as_sent, place
 from skylark.clock import Clock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.histogram import DELAY_S, Histogram
@@ -28,15 +30,16 @@ from skylark.model.record import split
 from skylark.protocol.bodies import DataVersion, encode_body
 from skylark.protocol.stats_bodies import TimerCount, TimerMetrics
 from skylark.settings import BrokerSettings
+from skylark.settings.delivery import TimerSettings
 from skylark.settings.live import Live
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Refused
 from skylark.store.timer_check import TimerCheck, TimerCheckFile
-from skylark.store.timer_log import NO_POSITION, TimerFlag, TimerLog, TimerUnit
+from skylark.store.timer_log import NO_POSITION, UNIT_BYTES, TimerFlag, TimerLog, TimerUnit
 from skylark.store.timer_wheel import TimerWheel
-from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
+from skylark.store.unit import UNIT
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class Timers:
 
     def __init__(self, broker: TimerHost, disk: Disk, root: Path) -> None:
         self._broker = broker
+        self._records = LateRecords(broker.store, broker.read_cold)
         settings = broker.live.current.timers
         self._precision_ms = settings.precision_ms
         self._window_ms = settings.roll_window_slots * settings.precision_ms
@@ -109,8 +113,20 @@ class Timers:
         """Let a message wait that names a time, in place. Raises BrokerError 13 or 1."""
         settings = self._broker.live.current.timers
         slot_ms = admit(message, properties, settings, self._broker.clock.now_ms())
+        if slot_ms is not None:
+            self._check_room(slot_ms, settings)
+
+    def admit_as_sent(self, message: PutMessage) -> bool:
+        """As `admit`, by adding to the property text; False without a time, or where that is not enough."""
+        settings = self._broker.live.current.timers
+        slot_ms = admit_as_sent(message, settings, self._broker.clock.now_ms())
         if slot_ms is None:
-            return
+            return False
+        self._check_room(slot_ms, settings)
+        return True
+
+    def _check_room(self, slot_ms: int, settings: TimerSettings) -> None:
+        """Raises BrokerError 1 where too many wait for the same slot."""
         slot = self.wheel.get(slot_ms)
         limit = settings.slot_messages_max
         if slot is None or slot.waiting <= limit:
@@ -170,7 +186,7 @@ class Timers:
         for where, timed in self._all(queue):
             # Of one that was written again on the way, only the last record counts.
             if timed.out_ms >= self.read_ms and timed.rolls == rolls.get(timed.identity, 0):
-                self._into_wheel(timed, where)
+                self._into_wheel([(where, timed)])
         self.queue_offset = queue.max_offset
         if len(self.wheel):
             log.warning("timers found again in their queue count=%d", self.wheel.count)
@@ -183,7 +199,7 @@ class Timers:
                 first = queue.next_file_offset(first)
                 continue
             for where in _places(first, units):
-                [record] = self._records([where.physical_offset])
+                [record] = self._records.each([(where.physical_offset, where.size)])
                 timed = None if record is None else _timed(record)
                 if timed is not None:
                     yield where, timed
@@ -263,9 +279,11 @@ class Timers:
         self._data_version = metrics.data_version or self._data_version
         self._counts.update({topic: max(each.count, 0) for topic, each in metrics.timing_count.items()})
 
-    def _count(self, topic: str, by: int) -> None:
-        self.changes += 1
-        self._counts[topic] = max(self._counts[topic] + by, 0)
+    def _count_all(self, counts: Mapping[str, int]) -> None:
+        """More wait, or fewer, by topic."""
+        self.changes += len(counts)
+        for topic, by in counts.items():
+            self._counts[topic] = max(self._counts[topic] + by, 0)
 
     # --- Putting into the wheel ---
 
@@ -290,44 +308,68 @@ class Timers:
     async def _enqueue_some(self) -> bool:
         """Put some messages of the timer topic into the wheel; return whether there may be more."""
         places = await self._next_places()
-        records = await self._read([place.physical_offset for place in places])
-        for where, record in zip(places, records, strict=True):
-            timed = None if record is None else _timed(record)
-            if timed is not None:
-                await self._enqueue(timed, where)
-            self.queue_offset = where.queue_offset + 1
+        if not places:
+            return False
+        records = await self._records.read([(place.physical_offset, place.size) for place in places])
+        found = [
+            (where, timed)
+            for where, record in zip(places, records, strict=True)
+            if record is not None and (timed := _timed(record)) is not None
+        ]
+        late = [timed for _, timed in found if timed.out_ms < self.read_ms and timed.deletes is None]
+        now_ms = self._broker.clock.now_ms()
+        await self._put([timed.due(NEVER_ENQUEUED_MS, now_ms) for timed in late])
+        self._into_wheel([(where, timed) for where, timed in found if timed.out_ms >= self.read_ms])
+        self.queue_offset = places[-1].queue_offset + 1
+        self._note_enqueued([timed for _, timed in found])
+        self.dequeued.update([timed.real_topic for timed in late])
         await asyncio.sleep(0)  # others have their turn
-        return bool(places)
+        return True
 
-    async def _enqueue(self, timed: TimedMessage, where: _Place) -> None:
-        topic = timed.real_topic
-        self.enqueued[topic] += 1
-        if timed.deletes is None and not timed.rolls:
-            delay_s = (timed.out_ms - timed.message.born_timestamp) // 1000
-            self.delays.setdefault(topic, Histogram(DELAY_S)).add(max(delay_s, 0))
-        if timed.out_ms < self.read_ms:
-            if timed.deletes is None:
-                self.dequeued[topic] += 1
-                await self._put([timed.due(NEVER_ENQUEUED_MS, self._broker.clock.now_ms())])
+    def _note_enqueued(self, found: list[TimedMessage]) -> None:
+        self.enqueued.update([timed.real_topic for timed in found])
+        waits = Counter(
+            (timed.real_topic, (timed.out_ms - timed.message.born_timestamp) // 1000)
+            for timed in found
+            if timed.deletes is None and not timed.rolls
+        )
+        for (topic, delay_s), times in waits.items():
+            self.delays.setdefault(topic, Histogram(DELAY_S)).add(max(delay_s, 0), times)
+
+    def _into_wheel(self, entries: list[tuple[_Place, TimedMessage]]) -> None:
+        """Put messages into log and wheel, no more than fit into the log's file. Raises DiskFull, OSError."""
+        if not entries:
             return
-        self._into_wheel(timed, where)
-
-    def _into_wheel(self, timed: TimedMessage, where: _Place) -> None:
-        # Its slot may be over, but not dealt with: then what takes it back still counts.
-        write_ms = min(self._floor(self._broker.clock.now_ms()), timed.out_ms)
-        settings = self._broker.live.current.timers
-        slot_ms, flags = place(timed.out_ms, write_ms, settings, deletes=timed.deletes is not None)
-        unit = TimerUnit(
-            self.wheel.last_position(slot_ms), flags, write_ms, slot_ms - write_ms,
-            where.physical_offset, where.size, timed.topic_hash,
-        )  # fmt: skip
-        self.wheel.add(slot_ms, self.log.append(unit), _weight(unit))
-        self._count(timed.real_topic, _weight(unit))
+        settings, now_ms = self._broker.live.current.timers, self._floor(self._broker.clock.now_ms())
+        position, last = self.log.appended, self.wheel.last_position
+        units: list[TimerUnit] = []
+        ends: dict[int, int] = {}
+        for where, timed in entries:
+            # Its slot may be over, but not dealt with: then what takes it back still counts.
+            write_ms = min(now_ms, timed.out_ms)
+            slot_ms, flags = place(timed.out_ms, write_ms, settings, deletes=timed.deletes is not None)
+            previous = ends.get(slot_ms)
+            units.append(
+                TimerUnit(
+                    last(slot_ms) if previous is None else previous, flags, write_ms, slot_ms - write_ms,
+                    where.physical_offset, where.size, timed.topic_hash,
+                )
+            )  # fmt: skip
+            ends[slot_ms] = position
+            position += UNIT_BYTES
+        position = self.log.append(*units)
+        counts: Counter[str] = Counter()
+        for unit, (_, timed) in zip(units, entries, strict=True):
+            weight = _weight(unit)
+            self.wheel.add(unit.due_ms, position, weight)
+            counts[timed.real_topic] += weight
+            position += UNIT_BYTES
+        self._count_all(counts)
 
     async def _next_places(self) -> list[_Place]:
         queue = self._queue()
         self.queue_offset = first = max(self.queue_offset, queue.min_offset)
-        count = min(AT_ONCE, queue.max_offset - first)
+        count = min(AT_ONCE, queue.max_offset - first, self.log.room)
         if count <= 0:
             return []
         units = queue.resident_units(first, count)
@@ -359,51 +401,47 @@ class Timers:
         """The units of a slot, in the order in which they came."""
         units = []
         try:
-            while position != NO_POSITION:
-                unit = self.log.read(position)
+            for unit in self.log.chain(position):
                 units.append(unit)
-                position = unit.previous
         except CorruptRecord as error:
             log.warning("timed messages are lost: %s", error)
         return units[::-1]
 
     async def _fire(self, units: list[TimerUnit]) -> None:
         """Deliver the messages of a slot, but for those that were taken back."""
-        deletes = [
-            unit for unit in units if unit.flags & TimerFlag.DELETE and not unit.flags & TimerFlag.ROLL
-        ]
-        keys: set[str] = set()
-        for unit, timed in await self._timed(deletes):
-            keys.add(timed.deletes or "")
-            self.dequeued[timed.real_topic] += 1
-            self._count(timed.real_topic, -_weight(unit))
-        others = [unit for unit in units if unit not in deletes] if deletes else units
+        deletes = [unit for unit in units if _is_delete(unit)]
+        keys = {timed.deletes or "" for _, timed in await self._take_out(deletes)}
+        others = [unit for unit in units if not _is_delete(unit)] if deletes else units
         for first in range(0, len(others), AT_ONCE):
             messages = []
             now_ms = self._broker.clock.now_ms()
-            for unit, timed in await self._timed(others[first : first + AT_ONCE]):
-                self._count(timed.real_topic, -_weight(unit))
-                self.dequeued[timed.real_topic] += 1
+            for unit, timed in await self._take_out(others[first : first + AT_ONCE]):
                 if unit.flags & TimerFlag.ROLL:
                     messages.append(timed.rolled(unit.write_ms, now_ms))
-                elif not timed.is_deleted_by(keys):
+                elif not keys or not timed.is_deleted_by(keys):
                     messages.append(timed.due(unit.write_ms, now_ms))
             await self._put(messages)
 
-    async def _timed(self, units: list[TimerUnit]) -> Iterable[tuple[TimerUnit, TimedMessage]]:
-        records = await self._read([unit.physical_offset for unit in units])
+    async def _take_out(self, units: list[TimerUnit]) -> list[tuple[TimerUnit, TimedMessage]]:
+        """The messages of units, which wait no longer."""
+        records = await self._records.read([(unit.physical_offset, unit.size) for unit in units])
         found = [
-            (unit, None if record is None else _timed(record))
+            (unit, timed)
             for unit, record in zip(units, records, strict=True)
+            if record is not None and (timed := _timed(record)) is not None
         ]
-        return [(unit, timed) for unit, timed in found if timed is not None]
+        counts: Counter[str] = Counter()
+        for unit, timed in found:
+            counts[timed.real_topic] -= _weight(unit)
+        self._count_all(counts)
+        self.dequeued.update([timed.real_topic for _, timed in found])
+        return found
 
     async def _put(self, messages: list[PutMessage]) -> None:
         """Store messages; what the store cannot take now is tried until it can."""
         while messages:
             # A broker killed just after it made a topic has it in no file and no queue.
-            ordered = sorted(messages, key=lambda message: message.queue_id)
-            self._broker.adopt_undeleted({message.topic: message.queue_id + 1 for message in ordered})
+            self._broker.adopt_undeleted(queues_needed(messages))
             results = self._broker.store.append(messages)
             refused = []
             for message, result in zip(messages, results, strict=True):
@@ -415,21 +453,6 @@ class Timers:
             messages = refused
             await asyncio.sleep(FAILURE_PAUSE_S if messages else 0)
 
-    async def _read(self, physical_offsets: list[int]) -> list[bytes | None]:
-        if all(offset >= self._broker.store.reader.hot.written_from for offset in physical_offsets):
-            return self._records(physical_offsets)
-        return await self._broker.read_cold(lambda: self._records(physical_offsets))
-
-    def _records(self, physical_offsets: list[int]) -> list[bytes | None]:
-        records: list[bytes | None] = []
-        for physical_offset in physical_offsets:
-            try:
-                records.append(self._broker.store.reader.record_at(physical_offset))
-            except (OffsetOutOfRange, CorruptRecord) as error:
-                log.warning("timed message cannot be read: %s", error)
-                records.append(None)
-        return records
-
     def _queue(self) -> ConsumeQueue:
         return self._broker.store.queue(names.TIMER_TOPIC, 0)
 
@@ -438,16 +461,23 @@ class Timers:
 
 
 def _places(first: int, units: bytes | bytearray) -> list[_Place]:
-    places = [_Place(first + number, *unit[:2]) for number, unit in enumerate(UNIT.iter_unpack(units))]
-    return [each for each in places if each.size != BLANK_UNIT_SIZE]
+    return [
+        _Place(first + number, physical_offset, size)
+        for number, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units))
+    ]
 
 
 def _timed(record: bytes) -> TimedMessage | None:
     try:
-        return TimedMessage.read(record)
+        return TimedMessage(record)
     except (CorruptRecord, ValueError) as error:
         log.warning("record of the timer topic left out: %s", error)
         return None
+
+
+def _is_delete(unit: TimerUnit) -> bool:
+    """Say whether a unit takes another back now: one that is rolled does so later."""
+    return unit.flags & (TimerFlag.DELETE | TimerFlag.ROLL) == TimerFlag.DELETE
 
 
 def _weight(unit: TimerUnit) -> int:

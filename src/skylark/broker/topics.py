@@ -88,6 +88,8 @@ class TopicTable:
         self._sendable: dict[str, TopicConfig] = {}
         self.plain: dict[str, int] = {}
         """Topics for which a send needs to know nothing but how many queues there are to write to."""
+        self.edition = object()
+        """Another one after every change of what a send needs to know: who has looked need not look again."""
         self._unregistered: dict[str, TopicConfig] = {}
         self._queues = 0
         built_in = built_in_topics(live.current)
@@ -216,15 +218,11 @@ class TopicTable:
 
     # --- Changes by administrators ---
 
-    def update(self, wanted: TopicConfig, *, now_ms: int) -> TopicConfig:
-        """Make or change a topic, and return it. The attributes of `wanted` are changes: `+name`, `-name`.
+    def update(self, *wanted: TopicConfig, now_ms: int) -> list[TopicConfig]:
+        """Make or change topics, all of them or none, and return them as they are now.
 
-        Raises BrokerError 29 or 1; nothing is changed then.
+        Their attributes are changes: `+name`, `-name`. Raises BrokerError 29 or 1; nothing is changed then.
         """
-        return self.update_all([wanted], now_ms=now_ms)[0]
-
-    def update_all(self, wanted: Iterable[TopicConfig], *, now_ms: int) -> list[TopicConfig]:
-        """Make or change topics, all of them or none. See `update`."""
         configs = [self._updated(config) for config in wanted]
         self._check_room(configs)
         return [
@@ -319,6 +317,7 @@ class TopicTable:
         if topic not in names.UNSENDABLE_TOPICS and names.topic_fault(topic) is None:
             self._sendable[topic] = config
             self.plain.pop(topic, None)
+            self.edition = object()
             if not (config.order or config.attributes or config.topic_filter_type == "MULTI_TAG"):
                 self.plain[topic] = config.write_queue_nums
 
@@ -327,6 +326,7 @@ class TopicTable:
         del self._topics[config.topic_name]
         self._sendable.pop(config.topic_name, None)
         self.plain.pop(config.topic_name, None)
+        self.edition = object()
 
     def _bump(self, now_ms: int) -> None:
         self.data_version = next_version(self.data_version, now_ms)

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from skylark.broker.clients import Producers
 from skylark.broker.half_messages import Half, HalfRecord, HalfTable, finished_offsets, op_message
+from skylark.broker.late_records import ReadCold
 from skylark.broker.offsets import ConsumerOffsets
-from skylark.broker.schedule import ReadCold
 from skylark.broker.stats import BrokerStats
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock

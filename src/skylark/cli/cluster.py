@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.listing import Listing, done, show, show_live
+from skylark.cli.listing import Listing, done, show, show_or_watch
 from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Broker, Cluster, Every, Namesrv, Watch, connected
 from skylark.cli.output import Age, Rate, Share, counted
 
@@ -37,14 +37,12 @@ def list_clusters(
     Example: skylark cluster list --watch
     """
     with connected(namesrv) as admin:
-        if watch:
-            show_live(
-                lambda: summary_listing(admin.brokers.summary(cluster=cluster)),
-                as_json=as_json,
-                every_s=every,
-            )
-        else:
-            show(summary_listing(admin.brokers.summary(cluster=cluster)), as_json=as_json)
+        show_or_watch(
+            lambda *_: summary_listing(admin.brokers.summary(cluster=cluster)),
+            watch=watch,
+            every_s=every,
+            as_json=as_json,
+        )
 
 
 def summary_listing(summary: ClusterSummary) -> Listing:

@@ -74,12 +74,12 @@ def _errors() -> Iterator[str]:
         yield f"| `{kind.__name__}` | `{base}` | {meaning} | {advice} |\n"
 
 
-def error_kinds() -> list[type[RocketMQError]]:
-    """All errors of the tree, in its order, without its root."""
-    found = [
-        each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RocketMQError)
-    ]
-    return [each for each in found if each is not RocketMQError]
+def error_kinds(root: type[RocketMQError] = RocketMQError) -> Iterator[type[RocketMQError]]:
+    """All errors of the tree below a root, each before those below it."""
+    for kind in root.__subclasses__():
+        if kind.__module__.startswith(errors.__name__):
+            yield kind
+            yield from error_kinds(kind)
 
 
 def _meaning(kind: type[RocketMQError]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.listing import Listing, Rates, done, show, show_live
+from skylark.cli.listing import Listing, Rates, done, show, show_or_watch
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
 from skylark.cli.options import (
     EVERY_S,
     NAMESRV,
@@ -39,13 +40,35 @@ app = typer.Typer(
 )
 
 NOT_ONLINE = 206
-Retries = Annotated[int | None, typer.Option("--retries", help="Before a message is a dead letter.")]
-Enabled = Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may consume.")]
-Broadcast = Annotated[
-    bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
-]
-Orderly = Annotated[bool | None, typer.Option("--orderly/--concurrently")]
 PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag", "in flight", "last consumed")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What can be set of a group, and where."""
+
+    retries: Annotated[int | None, typer.Option("--retries", help="Before a message is a dead letter.")] = (
+        None
+    )
+    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may consume.")] = (
+        None
+    )
+    broadcast: Annotated[
+        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
+    ] = None
+    orderly: Annotated[bool | None, typer.Option("--orderly/--concurrently")] = None
+    cluster: Cluster = None
+    broker: Broker = None
+
+    def given(self) -> dict[str, Any]:
+        """By the names of `admin.results.Group`."""
+        wanted = {
+            "retries_max": self.retries,
+            "consume_enabled": self.enabled,
+            "broadcast_enabled": self.broadcast,
+            "orderly": self.orderly,
+        }
+        return {name: value for name, value in wanted.items() if value is not None}
 
 
 @app.command("list")
@@ -89,17 +112,8 @@ def _member_count(admin: Admin, name: str) -> int:
 
 
 @app.command()
-def create(
-    group: Group,
-    retries: Retries = None,
-    enabled: Enabled = None,
-    broadcast: Broadcast = None,
-    orderly: Orderly = None,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def create(group: Group, changes: Changes, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Make a group on all brokers, of one cluster, or on one; or replace its settings.
 
     Example: skylark group create billing --retries 5
@@ -107,46 +121,24 @@ def create(
     from skylark.admin import results  # noqa: PLC0415
 
     with connected(namesrv) as admin:
-        wanted = results.Group(group, **_changes(retries, enabled, broadcast, orderly))
-        admin.groups.create(wanted, cluster=cluster, broker=broker)
+        wanted = results.Group(group, **changes.given())
+        admin.groups.create(wanted, cluster=changes.cluster, broker=changes.broker)
     done(f"group {group} is made", {"group": group, "created": True}, as_json=as_json)
 
 
 @app.command()
-def update(
-    group: Group,
-    retries: Retries = None,
-    enabled: Enabled = None,
-    broadcast: Broadcast = None,
-    orderly: Orderly = None,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def update(group: Group, changes: Changes, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Change what is given on each broker that has the group, and leave the rest.
 
     Example: skylark group update billing --disabled
     """
-    changes = _changes(retries, enabled, broadcast, orderly)
-    if not changes:
+    given = changes.given()
+    if not given:
         raise Mistake("nothing to change: say --retries, --enabled, --broadcast or --orderly")
     with connected(namesrv) as admin:
-        admin.groups.update(group, cluster=cluster, broker=broker, **changes)
+        admin.groups.update(group, cluster=changes.cluster, broker=changes.broker, **given)
     done(f"group {group} is changed", {"group": group, "updated": True}, as_json=as_json)
-
-
-def _changes(
-    retries: int | None, enabled: bool | None, broadcast: bool | None, orderly: bool | None
-) -> dict[str, Any]:
-    """By the names of `admin.results.Group`."""
-    wanted = {
-        "retries_max": retries,
-        "consume_enabled": enabled,
-        "broadcast_enabled": broadcast,
-        "orderly": orderly,
-    }
-    return {name: value for name, value in wanted.items() if value is not None}
 
 
 @app.command()
@@ -206,21 +198,16 @@ def status(
 
     skylark group status billing --watch
     """
-    rates = Rates()
     with connected(namesrv) as admin:
-        if watch:
-            show_live(
-                lambda: _progress(admin, group, topic, rates, time.monotonic()),
-                as_json=as_json,
-                every_s=every,
-            )
-        else:
-            show(_progress(admin, group, topic), as_json=as_json)
+        show_or_watch(
+            lambda rates, now_s: _progress(admin, group, topic, rates, now_s),
+            watch=watch,
+            every_s=every,
+            as_json=as_json,
+        )
 
 
-def _progress(
-    admin: Admin, group: str, topic: str | None, rates: Rates | None = None, now_s: float = 0.0
-) -> Listing:
+def _progress(admin: Admin, group: str, topic: str | None, rates: Rates | None, now_s: float) -> Listing:
     progress = admin.groups.progress(group, topic)
     if not progress.queues and not progress.failures and group not in admin.groups.names():
         raise Mistake(f"there is no group {group}; `skylark group list` shows what there is")

@@ -52,11 +52,15 @@ def hint(error: Exception) -> str | None:
     if isinstance(error, BrokerError) and error.code == CONSUMER_NOT_ONLINE:
         return "nobody of the group is connected; `skylark group status GROUP` shows how far it is"
     if isinstance(error, BrokerError) and error.code == NOT_SUPPORTED:
-        return "is it the right kind of server? --namesrv takes the address of a name server, not of a broker"
+        return (
+            "is it the right kind of server? --namesrv takes name servers, BROKER and --broker take brokers"
+        )
     if isinstance(error, SettingsError) and error.name == "name_servers":
         return "say --namesrv HOST:PORT or set NAMESRV_ADDR"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return PORT_TAKEN
+    if isinstance(error, PermissionError):
+        return "this user may not: change the owner or the mode of the file, or choose another place"
     advice = hint_of_kind(type(error), error)
     cause = error.__cause__
     return advice or (hint(cause) if isinstance(cause, Exception) else None)

@@ -72,6 +72,17 @@ def show(listing: Listing, *, as_json: bool) -> None:
         raise typer.Exit(EXIT_INCOMPLETE)
 
 
+def show_or_watch(
+    look: Callable[[Rates | None, float], Listing], *, watch: bool, every_s: float, as_json: bool
+) -> None:
+    """Print what a look gives: once, or live until Ctrl-C, when it is given rates and the time for them."""
+    if not watch:
+        show(look(None, 0.0), as_json=as_json)
+        return
+    rates = Rates()
+    show_live(lambda: look(rates, time.monotonic()), as_json=as_json, every_s=every_s)
+
+
 def show_live(make: Callable[[], Listing], *, as_json: bool, every_s: float) -> None:
     """Print it again and again until Ctrl-C: in place on a terminal, one after the other elsewhere.
 

@@ -80,10 +80,20 @@ def _refuse(error: typer.TyperException) -> NoReturn:
     """End because of words that make no command. Who said none has been shown the help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         raise error
-    sys.stderr.write(f"skylark: {error.format_message()}\n")
+    said = error.format_message()
+    sys.stderr.write(f"skylark: {said}\n")
     if (context := getattr(error, "ctx", None)) is not None:
-        sys.stderr.write(f"  hint: `{context.command_path} --help` shows how it is used\n")
+        sys.stderr.write(
+            f"  hint: `{context.command_path} --help` shows how it is used{_choices(context, said)}\n"
+        )
     raise typer.Exit(EXIT_MISTAKE) from None
+
+
+def _choices(context: Any, sentence: str) -> str:
+    """The commands that there are, where one was named that is like none of them."""
+    if not sentence.startswith("No such command") or "Did you mean" in sentence:
+        return ""
+    return f"; there are {', '.join(context.command.list_commands(context))}"
 
 
 def sentence(error: Exception) -> str:

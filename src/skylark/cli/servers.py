@@ -31,6 +31,7 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 READ_BYTES = 4096
 COLLECT_AFTER = (50_000, 20, 50)
 """Objects and rounds: an answer is made of up to thousands of views, each of which counts as an object."""
+PORT_MAX = 0xFFFF
 FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 Config = Annotated[
@@ -47,12 +48,19 @@ Advertise = Annotated[
     str | None, typer.Option("--advertise", metavar="HOST", help="The address that clients are told.")
 ]
 Flush = Annotated[str | None, typer.Option("--flush", help="async or sync: when a message counts as stored.")]
-Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where messages are kept.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", file_okay=False, help="Where messages are kept; ./skylark-data by default."
+    ),
+]
 
 
 def namesrv(
     context: typer.Context,
-    port: Annotated[int | None, typer.Option("--port", help="9876 by default; 0: any.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=PORT_MAX, help="9876 by default; 0: any.")
+    ] = None,
     bind: Bind = None,
     config: Config = None,
     sets: Sets = None,
@@ -89,7 +97,9 @@ def broker(
         str | None, typer.Option("--namesrv", metavar="HOST:PORT", help="Name servers, separated by ;.")
     ] = None,
     data: Data = None,
-    port: Annotated[int | None, typer.Option("--port", help="10911 by default; 0: any.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=PORT_MAX, help="10911 by default; 0: any.")
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="The broker's name; broker-a by default.")
     ] = None,
@@ -165,9 +175,11 @@ broker_app.command()(ha)
 
 def serve(
     data: Data = None,
-    name_server_port: Annotated[int, typer.Option("--namesrv-port", help="0: any.")] = 9876,
+    name_server_port: Annotated[
+        int, typer.Option("--namesrv-port", min=0, max=PORT_MAX, help="0: any.")
+    ] = 9876,
     broker_port: Annotated[
-        int | None, typer.Option("--broker-port", help="10911 by default; 0: any.")
+        int | None, typer.Option("--broker-port", min=0, max=PORT_MAX, help="10911 by default; 0: any.")
     ] = None,
     brokers: Annotated[
         int, typer.Option("--brokers", metavar="N", help="As many broker processes, ports 10 apart.")
@@ -297,7 +309,8 @@ def _say(started: float, text: str) -> None:
 
 def _say_broker(started: float, server: Any) -> None:
     settings = server.live.current
-    _say(started, f"broker {settings.name} on {server.address} (fast port {server.port - 2})")
+    bound = "" if server.advertised_host == settings.host else f", bound to {settings.host}"
+    _say(started, f"broker {settings.name} on {server.address} (fast port {server.port - 2}{bound})")
     role = f"{settings.role.value}, port for slaves {server.replica_port}"
     if settings.is_slave:
         role = f"slave {settings.broker_id} of {settings.replication.slave_of or 'the master of its name'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,11 @@ import typer
 
 from skylark.cli.descriptors import raise_descriptor_limit
 from skylark.cli.mistake import Mistake
+from skylark.cli.option_groups import grouped
+from skylark.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from skylark.cli.selection import Selection
     from skylark.store.reader import StoreReader
 
 app = typer.Typer(
@@ -29,57 +33,81 @@ class ExportFormat(StrEnum):
     JSON = "json"
 
 
+SLOTS = 5_000_000
+ITEMS = 20_000_000
+TIME_HELP = "(2026-11-15, '2026-11-15 10:30', or milliseconds since 1970)."
+
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="The store: what holds commitlog and consumequeue.")
 ]
-CommitLogOption = Annotated[
+CommitLog = Annotated[
     Path | None,
     typer.Option("--commit-log", metavar="DIR", help="Where the commit log is, if not in DIR/commitlog."),
 ]
-SlotsOption = Annotated[
-    int, typer.Option("--index-slots", help="Slots of an index file (the broker's maxHashSlotNum).")
-]
-ItemsOption = Annotated[
-    int, typer.Option("--index-items", help="Items of an index file (the broker's maxIndexNum).")
-]
-DelayOption = Annotated[
-    str | None, typer.Option("--delay-levels", help="The broker's messageDelayLevel, if it has its own.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
-QueueOption = Annotated[int | None, typer.Option("--queue", "-q", help="Only this queue of the topic.")]
-FromOption = Annotated[int | None, typer.Option("--from-offset", help="First queue offset.")]
-ToOption = Annotated[int | None, typer.Option("--to-offset", help="Queue offset to stop before.")]
-TIME_HELP = "(2026-11-15, '2026-11-15 10:30', or milliseconds since 1970)."
-SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help=f"Stored at or after this time {TIME_HELP}")
-]
-UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help=f"Stored at or before this time {TIME_HELP}")
-]
-KeyOption = Annotated[
-    str | None, typer.Option("--key", "-k", help="Only messages with this key or unique key, by the index.")
-]
-LimitOption = Annotated[int | None, typer.Option("--limit", "-n", help="At most so many messages.")]
-
-SLOTS = 5_000_000
-ITEMS = 20_000_000
 
 
-def open_reader(
-    directory: Path, commit_log: Path | None, slots: int, items: int, delay_levels: str | None = None
-) -> StoreReader:
+@dataclass(frozen=True)
+class Place:
+    """Where a store lies, and what its index files have room for."""
+
+    directory: Directory
+    commit_log: CommitLog = None
+    slots: Annotated[
+        int, typer.Option("--index-slots", help="Slots of an index file (the broker's maxHashSlotNum).")
+    ] = SLOTS
+    items: Annotated[
+        int, typer.Option("--index-items", help="Items of an index file (the broker's maxIndexNum).")
+    ] = ITEMS
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which messages, as the command line says it."""
+
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None
+    queue: Annotated[int | None, typer.Option("--queue", "-q", help="Only this queue of the topic.")] = None
+    from_offset: Annotated[int | None, typer.Option("--from-offset", help="First queue offset.")] = None
+    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Queue offset to stop before.")] = None
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help=f"Stored at or after this time {TIME_HELP}")
+    ] = None
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help=f"Stored at or before this time {TIME_HELP}")
+    ] = None
+    key: Annotated[
+        str | None,
+        typer.Option("--key", "-k", help="Only messages with this key or unique key, by the index."),
+    ] = None
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="At most so many messages.")] = None
+
+    def selection(self) -> Selection:
+        """Raises Mistake for what makes no sense together."""
+        from skylark.cli.selection import Selection  # noqa: PLC0415  --help must not wait for it
+
+        return Selection.parse(
+            self.topic,
+            self.queue,
+            self.from_offset,
+            self.to_offset,
+            self.since,
+            self.until,
+            self.key,
+            self.limit,
+        )
+
+
+def open_reader(place: Place, delay_levels: str | None = None) -> StoreReader:
     """Raises MissingFile, BadStoreFile, SettingsError, OSError."""
     from skylark.settings import DELAY_LEVELS  # noqa: PLC0415  --help must not wait for it
     from skylark.store.reader import StoreReader  # noqa: PLC0415
 
     raise_descriptor_limit()
-    refuse_several(directory)
+    refuse_several(place.directory)
     return StoreReader(
-        directory,
-        commit_log_path=commit_log,
-        index_slots=slots,
-        index_items=items,
+        place.directory,
+        commit_log_path=place.commit_log,
+        index_slots=place.slots,
+        index_items=place.items,
         delay_levels=delay_levels or DELAY_LEVELS,
     )
 
@@ -93,30 +121,25 @@ def refuse_several(directory: Path) -> None:
 
 
 @app.command()
-def info(
-    directory: Directory,
-    commit_log: CommitLogOption = None,
-    slots: SlotsOption = SLOTS,
-    items: ItemsOption = ITEMS,
-    as_json: JsonOption = False,
-) -> None:
+@grouped
+def info(place: Place, as_json: AsJson = False) -> None:
     """Sizes, topics and queues with their offsets and times, and what is not supported.
 
     Example: skylark store info ~/store
     """
     from skylark.cli import store_info  # noqa: PLC0415
 
-    store_info.show(open_reader(directory, commit_log, slots, items), as_json=as_json)
+    store_info.show(open_reader(place), as_json=as_json)
 
 
 @app.command()
+@grouped
 def verify(
-    directory: Directory,
-    commit_log: CommitLogOption = None,
-    slots: SlotsOption = SLOTS,
-    items: ItemsOption = ITEMS,
-    delay_levels: DelayOption = None,
-    as_json: JsonOption = False,
+    place: Place,
+    delay_levels: Annotated[
+        str | None, typer.Option("--delay-levels", help="The broker's messageDelayLevel, if it has its own.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check every record, consume queue and index item. Exit code 1 if anything is wrong.
 
@@ -124,30 +147,16 @@ def verify(
     """
     from skylark.cli import store_verify  # noqa: PLC0415
 
-    reader = open_reader(directory, commit_log, slots, items, delay_levels)
-    if not store_verify.show(reader, as_json=as_json):
+    if not store_verify.show(open_reader(place, delay_levels), as_json=as_json):
         raise typer.Exit(1)
 
 
 @app.command()
-def dump(
-    directory: Directory,
-    topic: TopicOption = None,
-    queue: QueueOption = None,
-    from_offset: FromOption = None,
-    to_offset: ToOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    key: KeyOption = None,
-    limit: LimitOption = None,
-    commit_log: CommitLogOption = None,
-    slots: SlotsOption = SLOTS,
-    items: ItemsOption = ITEMS,
-    as_json: JsonOption = False,
-) -> None:
+@grouped
+def dump(wanted: Wanted, place: Place, as_json: AsJson = False) -> None:
     """Print messages: all records in the log's order, or those of a topic, queue, time or key.
 
-    Exit code 1 if some of them cannot be read.
+    Exit code 1 if some of them cannot be read, or none has the key.
 
     Examples: skylark store dump ~/store --limit 20
 
@@ -156,17 +165,16 @@ def dump(
     skylark store dump ~/store -t orders --key order-1001
     """
     from skylark.cli import store_dump  # noqa: PLC0415
-    from skylark.cli.selection import Selection  # noqa: PLC0415
 
-    selection = Selection.parse(topic, queue, from_offset, to_offset, since, until, key, limit)
-    reader = open_reader(directory, commit_log, slots, items)
-    if not store_dump.show(reader, selection, as_json=as_json):
+    selection = wanted.selection()
+    if not store_dump.show(open_reader(place), selection, as_json=as_json):
         raise typer.Exit(1)
 
 
 @app.command()
+@grouped
 def export(
-    directory: Directory,
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="File or directory to make.")],
     layout: Annotated[
         ExportFormat,
@@ -179,17 +187,8 @@ def export(
     decompress: Annotated[
         bool, typer.Option("--decompress", "-d", help="Bodies as they were before compression.")
     ] = False,
-    topic: TopicOption = None,
-    queue: QueueOption = None,
-    from_offset: FromOption = None,
-    to_offset: ToOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    key: KeyOption = None,
-    limit: LimitOption = None,
-    commit_log: CommitLogOption = None,
-    slots: SlotsOption = SLOTS,
-    items: ItemsOption = ITEMS,
+    wanted: Wanted,
+    place: Place,
 ) -> None:
     """Write message bodies to files. Exit code 1 if some messages cannot be read.
 
@@ -198,11 +197,9 @@ def export(
     skylark store export ~/store -t orders --format json -d -o orders.jsonl
     """
     from skylark.cli import store_export  # noqa: PLC0415
-    from skylark.cli.selection import Selection  # noqa: PLC0415
 
-    selection = Selection.parse(topic, queue, from_offset, to_offset, since, until, key, limit)
-    reader = open_reader(directory, commit_log, slots, items)
-    if not store_export.write(reader, selection, out, layout.value, decompress=decompress):
+    selection = wanted.selection()
+    if not store_export.write(open_reader(place), selection, out, layout.value, decompress=decompress):
         raise typer.Exit(1)
 
 
@@ -216,8 +213,8 @@ def backup(
         bool,
         typer.Option("--link", help="Hard links for full files of the log; the same file system is needed."),
     ] = False,
-    commit_log: CommitLogOption = None,
-    as_json: JsonOption = False,
+    commit_log: CommitLog = None,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a store, running or not, so that a broker can be started on the copy; again, only what is new.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -20,16 +20,22 @@ NUMBERS = {"queue", "offset", "physical", "size"}
 
 
 def show(reader: StoreReader, selection: Selection, *, as_json: bool) -> bool:
-    """Print the messages; return whether all of them could be read."""
+    """Print the messages; return whether all of them could be read, and there are any of the key."""
     screen = Screen()
-    unreadable = 0
+    found = unreadable = 0
 
     def report(sentence: str) -> None:
         nonlocal unreadable
         unreadable += 1
         screen.warn(sentence)
 
-    messages = selection.messages(reader, report)
+    def counted(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+        nonlocal found
+        for message in messages:
+            found += 1
+            yield message
+
+    messages = counted(selection.messages(reader, report))
     if as_json:
         for message in messages:
             print_json(document(message))
@@ -39,7 +45,7 @@ def show(reader: StoreReader, selection: Selection, *, as_json: bool) -> bool:
         screen.cells(COLUMNS)
         for message in messages:
             screen.cells(row(message))
-    return not unreadable
+    return not unreadable and (bool(found) or selection.key is None)
 
 
 def _print_table(screen: Screen, messages: Iterable[StoredMessage]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.listing import Listing, Rates, done, show, show_live
+from skylark.cli.listing import Listing, Rates, done, show, show_or_watch
 from skylark.cli.mistake import Mistake
 from skylark.cli.options import (
     EVERY_S,
@@ -230,19 +229,16 @@ def status(
 
     skylark topic status orders --watch
     """
-    rates = Rates()
     with connected(namesrv) as admin:
-        if watch:
-            show_live(
-                lambda: _status(admin.topics.stats(topic), rates, time.monotonic()),
-                as_json=as_json,
-                every_s=every,
-            )
-        else:
-            show(_status(admin.topics.stats(topic)), as_json=as_json)
+        show_or_watch(
+            lambda rates, now_s: _status(admin.topics.stats(topic), rates, now_s),
+            watch=watch,
+            every_s=every,
+            as_json=as_json,
+        )
 
 
-def _status(stats: TopicStats, rates: Rates | None = None, now_s: float = 0.0) -> Listing:
+def _status(stats: TopicStats, rates: Rates | None, now_s: float) -> Listing:
     rows: list[tuple[object, ...]] = []
     for part in stats.queues:
         row: tuple[object, ...] = (

@@ -15,6 +15,7 @@ from skylark.client.pulling import PullRequest
 from skylark.client.queue_locks import QueueLocks
 from skylark.client.queue_offsets import StartOffsets
 from skylark.client.rebalance import Strategy, allocate, changes
+from skylark.client.rounds import Rounds
 from skylark.client.session import Session
 from skylark.errors import NoRoute, RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX
@@ -47,7 +48,7 @@ class Owner(Protocol):
         """Something changed for a topic."""
 
 
-class Assignment:
+class Assignment(Rounds):
     """The queues of one member of a group. Loop thread; rounds never overlap.
 
     `locks` is given for orderly clustering: a queue is then locked before it is taken. `wait_until_free`
@@ -66,6 +67,7 @@ class Assignment:
         locks: QueueLocks | None,
         wait_until_free: Callable[[MessageQueue, float], Awaitable[bool]] | None,
     ) -> None:
+        super().__init__(settings)
         self.process_queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
         self.rounds = 0
@@ -79,35 +81,9 @@ class Assignment:
         self._locks = locks
         self._wait_until_free = wait_until_free
         self._round = asyncio.Lock()
-        self._woken = asyncio.Event()
-
-    # --- When ---
-
-    def wake(self) -> None:
-        """Begin a round soon: members, queues or subscriptions may have changed."""
-        self._woken.set()
 
     def wake_later(self, delay_ms: float) -> None:
         asyncio.get_running_loop().call_later(delay_ms / 1000, self.wake)
-
-    async def run(self) -> None:
-        """Do rounds for ever: every twenty seconds, sooner when woken or when a round left work undone."""
-        settings = self._settings
-        gap_s = settings.rebalance_gap_ms / 1000
-        wait_s = settings.rebalance_interval_ms / 1000
-        last = -gap_s
-        while True:
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
-            # Several reasons at once, such as ten members that start, are one round.
-            await asyncio.sleep(last + gap_s - time.monotonic())
-            self._woken.clear()
-            last = time.monotonic()
-            balanced = await self.rebalance()
-            wait_s = (settings.rebalance_interval_ms if balanced else settings.rebalance_gap_ms) / 1000
 
     # --- A round ---
 

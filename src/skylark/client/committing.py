@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Iterable
 
 from skylark.client.offset_store import LocalOffsetStore, OffsetStore, find_broker
 from skylark.client.pulled_queue import PulledQueue
@@ -19,7 +20,8 @@ log = logging.getLogger(__name__)
 class Commits:
     """The commits of one consumer. Loop thread.
 
-    Of each queue one at a time: a broker that works with many threads could take the older of two last.
+    Of each queue one at a time: a broker that works with many threads could take the older of two last. Of
+    each topic the first alone: of several that come at once, Apache's brokers may forget all but one.
     """
 
     def __init__(self, session: Session, group: str, offsets: OffsetStore, timeout_ms: int) -> None:
@@ -29,6 +31,10 @@ class Commits:
         self._timeout_ms = timeout_ms
         self._committed: dict[MessageQueue, int] = {}
         self._turns: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._given_up: list[PulledQueue] = []
+        self._giving_up = asyncio.Lock()
+        self._first: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._known: set[tuple[str, str]] = set()  # brokers and topics with a commit that was answered
 
     async def commit(self, queue: MessageQueue, queue_offset: int, *, wait: bool) -> None:
         """With `wait`, return when the broker has said that it has it. Raises BrokerError, RemotingError."""
@@ -48,13 +54,23 @@ class Commits:
             self._group, queue.topic, queue.queue_id, queue_offset, broker_name=queue.broker_name
         )
         address = await find_broker(self._session, queue)
-        if wait:
-            await self._session.call(address, request, timeout_ms=self._timeout_ms)
-        else:
+        if not wait:
             await self._session.notify(address, request)
+            return
+        place = queue.broker_name, queue.topic
+        if place not in self._known:
+            async with self._first[place]:
+                if place not in self._known:
+                    await self._session.call(address, request, timeout_ms=self._timeout_ms)
+                    self._known.add(place)
+                    return
+        await self._session.call(address, request, timeout_ms=self._timeout_ms)
 
-    async def commit_done(self, held: PulledQueue) -> None:
-        """Commit what is done, if that was not committed yet. Failures are logged."""
+    async def commit_done(self, queues: Iterable[PulledQueue]) -> None:
+        """Commit what is done of queues and was not committed yet. Failures are logged."""
+        await asyncio.gather(*map(self._commit_done, queues))
+
+    async def _commit_done(self, held: PulledQueue) -> None:
         async with self._turns[held.queue]:
             done = held.done  # looked at in turn: what was done before an earlier commit may be behind it
             if done is None or self._committed.get(held.queue) == done:
@@ -64,6 +80,21 @@ class Commits:
             except RocketMQError as error:
                 log.warning("offset was not committed queue=%s offset=%d error=%s", held.queue, done, error)
 
-    def forget(self, queue: MessageQueue) -> None:
-        """The queue is another member's now, who commits other offsets."""
-        self._committed.pop(queue, None)
+    def give_up(self, queues: Iterable[PulledQueue]) -> None:
+        """Note queues that are another member's now, for `commit_given_up`."""
+        self._given_up += queues
+
+    async def commit_given_up(self) -> None:
+        """Commit what is done of queues that were given up. Cancelled, it can be called again."""
+        async with self._giving_up:
+            given_up = list(self._given_up)
+            await self.commit_done(given_up)
+            for held in given_up:
+                self._committed.pop(held.queue, None)  # another member commits other offsets
+            del self._given_up[: len(given_up)]
+
+    async def settle(self) -> None:
+        """Wait until no commit is under way."""
+        while taken := [turn for turn in self._turns.values() if turn.locked()]:
+            async with taken[0]:
+                pass

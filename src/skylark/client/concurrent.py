@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from skylark.client.consume_stats import ConsumeStats
-from skylark.client.listeners import ConsumeContext, Handler, Listeners, Outcome
-from skylark.client.offset_table import OffsetTable
+from skylark.client.consumption import Consumption, ConsumptionParts
+from skylark.client.listeners import ConsumeContext, Handler, Outcome
 from skylark.client.process_queue import NOTHING_HELD, ProcessQueue
 from skylark.client.received import ReceivedMessage
-from skylark.client.send_back import SendBack
-from skylark.client.trace import ConsumeTrace
-from skylark.client.workers import TaskWorkers, ThreadWorkers
 from skylark.model.message import RETRY_TOPIC_PREFIX
-from skylark.settings.consumer import PushConsumerSettings
-from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -45,43 +39,12 @@ class Done(NamedTuple):
     took_ms: float
 
 
-class ConcurrentConsumption:
-    """Runs listeners for all queues of a consumer. Loop thread, but for the listeners themselves.
+class ConcurrentConsumption(Consumption[Job, Done]):
+    """Runs listeners for all queues of a consumer beside each other. Loop thread, but for the listeners."""
 
-    `send_back` is None for broadcasting, where nothing is tried again. `made_room` is told of queues that
-    hold less than before.
-    """
-
-    def __init__(
-        self,
-        group: str,
-        settings: PushConsumerSettings,
-        listeners: Listeners,
-        offsets: OffsetTable,
-        send_back: SendBack | None,
-        stats: ConsumeStats,
-        made_room: Callable[[ProcessQueue], None],
-        trace: ConsumeTrace | None,
-    ) -> None:
-        self._group = group
-        self._settings = settings
-        self._listeners = listeners
-        self._offsets = offsets
-        self._send_back = send_back
-        self._stats = stats
-        self._made_room = made_room
-        self._call = Handler.run if trace is None else trace.run
-        self._call_async = Handler.run_async if trace is None else trace.run_async
-        self._tasks = Tasks()
+    def __init__(self, parts: ConsumptionParts) -> None:
+        super().__init__(parts)
         self._sending_back = asyncio.Semaphore(SEND_BACKS_MAX)
-        self._loop = asyncio.get_running_loop()
-        limit, name = settings.threads_max, f"consume-{group}"
-        self.threads: ThreadWorkers[Job, Done] = ThreadWorkers(
-            self._run, self._deliver, threads_max=limit, name=name
-        )
-        self._coroutines: TaskWorkers[Job, Done] = TaskWorkers(
-            self._run_async, self._deliver, tasks_max=limit, name=name
-        )
 
     # --- Handing out ---
 
@@ -208,14 +171,6 @@ class ConcurrentConsumption:
                 if process_queue.holds(message):
                     log.warning("message took too long and was given back message=%r", message)
                     self._finish(process_queue, [message])
-
-    async def stop(self) -> None:
-        """Let finish what runs, and what failed be given back; what waits is left for whoever comes next."""
-        deadline = time.monotonic() + self._settings.stop_wait_ms / 1000
-        # One after the other, in this task: a listener that stops its own consumer must be known as such.
-        await self.threads.stop(deadline - time.monotonic())
-        await self._coroutines.stop(deadline - time.monotonic())
-        await self._tasks.finish(max(deadline - time.monotonic(), 0))
 
 
 def _topic_of(message: ReceivedMessage) -> str:

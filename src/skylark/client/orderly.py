@@ -9,21 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from skylark.client.consume_stats import ConsumeStats
-from skylark.client.listeners import ConsumeContext, Handler, Listeners, Outcome, Verdict
-from skylark.client.offset_table import OffsetTable
+from skylark.client.consumption import Consumption, ConsumptionParts
+from skylark.client.listeners import ConsumeContext, Handler, Outcome, Verdict
 from skylark.client.process_queue import NOTHING_HELD, ProcessQueue
 from skylark.client.queue_locks import QueueLocks
 from skylark.client.received import ReceivedMessage
-from skylark.client.send_back import SendBack
-from skylark.client.trace import ConsumeTrace
-from skylark.client.workers import TaskWorkers, ThreadWorkers
 from skylark.protocol.bodies import MessageQueue
-from skylark.settings.consumer import PushConsumerSettings
-from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -52,45 +46,17 @@ class Ran(NamedTuple):
     took_ms: float
 
 
-class OrderlyConsumption:
+class OrderlyConsumption(Consumption[Stretch, Ran]):
     """Runs listeners for all queues of a consumer, each queue in order. Loop thread, but for the listeners.
 
     `locks` is None for broadcasting, where every member has all queues and nobody else interferes.
     """
 
-    def __init__(
-        self,
-        group: str,
-        settings: PushConsumerSettings,
-        listeners: Listeners,
-        offsets: OffsetTable,
-        send_back: SendBack | None,
-        stats: ConsumeStats,
-        made_room: Callable[[ProcessQueue], None],
-        trace: ConsumeTrace | None,
-        locks: QueueLocks | None,
-    ) -> None:
-        self._group = group
-        self._settings = settings
-        self._listeners = listeners
-        self._offsets = offsets
-        self._send_back = send_back
-        self._stats = stats
-        self._made_room = made_room
+    def __init__(self, parts: ConsumptionParts, locks: QueueLocks | None) -> None:
+        super().__init__(parts)
         self._locks = locks
-        self._call = Handler.run if trace is None else trace.run
-        self._call_async = Handler.run_async if trace is None else trace.run_async
-        self._tasks = Tasks()
-        self._loop = asyncio.get_running_loop()
         # A queue that comes back while a listener still has messages of its former life must wait for that.
         self._running: dict[MessageQueue, asyncio.Event] = {}
-        limit, name = settings.threads_max, f"consume-{group}"
-        self.threads: ThreadWorkers[Stretch, Ran] = ThreadWorkers(
-            self._run, self._deliver, threads_max=limit, name=name
-        )
-        self._coroutines: TaskWorkers[Stretch, Ran] = TaskWorkers(
-            self._run_async, self._deliver, tasks_max=limit, name=name
-        )
 
     # --- Handing out ---
 
@@ -261,14 +227,6 @@ class OrderlyConsumption:
             message.reconsume_times += 1
             again = True
         return again
-
-    async def stop(self) -> None:
-        """Let finish what runs; what waits is left for whoever comes next."""
-        deadline = time.monotonic() + self._settings.stop_wait_ms / 1000
-        # One after the other, in this task: a listener that stops its own consumer must be known as such.
-        await self.threads.stop(deadline - time.monotonic())
-        await self._coroutines.stop(deadline - time.monotonic())
-        await self._tasks.finish(max(deadline - time.monotonic(), 0))
 
 
 def _ends_stretch(outcome: Outcome, context: ConsumeContext) -> bool:

@@ -136,12 +136,16 @@ class PullConsumer:
         return LocalOffsetStore(local_offsets_path(directory, session.client_id, self._group))
 
     async def stop(self) -> None:
-        """Commit what is done (with `auto_commit`), leave the group, close. Twice is once."""
+        """Let commits that are under way end, commit what is done (with `auto_commit`), leave, close.
+
+        Twice is once.
+        """
         if self._state != "RUNNING":
             return
         self._state = "SHUTDOWN_ALREADY"
         session, fetcher = self._running_session(), self._fetcher
         assert fetcher is not None
+        await self._running_commits().settle()
         await self._tasks.close()
         await fetcher.close()
         try:
@@ -385,9 +389,9 @@ class PullConsumer:
 
     async def _commit_done(self) -> None:
         """Commit what is done and was not committed yet. Failures are logged: the next turn tries again."""
-        assert self._fetcher is not None
-        for held in list(self._fetcher.held.values()):
-            await self._running_commits().commit_done(held)
+        commits = self._running_commits()
+        await commits.commit_given_up()
+        await commits.commit_done(list(self.held.values()))
 
     def _running_commits(self) -> Commits:
         assert self._commits is not None
@@ -439,13 +443,13 @@ class PullConsumer:
 
     async def hold(self, queues: Collection[MessageQueue]) -> None:
         """Fetch these queues; what is done of others is committed before they are forgotten."""
-        await self._give_up(self._running().hold(queues))
+        self._hold(queues)
+        await self._running_commits().commit_given_up()
 
-    async def _give_up(self, given_up: Iterable[PulledQueue]) -> None:
-        for held in given_up:
-            if self.settings.auto_commit:
-                await self._running_commits().commit_done(held)
-            self._running_commits().forget(held.queue)
+    def _hold(self, queues: Collection[MessageQueue]) -> None:
+        given_up = self._running().hold(queues)
+        if self.settings.auto_commit:
+            self._running_commits().give_up(given_up)
 
     def _look_again(self) -> None:
         """What is subscribed or assigned has changed."""
@@ -453,7 +457,8 @@ class PullConsumer:
             return
         assert self._sharing is not None
         if self._assigned is not None:
-            self._tasks.spawn(self._give_up(self._running().hold(self._assigned)), "give up queues")
+            self._hold(self._assigned)
+            self._tasks.spawn(self._running_commits().commit_given_up(), "give up queues")
         else:
             self._tasks.spawn(self._running_session().heartbeat(), "tell what is subscribed")
             self._sharing.wake()

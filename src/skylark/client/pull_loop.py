@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from skylark.client.consume_stats import ConsumeStats
 from skylark.client.namespace import without_namespace
@@ -44,11 +43,7 @@ log = logging.getLogger(__name__)
 FAILURES_TOLD_EVERY = 60
 """A broker that is away is told of once a minute for each of its queues, not every second."""
 
-
-class Consumption(Protocol):
-    """Who is handed what was pulled."""
-
-    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None: ...
+Submit = Callable[[ProcessQueue, Sequence[ReceivedMessage]], None]
 
 
 class PullLoop:
@@ -86,7 +81,8 @@ class PullLoop:
         self._waiting: dict[ProcessQueue, asyncio.Event] = {}
         self.thresholds = Thresholds(settings.queue_messages_max, settings.queue_mib_max)
         self.paused = False
-        self.consumption: Consumption | None = None
+        self.submit: Submit | None = None
+        """Who is handed what was pulled."""
 
     @property
     def requests(self) -> list[PullRequest]:
@@ -266,8 +262,8 @@ class PullLoop:
                 return 0
             must_begin = process_queue.put(messages)
             if must_begin or not self._settings.orderly:
-                assert self.consumption is not None
-                self.consumption.submit(process_queue, messages)
+                assert self.submit is not None
+                self.submit(process_queue, messages)
             return self._settings.pull_interval_ms
         request.next_offset = reply.next_begin_offset
         if not process_queue.message_count:

@@ -9,6 +9,7 @@ from typing import Protocol
 from skylark.client.assignment import Assignment, Owner
 from skylark.client.concurrent import ConcurrentConsumption
 from skylark.client.consume_stats import SAMPLE_INTERVAL_MS, ConsumeStats
+from skylark.client.consumption import ConsumptionParts
 from skylark.client.offset_store import BrokerOffsetStore, LocalOffsetStore, OffsetStore, local_offsets_path
 from skylark.client.orderly import OrderlyConsumption
 from skylark.client.pull_loop import PullLoop
@@ -59,16 +60,16 @@ class PushParts:
             session, group, settings, consumer.subscriptions, table, start_offsets, self.stats, self._repair,
         )  # fmt: skip
         self.trace = ConsumeTrace(session, group, settings) if settings.trace else None
-        common = (
+        parts = ConsumptionParts(
             group, settings, consumer.listeners, table, send_back, self.stats, self.pulls.made_room,
             self.trace,
         )  # fmt: skip
         self.consumption: ConcurrentConsumption | OrderlyConsumption
         if settings.orderly:
-            self.consumption = OrderlyConsumption(*common, self.locks)
+            self.consumption = OrderlyConsumption(parts, self.locks)
         else:
-            self.consumption = ConcurrentConsumption(*common)
-        self.pulls.consumption = self.consumption
+            self.consumption = ConcurrentConsumption(parts)
+        self.pulls.submit = self.consumption.submit
         self.assignment = Assignment(
             session, group, settings, consumer.strategy, consumer, self.offsets, start_offsets, self.locks,
             self.consumption.wait_until_free if isinstance(self.consumption, OrderlyConsumption) else None,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from skylark.client.group_members import check_expression, group_members
 from skylark.client.rebalance import Strategy, allocate
+from skylark.client.rounds import Rounds
 from skylark.client.session import Session
 from skylark.client.subscription import Subscription
 from skylark.errors import ClientError, NoRoute, RocketMQError
@@ -31,7 +30,7 @@ class Sharer(Protocol):
         """Consume these queues and no others."""
 
 
-class QueueSharing:
+class QueueSharing(Rounds):
     """Computes again and again which queues are ours. Loop thread; rounds never overlap.
 
     Other than a push consumer's, queues that are not pulled for long are left alone: the user decides when to
@@ -41,42 +40,21 @@ class QueueSharing:
     def __init__(
         self, session: Session, group: str, settings: PullConsumerSettings, strategy: Strategy, sharer: Sharer
     ) -> None:
+        super().__init__(settings)
         self._session = session
         self._group = group
         self._settings = settings
         self._strategy = strategy
         self._sharer = sharer
-        self._woken = asyncio.Event()
         self._mine: dict[str, Collection[MessageQueue]] = {}
         self._told: set[str] = set()
         self._missing: set[str] = set()
 
-    def wake(self) -> None:
-        """Begin a round soon: members, queues or subscriptions may have changed."""
-        self._woken.set()
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._sharer.subscriptions or self._mine)
 
-    async def run(self) -> None:
-        """Do rounds for ever: regularly, when woken, and soon again when a round left work undone."""
-        settings = self._settings
-        gap_s = settings.rebalance_gap_ms / 1000
-        wait_s = settings.rebalance_interval_ms / 1000
-        last = -gap_s
-        while True:
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
-            self._woken.clear()
-            if not self._sharer.subscriptions and not self._mine:
-                continue  # no round: the first subscription need not wait for the next
-            await asyncio.sleep(last + gap_s - time.monotonic())
-            self._woken.clear()
-            last = time.monotonic()
-            balanced = await self._round()
-            wait_s = (settings.rebalance_interval_ms if balanced else settings.rebalance_gap_ms) / 1000
-
-    async def _round(self) -> bool:
+    async def rebalance(self) -> bool:
         topics = list(self._sharer.subscriptions)
         balanced = True
         for topic in topics:

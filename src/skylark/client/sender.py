@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from skylark.client.routing import TopicRoute
 from skylark.client.selectors import RoundRobin, Selector
 from skylark.client.sending import Sending, SendRules, vip_address
 from skylark.client.session import Session
+from skylark.client.unique_keys import UniqueKeys
 from skylark.clock import Clock, SystemClock
 from skylark.errors import (
     BrokerUnknown,
@@ -33,13 +33,10 @@ from skylark.errors import (
     SendFailed,
     SendUnknown,
 )
-from skylark.model.message import pack_host
-from skylark.model.unique_id import UniqueIds
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.remoting.aio import ClientConnection
-from skylark.remoting.local_address import local_ip
 from skylark.settings.client import ProducerSettings
 from skylark.tasks import Tasks
 
@@ -48,33 +45,6 @@ log = logging.getLogger(__name__)
 TICKS_PER_TIMEOUT = 50  # a send is given up at most that fraction of its timeout too late
 TICK_S_MAX = 0.1
 _REQUEST = RequestCode.SEND_MESSAGE_V2.name
-
-
-_ids_by_pid: dict[int, UniqueIds] = {}
-
-
-def unique_ids() -> UniqueIds:
-    """Return this process's source of unique ids; a fork has another. Any thread."""
-    pid = os.getpid()
-    ids = _ids_by_pid.get(pid)
-    if ids is None:
-        made = UniqueIds(pack_host(local_ip(), 0)[:-4], SystemClock().now_ms(), process_id=pid)
-        ids = _ids_by_pid.setdefault(pid, made)  # the first of several threads wins
-    return ids
-
-
-class _Keys:
-    """Unique keys, by the clock."""
-
-    def __init__(self, ids: UniqueIds, clock: Clock) -> None:
-        self.chars = ids.chars
-        self._next, self._several, self._now_ms = ids.next, ids.several, clock.now_ms
-
-    def next(self) -> str:
-        return self._next(self._now_ms())
-
-    def several(self, count: int) -> list[str]:
-        return self._several(count, self._now_ms())
 
 
 class Flight(Sending, ABC):
@@ -178,7 +148,7 @@ class Sender:
         self._idle.set()
         self._closed = False
         self.rules = SendRules(group, session.client_id, namespace, settings)
-        self.preparation = Preparation(settings, namespace, group, _Keys(unique_ids(), self._clock))
+        self.preparation = Preparation(settings, namespace, group, UniqueKeys(self._clock))
 
     # --- Routes ---
 

@@ -13,9 +13,10 @@ from skylark.client import trace_text
 from skylark.client.hooks import SendContext, SendHook
 from skylark.client.listeners import ConsumeContext, Handler, Messages, Outcome
 from skylark.client.received import ReceivedMessage
-from skylark.client.sender import Sender, unique_ids
+from skylark.client.sender import Sender
 from skylark.client.session import Session
 from skylark.client.trace_text import Trace
+from skylark.client.unique_keys import unique_ids
 from skylark.clock import Clock, SystemClock
 from skylark.errors import RocketMQError
 from skylark.model.message import Message

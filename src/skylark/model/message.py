@@ -112,6 +112,8 @@ class PutMessage(msgspec.Struct, gc=False, kw_only=False):
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     wait: bool = True
+    queue: Any = None
+    """The store's queue of this topic and id, if whoever asks has looked it up already."""
 
 
 @dataclass(frozen=True, slots=True)

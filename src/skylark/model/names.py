@@ -114,9 +114,3 @@ def dead_letter_topic(group: str) -> str:
 def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
     """The retry topics of a group that pops, by the older and by the newer rule."""
     return f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"
-
-
-def group_of_retry_topic(topic: str) -> str:
-    """The group whose retry topic this is."""
-    assert topic.startswith(RETRY_TOPIC_PREFIX)
-    return topic.removeprefix(RETRY_TOPIC_PREFIX).partition("+")[0]

@@ -169,32 +169,33 @@ class RecordParts(NamedTuple):
 def split(data: bytes | memoryview, position: int = 0) -> RecordParts:
     """Take one record apart. Raises CorruptRecord when lengths and magic do not fit together."""
     physical_offset = -1
+    layout = HEADS[0]
     try:
-        (physical_offset,) = QUEUE_OFFSET.unpack_from(data, position + 28)
-        (sys_flag,) = struct.unpack_from(">i", data, position + SYS_FLAG_POSITION)
-        layout = HEADS[sys_flag & HOST_V6_MASK]
         head = layout.unpack_from(data, position)
-        size, magic, body_bytes = head[0], head[1], head[14]
+        if head[7] & HOST_V6_MASK:  # longer behind the flags, which lie at the same place
+            layout = HEADS[head[7] & HOST_V6_MASK]
+            head = layout.unpack_from(data, position)
+        size, magic, physical_offset, body_bytes = head[0], head[1], head[6], head[14]
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise CorruptRecord(physical_offset=physical_offset, reason=f"magic {magic:#010x}")
-        body_position = position + layout.size
-        at = body_position + body_bytes
         if body_bytes < 0:
             raise CorruptRecord(physical_offset=physical_offset, reason=f"body length {body_bytes}")
+        body_position = position + layout.size
+        at = body_position + body_bytes
         if magic == MAGIC_V1:
-            topic_bytes, at = data[at], at + 1
+            topic_at = at + 1
+            topic_end = topic_at + data[at]
         else:
-            (topic_bytes,), at = LENGTH.unpack_from(data, at), at + LENGTH.size
-        topic = bytes(data[at : at + topic_bytes])
-        at += topic_bytes
-        (properties_bytes,) = LENGTH.unpack_from(data, at)
-        at += LENGTH.size
-        properties = bytes(data[at : at + properties_bytes])
+            topic_at = at + LENGTH.size
+            topic_end = topic_at + LENGTH.unpack_from(data, at)[0]
+        at = topic_end + LENGTH.size
+        end = at + LENGTH.unpack_from(data, topic_end)[0]
+        topic, properties = data[topic_at:topic_end], data[at:end]
     except (struct.error, IndexError) as error:
         raise CorruptRecord(physical_offset=physical_offset, reason="record is cut short") from error
-    if at + properties_bytes - position != size or len(properties) != properties_bytes:
+    if end - position != size or len(properties) != end - at:
         raise CorruptRecord(physical_offset=physical_offset, reason=f"size {size} does not match its parts")
-    return RecordParts(head, body_position, topic, properties)
+    return RecordParts(head, body_position, bytes(topic), bytes(properties))
 
 
 def decode(data: bytes | memoryview, position: int = 0, *, check_crc: bool = True) -> StoredMessage:

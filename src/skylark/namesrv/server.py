@@ -14,7 +14,7 @@ from skylark.namesrv.handlers import ROUTES, State
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
 from skylark.namesrv.routes import RouteTable
 from skylark.namesrv.saved_file import SavedFile
-from skylark.remoting.address import join_address
+from skylark.remoting.address import check_host, join_address
 from skylark.remoting.link import Handler
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.settings import NameServerSettings
@@ -59,8 +59,9 @@ class NameServer:
         return join_address(self._state.settings.host, self.port)
 
     async def start(self) -> None:
-        """Read the key-value configuration and listen. Raises BadStoreFile and OSError."""
+        """Read the key-value configuration and listen. Raises SettingsError, BadStoreFile and OSError."""
         settings = self._state.settings
+        check_host(settings.host)
         loop = asyncio.get_running_loop()
         tables = await loop.run_in_executor(self._writer, load_file, settings.kv_config_path, decode_tables)
         self._state.kv_config.restore(tables or {})
@@ -113,7 +114,7 @@ class NameServer:
 async def serve(
     settings: NameServerSettings, *, on_ready: Callable[[NameServer], None] | None = None
 ) -> None:
-    """Run a name server until SIGTERM or SIGINT. Main thread only. Raises BadStoreFile and OSError."""
+    """Run a name server until SIGTERM or SIGINT. Main thread only. Raises as `NameServer.start` does."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in STOP_SIGNALS:

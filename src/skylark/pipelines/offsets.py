@@ -142,7 +142,7 @@ def _matching(pattern: str, known: Iterable[str]) -> list[str]:
 def _unknown(topic: str, known: list[str]) -> str:
     shown = [name for name in sorted(known) if name not in SYSTEM_TOPICS and not name.startswith("%")]
     close = difflib.get_close_matches(topic, shown, 1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {close[0]}?" if close else "."
     names = ", ".join(shown[:_NAMES_SHOWN]) + (", …" if len(shown) > _NAMES_SHOWN else "")
     return f"there is no topic {topic!r}{hint} There are: {names or 'none'}"
 

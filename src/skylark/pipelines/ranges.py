@@ -6,16 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.types import StructType
 
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
 from skylark.model.tag_expression import split_tags
@@ -42,9 +38,17 @@ from skylark.pipelines.planning import (
     tasks_of,
 )
 from skylark.pipelines.pushdown import Restrictions
-from skylark.pipelines.schema import RANGE_COLUMNS, VALUE, arrow_schema, columns_schema, spark_schema
+from skylark.pipelines.schema import (
+    RANGE_COLUMNS,
+    VALUE,
+    arrow_schema,
+    columns_schema,
+    spark_schema,
+    table_columns,
+)
 from skylark.pipelines.store_files import StoreOrigin
 from skylark.pipelines.wire import Queue
+from skylark.pipelines.worker import settle_worker
 
 log = logging.getLogger(__name__)
 
@@ -255,17 +259,6 @@ def _within(places: Sequence[QueueRange], ranges: Sequence[QueueRange]) -> list[
 # --- Reading ---
 
 
-@cache
-def settle_worker() -> None:
-    """In a worker of Spark, keep what is loaded out of the full collection that runs there after every task.
-
-    With all modules that takes longer than a small task.
-    """
-    if TaskContext.get() is not None:
-        gc.collect()
-        gc.freeze()
-
-
 def read_ranges(
     options: SourceOptions,
     ranges: Iterable[QueueRange],
@@ -347,6 +340,6 @@ def plan(options: Mapping[str, str]) -> list[RangeRow]:
 
 def read_range(options: Mapping[str, str], range: bytes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The messages of one planned range, in a task."""
-    schema: StructType = columns_schema(columns)
+    schema = table_columns(arrow_schema(columns_schema(columns)))
     given = {name: text for name, text in options.items() if name.lower() != "mode"}
-    return read_ranges(load(SourceOptions, given), [QueueRange.from_bytes(range)], arrow_schema(schema))
+    return read_ranges(load(SourceOptions, given), [QueueRange.from_bytes(range)], schema)

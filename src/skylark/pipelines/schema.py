@@ -43,6 +43,8 @@ COLUMNS: dict[str, DataType] = {
 BODY_TEXT = "bodyText"
 VALUE = "value"
 REJECTS = "rejects"
+NULLABLE = frozenset({"uniqKey", "tags", "keys", BODY_TEXT, VALUE, REJECTS})
+"""Every message has the others: Spark need not look whether they are there."""
 
 # One row per range of a queue that a task would read (`mode=ranges`).
 RANGE_COLUMNS: dict[str, DataType] = {
@@ -58,8 +60,8 @@ RANGE_COLUMNS: dict[str, DataType] = {
 
 
 def spark_schema(columns: dict[str, DataType]) -> StructType:
-    """All columns may be null: what is null in a column declared otherwise kills the JVM's reader."""
-    return StructType([StructField(name, kind, nullable=True) for name, kind in columns.items()])
+    """A null in a column declared NOT NULL kills the JVM's reader; one that may be null costs it time."""
+    return StructType([StructField(name, kind, name in NULLABLE) for name, kind in columns.items()])
 
 
 def columns_schema(names: Iterable[str]) -> StructType:
@@ -74,8 +76,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def table_columns(schema: pa.Schema) -> pa.Schema:
+    """The same for a table, whose columns may be null: Delta asks more of those who write one with others."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
 def check_schema(asked: StructType, known: dict[str, DataType], *, free: Iterable[str] = ()) -> None:
-    """Refuse a user's schema that we cannot fill: unknown columns, wrong types, columns that are NOT NULL.
+    """Refuse a user's schema that we cannot fill: unknown columns, wrong types, NOT NULL where nulls may be.
 
     Columns in `free` may have any type. Raises SettingsError that names the column.
     """
@@ -86,5 +93,5 @@ def check_schema(asked: StructType, known: dict[str, DataType], *, free: Iterabl
         if kind is not None and field.name not in free and field.dataType != kind:
             types = f"{kind.simpleString()}, not {field.dataType.simpleString()}"
             raise SettingsError("schema", f"column {field.name!r} is of type {types}")
-        if not field.nullable:
+        if not field.nullable and field.name in NULLABLE:
             raise SettingsError("schema", f"column {field.name!r} may be null: leave out NOT NULL")

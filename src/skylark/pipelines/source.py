@@ -86,7 +86,10 @@ class RocketMQSource(DataSource):
             return schema
         if options.decode_schema not in (None, "auto"):
             # Only the JVM reads DDL; no colons are needed inside a struct.
-            columns = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
+            columns = [
+                f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+                for field in schema.fields
+            ]
             value = f"{VALUE} STRUCT<{options.decode_schema}>"
             return ", ".join([*columns[:-1], value, columns[-1]])
         inferred = infer_schema(sample_bodies(options, options.sample_rows))

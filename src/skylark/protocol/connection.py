@@ -142,11 +142,6 @@ class Connection(Generic[W]):
         """How long the unfinished frame will be, or what comes before it if that is not known yet."""
         return self._partial_bytes_needed or PREFIX_BYTES
 
-    def receive_eof(self) -> None:
-        """Note that the peer will send no more. Sets `failure` if that cuts off a frame."""
-        if self._partial and self.failure is None:
-            self.failure = MalformedFrame(f"cut off after {len(self._partial)} bytes")
-
     def _decode_frames(self, buffer: bytes | bytearray | memoryview, commands: list[Command]) -> int:
         """Decode all whole frames; return where the unfinished one starts. Raises RemoteProtocolError."""
         view = memoryview(buffer)
@@ -242,10 +237,6 @@ class Connection(Generic[W]):
         self._pending[opaque] = waiter
         self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else 0
         return opaque
-
-    def waits_for(self, opaque: int) -> bool:
-        """Say whether an answer with this opaque is still awaited."""
-        return opaque in self._pending
 
     def take_waiter(self, opaque: int) -> W | None:
         """Return who waits for this answer, once; None if nobody does (any more)."""

@@ -251,11 +251,6 @@ class HaStatus(Body):
     ha_client_runtime_info: HaClientInfo = field(default_factory=HaClientInfo)
 
 
-class SyncStateSet(Body):
-    sync_state_set: list[Int64] = field(default_factory=list)
-    sync_state_set_epoch: Int32 = 0
-
-
 class EpochCache(Body):
     cluster_name: str | None = None
     broker_name: str | None = None

@@ -28,6 +28,15 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def check_host(host: str) -> None:
+    """Raise SettingsError unless a server can listen on this address, or on that of this name."""
+    try:
+        with socket.socket(family_of(host)) as probe:
+            probe.bind((host, 0))
+    except (OSError, UnicodeError) as error:  # the latter for what can be no name
+        raise SettingsError("host", f"cannot listen on {host}: {reason_of(error)}") from error
+
+
 def free_port(host: str, *distances: int) -> int:
     """Return a port that is free now, and so are those at these distances from it. Raises OSError.
 

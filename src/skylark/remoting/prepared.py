@@ -21,16 +21,24 @@ class PreparedAnswer:
 
     @property
     def is_sent(self) -> bool:
-        """Whether it was sent, at least in part: then nothing else may stand in its place."""
-        return self._sent_bytes > 0
+        """Whether it was sent, at least in part: then nothing else may stand in its place.
+
+        Waits for a thread that is just sending: the peer may have answered before that thread can say so.
+        """
+        with self._lock:
+            return self._sent_bytes > 0
 
     def send(self) -> None:
-        """Send as much as there is room for. The other thread; what is left is for the loop to send."""
+        """Send as much as there is room for. The other thread; what is left is for the loop to send.
+
+        Only the first call sends: the thread may come by again before the loop has taken the answer back.
+        """
         with self._lock:
-            if self._descriptor < 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor < 0:
                 return
             try:
-                self._sent_bytes = os.write(self._descriptor, self._frame)
+                self._sent_bytes = os.write(descriptor, self._frame)
             except OSError:
                 pass  # no room now, or the peer is gone: the loop will find out which
 

@@ -23,6 +23,7 @@ from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED
 from skylark.remoting.link import Answer, Handler, Link, error_reply
 from skylark.remoting.prepared import PreparedAnswer
 from skylark.remoting.rate import RequestRate, TokenBucket
+from skylark.remoting.vigil import Vigil
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ EARLY_BYTES = range(16 << 10, 32 << 10)
 """Answers of so many bytes leave before the next ones are made: the peer reads them meanwhile. Of larger ones
 it reads the first while the kernel still takes the last, so there it would only cost writes."""
 _LISTEN_BACKLOG = 1024
-_SWEEPS_PER_IDLE_TIMEOUT = 8
+_SWEEPS_PER_IDLE_TIMEOUT = 60
 _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
 
 BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
@@ -65,6 +66,8 @@ class ServerLimits:
     write_high_water_bytes: int = 1 << 20
     write_bytes_max: int = 64 << 20
     idle_timeout_s: float = 120.0
+    # How long the loop stays awake for the next request of who sends one at a time.
+    stay_awake_us: int = 0
 
 
 class Peer(Link):
@@ -92,6 +95,7 @@ class Peer(Link):
         self._bucket: TokenBucket | None = None
         self._descriptor = -1
         self._prepared: PreparedAnswer | None = None
+        self._is_lone = False  # one request came, and nothing was sent since
         self._began: dict[int, float] = {}  # when requests came that are at work in coroutines, by opaque
 
     # --- For the owner ---
@@ -141,6 +145,7 @@ class Peer(Link):
         if commands:
             # Whole frames only: a byte now and then does not keep a connection open.
             self.active_at = self._loop.time()
+            self._is_lone = len(commands) == 1
             if self._server.rate is not None:
                 commands = self._within_rate(commands, self._server.rate)
             self._handle(commands)
@@ -292,9 +297,13 @@ class Peer(Link):
     def _flush(self) -> None:
         if self._prepared is not None and self._out:
             self.take_back(self._prepared)
+        answers_lone = self._is_lone and bool(self._out)
         super()._flush()
         if self._transport is None:
             return
+        if answers_lone:
+            self._is_lone = False
+            self._server.vigil.answered(self._loop)
         if self.is_writable:
             self.active_at = self._loop.time()
         elif self._transport.get_write_buffer_size() > self.limits.write_bytes_max:
@@ -338,6 +347,7 @@ class RemotingServer:
         self.is_closing = False
         self.rate: RequestRate | None = None
         """What each connection may send, if there is a limit. May change at any time."""
+        self.vigil = Vigil(self.limits.stay_awake_us)
         self._on_disconnect = on_disconnect
         self._gathered: list[Peer] | None = None
         self._listeners: list[asyncio.Server] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skylark.errors import SettingsError
 from skylark.settings.delivery import TimerSettings, TransactionSettings
-from skylark.settings.fields import check_ranges, setting
+from skylark.settings.fields import check_address, check_ranges, setting
 from skylark.settings.replication import BrokerRole, ReplicationSettings
 from skylark.settings.store import StoreSettings
 
@@ -102,6 +102,7 @@ class BrokerSettings:
     bytes_in_flight_max: int = setting(512 << 20, "bytesInFlightMax", 1 << 20)
     write_high_water_bytes: int = setting(1 << 20, "writeHighWaterBytes", 4096)
     write_bytes_max: int = setting(64 << 20, "writeBytesMax", 1 << 20)
+    stay_awake_us: int = setting(100, "stayAwakeMicros", 0, 1000)  # 0: the loop sleeps at once
     client_requests_per_s_max: int = setting(0, "clientRequestsPerSecondMax", 0, live=True)  # 0: no limit
     client_requests_burst_max: int = setting(10_000, "clientRequestsBurstMax", 1, live=True)
     held_pulls_max: int = setting(100_000, "heldPullsMax", 1)
@@ -127,7 +128,8 @@ class BrokerSettings:
             raise SettingsError(
                 "port", f"{self.port} leaves no room for the fast port {FAST_PORT_DISTANCE} below"
             )
-
+        for address in filter(None, map(str.strip, self.name_servers.split(";"))):
+            check_address(address, "name_servers")
         self._settle_role()
 
     def _settle_role(self) -> None:

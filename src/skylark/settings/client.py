@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from skylark.errors import SettingsError
-from skylark.settings.fields import check_ranges, setting
+from skylark.settings.fields import check_address, check_ranges, setting
 
 NAME_SERVERS_VARIABLE = "NAMESRV_ADDR"
 UNNAMED_INSTANCE = "DEFAULT"
@@ -95,9 +95,7 @@ def name_server_list(
             f'none is given: pass namesrv="host:9876" or set the variable {NAME_SERVERS_VARIABLE}',
         )
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 0xFFFF:
-            raise SettingsError("name_servers", f"{address!r} is not of the form host:port")
+        check_address(address, "name_servers")
     return addresses
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from skylark.errors import SettingsError
 
+PORT_MAX = 0xFFFF
+
 
 def setting(
     default: Any, java: str, low: float | None = None, high: float | None = None, *, live: bool = False
@@ -24,6 +26,13 @@ def allowed_range(spec: Field[Any]) -> str:
     if low is None:
         return ""
     return f"at least {low}" if high is None else f"{low} to {high}"
+
+
+def check_address(address: str, name: str) -> None:
+    """Raise SettingsError, under this name, for what is not host:port."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        raise SettingsError(name, f"{address!r} is not of the form host:port")
 
 
 def check_ranges(settings: Any) -> None:

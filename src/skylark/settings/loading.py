@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from skylark.errors import SettingsError
+from skylark.errors import BadSettingsFile, SettingsError
 from skylark.settings.fields import allowed_range, check_range
 from skylark.settings.properties import read_properties, write_properties
 from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
@@ -227,7 +227,7 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SettingsError(str(file), f"cannot be read: {reason}") from error
+        raise BadSettingsFile(str(file), f"cannot be read: {reason}") from error
     if file.suffix != ".toml":
         for key, value, line in read_properties(text):
             yield _Given(key, value, f"{file.name} line {line}", 1)
@@ -235,7 +235,7 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(str(file), f"is not TOML: {error}") from error
+        raise BadSettingsFile(str(file), f"is not TOML: {error}") from error
     for key, value in _flat(tables, ""):
         yield _Given(key, value, file.name, 1)
 

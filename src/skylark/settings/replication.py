@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from skylark.settings.fields import check_ranges, setting
+from skylark.settings.fields import check_address, check_ranges, setting
 
 BATCH_BYTES_MAX = 4 << 20
 """A slave of Apache's has a buffer of this size for one frame."""
@@ -47,3 +47,6 @@ class ReplicationSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        for name in ("slave_of", "replica_address"):
+            if address := getattr(self, name):
+                check_address(address, name)

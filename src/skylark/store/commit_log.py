@@ -31,7 +31,7 @@ from skylark.store.crc_property import fill_in_crc, with_crc_room
 from skylark.store.disk import Disk, DiskFile, Part
 from skylark.store.mapped_file import MappedFileQueue
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
-from skylark.store.tags import TAGS_MARKER, known_codes, schedule_tags_code, tags_code
+from skylark.store.tags import TAGS_MARKER, TAGS_NAME, known_codes, schedule_tags_code, tags_code
 from skylark.store.unit import INNER_BATCH, NO_UNIT_MASK
 
 if TYPE_CHECKING:
@@ -269,7 +269,9 @@ class CommitLog:
         for message in messages[len(results) :] if results else messages:
             body, properties = message.body, message.properties
             try:
-                queue = queues[message.topic, message.queue_id]
+                queue = message.queue
+                if queue is None or queue.is_forgotten:
+                    queue = queues[message.topic, message.queue_id]
                 pack, flags, head_bytes = heads[len(message.born_host)]
             except (ValueError, KeyError) as error:
                 placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}"))
@@ -310,7 +312,8 @@ class CommitLog:
                 placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}"))
                 continue
             parts += (head, body, topic, LENGTHS[properties_bytes], properties)
-            code = code_of(properties[properties.rfind(TAGS_MARKER) :])
+            tags_at = properties.rfind(TAGS_MARKER)
+            code = code_of(properties[tags_at:]) if tags_at >= 0 or properties.startswith(TAGS_NAME) else 0
             if queue.is_schedule:
                 code = self.schedule_tags_code(properties, timestamp)
             elif code is None:

@@ -43,7 +43,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_files", "_lock", "_new_names", "_open_files", "_tail_start", "_unusable",
-        "dirty", "generation", "is_schedule", "magic", "min_offset", "next_offset",
+        "admitted_by", "dirty", "generation", "is_forgotten", "is_schedule", "magic", "min_offset", "next_offset",
         "queue_id", "synced_offset", "tail", "tally", "topic", "topic_bytes", "topic_hash", "topic_part",
         "unsynced",
     )  # fmt: skip
@@ -65,6 +65,10 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode()
         self.topic_hash = java_hash(topic + "#")
         self.is_schedule = topic == SCHEDULE_TOPIC
+        self.is_forgotten = False
+        """Whether its topic was deleted: what comes then is another queue's."""
+        self.admitted_by: object = None
+        """For whoever admits messages: what he went by when he last looked whether they may come here."""
         self.tally: Any = None
         """For whoever counts what comes here: what lies at the queue need not be looked up by its topic."""
         self.next_offset = 0

@@ -129,15 +129,23 @@ class Dispatcher:
         """Dispatch from the log what is whole and confirmed; a record that is still arriving waits."""
         start = max(self.dispatched, self._log.min_offset)
         walk = LogWalk(self._log, start, end=confirmed, step_over_damage=False)
-        placed = []
+        found: list[Placed] = []
         for record in walk:
             self._log.last_timestamp = max(self._log.last_timestamp, record.store_timestamp)
             try:
-                placed.append(self.dispatch(record))
+                placed = self.place(record)
+                if self.has_unit(placed):
+                    self.add_unit(placed)
             except ValueError as error:
                 log.warning("record at %d has an impossible queue: %s", record.physical_offset, error)
+            else:
+                found.append(placed)
+        if found:
+            self.dispatched_timestamp = max(self.dispatched_timestamp, found[-1].store_timestamp)
+            if self._index is not None:
+                self._index.enqueue([each for each in found if is_indexed(each.sys_flag)])
         self.dispatched = walk.end
-        return placed
+        return found
 
     def forget_topic(self, topic: str) -> None:
         """Drop what waits for a deleted topic's queues."""

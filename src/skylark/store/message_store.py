@@ -417,10 +417,12 @@ class MessageStore(StoreQueries):
         length = min(length_max, self.log.appended - physical_offset)
         return self.log.read(physical_offset, length) if length > 0 else b""
 
-    def append_raw(self, physical_offset: int, data: bytes | memoryview) -> None:
+    def append_raw(
+        self, physical_offset: int, data: bytes | memoryview, *, publish_later: bool = False
+    ) -> None:
         """Append bytes of the master's log; whole records are published once they are confirmed.
 
-        Raises OffsetOutOfRange, DiskFull, OSError; StoreClosed, and StoreFailed once a flush has failed.
+        With `publish_later` that is when the caller calls `advance`, after it has told the master. Raises OffsetOutOfRange, DiskFull, OSError; StoreClosed, and StoreFailed once a flush has failed.
         """
         if self._closed:
             raise StoreClosed(self.settings.path)
@@ -429,7 +431,7 @@ class MessageStore(StoreQueries):
         with self._lock:
             self.log.append_raw(physical_offset, data)
             self._raw_end = self.log.appended
-        if not self._sync_flush:
+        if not self._sync_flush and not publish_later:
             self.advance()
         self.flush_soon()
 

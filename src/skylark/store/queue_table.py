@@ -88,6 +88,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         for queue in list(self.of_topic(topic)):
             for start in queue.file_starts:
                 self._open_files.forget(queue.directory, start)
+            queue.is_forgotten = True
             del self[topic, queue.queue_id]
 
     def delete_files(self, topic: str) -> None:

@@ -46,7 +46,8 @@ def overlap_start(store: MessageStore, end: int, overlap_bytes: int) -> int:
 class Intake:
     """Takes the master's bytes in order: compares those that the log has already, and appends the others.
 
-    Whoever appends to the store gives it bytes, from `position` on.
+    Whoever appends to the store gives it bytes, from `position` on, and calls the store's `advance` afterwards:
+    that makes them visible.
     """
 
     def __init__(self, store: MessageStore, start: int, *, is_common: bool = False) -> None:
@@ -80,7 +81,7 @@ class Intake:
             data = data[self.position - physical_offset :]
             physical_offset = self.position
         if data:
-            self._store.append_raw(self.position, data)
+            self._store.append_raw(self.position, data, publish_later=True)
             self.position += len(data)
 
     def _cut(self, difference: int) -> None:

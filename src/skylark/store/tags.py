@@ -18,7 +18,7 @@ NO_TAGS = TAGS_MARKER + b"\x02"
 known_codes: dict[bytes, int] = {}
 """By the text from the last marker to the end of the properties: mostly the tags and what the broker adds.
 
-The append looks here first: `known_codes.get(properties[properties.rfind(TAGS_MARKER) :])`.
+The append looks here first for `properties[properties.rfind(TAGS_MARKER) :]`, where there are tags.
 """
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from enum import IntFlag
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,10 +27,15 @@ FLAGS_MAX = 15
 OPEN_FILES_MAX = 8
 ZERO_CHUNK_BYTES = 1 << 20
 SCAN_UNITS = 1024
+NEAR_UNITS = 8
+READ_UNITS_MAX = 1024
 
 
-class TimerFlag(IntFlag):
-    """What a unit is for. A rolled one is written again when its slot comes; a delete cancels another."""
+class TimerFlag:
+    """What a unit is for. A rolled one is written again when its slot comes; a delete cancels another.
+
+    Plain numbers: those of an enumeration take ten times as long to compare, and each message is.
+    """
 
     DEFAULT = 1
     ROLL = 2
@@ -111,8 +115,16 @@ class TimerLog:
 
     # --- Reading and writing ---
 
-    def append(self, unit: TimerUnit) -> int:
-        """Write a unit and return its position. Raises DiskFull, OSError."""
+    @property
+    def room(self) -> int:
+        """How many units can be appended together: as many as the current file still takes."""
+        return self._room(self.appended) // UNIT_BYTES
+
+    def append(self, *units: TimerUnit) -> int:
+        """Write units, `room` at most, with one write, and return the position of the first.
+
+        Each other lies UNIT_BYTES behind the one before. Raises DiskFull, OSError.
+        """
         position = self.appended
         start = self._files.start_of(position)
         if start not in self._files.starts:
@@ -120,10 +132,10 @@ class TimerLog:
             self._disk.sync_directory(self._files.directory)
             self._files.starts.append(start)
         file = self._open.get(self._files.directory, start)
-        data = unit.encode()
-        behind = self._behind(position)
+        data = b"".join([unit.encode() for unit in units])
+        behind = self._behind(position + len(data) - UNIT_BYTES)
         if self._files.start_of(behind) != start:
-            left = self.file_bytes - (position - start) - UNIT_BYTES
+            left = self.file_bytes - (position - start) - len(data)
             data += END.pack(left, 0, MAGIC_BLANK)
         file.write([data], position - start)
         self._unsynced.add(start)
@@ -132,12 +144,29 @@ class TimerLog:
 
     def read(self, position: int) -> TimerUnit:
         """Raises CorruptRecord where no unit lies."""
-        unit = None
-        if self._files.first <= position < self.appended:
-            unit = _decode(self._read(position, UNIT_BYTES), 0, position)
-        if unit is None:
-            raise CorruptRecord(position, "no unit of the timer log lies here")
-        return unit
+        return next(self.chain(position))
+
+    def chain(self, position: int) -> Iterator[TimerUnit]:
+        """Yield a unit and those before it in its chain, the last first. Raises CorruptRecord as `read`."""
+        data, first, count = b"", position, 1
+        while position != NO_POSITION:
+            if not first <= position < first + len(data):
+                # Units that came together lie together: more and more of them are read at once.
+                is_near = 0 < first - position <= NEAR_UNITS * UNIT_BYTES
+                count = min(2 * count, READ_UNITS_MAX) if is_near else 1
+                first, data = self._read_back(position, count)
+            unit = _decode(data, position - first, position)
+            if unit is None:
+                raise CorruptRecord(position, "no unit of the timer log lies here")
+            yield unit
+            position = unit.previous
+
+    def _read_back(self, position: int, count: int) -> tuple[int, bytes]:
+        """Units of one file up to the one at a position: where they begin, and they themselves."""
+        if not self._files.first <= position < self.appended:
+            return position, b""
+        first = max(position - (count - 1) * UNIT_BYTES, self._files.start_of(position))
+        return first, self._read(first, position + UNIT_BYTES - first)
 
     def flush(self) -> None:
         """Return when all units are on the medium. Raises OSError."""

@@ -182,7 +182,7 @@ def _unique_keys(texts: list[bytes]) -> list[bytes | None]:
 
 
 def _alike_keys(texts: list[bytes]) -> list[bytes] | None:
-    """The unique keys of texts that differ in nothing else, as what one sender sends at a time; else None."""
+    """The unique keys of texts that are alike before them, as what one sender sends at a time; else None."""
     first = texts[0] if texts else b""
     key = find_unique_key(first)
     if key is None or list(map(len, texts)).count(len(first)) != len(texts):
@@ -193,4 +193,15 @@ def _alike_keys(texts: list[bytes]) -> list[bytes] | None:
     before, after = first[:start], first[end:]
     keys = [text[start:end] for text in texts]
     is_alike = before + (after + before).join(keys) + after == b"".join(texts)
-    return keys if is_alike and b"\x02" not in b"".join(keys) else None
+    is_found = is_alike or _are_last(before, end, texts)
+    return keys if is_found and b"\x02" not in b"".join(keys) else None
+
+
+def _are_last(before: bytes, end: int, texts: list[bytes]) -> bool:
+    """Whether all texts begin alike, a value ends at `end`, and no unique key comes behind it."""
+    rests = b"".join([text[end:] for text in texts])
+    return (
+        [text[: len(before)] for text in texts].count(before) == len(texts)
+        and b"".join([text[end : end + 1] for text in texts]) == b"\x02" * len(texts)
+        and _LATER_UNIQUE_KEY not in rests
+    )

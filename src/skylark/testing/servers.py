@@ -189,7 +189,7 @@ class EmbeddedServers:
         if self._broker is None:
             raise ClientClosed("embedded broker")
         config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
-        self._broker.topics.update_all([config], now_ms=self._broker.clock.now_ms())
+        self._broker.topics.update(config, now_ms=self._broker.clock.now_ms())
         await self._broker.wait_registered()
 
     def message_count(self, topic: str) -> int:

@@ -126,13 +126,14 @@ def test_peers_stand_side_by_side_and_the_best_is_bold() -> None:
 def test_clients_in_order_and_strangers_last() -> None:
     rates = {
         name: {"best_per_s": best, "median_per_s": best - 1}
-        for name, best in (("nats-py-1", 9), ("auto-batching", 355_912), ("blocking-1", 5679))
+        for name, best in (("rust-1", 7), ("nats-py-1", 9), ("auto-batching", 355_912), ("blocking-1", 5679))
     }
     text = tables_of({"x": reported("client", {"rates": rates, "ratios": {}})})["clients"]
     assert lines(text) == [
         "| blocking, one after the other | 5,679 | 5,678 |",
         "| asyncio, automatic batching | 355,912 | 355,911 |",
-        "| nats-py-1 | 9 | 8 |",
+        "| nats-py, one after the other | 9 | 8 |",
+        "| rust-1 | 7 | 6 |",
     ]
 
 

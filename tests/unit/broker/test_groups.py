@@ -93,7 +93,7 @@ def test_administrators_may_give_any_name_as_with_apache() -> None:
 def test_impossible_groups_are_refused(wanted: SubscriptionGroupConfig, remark: str) -> None:
     groups = table()
     with pytest.raises(BrokerError) as caught:
-        groups.update_all([SubscriptionGroupConfig(group_name="good"), wanted], now_ms=NOW_MS)
+        groups.update(SubscriptionGroupConfig(group_name="good"), wanted, now_ms=NOW_MS)
     assert refusal(caught.value) == (29, remark)
     assert "good" not in groups
 

@@ -92,9 +92,7 @@ def test_names_of_groups(name: str, fault: str | None) -> None:
 def test_retry_topics_name_their_group() -> None:
     assert names.retry_topic("g") == "%RETRY%g"
     assert names.dead_letter_topic("g") == "%DLQ%g"
-    assert names.group_of_retry_topic("%RETRY%g") == "g"
     assert names.pop_retry_topics("t", "g") == ("%RETRY%g_t", "%RETRY%g+t")
-    assert names.group_of_retry_topic("%RETRY%g+t") == "g"
 
 
 # --- Built in ---
@@ -360,13 +358,15 @@ def test_attributes_are_set_changed_and_deleted() -> None:
         ("-message.type", {}),
     ]:
         wanted = TopicConfig(topic_name="t1", attributes=parse_changes(changes))
-        assert topics.update(wanted, now_ms=NOW_MS).attributes == attributes
+        [updated] = topics.update(wanted, now_ms=NOW_MS)
+        assert updated.attributes == attributes
     with pytest.raises(BrokerError, match="only add attribute is supported while creating topic"):
         topics.update(TopicConfig(topic_name="t2", attributes={"-message.type": ""}), now_ms=NOW_MS)
     with pytest.raises(BrokerError, match="wrong format key: essage"):
         topics.update(TopicConfig(topic_name="t1", attributes={"message.type": "FIFO"}), now_ms=NOW_MS)
     mixed = TopicConfig(topic_name="t3", attributes={"+message.type": "MIXED"})
-    assert table(mixed_message_type=True).update(mixed, now_ms=NOW_MS).attributes == {"message.type": "MIXED"}
+    [updated] = table(mixed_message_type=True).update(mixed, now_ms=NOW_MS)
+    assert updated.attributes == {"message.type": "MIXED"}
 
 
 @pytest.mark.parametrize(
@@ -427,11 +427,11 @@ def test_a_list_of_topics_is_taken_whole_or_not_at_all() -> None:
     topics = table(topics_max=len(table()) + 2)
     wanted = [TopicConfig(topic_name=f"t{number}") for number in range(3)]
     with pytest.raises(BrokerError, match="no more than"):
-        topics.update_all(wanted, now_ms=NOW_MS)
+        topics.update(*wanted, now_ms=NOW_MS)
     with pytest.raises(BrokerError, match="illegal"):
-        topics.update_all([wanted[0], TopicConfig(topic_name="a b")], now_ms=NOW_MS)
+        topics.update(wanted[0], TopicConfig(topic_name="a b"), now_ms=NOW_MS)
     assert topics.get("t0") is None
-    assert topics.update_all(wanted[:2], now_ms=NOW_MS) == wanted[:2]
+    assert topics.update(*wanted[:2], now_ms=NOW_MS) == wanted[:2]
 
 
 # --- What the hot path knows ---

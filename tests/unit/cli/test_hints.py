@@ -25,11 +25,12 @@ from skylark.errors import (
         (ConnectFailed("h:1", "refused"), "skylark serve"),
         (BrokerError.for_code(26, "no group"), "skylark group create"),
         (BrokerError.for_code(206, "not online"), "nobody of the group is connected"),
-        (BrokerError.for_code(3, "request type 206 not supported"), "address of a name server"),
+        (BrokerError.for_code(3, "request type 206 not supported"), "--namesrv takes name servers"),
         (BrokerError.for_code(16, "no"), "permissions"),
         (SettingsError("name_servers", "none"), "NAMESRV_ADDR"),
         (BadName("topic", "a b", "bad"), "letters, digits"),
         (OSError(errno.EADDRINUSE, "address already in use"), "choose other ports"),
+        (OSError(errno.EACCES, "Permission denied"), "owner or the mode"),
     ],
 )
 def test_an_error_has_a_hint(error: Exception, words: str) -> None:

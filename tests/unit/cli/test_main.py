@@ -161,6 +161,9 @@ def test_ctrl_c_before_the_command_ends_with_130(monkeypatch: pytest.MonkeyPatch
         (["topic", "create", "a", "--queues", "many"], "value for '--queues'", "skylark topic create"),
         (["topic", "create", "a", "--queues", "0"], "value for '--queues'", "skylark topic create"),
         (["topic", "create", "a", "--quees", "1"], "No such option: --quees", "skylark topic create"),
+        (["serve", "--data", __file__], "is a file", "skylark serve"),
+        (["serve", "--namesrv-port", "65536"], "65536 is not in the range", "skylark serve"),
+        (["broker", "--port", "-1"], "-1 is not in the range", "skylark broker"),
     ],
 )
 def test_words_that_make_no_command_are_a_sentence_and_a_hint(
@@ -174,13 +177,22 @@ def test_words_that_make_no_command_are_a_sentence_and_a_hint(
     assert hint == f"  hint: `{command} --help` shows how it is used"
 
 
+def test_a_command_that_is_like_none_is_answered_by_those_that_there_are() -> None:
+    result = CliRunner().invoke(app, ["dlq", "exhume"], prog_name="skylark")
+    assert result.exit_code == 2
+    assert "`skylark dlq --help` shows how it is used; there are list, show, resend\n" in result.stderr
+
+
 def test_an_error_of_the_system_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/store/commitlog")
 
     monkeypatch.setattr(store, "open_reader", refuse)
     result = CliRunner().invoke(app, ["store", "info", "somewhere"])
-    assert (result.exit_code, result.stderr) == (2, "skylark: /store/commitlog: Permission denied\n")
+    assert result.exit_code == 2
+    said, advice = result.stderr.splitlines()
+    assert said == "skylark: /store/commitlog: Permission denied"
+    assert advice.startswith("  hint: this user may not")
 
 
 @pytest.mark.parametrize(

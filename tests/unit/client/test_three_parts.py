@@ -14,7 +14,6 @@ from skylark.client.process_queue import ProcessQueue
 from skylark.client.pull_loop import PullLoop
 from skylark.client.pulling import PullRequest
 from skylark.client.rebalance import strategy_named
-from skylark.client.received import ReceivedMessage
 from skylark.client.routing import FoundBroker, TopicRoute
 from skylark.client.subscription import by_tags
 from skylark.errors import BrokerError
@@ -130,16 +129,6 @@ async def test_sf_085_the_rebalancer_decides_and_neither_pulls_nor_keeps_offsets
     assert pulls.heard == [4, 2, 4]
 
 
-class Handed:
-    """Who is given the messages."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-
-    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
-        self.bodies += [message.body for message in messages]
-
-
 async def test_sf_085_the_pull_loop_fetches_whatever_it_is_given() -> None:
     answered = asyncio.Event()
 
@@ -155,17 +144,18 @@ async def test_sf_085_the_pull_loop_fetches_whatever_it_is_given() -> None:
             return PullResult(ResponseCode.SUCCESS, reply, record(start, b"%d" % start))
 
     session: Any = Pulled()
-    offsets, starts, handed = OffsetTable(), FakeStarts(), Handed()
+    offsets, starts = OffsetTable(), FakeStarts()
+    handed: list[bytes] = []
     repaired: list[object] = []
     subscriptions = {"T": by_tags("T", "*", now_ms=0)}
     stats = ConsumeStats()
     anything: Any = (session, "G", SETTINGS, subscriptions, offsets, starts, stats, repaired.append)
     loop = PullLoop(*anything)
-    loop.consumption = handed
+    loop.submit = lambda _, messages: handed.extend(message.body for message in messages)
     loop.begin(PullRequest("G", ProcessQueue(QUEUES[1], now=0.0), 10))
     async with asyncio.timeout(60):
         await answered.wait()
-    assert handed.bodies == [b"10", b"11", b"12"]
+    assert handed == [b"10", b"11", b"12"]
     assert [request.queue_offset for request in session.asked] == [10, 10, 11, 12, 13]
     assert {request.commit_offset for request in session.asked} == {-1}, "progress is others' business"
     assert repaired == []

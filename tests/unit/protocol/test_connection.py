@@ -106,16 +106,6 @@ def test_other_protocols_are_refused_by_their_first_bytes(data: bytes) -> None:
     assert isinstance(connection.failure, FrameTooLarge)
 
 
-def test_end_of_stream() -> None:
-    connection: Connection[None] = Connection()
-    connection.receive(FRAME)
-    connection.receive_eof()
-    assert connection.failure is None
-    connection.receive(FRAME[:-1])
-    connection.receive_eof()
-    assert isinstance(connection.failure, MalformedFrame)
-
-
 def test_many_frames_in_one_read_and_one_frame_in_many() -> None:
     connection: Connection[None] = Connection()
     commands = connection.receive(FRAME * 50 + FRAME[:20])

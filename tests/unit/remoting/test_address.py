@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import socket
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from skylark.errors import SettingsError
 from skylark.remoting.address import (
     SERVER_PORTS,
+    check_host,
     free_port,
     hold_ports,
     ip_of,
@@ -37,6 +39,17 @@ def test_a_name_has_an_ip_address() -> None:
     assert ipaddress.ip_address(ip_of("localhost")).is_loopback
     with pytest.raises(SettingsError, match=r"no\.\.name has no address"):
         ip_of("no..name")  # no resolver is asked for it
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no..name", "2001:db8::1"])
+def test_where_nobody_can_listen(host: str) -> None:
+    with pytest.raises(SettingsError, match=rf"setting host: cannot listen on {re.escape(host)}: \w"):
+        check_host(host)
+
+
+def test_where_servers_listen() -> None:
+    for host in ("127.0.0.1", "localhost", "0.0.0.0"):  # noqa: S104 - nothing listens
+        check_host(host)
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:65536", "host:-1", "[]:1"])

@@ -4,7 +4,7 @@ import asyncio
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -67,6 +67,16 @@ def test_what_was_taken_back_nobody_sends(pair: Pair) -> None:
     assert has_nothing(pair[1])
 
 
+def test_it_is_sent_once_however_often_the_other_thread_comes_by(pair: Pair) -> None:
+    """A flush may end before the loop has taken back what the flush before it sent."""
+    prepared = PreparedAnswer(pair[0].fileno(), FRAME)
+    in_thread(prepared)
+    in_thread(prepared)
+    assert prepared.is_sent
+    assert received(pair[1], len(FRAME)) == FRAME
+    assert has_nothing(pair[1])
+
+
 def test_the_rest_of_what_was_sent_in_part_is_given_back(pair: Pair) -> None:
     prepared = PreparedAnswer(pair[0].fileno(), LARGE)
     in_thread(prepared)
@@ -96,6 +106,9 @@ def test_a_peer_that_is_gone_is_not_the_other_threads_business(pair: Pair) -> No
 # --- On a server's connection ---
 
 
+Scenario = Callable[[Peer, socket.socket], Awaitable[None]]
+
+
 async def connected(rig: Rig, client: socket.socket) -> Peer:
     client.settimeout(20)
     await until(lambda: len(rig.server.peers) == 1)
@@ -103,73 +116,64 @@ async def connected(rig: Rig, client: socket.socket) -> Peer:
     return peer
 
 
-@pytest.mark.parametrize("loop", list(LOOPS))
-def test_the_loop_need_not_have_a_turn(loop: str) -> None:
-    async def scenario() -> None:
+def on_each_loop(scenario: Scenario) -> Callable[[str], None]:
+    """A test of a server's connection and the client at its other end, once with each kind of loop."""
+
+    async def run() -> None:
         async with running() as rig:
             with socket.create_connection((HOST, rig.port)) as client:
-                peer = await connected(rig, client)
-                prepared = peer.prepare(FRAME)
-                assert prepared is not None
-                assert peer.prepare(FRAME) is None  # one at a time
-                in_thread(prepared)
-                assert received(client, len(FRAME)) == FRAME
-                peer.take_back(prepared)
-                assert peer.prepare(FRAME) is not None
+                await scenario(await connected(rig, client), client)
 
-    run_on(loop, scenario())
+    @pytest.mark.parametrize("loop", list(LOOPS))
+    def test(loop: str) -> None:
+        run_on(loop, run())
+
+    return test
 
 
-@pytest.mark.parametrize("loop", list(LOOPS))
-def test_what_the_loop_sends_takes_it_back(loop: str) -> None:
-    async def scenario() -> None:
-        async with running() as rig:
-            with socket.create_connection((HOST, rig.port)) as client:
-                peer = await connected(rig, client)
-                prepared = peer.prepare(FRAME)
-                assert prepared is not None
-                peer.write(b"first")
-                assert peer.prepare(FRAME) is None
-                assert await asyncio.to_thread(received, client, 5) == b"first"
-                in_thread(prepared)
-                assert not prepared.is_sent
-                assert has_nothing(client)
-
-    run_on(loop, scenario())
+@on_each_loop
+async def test_the_loop_need_not_have_a_turn(peer: Peer, client: socket.socket) -> None:
+    prepared = peer.prepare(FRAME)
+    assert prepared is not None
+    assert peer.prepare(FRAME) is None  # one at a time
+    in_thread(prepared)
+    assert received(client, len(FRAME)) == FRAME
+    peer.take_back(prepared)
+    assert peer.prepare(FRAME) is not None
 
 
-@pytest.mark.parametrize("loop", list(LOOPS))
-def test_the_rest_goes_before_all_else(loop: str) -> None:
-    async def scenario() -> None:
-        async with running() as rig:
-            with socket.create_connection((HOST, rig.port)) as client:
-                peer = await connected(rig, client)
-                prepared = peer.prepare(LARGE * 4)
-                assert prepared is not None
-                in_thread(prepared)
-                assert prepared.is_sent
-                peer.write(b"next")
-                peer.take_back(prepared)
-                data = await asyncio.to_thread(received, client, len(LARGE) * 4 + 4)
-                assert data == LARGE * 4 + b"next"
-
-    run_on(loop, scenario())
+@on_each_loop
+async def test_what_the_loop_sends_takes_it_back(peer: Peer, client: socket.socket) -> None:
+    prepared = peer.prepare(FRAME)
+    assert prepared is not None
+    peer.write(b"first")
+    assert peer.prepare(FRAME) is None
+    assert await asyncio.to_thread(received, client, 5) == b"first"
+    in_thread(prepared)
+    assert not prepared.is_sent
+    assert has_nothing(client)
 
 
-@pytest.mark.parametrize("loop", list(LOOPS))
-def test_while_the_loop_still_sends_there_is_none(loop: str) -> None:
-    async def scenario() -> None:
-        async with running() as rig:
-            with socket.create_connection((HOST, rig.port)) as client:
-                peer = await connected(rig, client)
-                peer.write(LARGE * 4)
-                peer.flush()
-                await asyncio.sleep(0)
-                assert peer.prepare(FRAME) is None
-                await asyncio.to_thread(received, client, len(LARGE) * 4)
-                await until(lambda: peer.prepare(FRAME) is not None)
+@on_each_loop
+async def test_the_rest_goes_before_all_else(peer: Peer, client: socket.socket) -> None:
+    prepared = peer.prepare(LARGE * 4)
+    assert prepared is not None
+    in_thread(prepared)
+    assert prepared.is_sent
+    peer.write(b"next")
+    peer.take_back(prepared)
+    data = await asyncio.to_thread(received, client, len(LARGE) * 4 + 4)
+    assert data == LARGE * 4 + b"next"
 
-    run_on(loop, scenario())
+
+@on_each_loop
+async def test_while_the_loop_still_sends_there_is_none(peer: Peer, client: socket.socket) -> None:
+    peer.write(LARGE * 4)
+    peer.flush()
+    await asyncio.sleep(0)
+    assert peer.prepare(FRAME) is None
+    await asyncio.to_thread(received, client, len(LARGE) * 4)
+    await until(lambda: peer.prepare(FRAME) is not None)
 
 
 @pytest.mark.parametrize("loop", list(LOOPS))

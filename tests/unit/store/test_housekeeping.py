@@ -14,12 +14,18 @@ import pytest
 from skylark.errors import StoreFailed
 from skylark.settings import FlushMode
 from skylark.store.checkpoint import CheckpointFile
-from skylark.store.housekeeping import SYNCED_QUEUES_MAX, WRITE_ROUNDS
+from skylark.store.housekeeping import (
+    NEW_FILES_MAX,
+    NEW_TAIL_BYTES_MAX,
+    SYNCED_QUEUES_MAX,
+    WRITE_ROUNDS,
+)
 from skylark.store.manifest import load_manifest
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import PutStatus
 from skylark.store.reading import GetStatus
+from skylark.store.unit import UNIT_BYTES
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, Operation, SimulatedDisk
 from tests.support.store import (
@@ -154,16 +160,64 @@ def test_very_many_dirty_queues_are_written_over_several_rounds_those_that_wait_
     settings = small_settings(index_enabled=False, commit_log_file_bytes=16 << 20)
     with opened(settings, disk) as store:
         put_all(store, [message(queue_id=number) for number in range(count)])
+        store.housekeeper.flush()
+        durable = durable_offset(disk)
+        put_all(store, [message(queue_id=number) for number in range(count)])
         for done in range(1, WRITE_ROUNDS):
             store.housekeeper.flush_quietly()
             written = [store.queue("T", number).written_offset for number in range(count)]
             assert written == sorted(written, reverse=True)
-            assert SYNCED_QUEUES_MAX * done < sum(written) < count
-        assert durable_offset(disk) == 0, "nothing vouches for queues that are not written"
-        assert [len(bodies(store, queue_id=number)) for number in (0, count - 1)] == [1, 1]
+            assert SYNCED_QUEUES_MAX * done < sum(written) - count < count
+        assert durable_offset(disk) == durable, "nothing vouches for queues that are not written"
+        assert [len(bodies(store, queue_id=number)) for number in (0, count - 1)] == [2, 2]
         store.housekeeper.flush()
-        assert {store.queue("T", number).synced_offset for number in range(count)} == {1}
+        assert {store.queue("T", number).synced_offset for number in range(count)} == {2}
         assert durable_offset(disk) == store.flushed_offset == store.appended_offset
+
+
+def test_files_of_very_many_new_queues_are_made_a_few_in_a_round_first_come_first() -> None:
+    disk = simulated_disk()
+    count = SYNCED_QUEUES_MAX + NEW_FILES_MAX - 1
+    settings = small_settings(index_enabled=False, commit_log_file_bytes=16 << 20)
+    with opened(settings, disk) as store:
+        put_all(store, [message(queue_id=number) for number in range(count)])
+
+        def rounds() -> list[int]:
+            """Let the background work once; returns how many units of each queue are in files."""
+            store.housekeeper.flush_quietly()
+            return [store.queue("T", number).written_offset for number in range(count)]
+
+        assert rounds() == [1] * NEW_FILES_MAX + [0] * (SYNCED_QUEUES_MAX - 1)
+        put_all(store, [message(queue_id=number) for number in (0, count - 1)])
+        assert rounds() == [2] + [1] * (count - 2) + [2], "few enough are left: none waits"
+        store.housekeeper.flush()
+        assert durable_offset(disk) == store.appended_offset
+
+
+def test_a_new_queue_with_much_to_write_does_not_wait_for_its_turn() -> None:
+    disk = simulated_disk()
+    count, busy = 2 * SYNCED_QUEUES_MAX, 2 * SYNCED_QUEUES_MAX - 1
+    settings = small_settings(index_enabled=False, commit_log_file_bytes=16 << 20)
+    with opened(settings, disk) as store:
+        put_all(store, [message(queue_id=number) for number in range(count)])
+        messages = NEW_TAIL_BYTES_MAX // UNIT_BYTES
+        put_all(store, [message(queue_id=busy) for _ in range(messages)])
+        for _ in range(2):  # the first may not have looked at all queues
+            store.housekeeper.flush_quietly()
+        assert store.queue("T", busy).written_offset == messages + 1
+        assert store.queue("T", busy - 1).written_offset == 0
+
+
+def test_a_topic_is_deleted_while_its_queues_wait_for_their_files() -> None:
+    disk = simulated_disk()
+    settings = small_settings(index_enabled=False, commit_log_file_bytes=16 << 20)
+    with opened(settings, disk) as store:
+        numbers = range(2 * SYNCED_QUEUES_MAX)
+        put_all(store, [message(topic="gone", queue_id=number) for number in numbers])
+        store.housekeeper.flush_quietly()
+        store.housekeeper.delete_topic("gone")
+        store.housekeeper.flush()
+        assert "gone" not in disk.directories(ROOT / "consumequeue")
 
 
 def test_with_very_many_dirty_queues_the_index_is_written_once_in_several_rounds() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Self
 
 from skylark.bench.compare import cells as c
@@ -21,6 +19,7 @@ from skylark.bench.results import Cell as Measured
 from skylark.bench.results import Value
 from skylark.bench.sending import ask_routes
 from skylark.bench.thin import ThinClient
+from skylark.bench.watching import watched
 from skylark.errors import RocketMQError
 
 QUEUES = 4
@@ -227,7 +226,8 @@ class Measures:
             time.sleep(IDLE_S)
             found.add(c.IDLE, system.process.anonymous_mib())
             system.driver.call("create", "memory", QUEUES, timeout_s=ANSWER_MARGIN_S)
-            with MemoryPeak(system.process) as peak:
+            peak = MemoryPeak(system.process)
+            with watched(peak.look, MEMORY_SAMPLE_S, "skylark-memory-peak"):
                 self._paced(system, "memory", self._effort.seconds)
             found.add(c.LOADED, peak.mib)
         return found
@@ -279,29 +279,16 @@ class NotPossible(RocketMQError):
 
 
 class MemoryPeak:
-    """The most anonymous memory that a process had during the block, looked at several times a second."""
+    """The most anonymous memory that a process had whenever it was looked at."""
 
     def __init__(self, process: Listener) -> None:
         self._process = process
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="skylark-memory-peak", daemon=True)
         self.mib = 0.0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while True:
-            try:
-                self.mib = max(self.mib, self._process.anonymous_mib() or 0.0)
-            except OSError:
-                return  # it has ended; who asked it for something says so
-            if self._done.wait(MEMORY_SAMPLE_S):
-                return
+    def look(self) -> bool:
+        """False if it has ended: who asked it for something says so."""
+        try:
+            self.mib = max(self.mib, self._process.anonymous_mib() or 0.0)
+        except OSError:
+            return False
+        return True

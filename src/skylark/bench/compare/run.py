@@ -30,8 +30,6 @@ from skylark.errors import RocketMQError
 
 STANDING = (Kind.THIN, Kind.JAVA, Kind.CONSUME, Kind.LATENCY, Kind.ROUTES)
 JAVA_CLIENT = (Kind.JAVA, Kind.CONSUME, Kind.LATENCY)
-SETTLE_TIMEOUT_S = 30
-SETTLED_SHARE = 0.2  # of a processor
 DISK_RESERVE_BYTES = 8 << 30
 RECOVER_SPACE_FACTOR = 1.5  # log, queues and index of one system
 REASON_CHARS_MAX = 300
@@ -235,7 +233,7 @@ class _Run:
                 except (RocketMQError, OSError) as error:
                     self._say(f"{system.name}: {cell.name}: {_reason(error)}")  # the rounds will say it again
             if system.needs_warm_up:
-                _wait_settled(system)
+                system.process.wait_settled()
 
     def _topics(self, cell: Cell) -> None:
         """Servers of its own: so many topics would be in the way of other cells."""
@@ -310,16 +308,6 @@ def _alone(system: System | None, systems: Iterable[System]) -> Iterator[None]:
     finally:
         for other in others:
             other.signal(signal.SIGCONT)
-
-
-def _wait_settled(system: System) -> None:
-    process = system.process
-    deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    before, share = process.cpu_us(), 1.0
-    while before is not None and share > SETTLED_SHARE and time.monotonic() < deadline:
-        time.sleep(1)
-        after = process.cpu_us() or 0.0
-        before, share = after, (after - before) / 1e6
 
 
 def _reason(error: Exception) -> str:

@@ -48,7 +48,7 @@ def _update(
 ) -> RemotingCommand:
     is_system = any(names.is_system_group(config.group_name) for config in wanted)
     with broker.stats.creation("consumer_group", broker.clock.monotonic, is_system=is_system):
-        broker.groups.update_all(wanted, now_ms=broker.clock.now_ms())
+        broker.groups.update(*wanted, now_ms=broker.clock.now_ms())
     return command.reply()
 
 

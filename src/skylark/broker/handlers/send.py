@@ -19,7 +19,7 @@ from skylark.broker.refusals import (
 )
 from skylark.broker.schedule import parse_level
 from skylark.broker.state import BrokerState
-from skylark.broker.timed_messages import PROPERTY_OUT_MS, RecallHandle
+from skylark.broker.timed_messages import encode_handle, find_out_ms
 from skylark.broker.topics import Permission, describe
 from skylark.errors import BrokerError
 from skylark.model import names
@@ -31,7 +31,6 @@ from skylark.model.message import (
     decode_properties,
     encode_properties,
     find_unique_key,
-    property_finder,
 )
 from skylark.model.record import split_columns
 from skylark.protocol.bodies import TopicConfig
@@ -52,8 +51,6 @@ ZERO_REMARK = "properties: a zero character is not allowed"
 """Recovery takes zeros in a property text for what a power cut left."""
 LATEST_TIME_MS = 253_402_214_400_000
 """The last time that can be written down."""
-
-_find_out_ms = property_finder(PROPERTY_OUT_MS)
 
 WAITING_STATUSES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -112,7 +109,8 @@ class SendPath:
         self._refused = broker.send_replies.refused
         self._count = broker.latencies.count
         self._count_successes = broker.latencies.count_successes
-        self._plain_topics = broker.topics.plain
+        self._topics = broker.topics
+        self._queues = broker.store.queues
         self._waiting = 0  # sends that are stored and not yet answered
         self._lone: LoneSend | None = None
         self._lacks_replicas = False
@@ -174,19 +172,28 @@ class SendPath:
         text, queue_id, sys_flag = request.properties, request.queue_id, request.sys_flag
         if "\0" in text:
             raise illegal(ZERO_REMARK)
-        if not 0 <= queue_id < self._plain_topics.get(request.topic, 0):
-            queue_id, sys_flag = self._admit(peer, request, now_ms)
+        # Of many topics each look-up is dear, as nothing of them is at hand: mostly this is the only one.
+        queue = self._queues.get((request.topic, queue_id))
+        if queue is None or queue.admitted_by is not self._topics.edition:
+            if 0 <= queue_id < self._topics.plain.get(request.topic, 0):
+                if queue is not None:
+                    queue.admitted_by = self._topics.edition
+            else:
+                queue = None
+                queue_id, sys_flag = self._admit(peer, request, now_ms)
         properties = text.encode() if not text or text[-1] == "\x02" else text.encode() + b"\x02"
         if "UNIQ_KEY\x01" not in text and not in_batch:
             properties += b"UNIQ_KEY\x01%b\x02" % self._broker.unique_ids.next(now_ms).encode()
         message = PutMessage(
             request.topic, queue_id, command.body, properties + self._added, request.flag, sys_flag,
-            request.born_timestamp, peer.packed_host, request.reconsume_times,
+            request.born_timestamp, peer.packed_host, request.reconsume_times, queue=queue,
         )  # fmt: skip
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
+            message.queue = None
             self._retry_or_bury(message, command, now_ms)
         # A text that holds none of these needs no parsing: it is stored as it came.
         if "DELAY" in text or "TIMER_DEL" in text or "TRAN_MSG" in text or "POP_CK" in text:
+            message.queue = None
             self._special(message)
         if "WAIT\x01false" in text:
             message.wait = False
@@ -234,6 +241,8 @@ class SendPath:
 
     def _special(self, message: PutMessage) -> None:
         """Delay, timers, transactions, and what clients may not set. Changes the message in place."""
+        if self._broker.wait_as_sent(message):
+            return
         properties = decode_properties(message.properties)
         properties.pop("POP_CK", None)
         is_tried_again = message.reconsume_times > 0 and parse_level(properties) > 0
@@ -363,7 +372,7 @@ class SendPath:
     def _stored_reply(
         self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
     ) -> bytes:
-        queue_id, is_timed = message.queue_id, False
+        queue_id, is_timed, key = message.queue_id, False, find_unique_key(message.properties)
         if message.topic != command.request.topic:  # delayed or dead: the client hears of the queue it chose
             queue_id = max(command.request.queue_id, 0)
             is_timed = message.topic == names.TIMER_TOPIC
@@ -372,18 +381,17 @@ class SendPath:
             self._message_id % placed.physical_offset,
             queue_id,
             placed.queue_offset,
-            transaction_id=find_unique_key(message.properties),
-            recall_handle=self._recall_handle(command.request, message) if is_timed else None,
+            transaction_id=key,
+            recall_handle=self._recall_handle(command.request, message, key or b"") if is_timed else None,
             code=code,
         )
 
-    def _recall_handle(self, request: Send, message: PutMessage) -> bytes:
+    def _recall_handle(self, request: Send, message: PutMessage, key: bytes) -> bytes:
         """What takes a timed message back."""
-        out_ms = int(_find_out_ms(message.properties) or 0)
-        key = (find_unique_key(message.properties) or b"").decode(errors="replace")
+        out_ms = int(find_out_ms(message.properties) or 0)
         # A millisecond into its slot: at the slot's start a time belongs to the one before.
-        handle = RecallHandle(request.topic, self._broker.live.current.name, out_ms + 1, key)
-        return handle.encode().encode()
+        name = self._broker.live.current.name
+        return encode_handle(request.topic, name, out_ms + 1, key.decode(errors="replace"))
 
     def _refuse(self, peer: Peer, command: TypedCommand[Send], error: BrokerError) -> None:
         if not command.is_oneway:

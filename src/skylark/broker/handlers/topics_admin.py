@@ -49,7 +49,7 @@ async def _update(
     """Answer when the name servers know: who has made a topic asks them for it next."""
     is_system = any(broker.topics.is_system(config.topic_name) for config in wanted)
     with broker.stats.creation("topic", broker.clock.monotonic, is_system=is_system):
-        broker.topics.update_all(wanted, now_ms=broker.clock.now_ms())
+        broker.topics.update(*wanted, now_ms=broker.clock.now_ms())
         await broker.wait_registered()
     return command.reply(ResponseCode.SUCCESS, NO_CODE_REMARK)
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from skylark.errors import SettingsError
+from skylark.errors import BadSettingsFile
 from skylark.pipelines.options import parse_bytes, parse_duration_ms
 
 SOURCE_KEYS = ("namesrv", "path", "topic", "start", "group", "tags", "sql92", "limit", "options")
@@ -66,8 +66,8 @@ class PipelineFile:
     quality: Sequence[Rule] = ()
 
     def fail(self, line: int, reason: str) -> NoReturn:
-        """Raises SettingsError that names file and line."""
-        raise SettingsError(f"{self.path}:{line}", reason)
+        """Raises BadSettingsFile."""
+        raise BadSettingsFile(f"{self.path}:{line}", reason)
 
 
 class _Lined(dict[str, Any]):
@@ -90,7 +90,7 @@ class _Reader:
         self.path = path
 
     def fail(self, line: int, reason: str) -> NoReturn:
-        raise SettingsError(f"{self.path}:{line}", reason)
+        raise BadSettingsFile(f"{self.path}:{line}", reason)
 
     def read(self) -> Any:
         try:
@@ -158,7 +158,7 @@ def _kind(value: Any) -> str:
 
 
 def load_pipeline(path: Path) -> PipelineFile:
-    """Raises SettingsError that names the line, OSError."""
+    """Raises BadSettingsFile, OSError."""
     reader = _Reader(path)
     top = reader.mapping(reader.read(), "the file", 1, TOP)
     for needed in ("source", "sinks"):

@@ -102,7 +102,7 @@ def _build(settings: SessionSettings, packed: Mapping[str, str]) -> SparkSession
         return builder.config(map={**DYNAMIC, **settings.conf}).getOrCreate()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
 
-    values = {**STATIC, **DYNAMIC, **packed, **settings.conf, **jvm.logging_options(settings.conf)}
+    values = {**STATIC, **DYNAMIC, **packed, **settings.conf, **jvm.java_options(settings.conf)}
     conf = SparkConf().setAppName(settings.name).setMaster(settings.master or LOCAL_MASTER)
     conf.setAll(list(values.items()))
     if SparkContext._gateway is None:  # a JVM outlives the sessions in it

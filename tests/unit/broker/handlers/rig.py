@@ -177,3 +177,8 @@ def rigged(**changes: Any) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
+
+
+def outcome(answer: RemotingCommand) -> tuple[int, str | None]:
+    """Code and remark."""
+    return answer.code, answer.remark

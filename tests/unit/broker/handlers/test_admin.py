@@ -1,6 +1,5 @@
 """The broker itself: its settings, what it says of itself, cleaning, and what it has none of."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,7 @@ from skylark.protocol.requests.admin import (
 )
 from skylark.protocol.stats_bodies import HaStatus
 from tests.support.store import sized
-from tests.unit.broker.handlers.rig import Rig, rigged
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    with rigged() as made:
-        yield made
-
-
-def outcome(answer: RemotingCommand) -> tuple[int, str | None]:
-    return answer.code, answer.remark
+from tests.unit.broker.handlers.rig import Rig, outcome, rigged
 
 
 async def update(rig: Rig, text: str) -> tuple[int, str | None]:

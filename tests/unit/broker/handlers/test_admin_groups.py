@@ -1,7 +1,5 @@
 """Groups made, changed, listed and deleted by administrators, and who of them is there."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from skylark.broker.clients import Client as Member
@@ -21,7 +19,6 @@ from skylark.protocol.bodies import (
     TopicSubscription,
     decode_body,
 )
-from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.group import (
     DeleteSubscriptionGroup,
     GetAllProducerInfo,
@@ -37,17 +34,7 @@ from skylark.protocol.requests.group import (
 )
 from skylark.protocol.requests.heartbeat import GetAllMessageRequestMode, SetMessageRequestMode
 from tests.support.broker import consumer, subscription
-from tests.unit.broker.handlers.rig import Rig, rigged
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    with rigged() as made:
-        yield made
-
-
-def outcome(answer: RemotingCommand) -> tuple[int, str | None]:
-    return answer.code, answer.remark
+from tests.unit.broker.handlers.rig import Rig, outcome, rigged
 
 
 def join(rig: Rig, group: str = "CG", *topics: str) -> None:

@@ -1,7 +1,6 @@
 """Questions that tools ask a consumer through the broker: words of both sides are passed on."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,7 @@ from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
 from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly, GetConsumerRunningInfo
 from tests.support.broker import consumer
-from tests.unit.broker.handlers.rig import Client, Rig, rigged
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    with rigged() as made:
-        yield made
+from tests.unit.broker.handlers.rig import Client, Rig
 
 
 def join(rig: Rig, *, version: int = 479) -> Client:

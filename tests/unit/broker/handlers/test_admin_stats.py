@@ -1,6 +1,5 @@
 """How far producers and consumers are, and what the counters say."""
 
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
@@ -26,13 +25,7 @@ from skylark.protocol.stats_bodies import (
     TopicStatsTable,
 )
 from tests.support.broker import consumer
-from tests.unit.broker.handlers.rig import Rig, rigged
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    with rigged() as made:
-        yield made
+from tests.unit.broker.handlers.rig import Rig
 
 
 def queue(queue_id: int = 0, topic: str = "T") -> MessageQueue:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -27,12 +26,6 @@ from tests.support.broker import consumer, until
 from tests.unit.broker.handlers.rig import Rig, rigged
 
 DONE = (0, "not set any response code")
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    with rigged() as made:
-        yield made
 
 
 async def update(rig: Rig, topic: str = "T", **members: Any) -> tuple[int, str | None]:

@@ -1,6 +1,5 @@
 """Heartbeats, members, locks: what the handlers of clients answer, and whom they tell."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -34,12 +33,6 @@ from tests.unit.broker.handlers.rig import Client, Rig, rigged
 
 V1 = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(3)]
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    with rigged() as made:
-        yield made
 
 
 async def beat(

@@ -1,6 +1,5 @@
 """Messages that come back: how they are stored again, when they are given up, what is refused."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +17,6 @@ from tests.unit.broker.handlers.rig import Rig, rigged
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 BORN_HOST = pack_host("10.1.2.3", 4567)
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    with rigged() as made:
-        yield made
 
 
 def failing(rig: Rig, **members: Any) -> Placed:

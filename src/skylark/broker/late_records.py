@@ -1,0 +1,83 @@
+"""Records of messages that have waited, read many at a time. Delay levels and timers share it."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.store.message_store import MessageStore
+from skylark.store.unit import BLANK_UNIT_SIZE
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STRETCH_BYTES_MAX = 16 << 20
+"""Records that lie further apart are read one by one."""
+
+Place = tuple[int, int]
+"""The physical offset of a record, and its size as its unit has it."""
+
+_SIZE = struct.Struct(">i")
+
+
+class ReadCold(Protocol):
+    """Does in a thread what may wait for the disk."""
+
+    def __call__(self, read: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class LateRecords:
+    """Loop thread; what is not in memory is read in another."""
+
+    def __init__(self, store: MessageStore, read_cold: ReadCold) -> None:
+        self._store = store
+        self._read_cold = read_cold
+
+    async def read(self, places: Sequence[Place]) -> list[bytes | None]:
+        """The records at these places, in order; None for what cannot be read."""
+        if not places:
+            return []
+        found = self._from_memory(places)
+        if found is not None:
+            return found
+        holds = self._store.reader.hot.holds
+        if all(size == BLANK_UNIT_SIZE or holds(physical_offset, size) for physical_offset, size in places):
+            return self.each(places)
+        return await self._read_cold(lambda: self.each(places))
+
+    def _from_memory(self, places: Sequence[Place]) -> list[bytes | None] | None:
+        """All of them out of one map, without a system call; None where it is not that simple."""
+        store, offsets = self._store, [physical_offset for physical_offset, _ in places]
+        first, (last, last_size) = offsets[0], places[-1]
+        start, end = store.log.files.start_of(first), last + last_size
+        view = store.log.views.get(start) or store.log.view(start)
+        if (
+            view is None
+            or not first == min(offsets) <= max(offsets) == last < end <= start + store.log.file_bytes
+            or end - first > STRETCH_BYTES_MAX
+            or not store.reader.hot.holds(first, end - first)
+        ):
+            return None
+        records = [bytes(view[(at := place - start) : at + size]) for place, size in places]
+        try:
+            fits = all(_SIZE.unpack_from(record)[0] == len(record) for record in records)
+        except struct.error:
+            fits = False
+        return [*records] if fits else None
+
+    def each(self, places: Sequence[Place]) -> list[bytes | None]:
+        """As `read`, one by one; it may wait for the disk. Any thread."""
+        return [self._one(*place) for place in places]
+
+    def _one(self, physical_offset: int, size: int) -> bytes | None:
+        if size == BLANK_UNIT_SIZE:
+            return None
+        try:
+            return self._store.reader.record_at(physical_offset)
+        except (OffsetOutOfRange, CorruptRecord) as error:
+            log.warning("message that waits cannot be read: %s", error)
+            return None
