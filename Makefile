@@ -21,7 +21,7 @@ BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 .PHONY: help setup demo serve quick test test-slow coverage check bench figures figures-others docs build clean
 
 help:
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
 setup: ## tools, .venv, pinned packages; fast when nothing changed
 	@bash scripts/setup.sh
@@ -56,7 +56,7 @@ check: setup docs ## lint, format, types, the rules of the house
 bench: setup ## benchmarks, each printing JSON
 	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
 
-figures: setup ## measure what docs/performance.md says of ours: 8 minutes of a machine that does nothing else
+figures: setup ## measure what docs/performance.md says of ours: 7 minutes of a machine that does nothing else
 	@mkdir -p build/figures
 	-$(PYTHON) -m skylark.cli.start bench all --seconds $(CELL_S) --out build/figures/all.json --svg docs/charts
 	-$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json

@@ -50,6 +50,7 @@ from skylark.pipelines.record_layout import locate, record_starts
 from skylark.pipelines.schema import arrow_schema, columns_schema
 from skylark.pipelines.store_files import StoreOrigin, store_reader
 from skylark.pipelines.wire import Queue
+from skylark.pipelines.worker import keep_freed_memory
 from skylark.settings import StoreSettings
 from skylark.store.message_store import MessageStore
 from skylark.store.placed import Refused
@@ -107,7 +108,8 @@ def fill(directory: Path, rows: int, body_bytes: int) -> None:
 
 
 def decoder_cells(directory: Path, rows: int) -> dict[str, Any]:
-    """The decoder alone, on one core, and the loop over records beside it."""
+    """The decoder alone, on one core, and the loop over records beside it. Memory is as in a worker."""
+    keep_freed_memory()
     origin = StoreOrigin(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
     losses = Losses(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
     ranges = [QueueRange(Queue(TOPIC, "store", queue), 0, rows // QUEUES) for queue in range(QUEUES)]
@@ -162,12 +164,13 @@ def main() -> None:
     results: dict[str, Any] = {
         "load_at_start": round(load_at_start, 2),
         "is_quiet": load_at_start < QUIET_LOAD_MAX,
-        "conf": arguments.conf,
     }
     warnings.simplefilter("ignore")
     conf = dict(setting.split("=", 1) for setting in arguments.conf)
     settings = SessionSettings(master="local[2]", name="benchmark", conf=conf)
     with scratch() as where, session(settings) if cells - {"decoder"} else nullcontext() as spark:
+        if spark is not None:
+            results["conf"] = dict(spark.sparkContext.getConf().getAll())
         for body_bytes in arguments.body or ROWS:
             rows = arguments.rows or ROWS.get(body_bytes, min(ROWS.values()))
             needed = 2 * rows * (body_bytes + 200) + DISK_RESERVE_BYTES

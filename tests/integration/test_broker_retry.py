@@ -272,7 +272,8 @@ async def test_ten_thousand_pending_messages_are_delivered_in_time(tmp_path: Pat
         late = lateness_ms(broker, "T", delay_ms)
         assert len(late) == count
         assert min(late) >= 0
-        assert statistics.median(late) <= 2000, "most of them"
+        # 200 ms is what is wanted; a machine that stands still for a moment does not do so most of the time.
+        assert statistics.quantiles(late, n=4)[0] <= 200
         assert max(late) <= LATE_MS_MAX, f"up to {max(late)} ms late"
 
 

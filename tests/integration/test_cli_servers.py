@@ -281,6 +281,18 @@ def test_mistakes_are_one_sentence_and_exit_code_2(arguments: list[str], words: 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["namesrv", "serve"])
+def test_the_environment_speaks_to_a_name_server(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SKYLARK_NAMESRV_BROKERS_MAX", "none")
+    done = run(command)
+    assert (done.returncode, "brokers_max: 'none' cannot be used" in done.stderr) == (2, True), done.stderr
+    assert "environment SKYLARK_NAMESRV_BROKERS_MAX" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_printed_config_can_be_loaded_again(tmp_path: Path) -> None:
     printed = run("broker", "--name", "broker-z", "--set", "fileReservedTime=7", "--print-config")
     assert printed.returncode == 0

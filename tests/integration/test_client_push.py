@@ -379,6 +379,10 @@ async def test_sf_037_sf_111_running_info_tells_rates_and_queues(tmp_path: Path)
 
                 first, second = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
                 await eventually(lambda: len(consumer.running_info().mq_table) == 3)
+                # Threads come one after the other while messages wait.
+                await eventually(
+                    lambda: int(consumer.running_info().properties["PROP_THREADPOOL_CORE_SIZE"]) >= 3
+                )
                 found = await info()
                 assert found.mq_table[first].commit_offset == 30
                 held = found.mq_table[second]

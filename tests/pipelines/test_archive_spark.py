@@ -107,6 +107,7 @@ def test_an_archive_holds_what_the_source_reads(
     assert summary.details["rows"] == 2100
     if kind == "delta":
         table = DeltaTable(archive.output.where).to_pyarrow_table()
+        assert all(field.nullable for field in DeltaTable(archive.output.where).schema().fields)
     else:
         table = ds.dataset(archive.output.where, format="parquet", partitioning="hive").to_table()
     order = [("queueId", "ascending"), ("queueOffset", "ascending")]

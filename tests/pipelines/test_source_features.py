@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from dataclasses import dataclass
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -27,17 +28,27 @@ from skylark.pipelines.schema import RANGE_COLUMNS
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import BROKER, PipelineCluster
 
-TOPIC = "features"
+
+@dataclass(frozen=True)
+class Halves:
+    """A topic to which no other test of the shared cluster writes, nor another attempt to fill it."""
+
+    cluster: PipelineCluster
+    topic: str
+
+    def options(self, **more: object) -> dict[str, str]:
+        return self.cluster.options(self.topic, **more)
 
 
 @pytest.fixture(scope="module")
-def cluster(shared_cluster: PipelineCluster) -> PipelineCluster:
+def halves(shared_cluster: PipelineCluster) -> Halves:
     """Two queues; the second half of each is stored at least a tenth of a second after the first."""
-    shared_cluster.create_topic(TOPIC, 2)
+    topic = fresh_name("features")
+    shared_cluster.create_topic(topic, 2)
     for half in range(2):
         for queue_id in range(2):
             shared_cluster.send(
-                TOPIC,
+                topic,
                 [b'{"id": %d, "half": %d}' % (number, half) for number in range(20)],
                 queue_id,
                 properties={
@@ -47,11 +58,11 @@ def cluster(shared_cluster: PipelineCluster) -> PipelineCluster:
                 },
             )
         time.sleep(0.1)
-    return shared_cluster
+    return Halves(shared_cluster, topic)
 
 
-def read(spark: SparkSession, cluster: PipelineCluster, **options: object) -> DataFrame:
-    return spark.read.format("rocketmq").options(**cluster.options(TOPIC, **options)).load()
+def read(spark: SparkSession, halves: Halves, **options: object) -> DataFrame:
+    return spark.read.format("rocketmq").options(**halves.options(**options)).load()
 
 
 def offsets(frame: DataFrame) -> list[tuple[int, int]]:
@@ -64,24 +75,24 @@ def middle_ms(frame: DataFrame) -> int:
     return int(first) - 20
 
 
-def test_places_to_start_and_end(spark: SparkSession, cluster: PipelineCluster) -> None:
-    everything = read(spark, cluster)
+def test_places_to_start_and_end(spark: SparkSession, halves: Halves) -> None:
+    everything = read(spark, halves)
     second_half = [(queue_id, at) for queue_id in range(2) for at in range(20, 40)]
     time_ms = middle_ms(everything)
-    fixed = f'{{"{TOPIC}": {{"{BROKER}": {{"0": 38, "1": -1}}}}}}'
-    assert offsets(read(spark, cluster, startingOffsets=time_ms)) == second_half
-    assert offsets(read(spark, cluster, endingOffsets=time_ms, startingOffsets="-30 rows")) == [
+    fixed = f'{{"{halves.topic}": {{"{BROKER}": {{"0": 38, "1": -1}}}}}}'
+    assert offsets(read(spark, halves, startingOffsets=time_ms)) == second_half
+    assert offsets(read(spark, halves, endingOffsets=time_ms, startingOffsets="-30 rows")) == [
         (queue_id, at) for queue_id in range(2) for at in range(10, 20)
     ]
-    assert offsets(read(spark, cluster, startingOffsets=fixed)) == [(0, 38), (0, 39)]
-    assert offsets(read(spark, cluster, startingOffsets="latest")) == []
+    assert offsets(read(spark, halves, startingOffsets=fixed)) == [(0, 38), (0, 39)]
+    assert offsets(read(spark, halves, startingOffsets="latest")) == []
     assert offsets(
-        read(spark, cluster, assign=f'{{"{TOPIC}": {{"{BROKER}": [1]}}}}', startingOffsets="-1 rows")
+        read(spark, halves, assign=f'{{"{halves.topic}": {{"{BROKER}": [1]}}}}', startingOffsets="-1 rows")
     ) == [(1, 39)]
 
 
-def test_tags_are_filtered_by_the_broker(spark: SparkSession, cluster: PipelineCluster) -> None:
-    frame = read(spark, cluster, tags="Half0 || Half7")
+def test_tags_are_filtered_by_the_broker(spark: SparkSession, halves: Halves) -> None:
+    frame = read(spark, halves, tags="Half0 || Half7")
     assert {row[0] for row in frame.select("tags").collect()} == {"Half0"}
     assert frame.count() == 40
 
@@ -104,38 +115,38 @@ def test_tags_are_filtered_by_the_broker(spark: SparkSession, cluster: PipelineC
     ],
 )
 def test_filters_narrow_what_is_planned(
-    cluster: PipelineCluster, filters: list[Filter], planned: int, left: int
+    halves: Halves, filters: list[Filter], planned: int, left: int
 ) -> None:
     restrictions = Restrictions()
     assert len(restrictions.take(filters)) == left
-    planner = Planner(load(SourceOptions, cluster.options(TOPIC)), restrictions)
+    planner = Planner(load(SourceOptions, halves.options()), restrictions)
     assert sum(item.messages for item in planner.batch_ranges()) == planned
 
 
-def test_filters_of_a_query_are_handed_down(spark: SparkSession, cluster: PipelineCluster) -> None:
-    frame = read(spark, cluster, pushdown="true")
+def test_filters_of_a_query_are_handed_down(spark: SparkSession, halves: Halves) -> None:
+    frame = read(spark, halves, pushdown="true")
     condition = "queueId in (0, 5) and queueOffset >= 18 and tags = 'Half0' and body is not null"
     assert offsets(frame.where(condition)) == [(0, 18), (0, 19)]
     assert offsets(frame.where("keys = 'key1-0-3 all'")) == [(0, 23)]
 
 
-def test_times_and_ids_narrow_too(spark: SparkSession, cluster: PipelineCluster) -> None:
-    everything = read(spark, cluster)
+def test_times_and_ids_narrow_too(spark: SparkSession, halves: Halves) -> None:
+    everything = read(spark, halves)
     time_ms = middle_ms(everything)
     condition = F.col("storeTimestamp") >= F.timestamp_millis(F.lit(time_ms))
-    assert read(spark, cluster, pushdown="true").where(condition).count() == 40
+    assert read(spark, halves, pushdown="true").where(condition).count() == 40
     message_id = everything.where("queueId = 1 and queueOffset = 5").select("msgId").collect()[0][0]
-    found = read(spark, cluster, pushdown="true").where(F.col("msgId") == message_id)
+    found = read(spark, halves, pushdown="true").where(F.col("msgId") == message_id)
     assert offsets(found) == [(1, 5)]
-    stored = {"path": cluster.files_of(TOPIC), "topic": TOPIC, "pushdown": "true"}
+    stored = {"path": halves.cluster.files_of(halves.topic), "topic": halves.topic, "pushdown": "true"}
     found = spark.read.format("rocketmq").options(**stored).load().where(F.col("msgId") == message_id)
     assert offsets(found) == [(1, 5)]
 
 
-def test_tasks_are_split_and_packed(spark: SparkSession, cluster: PipelineCluster) -> None:
-    assert read(spark, cluster).rdd.getNumPartitions() == 1
-    assert read(spark, cluster, maxRecordsPerPartition=10).rdd.getNumPartitions() == 8
-    assert read(spark, cluster, minPartitions=5).rdd.getNumPartitions() == 5
+def test_tasks_are_split_and_packed(spark: SparkSession, halves: Halves) -> None:
+    assert read(spark, halves).rdd.getNumPartitions() == 1
+    assert read(spark, halves, maxRecordsPerPartition=10).rdd.getNumPartitions() == 8
+    assert read(spark, halves, minPartitions=5).rdd.getNumPartitions() == 5
 
 
 def test_json_with_a_schema_and_with_samples(spark: SparkSession, shared_cluster: PipelineCluster) -> None:
@@ -160,14 +171,14 @@ def test_json_with_a_schema_and_with_samples(spark: SparkSession, shared_cluster
             assert [row[0] for row in found] == [*range(10), 99]
 
 
-def test_text(spark: SparkSession, cluster: PipelineCluster) -> None:
-    row = read(spark, cluster, decode="text", bodyText="true").where("queueOffset = 0").collect()[0]
+def test_text(spark: SparkSession, halves: Halves) -> None:
+    row = read(spark, halves, decode="text", bodyText="true").where("queueOffset = 0").collect()[0]
     assert row["value"] == row["bodyText"] == bytes(row["body"]).decode() == '{"id": 0, "half": 0}'
     assert row["rejects"] is None
 
 
-def test_ranges_instead_of_rows(spark: SparkSession, cluster: PipelineCluster) -> None:
-    options = cluster.options(TOPIC, mode="ranges", maxRecordsPerPartition=30)
+def test_ranges_instead_of_rows(spark: SparkSession, halves: Halves) -> None:
+    options = halves.options(mode="ranges", maxRecordsPerPartition=30)
     frame = spark.read.format("rocketmq").options(**options).load()
     assert frame.columns == list(RANGE_COLUMNS)
     rows = sorted(frame.collect(), key=lambda row: (row["queueId"], row["fromOffset"]))
@@ -185,19 +196,20 @@ def test_ranges_instead_of_rows(spark: SparkSession, cluster: PipelineCluster) -
     assert read_again == [(queue_id, at) for queue_id in range(2) for at in range(40)]
 
 
-def test_an_unknown_topic_is_a_clear_error(spark: SparkSession, cluster: PipelineCluster) -> None:
-    with pytest.raises(Exception, match="there is no topic 'feature'; did you mean features"):
-        spark.read.format("rocketmq").options(**cluster.options("feature")).load().count()
+def test_an_unknown_topic_is_a_clear_error(spark: SparkSession, halves: Halves) -> None:
+    wrong = halves.topic.replace("s-", "-")
+    with pytest.raises(Exception, match=f"there is no topic '{wrong}'; did you mean {halves.topic}"):
+        spark.read.format("rocketmq").options(**halves.cluster.options(wrong)).load().count()
 
 
-def test_a_temporary_view(spark: SparkSession, cluster: PipelineCluster) -> None:
-    options = ", ".join(f"{name} '{value}'" for name, value in cluster.options(TOPIC).items())
+def test_a_temporary_view(spark: SparkSession, halves: Halves) -> None:
+    options = ", ".join(f"{name} '{value}'" for name, value in halves.options().items())
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW features_view USING rocketmq OPTIONS ({options})")
     assert spark.sql("select count(*) from features_view where tags = 'Half0'").collect()[0][0] == 40
 
 
-def test_a_topic_as_a_view_in_sql(spark: SparkSession, cluster: PipelineCluster) -> None:
-    pairs = ", ".join(f"{name} '{value}'" for name, value in cluster.options(TOPIC, tags="Half1").items())
+def test_a_topic_as_a_view_in_sql(spark: SparkSession, halves: Halves) -> None:
+    pairs = ", ".join(f"{name} '{value}'" for name, value in halves.options(tags="Half1").items())
     spark.sql(f"create or replace temp view halves using rocketmq options ({pairs})")
     found = spark.sql("select queueId, min(queueOffset), count(*) from halves group by queueId")
     assert sorted(tuple(row) for row in found.collect()) == [(0, 20, 20), (1, 20, 20)]

@@ -37,7 +37,7 @@ TOPICS = 1000
 QUEUES = 8
 TOPIC = "plan-topics"
 """Of these topics, each with so many queues."""
-WARM_UP_MESSAGES = 50_000
+WARM_UP_MESSAGES = 2_000
 """Before memory is looked at: what a broker takes once, for its first messages, is no connection's."""
 ROUNDS = 3
 SYNCS = 200
@@ -112,14 +112,14 @@ def measure_costs(directory: Path, seconds: float, base: Costs, say: Say) -> Cos
         cells = loads(served.broker, round_s)
         for name in ("pull-small", "pull-large"):
             target.fill(cells[name], BACKLOG)
-        used |= _least(target, cells, say)
+        used |= _in_rounds(target, cells, say)
         loaded = target.process.anonymous_mib()
     with (
         own_servers(directory / "sync", flush="sync", cpu=BROKER_CPU) as served,
         Target(served.broker, client, cpu=CLIENT_CPU) as target,
     ):
         cells = loads(served.broker, round_s)
-        used |= _least(target, {f"sync-{name}": cells[f"send-{name}"] for name in ("1", "small")}, say)
+        used |= _in_rounds(target, {f"sync-{name}": cells[f"send-{name}"] for name in ("1", "small")}, say)
     used |= _replicated(directory, client, round_s, say)
     machine = describe()
     return msgspec.structs.replace(
@@ -135,27 +135,46 @@ def measure_costs(directory: Path, seconds: float, base: Costs, say: Say) -> Cos
     )
 
 
-def _least(target: Target, cells: Mapping[str, Load], say: Say) -> dict[str, float]:
-    """What a message of each load cost in the best of some rounds in turn: the others were disturbed more."""
-    used: dict[str, float] = {}
+class Least:
+    """The least that each cell cost: rounds in which it was more, or which were void, were disturbed."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._used: dict[str, float] = {}
+        self._void: dict[str, LoadFailed] = {}
+
+    def add(self, name: str, cost_us: float) -> None:
+        self._say(name, cost_us)
+        self._used[name] = min(self._used.get(name, cost_us), cost_us)
+
+    def measure(self, target: Target, name: str, load: Load) -> None:
+        """A round of a cell."""
+        cell = target.measure(name, load)
+        if cell.is_void or cell.server_cpu_us is None:
+            reason = "; ".join(cell.wrong) or "the broker cannot be watched here"
+            self._void[name] = LoadFailed(f"{name}: {reason}")
+        else:
+            self.add(name, cell.server_cpu_us)
+
+    def found(self) -> dict[str, float]:
+        """By cell. Raises LoadFailed if one was void in all rounds."""
+        for name, error in self._void.items():
+            if name not in self._used:
+                raise error
+        return self._used
+
+
+def _in_rounds(target: Target, cells: Mapping[str, Load], say: Say) -> dict[str, float]:
+    least = Least(say)
     for _ in range(ROUNDS):
         for name, load in cells.items():
-            cost = _cost(target, name, load)
-            say(name, cost)
-            used[name] = min(used.get(name, cost), cost)
-    return used
-
-
-def _cost(target: Target, name: str, load: Load) -> float:
-    cell = target.measure(name, load)
-    if cell.is_void or cell.server_cpu_us is None:
-        raise LoadFailed(f"{name}: {'; '.join(cell.wrong) or 'the broker cannot be watched here'}")
-    return cell.server_cpu_us
+            least.measure(target, name, load)
+    return least.found()
 
 
 def _replicated(directory: Path, client: ThinClient, round_s: float, say: Say) -> dict[str, float]:
-    """What a message costs a master with a slave, and this; the least of some rounds."""
-    used: dict[str, float] = {}
+    """What a message costs a master with a slave, and this."""
+    least = Least(say)
     with (
         own_broker(directory / "master", cpu=BROKER_CPU) as master,
         own_broker(directory / "slave", "--slave-of", master.broker, cpu=CLIENT_CPU) as slave,
@@ -163,19 +182,16 @@ def _replicated(directory: Path, client: ThinClient, round_s: float, say: Say) -
     ):
         wait_for_slave(master.broker)
         follower = Listener(slave.broker)
-        for size, number in product(("small", "large"), range(ROUNDS)):
+        for number, size in product(range(ROUNDS), ("small", "large")):
             load = replace(
                 loads(master.broker, round_s)[f"send-{size}"], topic=f"plan-{size}-{number}", warm_up_s=0.0
             )
             before_us = follower.cpu_us() or 0.0
-            costs = {f"master-{size}": _cost(target, f"master-{size}", load)}
+            least.measure(target, f"master-{size}", load)
             wait_for_slave(master.broker)
             copied_us = (follower.cpu_us() or 0.0) - before_us
-            costs[f"slave-{size}"] = copied_us / max(target.stored(load), 1)
-            for name, cost in costs.items():
-                say(name, cost)
-                used[name] = min(used.get(name, cost), cost)
-    return used
+            least.add(f"slave-{size}", copied_us / max(target.stored(load), 1))
+    return least.found()
 
 
 def _memory(target: Target) -> dict[str, float]:

@@ -296,17 +296,22 @@ class Transactions:
                 self._check_one(half, record, now_ms)
         self.save_progress()
 
-    async def read(self, physical_offset: int) -> HalfRecord | None:
-        """The half message at a place in the log; None if there is none."""
-        reader = self._broker.store.reader
+    def is_near(self, physical_offset: int) -> bool:
+        """Say whether a record of the log is in memory: this process has written it."""
+        return physical_offset >= self._broker.store.reader.hot.written_from
+
+    def read_near(self, physical_offset: int) -> HalfRecord | None:
+        """The half message at a place in the log; None if there is none. Far away it may take the disk."""
         try:
-            if physical_offset >= reader.hot.written_from:
-                record = reader.record_at(physical_offset)
-            else:
-                record = await self._broker.read_cold(lambda: reader.record_at(physical_offset))
-            return HalfRecord(record)
+            return HalfRecord(self._broker.store.reader.record_at(physical_offset))
         except (OffsetOutOfRange, CorruptRecord):
             return None
+
+    async def read(self, physical_offset: int) -> HalfRecord | None:
+        """As `read_near`, from anywhere: the loop does not wait for the disk."""
+        if self.is_near(physical_offset):
+            return self.read_near(physical_offset)
+        return await self._broker.read_cold(lambda: self.read_near(physical_offset))
 
     def _check_one(self, half: Half, record: HalfRecord, now_ms: int) -> None:
         settings = self._broker.live.current

@@ -333,7 +333,7 @@ def topics(
         list[int] | None, typer.Option("--topics", min=1, max=10_000, help="Several: one cell each.")
     ] = None,
 ) -> "Document":
-    """The same load spread over more and more topics: what a topic costs.
+    """The same load spread over more and more topics: what a topic costs, new and later.
 
     Example: skylark bench topics --topics 1 --topics 1000 --topics 10000
     """

@@ -31,6 +31,19 @@ LogLevels = Annotated[
 ]
 
 
+class TextLines(logging.Formatter):
+    """An event as a line of text. What clients call things cannot begin another line or steer a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        if line.isprintable():
+            return line
+        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+
+
 class JsonLines(logging.Formatter):
     """An event as a JSON object: time (UTC), level, component, logger, message; error has the traceback."""
 
@@ -67,7 +80,7 @@ def configure(log_format: str, levels: Iterable[str] | None) -> None:
     if log_format == JSON:
         handler.setFormatter(JsonLines())
     elif log_format == TEXT:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        handler.setFormatter(TextLines())
     else:
         raise Mistake(f"--log-format {log_format}: text or json is possible")
     logging.basicConfig(handlers=[handler])

@@ -111,7 +111,7 @@ def plan(
     """Plan for a load: brokers, machines, disk, memory, network, Spark cores, and what binds first.
 
     It computes from what a message costs, as it was measured with this version, or in your file (--costs).
-    --measure takes a minute and wants a machine that does nothing else. What is taken for granted is printed.
+    --measure takes two minutes of a machine that does nothing else. What is taken for granted is printed.
 
     Examples: skylark plan --rate 20k --size 1KiB --fan-out 2 --retention 72h
     skylark plan --rate 1k,10k,100k,1M --topics 10,100k --flush sync --sync-ms 0.5

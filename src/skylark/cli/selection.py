@@ -43,14 +43,6 @@ class Selection:
         limit: int | None,
     ) -> Selection:
         """From the command's options. Raises Mistake for what makes no sense together."""
-        for name, number in (
-            ("--queue", queue_id),
-            ("--from-offset", from_offset),
-            ("--to-offset", to_offset),
-            ("--limit", limit),
-        ):
-            if number is not None and number < 0:
-                raise Mistake(f"{name} {number} is below 0")
         since_ms = parse_time(since, "--since") if since else None
         until_ms = parse_time(until, "--until") if until else None
         if topic is None and (queue_id is not None or key is not None):

@@ -202,17 +202,13 @@ def serve(
     skylark serve --brokers 4
     """
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
-    from skylark.settings import BrokerSettings, NameServerSettings  # noqa: PLC0415
+    from skylark.settings import BrokerSettings  # noqa: PLC0415
 
     started = time.monotonic()
     logs.configure(log_format, log_levels)
     flags = {"port": broker_port, "host": bind, "advertised_host": advertise, **_store_flags(data, flush)}
     settings = _checked(_load(BrokerSettings, BROKER_PREFIX, config, flags, sets).settings)
-    name_server = NameServerSettings(
-        host=settings.host,
-        port=name_server_port,
-        kv_config_path=settings.store.path / "namesrv/kvConfig.json",
-    )
+    name_server = _name_server_of(settings, name_server_port)
     if brokers != 1:
         more = _given_again(flush=flush, bind=bind, advertise=advertise, config=config, sets=sets)
         more += logs.given_again(log_format, log_levels)
@@ -231,6 +227,17 @@ def serve(
         await embedded.serve(both, ready)
 
     _run(run())
+
+
+def _name_server_of(settings: BrokerSettings, port: int) -> NameServerSettings:
+    """A name server beside a broker: set by the environment, with its values in the broker's directory."""
+    from skylark.settings import NameServerSettings  # noqa: PLC0415
+
+    flags = {"host": settings.host, "port": port}
+    loaded: Loaded[NameServerSettings] = _load(NameServerSettings, NAME_SERVER_PREFIX, None, flags, None)
+    if "kv_config_path" in loaded.origins:
+        return loaded.settings
+    return replace(loaded.settings, kv_config_path=settings.store.path / "namesrv/kvConfig.json")
 
 
 def _given_again(

@@ -65,9 +65,15 @@ class Wanted:
     """Which messages, as the command line says it."""
 
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None
-    queue: Annotated[int | None, typer.Option("--queue", "-q", help="Only this queue of the topic.")] = None
-    from_offset: Annotated[int | None, typer.Option("--from-offset", help="First queue offset.")] = None
-    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Queue offset to stop before.")] = None
+    queue: Annotated[
+        int | None, typer.Option("--queue", "-q", min=0, help="Only this queue of the topic.")
+    ] = None
+    from_offset: Annotated[int | None, typer.Option("--from-offset", min=0, help="First queue offset.")] = (
+        None
+    )
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, help="Queue offset to stop before.")
+    ] = None
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help=f"Stored at or after this time {TIME_HELP}")
     ] = None
@@ -78,7 +84,9 @@ class Wanted:
         str | None,
         typer.Option("--key", "-k", help="Only messages with this key or unique key, by the index."),
     ] = None
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="At most so many messages.")] = None
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="At most so many messages.")] = (
+        None
+    )
 
     def selection(self) -> Selection:
         """Raises Mistake for what makes no sense together."""

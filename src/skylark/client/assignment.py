@@ -82,7 +82,7 @@ class Assignment(Rounds):
         self._wait_until_free = wait_until_free
         self._round = asyncio.Lock()
 
-    def wake_later(self, delay_ms: float) -> None:
+    def _wake_later(self, delay_ms: float) -> None:
         asyncio.get_running_loop().call_later(delay_ms / 1000, self.wake)
 
     # --- A round ---
@@ -159,15 +159,19 @@ class Assignment(Rounds):
                 changed = await self._give_up(process_queue) or changed
         taken = [queue for queue in plan.take if queue not in self.process_queues]
         if self._locks is not None and taken:
-            locked = await self._locks.lock(taken)
-            if len(locked) < len(taken):
-                log.info(
-                    "queues are still locked by others topic=%s count=%d", topic, len(taken) - len(locked)
-                )
-                self.wake_later(self._settings.lock_retry_ms)
-            taken = [queue for queue in taken if queue in locked]
+            taken = await self._lock(topic, taken, self._locks)
         results = await asyncio.gather(*map(self._take, taken))
         return any(results) or changed
+
+    async def _lock(
+        self, topic: str, queues: Sequence[MessageQueue], locks: QueueLocks
+    ) -> list[MessageQueue]:
+        """Lock what is to be taken; what others still have locked is tried again soon."""
+        locked = await locks.lock(queues)
+        if len(locked) < len(queues):
+            log.info("queues are still locked by others topic=%s count=%d", topic, len(queues) - len(locked))
+            self._wake_later(self._settings.lock_retry_ms)
+        return [queue for queue in queues if queue in locked]
 
     async def _take(self, queue: MessageQueue) -> bool:
         """Begin with a queue; False if it is not known where, which the next round asks again."""

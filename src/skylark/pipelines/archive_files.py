@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from skylark.pipelines.dedup import KEY_BYTES, digest
+from skylark.pipelines.schema import table_columns
 
 DATE = "dt"
 """The partition column that is not a message's own: the day, in UTC, on which it was stored."""
@@ -75,9 +76,8 @@ class Layout:
 
 def table_schema(layout: Layout, columns: pa.Schema) -> pa.Schema:
     """The table's schema: the wanted columns, and the day if it is a partition and not there."""
-    fields = [
-        columns.field(name) for name in dict.fromkeys([*layout.columns, *layout.partition_by]) if name != DATE
-    ]
+    names = [name for name in dict.fromkeys([*layout.columns, *layout.partition_by]) if name != DATE]
+    fields = [table_columns(columns).field(name) for name in names]
     return pa.schema(fields + ([pa.field(DATE, pa.date32())] if DATE in layout.partition_by else []))
 
 

@@ -36,7 +36,7 @@ from skylark.pipelines.archive_files import (
 )
 from skylark.pipelines.archive_log import ArchiveLog, BatchName, commit_batch, open_log
 from skylark.pipelines.options import BYTES, COUNT, TEXT, Kind, choice, load, option
-from skylark.pipelines.schema import COLUMNS, arrow_schema, table_columns
+from skylark.pipelines.schema import COLUMNS, arrow_schema
 from skylark.pipelines.sink import SPARKS_OWN
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def read_options(given: Mapping[str, Any]) -> TableOptions:
 
 def prepare(options: TableOptions, schema: StructType) -> None:
     """Make the table for these rows, or check that it is theirs. Raises SettingsError."""
-    arrow = table_columns(arrow_schema(schema))
+    arrow = arrow_schema(schema)
     layout = options.file_layout(arrow.names)
     known = {*arrow.names, DATE}
     if unknown := [name for name in [*layout.columns, *layout.partition_by] if name not in known]:

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-RUN_MIN, RUN_MAX = 8, 1024
+RUN_MIN, RUN_MAX = 8, 64
 """So many answers must have followed one another closely before the loop waits awake for a request."""
 CLOSELY_WINDOWS = 3
 """How closely: within so many times what the loop would stay awake, the handling of the request included."""
@@ -59,7 +59,7 @@ class Vigil:
             self._loop.call_soon(self._turn)
             return
         self.is_kept = False
-        was_useful = self._run >= 2 * self._run_needed
+        was_useful = self._run >= self._run_needed + RUN_MIN
         self._run_needed = RUN_MIN if was_useful else min(2 * self._run_needed, RUN_MAX)
         self._run = 0
         self.on_end()

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALLOCATION_BYTES = 64 << 20
+PADDING_BYTES = 64 << 10
+PADDED_WRITE_BYTES_MAX = 4096
 # Below this mean size one copy into a single buffer costs less than one iovec per part.
 JOINED_PART_BYTES_MAX = 1024
 RECORD_BYTES_EXTRA = 64 * 1024
@@ -84,6 +86,7 @@ class CommitLog:
         }
         self._ready: DiskFile | None = None
         self._allocated = 0
+        self._padded = 0
         self.unsynced_names = False
 
     # Files
@@ -258,12 +261,8 @@ class CommitLog:
         placed: list[PutResult] = []
         position = self.appended
         limit = self._limit()
-        heads, store_host, code_of, forbidden = (
-            self._heads,
-            self._store_host,
-            known_codes.get,
-            self._forbidden,
-        )
+        heads, store_host = self._heads, self._store_host
+        code_of, forbidden = known_codes.get, self._forbidden
         body_bytes_max = self.message_bytes_max
         record_bytes_max = body_bytes_max + RECORD_BYTES_EXTRA
         for message in messages[len(results) :] if results else messages:
@@ -421,7 +420,8 @@ class CommitLog:
         joined = length <= len(parts) * JOINED_PART_BYTES_MAX
         file = self.file(start)
         try:
-            file.write([b"".join(parts)] if joined else parts, self.appended - start)
+            data = [b"".join(parts)] if joined else parts
+            file.write(data + self._padding(end, length), self.appended - start)
         except (DiskFull, OSError):
             for result in reversed(placed):
                 if isinstance(result, Placed) and not result.sys_flag & NO_UNIT_MASK:
@@ -431,6 +431,18 @@ class CommitLog:
                 file.write([bytes(length)], self.appended - start)
             raise
         self.appended = end
+
+    def _padding(self, end: int, length: int) -> list[Part]:
+        """Zeros to write behind a few small records, now and then, if each is flushed for itself.
+
+        A flush of blocks that were allocated and never written has the file system note that they now are,
+        in its journal: it takes twice as long. With the zeros one flush does that for many.
+        """
+        is_small = length <= PADDED_WRITE_BYTES_MAX
+        if end <= self._padded or not is_small or not self._settings.syncs_every_put:
+            return []
+        self._padded = min(-(-end // PADDING_BYTES) * PADDING_BYTES, self.files.end)
+        return [bytes(self._padded - end)]
 
     def roll(self) -> None:
         """Close the current file with a blank and begin the next. Raises DiskFull, OSError."""

@@ -43,9 +43,9 @@ class ConsumeQueue:
 
     __slots__ = (
         "_files", "_lock", "_new_names", "_open_files", "_tail_start", "_unusable",
-        "admitted_by", "dirty", "generation", "is_forgotten", "is_schedule", "magic", "min_offset", "next_offset",
-        "queue_id", "synced_offset", "tail", "tally", "topic", "topic_bytes", "topic_hash", "topic_part",
-        "unsynced",
+        "admitted_by", "dirty", "generation", "is_forgotten", "is_schedule", "magic", "min_offset",
+        "next_offset", "queue_id", "synced_offset", "tail", "tally", "topic", "topic_bytes", "topic_hash",
+        "topic_part", "unsynced",
     )  # fmt: skip
 
     def __init__(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from skylark.model.record import ScannedRecord
 from skylark.store.commit_log import CommitLog
@@ -95,23 +95,32 @@ class Dispatcher:
                 dirty.append(queue)
         return ordinary
 
-    def dispatch(self, record: ScannedRecord) -> Placed:
-        """Publish a record read from the log; what is published already is left alone.
+    def dispatch(self, records: Iterable[ScannedRecord]) -> list[Placed]:
+        """Publish records read from the log; what is published already is left alone.
 
-        Where queue offsets are missing before it, the gap is filled with blank units.
+        Where queue offsets are missing before one, the gap is filled with blank units.
         """
-        placed = self.place(record)
-        self.note(placed)
-        if self.has_unit(placed):
-            self.add_unit(placed)
-        return placed
+        found: list[Placed] = []
+        for record in records:
+            try:
+                placed = self.place(record)
+            except ValueError as error:
+                log.warning("record at %d has an impossible queue: %s", record.physical_offset, error)
+                continue
+            found.append(placed)
+            if self.has_unit(placed):
+                self.add_unit(placed)
+        self.note(found)
+        return found
 
-    def note(self, placed: Placed) -> None:
-        """Index a record read from the log, in the log's order."""
-        self.dispatched = max(self.dispatched, placed.end)
-        self.dispatched_timestamp = max(self.dispatched_timestamp, placed.store_timestamp)
-        if self._index is not None and is_indexed(placed.sys_flag):
-            self._index.enqueue([placed])
+    def note(self, found: Sequence[Placed]) -> None:
+        """Index records read from the log, in the log's order."""
+        if not found:
+            return
+        self.dispatched = max(self.dispatched, found[-1].end)
+        self.dispatched_timestamp = max(self.dispatched_timestamp, found[-1].store_timestamp)
+        if self._index is not None:
+            self._index.enqueue([placed for placed in found if is_indexed(placed.sys_flag)])
 
     def has_unit(self, placed: Placed) -> bool:
         return not placed.sys_flag & NO_UNIT_MASK and placed.queue.topic not in self._queues.batch_topics
@@ -129,21 +138,9 @@ class Dispatcher:
         """Dispatch from the log what is whole and confirmed; a record that is still arriving waits."""
         start = max(self.dispatched, self._log.min_offset)
         walk = LogWalk(self._log, start, end=confirmed, step_over_damage=False)
-        found: list[Placed] = []
-        for record in walk:
-            self._log.last_timestamp = max(self._log.last_timestamp, record.store_timestamp)
-            try:
-                placed = self.place(record)
-                if self.has_unit(placed):
-                    self.add_unit(placed)
-            except ValueError as error:
-                log.warning("record at %d has an impossible queue: %s", record.physical_offset, error)
-            else:
-                found.append(placed)
+        found = self.dispatch(walk)
         if found:
-            self.dispatched_timestamp = max(self.dispatched_timestamp, found[-1].store_timestamp)
-            if self._index is not None:
-                self._index.enqueue([each for each in found if is_indexed(each.sys_flag)])
+            self._log.last_timestamp = max(self._log.last_timestamp, found[-1].store_timestamp)
         self.dispatched = walk.end
         return found
 

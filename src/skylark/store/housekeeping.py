@@ -270,9 +270,21 @@ class Housekeeper:
             manual=self.manual.take(),
             settings=self.settings,
         )
+        if starts:
+            self._vouch_for(max(starts) + self._log.file_bytes)
         delete_slowly(starts, self._delete_log_file, self.settings.delete_pause_ms / 1000)
         self.clean_derived()
         return starts
+
+    def _vouch_for(self, end: int) -> None:
+        """Make durable what was derived from the log below `end`: it cannot be made anew once that is gone."""
+        durable_offset = self.checkpoint.durable_offset
+        if durable_offset is not None and durable_offset >= end:
+            return
+        try:
+            self.flush()
+        except (DiskFull, OSError, StoreFailed) as error:  # a full disk must get its room all the same
+            log.warning("consume queues or index could not be written before cleaning: %s", error)
 
     def _disk_state(self) -> DiskState:
         # The log may lie on a disk of its own.

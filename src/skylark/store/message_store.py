@@ -422,7 +422,8 @@ class MessageStore(StoreQueries):
     ) -> None:
         """Append bytes of the master's log; whole records are published once they are confirmed.
 
-        With `publish_later` that is when the caller calls `advance`, after it has told the master. Raises OffsetOutOfRange, DiskFull, OSError; StoreClosed, and StoreFailed once a flush has failed.
+        With `publish_later` that is when the caller calls `advance`, after it has told the master.
+        Raises OffsetOutOfRange, DiskFull, OSError; StoreClosed, and StoreFailed once a flush has failed.
         """
         if self._closed:
             raise StoreClosed(self.settings.path)

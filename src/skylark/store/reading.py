@@ -42,6 +42,8 @@ RESPONSE_BYTES_MIN = 100
 BULK_BYTES_MAX = 1 << 20
 BULK_MESSAGES_MAX = 2048
 STORE_TIMESTAMP_END = 76
+NEAR_BYTES = 64 << 20
+"""So close to its end, and written by this process, the log is in memory."""
 _SIZE = struct.Struct(">i")
 
 
@@ -311,14 +313,23 @@ class LogReader:
         log = self._log
         if not log.min_offset <= physical_offset < log.appended:
             raise OffsetOutOfRange(physical_offset, log.min_offset, log.appended)
-        head = log.read(physical_offset, SIZE_AND_MAGIC.size)
+        head = self._read_near(physical_offset, SIZE_AND_MAGIC.size)
         size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == SIZE_AND_MAGIC.size else (0, 0)
         if magic not in (MAGIC_V1, MAGIC_V2) or size <= 0:
             raise CorruptRecord(physical_offset, "no record starts here")
-        record = log.read(physical_offset, size)
+        record = self._read_near(physical_offset, size)
         if len(record) != size:
             raise CorruptRecord(physical_offset, f"its size {size} leaves the file")
         return record
+
+    def _read_near(self, physical_offset: int, size: int) -> bytes:
+        """Bytes of the log; what was written of late without a system call. Raises as `CommitLog.read`."""
+        log = self._log
+        if physical_offset >= max(self.hot.written_from, log.appended - NEAR_BYTES):
+            view = log.select(physical_offset, size)
+            if view is not None:
+                return bytes(view)
+        return log.read(physical_offset, size)
 
     def messages_with_key(self, physical_offsets: list[int], topic: str, key: str) -> list[StoredMessage]:
         """The records that carry the key, of those that the index named: it compared only hashes."""

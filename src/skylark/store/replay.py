@@ -76,7 +76,7 @@ class Replay:
             try:
                 if record.physical_offset >= self._deleted.get(record.topic, 0):
                     placed = self._dispatcher.place(record)
-                    self._dispatcher.note(placed)
+                    self._dispatcher.note([placed])
                     self._take(placed)
             except ValueError as error:
                 progress.add_problem(f"record at {record.physical_offset} has an impossible queue: {error}")

@@ -46,8 +46,8 @@ def overlap_start(store: MessageStore, end: int, overlap_bytes: int) -> int:
 class Intake:
     """Takes the master's bytes in order: compares those that the log has already, and appends the others.
 
-    Whoever appends to the store gives it bytes, from `position` on, and calls the store's `advance` afterwards:
-    that makes them visible.
+    Whoever appends to the store gives it bytes, from `position` on, and calls the store's `advance` after
+    that, which makes them visible.
     """
 
     def __init__(self, store: MessageStore, start: int, *, is_common: bool = False) -> None:

@@ -91,6 +91,7 @@ def assert_equal(found: pa.RecordBatch, expected: pa.RecordBatch) -> None:
     found.validate(full=True)
     assert found.num_rows == expected.num_rows
     for name in expected.schema.names:
+        assert found.schema.field(name).nullable or not found.column(name).null_count, name
         assert found.column(name).cast(expected.schema.field(name).type).equals(expected.column(name)), name
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.bench.load import Kind
+from skylark.bench.load import Kind, Load, LoadFailed
+from skylark.bench.measuring import Target
 from skylark.bench.plan import Demand, Hardware, make_plan
 from skylark.bench.plan_costs import load_costs
-from skylark.bench.plan_measure import BATCH, IN_FLIGHT, SMALL_KIB, fit, loads
+from skylark.bench.plan_measure import BATCH, IN_FLIGHT, SMALL_KIB, Least, fit, loads
+from skylark.bench.results import make_cell
 
 BASE = load_costs()
 costs = st.floats(0.1, 200)
@@ -94,3 +97,29 @@ def test_every_cell_that_is_fitted_is_measured() -> None:
         "pull-small",
         "pull-large",
     }
+
+
+def test_the_least_of_the_rounds_counts_and_void_ones_do_not() -> None:
+    told: list[tuple[str, float]] = []
+    rounds = [
+        make_cell("send", 10, 1.0, server_cpu_us=12.0),
+        make_cell("send", 10, 1.0, server_cpu_us=1.0, wrong=["1 refused"]),
+        make_cell("send", 10, 1.0, server_cpu_us=11.0),
+        make_cell("send", 10, 1.0, server_cpu_us=13.0),
+    ]
+    least = Least(lambda name, cost: told.append((name, cost)))
+    target = create_autospec(Target, instance=True)
+    target.measure.side_effect = rounds
+    for _ in rounds:
+        least.measure(target, "send", Load(address=""))
+    assert least.found() == {"send": 11.0}
+    assert told == [("send", 12.0), ("send", 11.0), ("send", 13.0)]
+
+
+def test_a_cell_that_is_void_in_all_rounds_is_an_error() -> None:
+    least = Least(lambda name, cost: None)
+    target = create_autospec(Target, instance=True)
+    target.measure.return_value = make_cell("pull", 10, 1.0, server_cpu_us=1.0, wrong=["1 refused"])
+    least.measure(target, "pull", Load(address=""))
+    with pytest.raises(LoadFailed, match="pull: 1 refused"):
+        least.found()

@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from skylark.broker.schedule import Schedule, real_message
+from skylark.broker.schedule import DELIVERED_MAX, Schedule, real_message
+from skylark.errors import DiskFull
 from skylark.model.message import SCHEDULE_TOPIC, PutMessage, decode_properties, encode_properties
 from skylark.protocol.bodies import DataVersion
 from skylark.settings import parse_delay_levels
 from skylark.store.message_store import MessageStore
+from skylark.store.unit import UNIT
 from tests.support.broker import until
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
-from tests.support.store import bodies, placed, read_queue, simulated_disk, small_settings
+from tests.support.store import ROOT, bodies, placed, read_queue, simulated_disk, small_settings
 from tests.unit.broker.tables import golden_config
 
 T = TypeVar("T")
@@ -87,6 +91,27 @@ def test_a_message_waits_in_the_queue_of_its_level(rig: Rig, level: int, taken: 
     assert (message.topic, message.queue_id) == (SCHEDULE_TOPIC, taken - 1)
     properties = decode_properties(message.properties)
     assert properties == {"DELAY": str(taken), "TAGS": "t", "REAL_TOPIC": "T", "REAL_QID": "5"}
+
+
+NAMES = ["TAGS", "UNIQ_KEY", "DELAY", "MY_DELAY", "TIMER_DELAY_MS", "REAL_TOPIC", "POP_CK", "TRAN_MSG", "a"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["1", "3", "03", "4", "-1", "x", "ü y"]))))
+def test_what_is_added_to_a_text_says_the_same_as_properties_taken_apart(
+    properties: list[tuple[str, str]],
+) -> None:
+    text = b"".join(encode_properties({name: value}) for name, value in properties)
+    store = MessageStore(small_settings(), disk=simulated_disk())
+    schedule = Schedule(store, ManualClock(), parse_delay_levels(LEVELS), Rig.read, lambda _: None)  # type: ignore[arg-type]
+    quick, slow = PutMessage("T", 5, b"", text), PutMessage("T", 5, b"", text)
+    if schedule.delay_as_sent(quick):
+        taken_apart = decode_properties(text)
+        schedule.delay(slow, taken_apart, int(taken_apart["DELAY"]))
+        assert decode_properties(quick.properties) == decode_properties(slow.properties)
+        assert (quick.topic, quick.queue_id) == (slow.topic, slow.queue_id)
+    else:
+        assert quick == slow  # untouched
+        assert [name for name, _ in properties] != ["DELAY"] or text != b"DELAY\x011\x02"
 
 
 # --- Giving ---
@@ -173,6 +198,69 @@ async def test_order_within_a_level_is_kept_and_later_ones_wait(rig: Rig) -> Non
     rig.clock.advance(400)
     await rig.deliver()
     assert bodies(rig.store) == [b"1", b"2"]
+
+
+async def test_a_batch_ends_before_the_first_that_is_not_due(rig: Rig) -> None:
+    due = [b"%d" % number for number in range(DELIVERED_MAX + 6)]
+    for body in due:
+        rig.delay(body, 1)
+    rig.clock.advance(1)
+    for body in (b"later", b"last"):
+        rig.delay(body, 1)
+    rig.clock.advance(999)
+    await rig.deliver()
+    assert bodies(rig.store) == due
+    assert rig.schedule.offsets[1] == len(due)
+    rig.clock.advance(1)
+    await rig.deliver()
+    assert bodies(rig.store) == [*due, b"later", b"last"]
+
+
+async def test_what_a_full_disk_refused_of_a_batch_comes_later_and_the_rest_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(commit_log_file_bytes=16 << 10)
+    sent = [b"%d" % number + bytes(1000) for number in range(10)]
+    for body in sent:
+        rig.delay(body, 1)
+    rig.clock.advance(1_000)
+
+    def fail() -> None:
+        raise DiskFull(ROOT, "no next file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store.log, "add_file", fail)
+        await rig.deliver()
+    delivered = len(bodies(rig.store))
+    assert 0 < delivered < len(sent)
+    assert rig.schedule.offsets[1] == delivered
+    await rig.deliver()
+    assert bodies(rig.store) == sent
+    rig.close()
+
+
+async def test_blank_units_stand_for_no_message(rig: Rig) -> None:
+    """Where the log lost records, units without one fill the gap; they do not stand for the log's first."""
+    rig.delay(b"first", 1)
+    queue = rig.store.queue(SCHEDULE_TOPIC, 0)
+    [(physical_offset, size, code)] = UNIT.iter_unpack(queue.units(0, 1))
+    assert physical_offset == 0
+    queue.add(4, physical_offset, size, code)
+    rig.clock.advance(1_000)
+    await rig.deliver()
+    assert bodies(rig.store) == [b"first", b"first"]
+    assert rig.schedule.offsets[1] == 5
+
+
+async def test_messages_far_apart_are_delivered_in_order(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skylark.broker.late_records.STRETCH_BYTES_MAX", 2000)
+    for number in range(5):
+        rig.delay(b"%d" % number, 1)
+        rig.store.append([PutMessage("U", 0, bytes(900))])
+    rig.clock.advance(1_000)
+    await rig.deliver()
+    assert bodies(rig.store) == [b"%d" % number for number in range(5)]
+    assert rig.cold_reads == 0
 
 
 async def test_the_clock_set_back_delivers_at_once_rather_than_never(rig: Rig) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skylark.broker.timed_messages import (
     RecallHandle,
     TimedMessage,
     admit,
+    admit_as_sent,
     deliver_at,
     place,
     recall_message,
@@ -91,6 +96,43 @@ def test_times_that_cannot_be_kept_are_refused_as_by_apache(properties: dict[str
     with pytest.raises(BrokerError) as caught:
         admitted(**properties)
     assert refusal(caught.value) == (answer.code, answer.header["remark"])
+
+
+NAMES = [
+    "UNIQ_KEY",
+    "DELAY",
+    "TIMER_DELAY_MS",
+    "TIMER_DELAY_SEC",
+    "TIMER_DELIVER_MS",
+    "X_TIMER_DELAY_MS",
+    "a",
+]
+NAMES += ["TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_QID", "TRAN_MSG"]
+VALUES = ["5", "1000", "-5", "x", "999999999", str(NOW_MS + 5000), str(NOW_MS - 1)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=4))
+def test_what_is_added_to_a_text_says_the_same_as_properties_taken_apart(
+    properties: list[tuple[str, str]],
+) -> None:
+    text = b"".join(encode_properties({name: value}) for name, value in properties)
+
+    def outcome(how: Callable[[PutMessage], int | None]) -> tuple[int | str | None, PutMessage]:
+        message = PutMessage("T", 5, b"", text)
+        try:
+            return how(message), message
+        except BrokerError as error:
+            return error.remark, message
+
+    slot, quick = outcome(lambda message: admit_as_sent(message, SETTINGS, NOW_MS))
+    expected, slow = outcome(lambda message: admit(message, decode_properties(text), SETTINGS, NOW_MS))
+    if slot is None:
+        assert quick.properties == text  # untouched: the other way decides
+        assert properties != [("TIMER_DELAY_MS", "1000")]
+    else:
+        assert slot == expected
+        assert decode_properties(quick.properties) == decode_properties(slow.properties)
+        assert (quick.topic, quick.queue_id) == (slow.topic, slow.queue_id)
 
 
 def test_the_longest_delay_is_taken() -> None:

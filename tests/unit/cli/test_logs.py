@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from skylark.cli import logs
-from skylark.cli.logs import JsonLines, component_of, configure, given_again
+from skylark.cli.logs import JsonLines, TextLines, component_of, configure, given_again
 from skylark.cli.mistake import Mistake
 
 SCRIPT = """
@@ -54,6 +54,22 @@ def test_one_component_may_say_more_and_all_others_less() -> None:
         ("broker", "INFO"),
         ("broker", "WARNING"),
     ]
+
+
+def test_an_event_in_text_is_one_line_whatever_clients_call_things() -> None:
+    forged = "a\n2026-01-01 ERROR fake\r\x1b[2J\ud800 消息"
+    record = logging.LogRecord("skylark.broker", logging.WARNING, "", 0, "key=%s", (forged,), None)
+    line = TextLines().format(record)
+    assert line.endswith(r"WARNING skylark.broker key=a\n2026-01-01 ERROR fake\r\x1b[2J\ud800 消息")
+    assert line.isprintable()
+
+
+def test_a_traceback_keeps_its_lines() -> None:
+    error = OSError("no room")
+    record = logging.LogRecord(
+        "skylark.store", logging.ERROR, "", 0, "it failed", None, (OSError, error, None)
+    )
+    assert TextLines().format(record).splitlines()[-1] == "OSError: no room"
 
 
 def test_an_event_in_json_is_one_line_with_its_time_and_its_error() -> None:

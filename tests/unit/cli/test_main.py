@@ -164,6 +164,7 @@ def test_ctrl_c_before_the_command_ends_with_130(monkeypatch: pytest.MonkeyPatch
         (["serve", "--data", __file__], "is a file", "skylark serve"),
         (["serve", "--namesrv-port", "65536"], "65536 is not in the range", "skylark serve"),
         (["broker", "--port", "-1"], "-1 is not in the range", "skylark broker"),
+        (["store", "dump", "d", "--limit", "-1"], "-1 is not in the range", "skylark store dump"),
     ],
 )
 def test_words_that_make_no_command_are_a_sentence_and_a_hint(

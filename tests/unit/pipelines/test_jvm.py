@@ -15,7 +15,8 @@ JAVA_SAYS = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n"
     b"WARNING: package sun.security.action not in java.base\n"
 )
-FILE_OPTION = f"-Dlog4j2.configurationFile={jvm.LOGGING.as_uri()}"
+UNCHECKED = "-Darrow.enable_unsafe_memory_access=true"
+OPTIONS = f"-Dlog4j2.configurationFile={jvm.LOGGING.as_uri()} {UNCHECKED}"
 
 
 def cut(text: bytes, places: list[int]) -> list[bytes]:
@@ -53,16 +54,21 @@ def test_a_warning_that_was_cut_off_is_passed_on() -> None:
 
 
 def test_what_the_user_tells_java_comes_last_and_wins() -> None:
-    assert jvm.logging_options({}) == {jvm.JAVA_OPTIONS: FILE_OPTION}
-    given_options = {jvm.JAVA_OPTIONS: "-Dlog4j2.configurationFile=mine", "spark.ui.enabled": "true"}
-    assert jvm.logging_options(given_options) == {
-        jvm.JAVA_OPTIONS: f"{FILE_OPTION} -Dlog4j2.configurationFile=mine"
+    assert jvm.java_options({}) == {jvm.JAVA_OPTIONS: OPTIONS, jvm.EXECUTOR_OPTIONS: UNCHECKED}
+    given_options = {
+        jvm.JAVA_OPTIONS: "-Dlog4j2.configurationFile=mine",
+        jvm.EXECUTOR_OPTIONS: "-Darrow.enable_unsafe_memory_access=false",
+        "spark.ui.enabled": "true",
+    }
+    assert jvm.java_options(given_options) == {
+        jvm.JAVA_OPTIONS: f"{OPTIONS} -Dlog4j2.configurationFile=mine",
+        jvm.EXECUTOR_OPTIONS: f"{UNCHECKED} -Darrow.enable_unsafe_memory_access=false",
     }
 
 
 def test_debug_shows_everything(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert jvm.logging_options({}) == {jvm.JAVA_OPTIONS: " ".join([FILE_OPTION, *jvm.EVERYTHING])}
+        assert jvm.java_options({})[jvm.JAVA_OPTIONS] == " ".join([OPTIONS, *jvm.EVERYTHING])
     text = jvm.LOGGING.read_text()
     for option in jvm.EVERYTHING:
         assert f"sys:{option.partition('=')[0].removeprefix('-D')}:" in text

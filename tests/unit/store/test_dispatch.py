@@ -127,8 +127,7 @@ def test_what_is_there_already_is_left_alone() -> None:
     with opened() as store:
         again = dispatcher(store)
         for _ in range(2):
-            again.dispatch(scanned(0, 0))
-            again.dispatch(scanned(1, 100))
+            again.dispatch([scanned(0, 0), scanned(1, 100)])
         queue = store.queue("T", 0)
         assert (queue.max_offset, queue.next_offset) == (2, 2)
         assert list(again.dirty) == [queue]
@@ -138,21 +137,24 @@ def test_what_is_there_already_is_left_alone() -> None:
 def test_a_gap_is_filled() -> None:
     with opened() as store:
         again = dispatcher(store)
-        again.dispatch(scanned(0, 0))
-        again.dispatch(scanned(3, 300))
+        again.dispatch([scanned(0, 0), scanned(3, 300)])
         queue = store.queue("T", 0)
         assert (queue.max_offset, queue.next_offset, queue.min_offset) == (4, 4, 0)
 
 
-def test_impossible_topics_are_refused() -> None:
-    with opened() as store, pytest.raises(ValueError, match="directory name"):
-        dispatcher(store).dispatch(scanned(0, 0, topic="../x"))
+def test_impossible_topics_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    with opened() as store:
+        found = dispatcher(store).dispatch([scanned(0, 0, topic="../x"), scanned(0, 100)])
+        assert [placed.physical_offset for placed in found] == [100]
+        assert store.max_offset("T", 0) == 1
+    assert "impossible queue" in caplog.text
+    assert "directory name" in caplog.text
 
 
 @pytest.mark.parametrize("flag", [PREPARED, ROLLBACK, SystemFlag.INNER_BATCH])
 def test_records_without_a_unit(flag: int) -> None:
     with opened() as store:
-        dispatcher(store).dispatch(scanned(7, 100, sys_flag=flag))
+        dispatcher(store).dispatch([scanned(7, 100, sys_flag=flag)])
         assert store.max_offset("T", 0) == 0
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_members
 
 from skylark.errors import StoreFailed
 from skylark.settings import FlushMode
@@ -273,6 +274,15 @@ def test_a_deleted_topic_stays_deleted() -> None:
         assert bodies(store, "a") == [b"new"]
 
 
+def test_a_queue_that_was_looked_up_before_its_topic_was_deleted() -> None:
+    with opened(disk=simulated_disk()) as store:
+        put_all(store, [message("a")])
+        late = replace_members(message("a", body=b"new"), queue=store.queues["a", 0])
+        store.housekeeper.delete_topic("a")
+        put_all(store, [late])
+        assert bodies(store, "a") == [b"new"]
+
+
 def test_files_are_deleted_while_others_append() -> None:
     """After the manifest says that they are gone, and not under the lock that every append takes."""
     disk = simulated_disk()
@@ -320,6 +330,30 @@ def test_a_kill_in_the_middle_of_cleaning_is_no_loss() -> None:
         with opened(settings, image, clock) as store:
             assert store.report.problems == []
             assert store.report.rebuilt_queues == []
+
+
+def test_offsets_outlive_the_log_that_they_were_made_from() -> None:
+    clock = ManualClock(FOUR)
+    disk = simulated_disk(clock)
+    settings = small_settings(reserved_hours=0)
+    with opened(settings, disk, clock) as store:
+        put_all(store, [sized(1000, topic="early") for _ in range(3)])
+        put_all(store, [sized(1000) for _ in range(12)])
+        assert store.housekeeper.clean()
+        killed = disk.kill_image()
+    with opened(settings, killed, clock) as store:
+        assert (store.min_offset("early", 0), store.max_offset("early", 0)) == (3, 3)
+
+
+def test_a_full_disk_is_cleaned_though_nothing_can_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(FOUR)
+    disk = simulated_disk(clock)
+    with opened(small_settings(reserved_hours=0), disk, clock) as store:
+        put_all(store, [sized(1000) for _ in range(12)])
+        disk.plan(Fault(Kind.WRITE, error=errno.ENOSPC, path_contains="consumequeue"))
+        with caplog.at_level(logging.WARNING):
+            assert store.housekeeper.clean()
+        assert "before cleaning" in caplog.text
 
 
 def test_what_is_no_topic_deletes_nothing() -> None:

@@ -34,6 +34,7 @@ def feed(intake: Intake, master: MessageStore, sizes: Sequence[int] = (1 << 20,)
         data = master.read_log(intake.position, sizes[number % len(sizes)])
         intake.take(intake.position, memoryview(data))
         number += 1
+    intake._store.advance()  # as a slave does when it has told its master
 
 
 def assert_equal(master: MessageStore, slave: MessageStore) -> None:

@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skylark.errors import CorruptRecord
 from skylark.store.disk import RealDisk
@@ -89,6 +91,47 @@ def test_units_are_found_again_from_any_file_on(disk: SimulatedDisk) -> None:
         first = scan_from - scan_from % FILE
         assert found == {position: number for position, number in written.items() if position >= first}
         assert again.appended == log.appended
+
+
+def test_units_are_written_together_up_to_the_end_of_a_file(disk: SimulatedDisk) -> None:
+    together, single = log_of(disk), log_of(simulated_disk())
+    units = [unit(number) for number in range(250)]
+    for each in units:
+        single.append(each)
+    left = units
+    while left:
+        count, position = min(together.room, 60), together.appended
+        assert together.append(*left[:count]) == position
+        left = left[count:]
+    assert together.appended == single.appended
+    assert [each for _, each in log_of(disk).load(0)] == units
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=400))
+def test_chains_are_followed_back_through_files_and_each_other(slots: list[int]) -> None:
+    """Units of several slots lie between one another; each chain has its own, all of them."""
+    log = log_of(simulated_disk())
+    ends = dict.fromkeys(range(4), NO_POSITION)
+    written: dict[int, list[TimerUnit]] = {slot: [] for slot in ends}
+    for number, slot in enumerate(slots):
+        made = unit(number)._replace(previous=ends[slot])
+        ends[slot] = log.append(made)
+        written[slot].append(made)
+    for slot, end in ends.items():
+        assert list(log.chain(end)) == written[slot][::-1]
+
+
+def test_a_torn_chain_gives_what_comes_before_the_tear(disk: SimulatedDisk) -> None:
+    log = log_of(disk)
+    end = NO_POSITION
+    for number in range(50):
+        end = log.append(unit(number)._replace(previous=end))
+    disk.overwrite(ROOT / "timerlog" / f"{0:020d}", 20 * UNIT_BYTES, b"\xff" * 8)
+    found = []
+    with pytest.raises(CorruptRecord):
+        for each in log.chain(end):
+            found.append(each.physical_offset)
+    assert found == list(range(49, 20, -1))
 
 
 def test_a_log_is_cut_at_the_first_unit_that_makes_no_sense(disk: SimulatedDisk) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from skylark.broker.half_messages import HalfRecord
 from skylark.broker.handlers.send import refusal_reply
 from skylark.broker.refusals import illegal_operation, slave_not_available, system_error
@@ -19,14 +21,29 @@ NOT_FOUND_REMARK = "Find prepared transaction message failed"
 BUSY_REMARK = "OS page cache busy, please try another machine"
 
 
-async def end_transaction(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
+def end_transaction(
+    broker: BrokerState, _: Peer, command: RemotingCommand
+) -> RemotingCommand | Awaitable[RemotingCommand]:
     """Commit or roll back. Who does not know yet, and says so, will be asked."""
     request = EndTransaction.from_command(command)
     if broker.role.is_slave:
         raise slave_not_available("a slave ends no transactions, ask its master")
     if request.commit_or_rollback not in (COMMIT, ROLLBACK):
         return command.reply()
-    record = await broker.transactions.read(request.physical_offset)
+    if broker.transactions.is_near(request.physical_offset):  # as it nearly always is: no task is made for it
+        return _end(broker, request, command, broker.transactions.read_near(request.physical_offset))
+    return _end_later(broker, request, command)
+
+
+async def _end_later(
+    broker: BrokerState, request: EndTransaction, command: RemotingCommand
+) -> RemotingCommand:
+    return _end(broker, request, command, await broker.transactions.read(request.physical_offset))
+
+
+def _end(
+    broker: BrokerState, request: EndTransaction, command: RemotingCommand, record: HalfRecord | None
+) -> RemotingCommand:
     if record is None:
         raise system_error(NOT_FOUND_REMARK)
     _check(broker, request, record)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_members
 
 from skylark.broker.handlers.send import SendPath, refusal_reply
 from skylark.broker.timed_messages import RecallHandle
@@ -335,6 +336,41 @@ async def test_a_queue_that_is_only_read(rig: Rig) -> None:
     rig.broker.topics.update(wanted, now_ms=rig.clock.now_ms())
     assert (await stored(rig, queue_id=3)).queue_id == 3
     assert (await answer(rig, queue_id=4)).code == 29
+
+
+@pytest.mark.parametrize("change", ["fewer queues", "compaction", "deleted"])
+async def test_a_queue_that_took_messages_is_looked_at_again_after_a_change(rig: Rig, change: str) -> None:
+    path, topics, now_ms = SendPath(rig.broker), rig.broker.topics, rig.clock.now_ms()
+    wanted = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)
+    topics.update(wanted, now_ms=now_ms)
+    last = command(queue_id=3, default_topic="none")
+    for _ in range(3):
+        assert [answer.code for answer in await send(rig, last, last, path=path)] == [0, 0]
+    match change:
+        case "fewer queues":
+            topics.update(replace_members(wanted, read_queue_nums=2, write_queue_nums=2), now_ms=now_ms)
+            code = 29
+        case "compaction":
+            attributes = {"+cleanup.policy": "COMPACTION"}
+            topics.delete("T", now_ms=now_ms)
+            topics.update(replace_members(wanted, attributes=attributes), now_ms=now_ms)
+            code = 13
+        case _:
+            topics.delete("T", now_ms=now_ms)
+            code = 17
+    assert [answer.code for answer in await send(rig, last, last, path=path)] == [code, code]
+    topics.delete("T", now_ms=now_ms)
+    topics.update(wanted, now_ms=now_ms)
+    assert [answer.code for answer in await send(rig, last, path=path)] == [0]
+    assert len(rig.stored("T", 3)) == 7
+
+
+async def test_a_delayed_message_does_not_go_to_the_queue_that_was_looked_up(rig: Rig) -> None:
+    path = SendPath(rig.broker)
+    for named in ({}, {}, {"DELAY": "1"}, {}):
+        assert [answer.code for answer in await send(rig, command(named=named), path=path)] == [0]
+    assert len(rig.stored("T")) == 3
+    assert len(rig.stored(SCHEDULE_TOPIC)) == 1
 
 
 async def test_an_ordered_topic_of_a_broker_that_may_not_be_written() -> None:

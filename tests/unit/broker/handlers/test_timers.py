@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from skylark.broker.handlers.timers import ROUTES
 from skylark.broker.state import BrokerState
 from skylark.broker.timed_messages import RecallHandle
 from skylark.broker.timer import Timers
+from skylark.errors import DiskFull
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.protocol.requests.admin import GetTimerCheckPoint, GetTimerMetrics
@@ -19,6 +21,8 @@ from skylark.protocol.requests.send import RecallMessage
 from skylark.protocol.stats_bodies import TimerMetrics
 from skylark.settings.delivery import TimerSettings
 from skylark.store.timer_check import TimerCheck
+from skylark.store.timer_log import TimerUnit
+from skylark.store.unit import UNIT
 from tests.support.store import ROOT
 from tests.unit.broker.handlers.rig import Rig, rigged
 
@@ -115,6 +119,56 @@ async def test_what_is_far_away_is_rolled(rig: Rig) -> None:
     assert 200 <= arrived <= 201
     [message] = rig.stored("T", 1)
     assert int(message.properties["TIMER_ROLL_TIMES"]) >= 2
+
+
+async def test_many_of_a_slot_come_in_order_through_files_and_batches(rig: Rig) -> None:
+    """Two hundred and fifty of a slot, others between them: its log has 99 units in a file."""
+    wanted = [b"%d" % number for number in range(250)]
+    for number, body in enumerate(wanted):
+        timed(rig, 2000, body, key=f"K{number}")
+        if number % 3 == 0:
+            timed(rig, 5000 + 1000 * (number % 2), b"other", key=f"O{number}")
+    await step(rig)
+    assert (rig.broker.timers.waiting, delivered(rig)) == (250 + 84, [])
+    await step(rig, 2000)
+    assert delivered(rig) == wanted
+    await step(rig, 5000)
+    assert delivered(rig) == wanted + [b"other"] * 84
+    assert rig.broker.timers.waiting == 0
+
+
+async def test_a_timer_log_that_could_not_be_written_has_everything_once_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        timed(rig, 3000, b"%d" % number, key=f"K{number}")
+    timers, writes = rig.broker.timers, itertools.count()
+    append = timers.log.append
+
+    def fail_once(*units: TimerUnit) -> int:
+        if next(writes) == 1:
+            raise DiskFull(ROOT, "no room")
+        return append(*units)
+
+    monkeypatch.setattr(timers.log, "append", fail_once)
+    with pytest.raises(DiskFull):
+        await step(rig)
+    assert 0 < timers.waiting == timers.queue_offset < 100
+    await step(rig)
+    assert timers.waiting == timers.queue_offset == 100
+    await step(rig, 3000)
+    assert delivered(rig) == [b"%d" % number for number in range(100)]
+
+
+async def test_units_without_a_record_do_not_stop_the_others(rig: Rig) -> None:
+    timed(rig, 2000, b"first")
+    queue = rig.broker.store.queue(names.TIMER_TOPIC, 0)
+    [(physical_offset, size, code)] = UNIT.iter_unpack(queue.units(0, 1))
+    queue.add(200, physical_offset, size, code)  # blank ones come between
+    await step(rig)
+    assert rig.broker.timers.queue_offset == 201
+    await step(rig, 2000)
+    assert delivered(rig) == [b"first", b"first"]
 
 
 async def test_a_record_that_names_no_time_does_not_stop_the_others(rig: Rig) -> None:
