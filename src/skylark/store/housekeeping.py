@@ -277,7 +277,7 @@ class Housekeeper:
         return starts
 
     def _vouch_for(self, end: int) -> None:
-        """Make durable what was derived from the log below `end`: it cannot be made anew once that is gone."""
+        """Make durable what was derived from the log below `end`, which could not be made anew without it."""
         durable_offset = self.checkpoint.durable_offset
         if durable_offset is not None and durable_offset >= end:
             return
