@@ -11,8 +11,9 @@ import pytest
 from skylark.errors import DiskFull, OffsetOutOfRange
 from skylark.model.message import PutMessage, SystemFlag, encode_properties, pack_host
 from skylark.model.record import BatchColumns, BatchElement, decode, has_valid_crc_property
+from skylark.settings import FlushMode
 from skylark.store import commit_log
-from skylark.store.commit_log import CommitLog
+from skylark.store.commit_log import PADDED_WRITE_BYTES_MAX, PADDING_BYTES, CommitLog
 from skylark.store.mapped_file import file_name
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.queue_table import QueueTable
@@ -96,6 +97,55 @@ def test_large_parts_are_not_copied_together(bench: Bench) -> None:
     body = bytes(range(256)) * 8
     result = bench.append_one(message(body=body), NOW_MS)
     assert decode(bench.content(0), result.physical_offset).body == body
+
+
+def padded_bench(**changes: Any) -> Bench:
+    """With files of two and a half paddings, synchronous unless told."""
+    file_bytes = PADDING_BYTES * 5 // 2
+    return Bench(**{"flush_mode": FlushMode.SYNC, "commit_log_file_bytes": file_bytes, **changes})
+
+
+def written(bench: Bench, *messages: PutMessage) -> tuple[int, int]:
+    """Append: how many bytes it took, and how many were written behind them."""
+    before, begin = bench.disk.bytes_written, bench.log.appended
+    bench.append(*messages)
+    length = bench.log.appended - begin
+    return length, bench.disk.bytes_written - before - length
+
+
+def test_zeros_lie_ahead_of_small_records_that_are_flushed_one_by_one() -> None:
+    bench = padded_bench()
+    length, zeros = written(bench, message())
+    assert length + zeros == PADDING_BYTES
+    while bench.log.appended + length <= PADDING_BYTES:
+        assert written(bench, message()) == (length, 0)
+    _, zeros = written(bench, message())
+    assert bench.log.appended + zeros == 2 * PADDING_BYTES
+    # They end with the file, and the next one begins with new ones.
+    while bench.log.appended + length <= 2 * PADDING_BYTES:
+        bench.append(message())
+    _, zeros = written(bench, message())
+    assert bench.log.appended + zeros == bench.log.file_bytes
+    while len(bench.log.files.starts) == 1:
+        bench.append(message())
+    begin = bench.log.file_bytes
+    assert bench.log.appended == begin + length
+    assert not bench.content(begin)[length:].strip(b"\0")
+
+
+def test_zeros_are_no_part_of_the_log() -> None:
+    bench = padded_bench()
+    stored = [bench.append_one(message(body=b"%d" % number)) for number in range(3)]
+    assert [decode(bench.content(0), each.physical_offset).body for each in stored] == [b"0", b"1", b"2"]
+    assert not bench.content(0)[stored[-1].end :].strip(b"\0")
+    assert bench.log.appended == stored[-1].end
+
+
+def test_no_zeros_where_flushes_are_shared() -> None:
+    assert written(padded_bench(flush_mode=FlushMode.ASYNC), message())[1] == 0
+    many = [message(body=bytes(500))] * (PADDED_WRITE_BYTES_MAX // 500)
+    length, zeros = written(padded_bench(), *many)
+    assert (length > PADDED_WRITE_BYTES_MAX, zeros) == (True, 0)
 
 
 def test_bodies_may_be_views(bench: Bench) -> None:
