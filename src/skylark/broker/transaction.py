@@ -300,18 +300,18 @@ class Transactions:
         """Say whether a record of the log is in memory: this process has written it."""
         return physical_offset >= self._broker.store.reader.hot.written_from
 
-    def read_near(self, physical_offset: int) -> HalfRecord | None:
-        """The half message at a place in the log; None if there is none. Far away it may take the disk."""
+    def read_now(self, physical_offset: int) -> HalfRecord | None:
+        """The half message at a place in the log; None if there is none. It may wait for the disk."""
         try:
             return HalfRecord(self._broker.store.reader.record_at(physical_offset))
         except (OffsetOutOfRange, CorruptRecord):
             return None
 
     async def read(self, physical_offset: int) -> HalfRecord | None:
-        """As `read_near`, from anywhere: the loop does not wait for the disk."""
+        """As `read_now`, from anywhere: the loop does not wait for the disk."""
         if self.is_near(physical_offset):
-            return self.read_near(physical_offset)
-        return await self._broker.read_cold(lambda: self.read_near(physical_offset))
+            return self.read_now(physical_offset)
+        return await self._broker.read_cold(lambda: self.read_now(physical_offset))
 
     def _check_one(self, half: Half, record: HalfRecord, now_ms: int) -> None:
         settings = self._broker.live.current

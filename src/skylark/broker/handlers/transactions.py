@@ -31,7 +31,7 @@ def end_transaction(
     if request.commit_or_rollback not in (COMMIT, ROLLBACK):
         return command.reply()
     if broker.transactions.is_near(request.physical_offset):  # as it nearly always is: no task is made for it
-        return _end(broker, request, command, broker.transactions.read_near(request.physical_offset))
+        return _end(broker, request, command, broker.transactions.read_now(request.physical_offset))
     return _end_later(broker, request, command)
 
 
