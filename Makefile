@@ -10,15 +10,19 @@ AGAIN := --reruns 2 --reruns-delay 2 --rerun-show-tracebacks
 CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 # Parts that their own tests must cover.
 COVERED := model protocol store
-# Seconds for each cell of `make figures`, and what `make figures-others` compares.
+# Seconds for each cell of `make figures`; parts of `make figures-others`, and what `make figures-peers` compares.
 CELL_S := 3
-COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start memory recover
+OTHERS := store clients spark apache peers
+PEERS := apache,kafka,nats
+COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start stop memory recover
+COMPARED_AT = $(shell date -u +%Y%m%d-%H%M)
 # What a program prints, kept only if it came to its end.
 printed = $(PYTHON) -m $(2) > build/figures/$(1).part && mv build/figures/$(1).part build/figures/$(1).json
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve quick test test-slow coverage check bench figures figures-others docs build clean
+.PHONY: help setup demo serve quick test test-slow coverage check bench figures figures-page figures-others \
+  $(OTHERS:%=figures-%) docs build clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -62,15 +66,22 @@ figures: setup ## measure what docs/performance.md says of ours: 7 minutes of a 
 	-$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
-figures-others: setup ## and what it says beside others, of clients and of Spark: 45 minutes; `make figures` takes it in
-	@mkdir -p build/figures
-	-$(call printed,store,benchmarks.store --gib 4)
-	-$(call printed,client,benchmarks.client --others)
-	-$(call printed,spark,benchmarks.spark --body 200 --rows 2000000)
-	-$(call printed,broker,benchmarks.broker --peer apache --seconds 3)
-	-$(PYTHON) -m skylark.cli.start bench compare --peer apache,kafka,nats --seconds 2 --warm-up 20 \
-	  $(foreach cell,$(COMPARED),--cell '$(cell)') --out build/figures/compare.json
+figures-others: $(OTHERS:%=figures-%) ## what it says beside others, of clients and of Spark: 45 minutes, or in parts
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
+
+figures-page: setup ## its tables from what was measured before
+	$(PYTHON) -m scripts.performance_page build/figures/*.json
+
+$(OTHERS:%=figures-%): setup
+	@mkdir -p build/figures
+	-$($@)
+figures-store = $(call printed,store,benchmarks.store --gib 4)
+figures-clients = $(call printed,client,benchmarks.client --others)
+figures-spark = $(call printed,spark,benchmarks.spark --body 200 --rows 2000000)
+figures-apache = $(call printed,broker,benchmarks.broker --peer apache --seconds 3)
+# A file of its own each time: what was measured before, and not now, stays on the page.
+figures-peers = $(PYTHON) -m skylark.cli.start bench compare --peer $(PEERS) --seconds 2 --warm-up 20 \
+  $(foreach cell,$(COMPARED),--cell '$(cell)') --out build/figures/compare-$(COMPARED_AT).json
 
 docs: setup ## check the documentation's links, build the site into build/site; warnings are errors
 	$(PYTHON) scripts/check_links.py

@@ -108,7 +108,7 @@ def put_batch_cell(_: argparse.Namespace) -> dict[str, Any]:
             envelope = PutMessage(TOPIC, 0, b"", BATCH_PROPERTIES, born_timestamp=1, born_host=HOST)
             elements = [BatchElement(0, os.urandom(body_bytes), PROPERTIES) for _ in range(CLIENT_BATCH)]
             batch = [PutMessage(TOPIC, 0, element.body, PROPERTIES) for element in elements]
-            put = partial(store.append_batch, envelope, BatchColumns.of(elements))
+            put = partial(store.append_batches, [(envelope, BatchColumns.of(elements))])
             put_bare = partial(bare.put, batch, BATCH_PROPERTIES)
             results[f"{body_bytes}B"] = against_bare(put, put_bare, CLIENT_BATCH, 1.3)
             store.close()

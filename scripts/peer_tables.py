@@ -196,13 +196,27 @@ def _compared_title(cell: c.Cell, found: Comparison) -> str:
     }
     if cell.kind is c.Kind.JAVA and cell.batch > 1:
         return f"{flush}batches of {cell.batch}, {body}"
+    if cell.name == c.STOP_TIME:
+        return "SIGTERM to the end of the process"
     if cell.name == c.MEMORY:
         return f"anonymous memory idle / at {c.LATENCY_RATE:,}/s, MiB"
     return flush + words.get(cell.kind, "start to the first acknowledged send")
 
 
+def counting(parts: Sequence[Comparison]) -> list[Comparison]:
+    """Those of which something counts: not all of it was measured again later."""
+    kept: list[Comparison] = []
+    later: set[tuple[str, str]] = set()
+    for part in reversed(parts):
+        good = {(each.cell, each.system) for each in part.outcomes if not each.wrong}
+        if good - later:
+            kept.append(part)
+        later |= good
+    return kept[::-1]
+
+
 def compare_tables(parts: Sequence[Comparison]) -> dict[str, str]:
-    found = merge(parts)
+    found = merge(counting(parts) or parts)
     return {"peers": when(found.made_at, found.machine.load_1m) + peers(found)}
 
 

@@ -5,8 +5,8 @@ python -m scripts.performance_page FILE...
 Files are what `--out` of `skylark bench all`, `growth`, `compare` and `soak` wrote, and what the programs
 `benchmarks.broker --peer apache`, `.client`, `.store` and `.spark` printed, in any order; they are recognised
 by their content, and of two that tell the same the later one counts. A table stands between
-`<!-- table: NAME -->` and `<!-- end -->`; what no file tells stays as it is. The plans are made from the
-shipped costs.
+`<!-- table: NAME -->` and `<!-- end -->`; what no file tells stays as it is. Figures in sentences follow the
+tables, the plans are made from the shipped costs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 from typer.testing import CliRunner
 
 from scripts.peer_tables import TABLES, Reported, compare_tables, program_tables
+from scripts.performance_figures import with_figures
 from scripts.performance_tables import growth_tables, soak_tables, survey_tables, table
 from skylark.bench.compare.figures import Comparison
 from skylark.bench.results import Document
@@ -74,8 +75,9 @@ def tables_of(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
-    """The page with these tables, and with plans of the shipped costs."""
+    """The page with these tables, what its sentences say of them, and plans of the shipped costs."""
     page = TABLE.sub(lambda found: found[1] + tables.get(found[2], found[3]) + found[4], page)
+    page = with_figures(page, {name: text for _, name, text, _ in TABLE.findall(page)})
     return PLAN.sub(lambda found: found[1] + _planned(found[2]), page)
 
 

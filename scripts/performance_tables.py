@@ -170,7 +170,7 @@ def predictions(found: Survey) -> str:
 def _is_fitted(step: str, cell: Cell) -> bool:
     """Whether `skylark plan --measure` knows such a load."""
     in_flight, batch, body_bytes = (cell.settings[name] for name in ("in_flight", "batch", "body_bytes"))
-    if step == "sends" and (in_flight, body_bytes) == (1, 128):
+    if (in_flight, body_bytes) == (1, 128):
         return True
     return in_flight == 64 and batch in (1, 32) and body_bytes in (128, 1024)
 

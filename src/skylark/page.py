@@ -106,8 +106,11 @@ def _table(section: Section) -> str:
         for row in section.rows
     )
     table = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
-    is_long = len(section.rows) > 2 * LABELS_MAX
-    return f"<details><summary>{len(section.rows)} rows</summary>{table}</details>" if is_long else table
+    if len(section.rows) <= 2 * LABELS_MAX:
+        return table
+    # Folded where a chart tells it; a table alone is what people came for.
+    opened = "" if section.chart is not None else " open"
+    return f"<details{opened}><summary>{len(section.rows)} rows</summary>{table}</details>"
 
 
 def format_cell(value: Any) -> str:

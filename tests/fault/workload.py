@@ -157,7 +157,9 @@ class Workload:
         elements = [BatchElement(0, message.body, bytes(message.properties)) for message in messages]
         first = messages[0]
         head = PutMessage(first.topic, first.queue_id, b"", born_timestamp=first.born_timestamp)
-        return self._promise(messages, lambda: self.store.append_batch(head, BatchColumns.of(elements)))
+        return self._promise(
+            messages, lambda: self.store.append_batches([(head, BatchColumns.of(elements))])[0]
+        )
 
     def _promise(
         self, messages: Sequence[PutMessage], append: Callable[[], Sequence[PutResult]]

@@ -98,6 +98,18 @@ def test_producer_one_way(servers: EmbeddedServers, tmp_path: Path) -> None:
     assert servers.message_count(topic) == 2000
 
 
+def test_producer_of_delayed_messages_waits_for_them(servers: EmbeddedServers, tmp_path: Path) -> None:
+    topic = fresh_name("postponed")
+    started = time.monotonic()
+    result = invoke(
+        "producer", "-n", servers.namesrv, "-t", topic, "-q", 50, "-w", 4, "-d", "true", "-e", 1,
+        "--seconds", 60, "--warm-up", 0, "--out", tmp_path / "result.json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert time.monotonic() - started > 1
+    assert servers.message_count(topic) == 50
+
+
 def test_producer_in_an_open_loop(servers: EmbeddedServers, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     arguments = ["-n", servers.namesrv, "--rate", 200, "-w", 1024, "--out", out]
@@ -142,6 +154,25 @@ def test_consumer(servers: EmbeddedServers, tmp_path: Path) -> None:
     assert cell.operations == servers.message_count(topic) >= 3000
 
 
+@pytest.mark.parametrize(
+    ("kind", "expression"), [("TAG", "TagA"), ("SQL92", "number > 4 AND region = 'north'")]
+)
+def test_consumer_of_a_group_that_filters(
+    servers: EmbeddedServers, tmp_path: Path, kind: str, expression: str
+) -> None:
+    options = ["-t", fresh_name("chosen"), "-q", 500, "-f", kind, "-e", expression, "-g", "choosers"]
+    (cell,) = bench(servers, tmp_path, "consumer", *options).cells
+    assert cell.operations >= 500
+    assert cell.settings["expression"] == expression
+
+
+def test_consumer_whose_calls_fail(servers: EmbeddedServers, tmp_path: Path) -> None:
+    options = ["-t", fresh_name("failing"), "-q", 400, "-r", 0.25]
+    (cell,) = bench(servers, tmp_path, "consumer", *options).cells
+    assert cell.operations >= 400
+    assert int(cell.figures["calls_failed"] or 0) >= 90
+
+
 def test_latency(servers: EmbeddedServers, tmp_path: Path) -> None:
     topic = fresh_name("timed")
     for stored_at_least in (190, 380):  # what the first run left is none of the second one's business
@@ -164,7 +195,7 @@ def test_latency_at_several_rates_beside_a_slow_group(servers: EmbeddedServers, 
 
 def test_transaction(servers: EmbeddedServers, tmp_path: Path) -> None:
     topic = fresh_name("traded")
-    document = bench(servers, tmp_path, "transaction", "-t", topic, "-w", 4, "--rollback-rate", 0.5)
+    document = bench(servers, tmp_path, "transaction", "-t", topic, "-w", 4, "-sr", 0.5)
     (cell,) = document.cells
     assert cell.figures["commit"] == servers.message_count(topic)
     commits, rollbacks = int(cell.figures["commit"] or 0), int(cell.figures["rollback"] or 0)
@@ -294,6 +325,8 @@ def test_all_in_short(tmp_path: Path) -> None:
         (["producer", "--report", "/nowhere/at/all.html"], "there is no directory /nowhere/at"),
         (["latency", "-s", "3"], "body_bytes is 3: at least 8"),
         (["transaction", "--rollback-rate", "0.7", "--unknown-rate", "0.7"], "more than 1 together"),
+        (["transaction", "-cr", "0.7", "-cu", "0.7"], "--check-rollback-rate and --check-unknown-rate"),
+        (["consumer", "-f", "XPATH", "-e", "a"], "--filter-type XPATH: TAG or SQL92 is possible"),
         (["store", "-n", "127.0.0.1:1"], "leave --namesrv out"),
         (["replication", "-n", "127.0.0.1:1"], "leave the name server out"),
         (["cold", "-n", "127.0.0.1:1"], "on a broker of our own"),

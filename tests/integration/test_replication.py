@@ -219,9 +219,7 @@ async def test_a_master_that_lost_its_end_makes_the_slave_forget_it_too(tmp_path
         running_slave(tmp_path / "slave", master.address, store=SMALL_FILES) as slave,
     ):
         await connected(master)
-        await until(lambda: slave.slave_status.position == master.store.appended_offset)
-        await send_many(master, 4, topic="U")
-        await in_step(master, slave)
+        await in_step(master, slave)  # also if it writes nothing more
         assert "40 records" in slave.slave_status.divergence
 
 

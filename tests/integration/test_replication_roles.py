@@ -16,10 +16,28 @@ from skylark.errors import BrokerError, MasterExists
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.request import Request
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
-from skylark.protocol.requests.offset import CloneGroupOffset, QueryConsumerOffset, UpdateConsumerOffset
-from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, PullResult
+from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly
+from skylark.protocol.requests.offset import (
+    CloneGroupOffset,
+    GetEarliestMsgStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffsetByTimestamp,
+    UpdateConsumerOffset,
+)
+from skylark.protocol.requests.pull import (
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessage,
+    PullResult,
+    QueryConsumeQueue,
+    QueryMessage,
+    ViewMessageById,
+)
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.requests.topic import DeleteTopicInBroker
@@ -40,14 +58,18 @@ from tests.support.replication import (
 NEW_GROUP = UpdateAndCreateSubscriptionGroup(SubscriptionGroupConfig(group_name="CG"))
 
 
-async def pull(
-    client: BrokerClient, queue_offset: int, *, suspend_ms: int = 0, max_messages: int = 32
-) -> PullResult:
+def pull_of(queue_offset: int, *, suspend_ms: int = 0, max_messages: int = 32) -> PullMessage:
     flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0)
-    request = PullMessage(
+    return PullMessage(
         consumer_group="CG", topic="T", queue_id=0, queue_offset=queue_offset, max_msg_nums=max_messages,
         sys_flag=flags, commit_offset=0, suspend_timeout_ms=suspend_ms, sub_version=0, subscription="*",
     )  # fmt: skip
+
+
+async def pull(
+    client: BrokerClient, queue_offset: int, *, suspend_ms: int = 0, max_messages: int = 32
+) -> PullResult:
+    request = pull_of(queue_offset, suspend_ms=suspend_ms, max_messages=max_messages)
     return await client.ask(request, timeout_s=20)
 
 
@@ -272,6 +294,91 @@ async def test_a_promoted_slave_has_all_that_was_acknowledged_and_the_old_master
             async with running_slave(tmp_path / "a", promoted.address, **shared) as follower:
                 await in_step(promoted, follower)
                 assert follower.slave_status.divergence == ""
+
+
+async def leave_a_tail(directory: Path) -> None:
+    """Stores of a master and its slave, `a` and `b`: three messages in both, and one that only `a` has."""
+    settings = {"ack_timeout_ms": 60_000}
+    async with running_master(directory / "a", is_sync=True, settings=settings) as master:
+        async with (
+            running_slave(directory / "b", master.address) as slave,
+            BrokerClient(master.address) as client,
+        ):
+            await connected(master)
+            for n in range(3):
+                assert await send_code(client, b"%d" % n) == ResponseCode.SUCCESS
+            await client.ask(NEW_GROUP)
+            await until(lambda: slave.topics.get("T") is not None and slave.groups.get("CG") is not None)
+        await connected(master, 0)
+        async with raw_slave(master) as lagging, BrokerClient(master.address) as client:
+            await lagging.report(master.store.appended_offset)
+            await connected(master)
+            await send_code(client, b"lost", wait=False)
+            assert master.store.max_offset("T", 0) == 3  # no reader has seen it
+
+
+async def test_an_old_master_shows_nothing_before_it_has_joined_the_new_one(tmp_path: Path) -> None:
+    await leave_a_tail(tmp_path)
+    port = free_ports("127.0.0.1", -2, 1)
+    async with (
+        running_slave(tmp_path / "a", f"127.0.0.1:{port}") as old,
+        BrokerClient(old.address) as at_old,
+    ):
+        # Nobody is there to compare with: what only this broker has, its new master may never get.
+        await until(lambda: "cannot connect" in old.slave_status.last_error)
+        questions: list[Request[Any]] = [
+            pull_of(0),
+            pull_of(3, suspend_ms=60_000),
+            GetMaxOffset("T", 0),
+            GetMinOffset("T", 0),
+            SearchOffsetByTimestamp("T", 0, 1),
+            GetEarliestMsgStoreTime("T", 0),
+            ViewMessageById(0),
+            QueryMessage("T", "key", 32, 0, 1 << 60),
+            QueryConsumeQueue("T", 0, 0, 32),
+            ConsumeMessageDirectly("CG", "client", "0" * 32),
+        ]
+        for question in questions:
+            with pytest.raises(BrokerError, match="before it has joined") as caught:
+                await at_old.ask(question)
+            assert caught.value.code == ResponseCode.SYSTEM_BUSY
+        async with running_master(tmp_path / "b", port=port) as new, BrokerClient(new.address) as client:
+            # Before the new master writes another message there.
+            await until(lambda: old.slave_status.is_copy)
+            assert "1 records" in old.slave_status.divergence
+            assert await at_old.ask(GetMaxOffset("T", 0)) == 3
+            assert (await client.send("T", b"3")).queue_offset == 3
+            await in_step(new, old)
+            await until(lambda: old.store.max_offset("T", 0) == 4)
+            await until(lambda: old.topics.get("T") is not None and old.groups.get("CG") is not None)
+            assert [each.body for each in decode_all((await pull(at_old, 2)).records)] == [b"2", b"3"]
+
+
+async def assert_shows_all_alone(directory: Path) -> None:
+    async with running_slave(directory, "127.0.0.1:1") as alone, BrokerClient(alone.address) as client:
+        found = decode_all((await pull(client, 0)).records)
+        assert [each.body for each in found] == [b"0", b"1", b"2"]
+
+
+async def test_a_slave_shows_all_it_has_after_a_restart_without_its_master(tmp_path: Path) -> None:
+    await leave_a_tail(tmp_path)
+    await assert_shows_all_alone(tmp_path / "b")  # it never was a master
+    async with running_master(tmp_path / "b") as new, running_slave(tmp_path / "a", new.address) as old:
+        await until(lambda: old.slave_status.is_copy)
+        await in_step(new, old)
+        await until(lambda: old.groups.get("CG") is not None)
+    await assert_shows_all_alone(tmp_path / "a")  # it was one, and has followed another since
+
+
+async def test_where_apache_ran_meanwhile_a_log_is_no_copy_any_more(tmp_path: Path) -> None:
+    await leave_a_tail(tmp_path)
+    checkpoint = broker_settings(tmp_path / "b").store.path / "checkpoint"
+    page = bytearray(checkpoint.read_bytes())
+    page[:8] = (1).to_bytes(8, "big")  # what is Apache's in it, without our checksum of that
+    checkpoint.write_bytes(page)
+    async with running_slave(tmp_path / "b", "127.0.0.1:1") as slave, BrokerClient(slave.address) as client:
+        with pytest.raises(BrokerError, match="before it has joined"):
+            await pull(client, 0)
 
 
 # --- Watching ---

@@ -97,7 +97,7 @@ class Writer:
             )
             for element in elements
         ]
-        return self._written(members, self.store.append_batch(message, BatchColumns.of(elements)))
+        return self._written(members, self.store.append_batches([(message, BatchColumns.of(elements))])[0])
 
     def _written(self, messages: Sequence[PutMessage], results: Sequence[PutResult]) -> list[Written]:
         with_crc = self.store.settings.append_crc_property

@@ -89,14 +89,14 @@ def rates(found: Comparison, peer: str, cell: str) -> tuple[float, float]:
 @pytest.mark.interop("java", "javac", "mvn")
 def test_apache_is_measured_beside_ours_and_nothing_stays(tmp_path: Path) -> None:
     fetched("apache")
-    cells = ["--cell", "send-async-64-1KiB", "--cell", "start"]
+    cells = ["--cell", "send-async-64-1KiB", "--cell", "start", "--cell", "stop"]
     found = compared(tmp_path, "--peer", "apache", *cells, "--warm-up", "1", "--seconds", "3")
     ours, theirs = rates(found, "apache", "send-async-64-1KiB")
     assert ours > 0
     assert theirs > 0
     assert found.not_run == []
     assert [facts.title for facts in found.systems][1] == "Apache RocketMQ 5.3.3"
-    assert {outcome.cell for outcome in found.outcomes} == {"send-async-64-1KiB", "start"}
+    assert {outcome.cell for outcome in found.outcomes} == {"send-async-64-1KiB", "start", "stop"}
 
 
 @pytest.mark.slow

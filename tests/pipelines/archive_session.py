@@ -1,4 +1,5 @@
-"""Run as a script: a session on a standalone cluster archives and copies a topic; slow tasks are run twice.
+"""Run as a script: a session on a standalone cluster reads a topic, in batch and as a stream, archives it and
+copies it; slow tasks are run twice.
 
 Arguments: master, name server, topic, directory. Prints what it saw as JSON.
 """
@@ -17,12 +18,14 @@ from pyspark.sql.datasource import DataSource
 
 from skylark.pipelines import table
 from skylark.pipelines.jobs import archive as job
+from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, parse_output
 from skylark.pipelines.jobs.session import probe, register
 from skylark.pipelines.sink import BatchSink
 from skylark.pipelines.source import RocketMQSource
 
 SLOW_S = 20
+COPY_TIMEOUT_S = 200
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -37,7 +40,10 @@ SETTINGS = {
 
 
 def slow_sources(marks: str) -> list[type[DataSource]]:
-    """Sinks whose first task does its work, then takes its time; made here so that they travel by value."""
+    """Sinks whose first task does its work, then takes its time until a copy of it has done the same and won.
+
+    Made here so that they travel by value.
+    """
 
     def take_time(name: str) -> None:
         from pathlib import Path as P
@@ -46,8 +52,14 @@ def slow_sources(marks: str) -> list[type[DataSource]]:
 
         context = TaskContext.get()
         assert context is not None
-        (P(marks) / f"{name}-{context.partitionId()}-{context.attemptNumber()}").touch()
-        if context.partitionId() == 0 and context.attemptNumber() == 0:
+        partition, attempt = context.partitionId(), context.attemptNumber()
+        (P(marks) / f"{name}-{partition}-{attempt}").touch()
+        if partition != 0:
+            return
+        copy, deadline = P(marks) / f"{name}-0-{int(attempt == 0)}", time.monotonic() + COPY_TIMEOUT_S
+        while not copy.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if attempt == 0:
             time.sleep(SLOW_S)
 
     class SlowWriter(table.TableStreamWriter):
@@ -73,6 +85,14 @@ def slow_sources(marks: str) -> list[type[DataSource]]:
     return [SlowTable, SlowTopic]
 
 
+def stream(spark: SparkSession, source: Input, directory: Path) -> int:
+    """How many rows a stream writes."""
+    output = str(directory / "output")
+    writer = source.read_stream(spark).writeStream.format("parquet").option("path", output)
+    running.run("copy", {"copy": writer}, state=directory, once=True, trigger="1s")
+    return spark.read.parquet(output).count()
+
+
 def main(master: str, namesrv: str, topic: str, directory: str) -> None:
     builder = SparkSession.builder.master(master)
     for name, value in SETTINGS.items():
@@ -86,12 +106,19 @@ def main(master: str, namesrv: str, topic: str, directory: str) -> None:
     for slow in slow_sources(str(marks)):
         spark.dataSource.register(slow)
     source = Input(namesrv=namesrv, topic=topic, options={"minPartitions": "4"})
+    rows, streamed = source.read(spark).count(), stream(spark, source, Path(directory))
     output = parse_output(f"delta:{directory}/table")
     summary = job.archive(spark, source, output, state=Path(directory) / "state", once=True)
     target = {"namesrv": namesrv, "topic": f"{topic}_copy", "exactlyOnce": "keys"}
     source.read(spark).write.format("rocketmq").mode("append").options(**target).save()
-    attempts = sorted(path.name for path in marks.iterdir())
-    sys.stdout.write(json.dumps({"messages": summary.messages, "attempts": attempts}) + "\n")
+    found = {
+        "rows": rows,
+        "streamed": streamed,
+        "messages": summary.messages,
+        "attempts": sorted(path.name for path in marks.iterdir()),
+        "executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
+    }
+    sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 
 

@@ -1,4 +1,5 @@
-"""Run as a script: a Spark Connect session reads a topic, in batch and as a stream with a listener.
+"""Run as a script: a Spark Connect session reads a topic, in batch and as a stream with a listener, and
+archives it.
 
 Arguments: server, name server, topic, directory. Prints what it saw as JSON.
 """
@@ -7,18 +8,28 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs.archive import archive
+from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs.session import SessionSettings, session
 from skylark.pipelines.listener import LagListener
-from skylark.pipelines.source import register
 
 
 def main(remote: str, namesrv: str, topic: str, directory: str) -> None:
-    spark = SparkSession.builder.remote(remote).getOrCreate()
-    register(spark)
+    # What a server does not let a client set, such as the driver's memory, is not even tried.
+    warnings.filterwarnings("error", message=".*CANNOT_MODIFY_CONFIG")
+    with session(SessionSettings(remote=remote)) as spark:
+        found = look(spark, namesrv, topic, Path(directory))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def look(spark: SparkSession, namesrv: str, topic: str, directory: Path) -> dict[str, Any]:
     options = {"namesrv": namesrv, "topic": topic}
     schema = "queueOffset BIGINT, tags STRING"
     rows = spark.read.format("rocketmq").options(**options).schema(schema).load().count()
@@ -30,13 +41,19 @@ def main(remote: str, namesrv: str, topic: str, directory: str) -> None:
         .schema(schema)
         .load()
     )
-    output = str(Path(directory) / "output")
+    output = str(directory / "output")
     writer = stream.writeStream.format("parquet").option("path", output)
-    running.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
+    running.run("copy", {"copy": writer}, state=directory, once=True, trigger="1s")
     streamed = spark.read.parquet(output).count()
     listener.detach(spark)
-    sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "columns": stream.columns}) + "\n")
-    spark.stop()
+    source, lake = Input(namesrv=namesrv, topic=topic), parse_output(f"delta:{directory}/lake")
+    archived = archive(spark, source, lake, state=directory / "archive", once=True)
+    return {
+        "rows": rows,
+        "streamed": streamed,
+        "columns": stream.columns,
+        "archived": archived.messages,
+    }
 
 
 if __name__ == "__main__":

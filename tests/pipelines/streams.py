@@ -17,18 +17,27 @@ WAIT_S = 120
 
 
 class Stream:
-    """A stream of some columns into Parquet below a directory, resumable."""
+    """A stream of some columns, or of all, into Parquet below a directory, resumable."""
 
     SCHEMA = "topic STRING, queueId INT, queueOffset BIGINT, body BINARY"
 
-    def __init__(self, spark: SparkSession, directory: Path, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        options: Mapping[str, str],
+        *,
+        schema: str | None = SCHEMA,
+    ) -> None:
         self._spark = spark
         self._options = options
+        self._schema = schema
         self.checkpoint = directory / "checkpoint"
         self.output = directory / "output"
 
     def frame(self) -> DataFrame:
-        return self._spark.readStream.format("rocketmq").options(**self._options).schema(self.SCHEMA).load()
+        reader = self._spark.readStream.format("rocketmq").options(**self._options)
+        return (reader.schema(self._schema) if self._schema else reader).load()
 
     def start(self, **trigger: Any) -> StreamingQuery:
         writer = self.frame().writeStream.format("parquet").option("checkpointLocation", str(self.checkpoint))
@@ -49,11 +58,15 @@ class Stream:
                 return query
 
     def rows(self) -> list[tuple[str, int, int, bytes]]:
-        """What was written, sorted."""
+        """What was written of the columns of `SCHEMA`, sorted."""
         if not self.output.exists():
             return []
-        frame = self._spark.read.schema(self.SCHEMA).parquet(str(self.output))
+        frame = self.written().select("topic", "queueId", "queueOffset", "body")
         return sorted((row[0], row[1], row[2], bytes(row[3])) for row in frame.collect())
+
+    def written(self) -> DataFrame:
+        """All that was written."""
+        return self._spark.read.schema(self.frame().schema).parquet(str(self.output))
 
     def replay_last_batch(self) -> None:
         """Make Spark believe that the last batch was planned and not finished."""

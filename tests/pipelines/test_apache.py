@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.interop.servers import ApacheServers
-from tests.pipelines.streams import Stream, until
+from tests.pipelines.rows import as_rows, digests, produced
+from tests.pipelines.streams import Stream, rows_done, until
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -70,3 +71,30 @@ def test_a_stream_and_its_group(spark: SparkSession, apache: PipelineCluster, tm
     assert len(stream.rows()) == len(set(stream.rows())) == 200
     committed = {queue: apache.wire.group_offset(group, queue) for queue in apache.wire.queues(TOPIC)}
     assert sum(value or 0 for value in committed.values()) == 180
+
+
+def test_a_stream_while_queues_come_and_the_broker_restarts(
+    spark: SparkSession, apache: PipelineCluster, tmp_path: Path
+) -> None:
+    """At the end its last batch is replayed, and every column of every row is as it was produced."""
+    topic = fresh_name("apache_grow")
+    apache.create_topic(topic, 2)
+    apache.send(topic, [b"first"] * 20, 0, properties={"TAGS": "A", "KEYS": "k{n}", "a": "b"})
+    options = apache.options(topic, startingOffsets="earliest", pollInterval="50ms", routeRefresh="200ms")
+    stream = Stream(spark, tmp_path, options, schema=None)
+    query = stream.start(processingTime="100 milliseconds")
+    try:
+        until(lambda: rows_done(query) == 20, "the first rows")
+        apache.create_topic(topic, 8)
+        for queue_id in range(2, 8):
+            apache.send(topic, [b"new queue"] * 5, queue_id)
+        until(lambda: rows_done(query) == 50, "rows of the new queues")
+        apache.servers.stop()
+        apache.servers.start()
+        apache.send(topic, [b"after the restart"] * 10, 7)
+        until(lambda: rows_done(query) == 60, "rows after the restart")
+    finally:
+        query.stop()
+    stream.replay_last_batch()
+    stream.run()
+    assert digests(as_rows(stream.written())) == digests(produced(apache, topic))

@@ -17,6 +17,7 @@ from skylark.pipelines import table
 from skylark.pipelines.archive_log import open_log
 from skylark.pipelines.jobs import archive as job
 from skylark.pipelines.jobs.places import Input, Output, parse_output
+from skylark.pipelines.jobs.running import Progress
 from skylark.pipelines.jobs.session import register
 from skylark.pipelines.schema import COLUMNS
 from tests.support.pipeline_cluster import PipelineCluster
@@ -102,9 +103,11 @@ def test_an_archive_holds_what_the_source_reads(
     send(shared_cluster, topic, 700)
     source = Input(namesrv=shared_cluster.namesrv, topic=topic)
     archive = Archive(formats, source, tmp_path, kind)
-    summary = archive.run()
+    seen: list[Progress] = []
+    summary = archive.run(watch=seen.append)
     assert summary.messages == 2100
     assert summary.details["rows"] == 2100
+    assert [(progress.batch, progress.messages) for progress in seen] == [(0, 2100)]
     if kind == "delta":
         table = DeltaTable(archive.output.where).to_pyarrow_table()
         assert all(field.nullable for field in DeltaTable(archive.output.where).schema().fields)
@@ -212,11 +215,19 @@ def test_files_are_joined_and_old_days_forgotten(
     assert archive.rows() == expected(150)
 
 
-def test_what_cannot_be_archived_is_refused(
-    formats: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
-) -> None:
-    source = Input(namesrv=shared_cluster.namesrv, topic=topic)
-    with pytest.raises(SettingsError, match="an archive is delta:DIR or parquet:DIR"):
-        job.options(source, parse_output("topic:other"))
-    with pytest.raises(SettingsError, match="no column colour"):
-        job.options(source, parse_output(f"delta:{tmp_path}", columns="body,colour"))
+def test_what_cannot_be_archived_is_refused(tmp_path: Path) -> None:
+    source = Input(namesrv="h:1", topic="orders")
+    table, files = parse_output(f"delta:{tmp_path}"), parse_output(f"parquet:{tmp_path}")
+    by_topic = parse_output(f"delta:{tmp_path}", partitionBy="topic")
+    for output, upkeep, sentence in (
+        (parse_output("topic:other"), {}, "an archive is delta:DIR or parquet:DIR"),
+        (parse_output(f"delta:{tmp_path}", columns="body,colour"), {}, "no column colour"),
+        (parse_output(f"delta:{tmp_path}", partitionBy="dt,colour"), {}, "no column colour"),
+        (parse_output(f"delta:{tmp_path}", dedupKeys="0"), {}, "dedupKeys: '0' is not a whole number"),
+        (files, {"compact_every_s": 1.0}, "only a Delta table can be compacted"),
+        (by_topic, {"keep_days": 3}, "not partitioned by dt"),
+        (table, {"keep_days": -1}, "-1 days are none"),
+    ):
+        with pytest.raises(SettingsError, match=sentence):
+            job.options(source, output, job.Upkeep(**upkeep))
+    assert list(tmp_path.iterdir()) == []  # all of it before anything is made

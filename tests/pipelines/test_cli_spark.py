@@ -26,6 +26,8 @@ from skylark.cli.main import app
 from skylark.cli.spark_options import PlaceOptions
 from skylark.pipelines.archive_files import ArchiveFile, Layout, table_schema
 from skylark.pipelines.archive_log import BatchName, DeltaLog
+from skylark.pipelines.jobs import session
+from skylark.pipelines.jobs.running import Progress
 from skylark.pipelines.schema import arrow_schema, columns_schema
 from tests.support import spark_program
 from tests.support.pipeline_cluster import PipelineCluster
@@ -69,9 +71,11 @@ def test_an_unknown_topic_is_refused_before_spark_starts(
         (["etl", "-t", "a", "--to", "topic:no spaces", "-n", "h:1"], "illegal characters"),
         (
             ["etl", "-t", "a", "--to", "x", "-n", "h:1", "--option", "limit"],
-            "--option limit is not NAME=VALUE",
+            "--option limit: KEY=VALUE is expected",
         ),
+        (["sql", "select 1", "--archive", "delta:lake"], "--archive delta:lake: KEY=VALUE is expected"),
         (["sql", "select 1"], "give --topic with --namesrv or --store, or --archive"),
+        (["report", "-t", "a", "-n", "h:1", "--html", "no-such-dir/x.html"], "in a directory that is there"),
         (["report", "weather", "-t", "a", "-n", "h:1"], "there is no report 'weather'"),
         (["replay", "-t", "a", "--to-topic", "b", "--store", "."], "give --namesrv or --to-namesrv"),
         (
@@ -97,6 +101,29 @@ def test_an_unknown_topic_is_refused_before_spark_starts(
             "'avro' is none of debezium, canal",
         ),
         (["dlq", "resend", "g", "-n", "127.0.0.1:1", "--edit", "x"], "cannot connect to 127.0.0.1:1"),
+        (["dlq", "export", "g", "-n", "127.0.0.1:1", "--to", "nowhere:x"], "write delta:DIR"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h"], "'h' is not of the form host:port"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--trigger", "often"], "--trigger: 'often' is no"),
+        (["archive", "-t", "a", "--to", "no-such-table", "-n", "h:1", "--sweep"], "there is no Delta table"),
+        (["archive", "-t", "a", "--to", "topic:b", "-n", "h:1", "--sweep"], "an archive is delta:DIR"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--dedup", "0"], "not a whole number above 0"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--partition-by", "colour"], "no column colour"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--metrics-port", "9100"], "give --group"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--from", "group"], "no --group is given"),
+        (["sql", "select 1", "-t", "a", "-n", "h:1", "--from", "group:latest"], "no --group is given"),
+        (["etl", "-t", "a", "--to", "x", "-n", "h:1", "--decode", "avro"], "is neither json nor text"),
+        (
+            ["replay", "-t", "a", "--to-topic", "b", "-n", "h:1", "--rate", "fast"],
+            "--rate: 'fast' is no rate",
+        ),
+        (
+            ["replay", "-t", "a", "--to-topic", "b", "-n", "h:1", "--from", "-1h", "--to", "soon"],
+            "setting to: 'soon' is no time",
+        ),
+        (
+            ["cdc", "-t", "a", "--to", "topic:b", "--keys", "id", "--schema", "id int", "-n", "h:1"],
+            "only a Delta table can be merged into",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: list[str], sentence: str) -> None:
@@ -135,6 +162,23 @@ def test_a_batch_shows_its_stages_on_a_terminal(
     assert ("spark.ui.showConsoleProgress" in conf) is shown
 
 
+def test_progress_is_a_line_for_each_query(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_launch, "LINE_INTERVAL_S", 0)
+    watch = spark_launch.watcher()
+    for batch in range(2):
+        at: dict[str, Any] = {"batch": batch, "messages": 1500, "messages_per_second": 20.4}
+        watch(Progress(query="rows", behind=40, **at))
+        watch(Progress(query="rejects", behind=None, **at))
+    assert capsys.readouterr().err.splitlines() == [
+        "rows: batch 0, 1,500 messages, 20/s, 40 behind",
+        "rejects: batch 0, 1,500 messages, 20/s",
+        "rows: batch 1, 3,000 messages, 20/s, 40 behind",
+        "rejects: batch 1, 3,000 messages, 20/s",
+    ]
+
+
 @pytest.mark.parametrize("name", spark_launch.LOGGERS_OF_ERRORS)
 def test_what_is_raised_is_not_logged_as_well(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     logger = PySparkLogger.getLogger(name)
@@ -153,6 +197,17 @@ def test_remote_and_master_exclude_one_another(
     arguments = ["archive", "-n", shared_cluster.namesrv, "-t", topic, "--to", f"delta:{tmp_path}", "--once"]
     assert "a Connect server has its own" in refused(*arguments, "--remote", "sc://h", "--master", "local")
     assert "only workers of a cluster" in refused(*arguments, "--pack")
+    assert "'foo' is none of local[N], spark://HOST:7077" in refused(*arguments, "--master", "foo")
+
+
+@pytest.mark.parametrize(("option", "kind"), [("--remote", "sc"), ("--master", "spark")])
+def test_a_server_that_is_not_there_is_not_waited_for(
+    shared_cluster: PipelineCluster, topic: str, monkeypatch: pytest.MonkeyPatch, option: str, kind: str
+) -> None:
+    monkeypatch.setattr(session, "getproxies", dict)
+    arguments = ["sql", "select 1", "-n", shared_cluster.namesrv, "-t", topic]
+    sentence = refused(*arguments, option, f"{kind}://127.0.0.1:1")
+    assert "nobody answers at 127.0.0.1:1: " in sentence
 
 
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -224,6 +279,8 @@ def test_a_dry_run_over_an_archive_shows_its_files(tmp_path: Path) -> None:
         "messages": 20,
         "bytes": 2000,
     }
+    by_pattern = [argument if argument != "orders" else "ord.*, nothing" for argument in arguments]
+    assert CliRunner().invoke(app, ["spark", *by_pattern]).stdout == result.stdout
     result = CliRunner().invoke(app, ["spark", "sql", "select 1", "--archive", f"raw={where}", "--dry-run"])
     assert "60 messages, 5.9 KiB in 6 files; nothing was read" in result.stdout
     assert "there is no Delta table" in refused("sql", "select 1", "--archive", f"raw={tmp_path}")
@@ -289,10 +346,10 @@ def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tm
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 1)) == 50
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1200)
-def test_after_five_kills_every_message_is_in_the_archive_once(
-    cluster: PipelineCluster, tmp_path: Path
+def test_after_kills_every_message_is_in_the_archive_once(
+    cluster: PipelineCluster, tmp_path: Path, kills: int
 ) -> None:
     count, table, seed = 10_000, tmp_path / "table", random.randrange(1 << 30)
     print(f"seed {seed}")  # noqa: T201
@@ -302,16 +359,14 @@ def test_after_five_kills_every_message_is_in_the_archive_once(
         cluster.send("K", [b"%d" % number for number in range(count)], queue_id)
     arguments = [
         *("archive", "-n", cluster.namesrv, "-t", "K", "--to", f"delta:{table}", "--once"),
-        *("--option", "maxRowsPerTrigger=2000", "--master", "local[2,4]"),
+        *("--option", f"maxRowsPerTrigger={2000 // kills}", "--master", "local[2,4]"),
     ]
-    kills = 0
-    while kills < 5:
+    for _ in range(kills):
         before = count_rows(table)
         with start(*arguments, home=tmp_path) as process:
             process.wait_until(partial(has_more_rows, table, before), "a batch", RUN_TIMEOUT_S)
             time.sleep(chance.uniform(0, 2))
             assert process.running, "it ended before it could be killed: give it more to do"
-        kills += 1
     with start(*arguments, home=tmp_path) as process:
         finish(process)
     assert rows(table) == [(queue_id, number) for queue_id in range(4) for number in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -178,6 +179,8 @@ def test_cdc_orders_by_the_events_own_sequence(spark: SparkSession) -> None:
     events = [
         {"op": "u", "after": {"id": 1, "name": "newest"}, "ts_ms": 30},
         {"op": "u", "after": {"id": 1, "name": "late"}, "ts_ms": 20},
+        {"schema": {}, "payload": {"op": "u", "after": {"id": 1, "name": "later"}, "ts_ms": 25}},
+        {"op": "u", "after": {"name": "without a key"}, "ts_ms": 40},
     ]
     rows = [(json.dumps(event).encode(), number) for number, event in enumerate(events)]
     df = spark.createDataFrame(rows, "body binary, queueOffset bigint")
@@ -213,6 +216,7 @@ def test_replay_from_broker_store_files_and_archive(
         "broker": narrowed.read(spark),
         "files": Input(store=Path(shared_cluster.files_of(topic)), topic=topic).read(spark),
         "archive": replay.read_archive(spark, lake, topic, recent),
+        "archive by a pattern": replay.read_archive(spark, lake, f"nothing, {topic[:-2]}..", recent),
     }
     assert inputs["broker"].count() == 20
     born = {message.body: message.born_timestamp for message in stored(shared_cluster, topic)}
@@ -315,6 +319,30 @@ def test_a_resend_that_was_stopped_is_completed_by_the_next(
     messages = stored(shared_cluster, target)
     assert len({message.unique_key for message in messages}) == 6
     assert len(table_rows(tmp_path / "audit", "queueOffset")) == 6
+
+
+def test_letters_that_cannot_be_sent_are_in_nobodys_way(
+    spark: SparkSession, shared_cluster: PipelineCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    group, target = f"G{uuid.uuid4().hex[:8]}", make_topic(1)
+    shared_cluster.create_topic(f"%DLQ%{group}", 1)
+    shared_cluster.send(f"%DLQ%{group}", [b"from nowhere"], 0)
+    source = Input(namesrv=shared_cluster.namesrv, topic=f"%DLQ%{group}")
+    audit = parse_output(f"delta:{tmp_path / 'audit'}")
+
+    def resend(**wanted: Any) -> int:
+        chosen = dlq.Resend(**wanted)
+        return dlq.resend(spark, source, group, chosen, state=tmp_path / "state", audit=audit).messages
+
+    with pytest.raises(SettingsError, match="1 of the letters do not say from which topic"):
+        resend()
+    with pytest.raises(SettingsError, match="row 0: it is empty or null"):
+        resend(to=target, edit=lambda df: df.selectExpr("* except (body)", "cast('' as binary) as body"))
+    with pytest.raises(SettingsError, match=r"chose cannot be sent: .*; remove .* to give it up") as told:
+        resend(to=target)
+    shutil.rmtree(str(told.value).partition("; remove ")[2].removesuffix(" to give it up"))
+    assert resend(to=target) == 1
+    assert bodies(stored(shared_cluster, target)) == [b"from nowhere"]
 
 
 # --- Queries and reports ---

@@ -14,7 +14,7 @@ from skylark.cli.spark_launch import last_offsets
 from skylark.errors import NoRoute, SettingsError
 from skylark.page import Chart, Report, Section, render
 from skylark.pipelines.jobs.places import parse_output, state_directory
-from skylark.pipelines.jobs.running import Tally, distance, is_late_worker, plain_error
+from skylark.pipelines.jobs.running import MESSAGES_READ, Tally, distance, is_late_worker, plain_error
 from skylark.pipelines.jobs.session import check_java
 
 QUEUES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 1000), min_size=1)
@@ -54,6 +54,16 @@ def test_batches_are_counted_once() -> None:
     assert tally.take("q", batch(1, 1, 30, 70)) is None
     assert tally.take("q", batch(2, 0, 70, 70)) is None
     assert (tally.batches, tally.messages, tally.observed) == (2, {"q": 43}, {"q": {"rule0": 4}})
+
+
+def test_the_first_batch_of_ranges_counts_messages_though_it_has_no_start() -> None:
+    told = batch(0, 4, None, 30)
+    told["observedMetrics"][MESSAGES_READ] = {MESSAGES_READ: 30}
+    tally = Tally()
+    seen = tally.take("q", told)
+    assert seen is not None
+    assert (seen.messages, seen.messages_per_second) == (30, 60.0)
+    assert (tally.messages, tally.observed) == ({"q": 30}, {"q": {"rule0": 2}})
 
 
 def test_what_a_connect_server_tells_is_understood() -> None:

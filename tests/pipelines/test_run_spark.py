@@ -104,7 +104,7 @@ def test_a_step_that_fails_is_named_by_its_line(
     with pytest.raises(SettingsError, match=r"pipeline.yml:3: sql: .*colour"):
         run.run_pipeline(spark, pipeline, namesrv=shared_cluster.namesrv, state=tmp_path / "state", once=True)
     path.write_text(
-        f"source: {{topic: {topic}}}\nsinks: [console]\nquality:\n  - expect: colour is not null\n"
+        f"source: {{topic: {topic}}}\nsinks: [console]\nquality:\n  - {{expect: colour > 0, on_fail: drop}}\n"
     )
     pipeline = load_pipeline(path)
     with pytest.raises(SettingsError, match=r"pipeline.yml:4: expect: .*colour"):

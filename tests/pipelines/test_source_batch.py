@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from skylark.pipelines.schema import COLUMNS
+from tests.pipelines.rows import as_rows, digests, produced
+from tests.pipelines.streams import Stream
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import BROKER, PipelineCluster
-from tests.support.record_rows import rows_of
 
 
 @dataclass(frozen=True)
@@ -34,41 +33,6 @@ class Orders:
 def read(spark: SparkSession, options: dict[str, str], schema: str | None = None) -> DataFrame:
     reader = spark.read.format("rocketmq").options(**options)
     return (reader.schema(schema) if schema else reader).load()
-
-
-def digests(rows: list[dict[str, object]]) -> list[str]:
-    """A hash of all columns of every row, sorted."""
-
-    def text(value: object) -> str:
-        return repr(sorted(value.items()) if isinstance(value, dict) else value)
-
-    texts = [repr([(name, text(value)) for name, value in sorted(row.items())]) for row in rows]
-    return sorted(hashlib.sha256(item.encode()).hexdigest() for item in texts)
-
-
-def produced(cluster: PipelineCluster, topic: str) -> list[dict[str, object]]:
-    """What the broker holds, pulled and decoded one record at a time, as Spark shows it."""
-    rows: list[dict[str, object]] = []
-    for queue in cluster.wire.queues(topic):
-        at, end = 0, cluster.wire.max_offsets([queue])[queue]
-        while at < end:
-            records = bytes(cluster.wire.pull(queue, at).records)
-            part = rows_of(records, queue.broker_name)
-            at += len(part)
-            rows += part
-    for row in rows:
-        del row["bodyText"]
-        row["properties"] = dict(row["properties"])  # type: ignore[call-overload]
-    return rows
-
-
-def as_rows(frame: DataFrame) -> list[dict[str, object]]:
-    """Rows of Spark in the same shape: times as microseconds."""
-    frame = frame.withColumns(
-        {name: F.unix_micros(name) for name in ("bornTimestamp", "storeTimestamp") if name in frame.columns}
-    )
-    rows = [row.asDict() for row in frame.collect()]
-    return [{**row, "body": bytes(row["body"])} for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +105,18 @@ def test_a_schema_that_cannot_be_filled_is_refused_in_the_driver(
         read(spark, orders.options(), schema).collect()
 
 
-def test_found_without_registration(shared_cluster: PipelineCluster, orders: Orders) -> None:
-    import pyspark_rocketmq
-    from skylark.pipelines.source import RocketMQSource
+def test_found_without_registration(spark: SparkSession, orders: Orders) -> None:
+    fresh = spark.newSession()  # what is registered is a session's own
+    assert read(fresh, orders.options()).count() == 400
 
-    assert pyspark_rocketmq.DefaultSource is RocketMQSource
-    assert Path(pyspark_rocketmq.__file__).name == "__init__.py"
+
+def test_all_columns_of_a_stream_that_is_replayed(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    """Three batches, the last of them twice: every row as it was produced, and once."""
+    options = orders.options(startingOffsets="earliest", maxRowsPerTrigger=150)
+    stream = Stream(spark, tmp_path, options, schema=None)
+    stream.run()
+    stream.replay_last_batch()
+    stream.run()
+    assert digests(as_rows(stream.written())) == digests(orders.produced())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import zlib
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from skylark.errors import SettingsError
 from skylark.model.message import SystemFlag
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.pushdown import Restrictions
@@ -121,6 +123,40 @@ def test_filters_narrow_what_is_planned(
     assert len(restrictions.take(filters)) == left
     planner = Planner(load(SourceOptions, halves.options()), restrictions)
     assert sum(item.messages for item in planner.batch_ranges()) == planned
+
+
+@pytest.mark.parametrize(
+    ("option", "planned"),
+    [
+        ({"startingOffsets": {"0": 30, "1": 35}}, 5),
+        ({"endingOffsets": {"0": 30, "1": 35}}, 35),
+        ({"endingOffsets": {"0": 30}}, 40),  # of a queue that is not named everything is read
+    ],
+)
+def test_filters_narrow_offsets_that_are_given_for_every_queue(
+    halves: Halves, option: dict[str, dict[str, int]], planned: int
+) -> None:
+    given = {name: json.dumps({halves.topic: {BROKER: offsets}}) for name, offsets in option.items()}
+    restrictions = Restrictions()
+    restrictions.take([EqualTo(("queueId",), 1)])
+    planner = Planner(load(SourceOptions, halves.options(**given)), restrictions)
+    assert sum(item.messages for item in planner.batch_ranges()) == planned
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"endingOffsets": '{"TOPIC": {"broker-a": {"7": 1}}}'}, "setting endingOffsets: there is no queue"),
+        ({"assign": '{"TOPIC": {"broker-b": [0]}}'}, "setting assign: there is no queue"),
+        ({"sql92": "size >"}, "setting sql92: .*unexpected end"),
+    ],
+)
+def test_what_brokers_do_not_have_is_refused_while_planning(
+    halves: Halves, options: dict[str, str], complaint: str
+) -> None:
+    given = {name: text.replace("TOPIC", halves.topic) for name, text in options.items()}
+    with pytest.raises(SettingsError, match=complaint):
+        plan(halves.options(**given))
 
 
 def test_filters_of_a_query_are_handed_down(spark: SparkSession, halves: Halves) -> None:

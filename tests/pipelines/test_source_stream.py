@@ -6,19 +6,27 @@ import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from skylark.errors import SettingsError
+from skylark.model.names import AUTO_CREATE_TOPIC
+from skylark.pipelines import ranges
 from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.origin import DataLost
 from skylark.pipelines.schema import columns_schema
-from skylark.pipelines.source import StreamReader
+from skylark.pipelines.source import RocketMQSource, StreamReader
+from skylark.protocol.requests.topic import DeleteTopicInBroker, UpdateAndCreateTopic
 from tests.pipelines.streams import Stream, rows_done, until
 from tests.support.names import fresh_name
-from tests.support.pipeline_cluster import PipelineCluster
+from tests.support.pipeline_cluster import SETTINGS, PipelineCluster
+from tests.support.skylark_servers import SkylarkBroker
 
 
 def bodies(queue_id: int, first: int, end: int) -> list[bytes]:
@@ -208,6 +216,100 @@ def test_an_idle_query_rests_and_goes_nowhere(shared_cluster: PipelineCluster) -
     rows = [value for batch in copied.read(partition) for value in batch.column(0).to_pylist()]
     assert rows == [b"0-3"]
     assert list(copied.read(InputPartition(None))) == []
+
+
+def test_a_trigger_that_wants_everything_gets_it(shared_cluster: PipelineCluster) -> None:
+    """Driven by hand: `once` asks for all that is there, other triggers for as much as the options say."""
+    topic = fresh_name("everything")
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, bodies(0, 0, 9))
+    options = shared_cluster.options(
+        topic, startingOffsets="earliest", maxRowsPerTrigger=2, minRowsPerTrigger=50, maxTriggerDelay="1h"
+    )
+    reader = StreamReader(load(SourceOptions, options), columns_schema(["body"]))
+    start = reader.initialOffset()
+
+    def ends_at(limit: ReadLimit) -> int:
+        return int(reader.latestOffset(start, limit)[topic]["broker-a"]["0"])
+
+    assert ends_at(reader.getDefaultReadLimit()) == 0  # it waits for fifty
+    assert ends_at(ReadAllAvailable()) == 9
+    reader.prepareForTriggerAvailableNow()
+    assert ends_at(reader.getDefaultReadLimit()) == 2
+    shared_cluster.send(topic, bodies(0, 9, 12))
+    assert ends_at(ReadAllAvailable()) == 9  # what came since is for the next run
+
+
+def test_a_stream_with_an_end_is_refused() -> None:
+    options = {"namesrv": "h:1", "topic": "t", "endingOffsets": "latest"}
+    RocketMQSource(options).streamReader(columns_schema(["body"]))
+    with pytest.raises(SettingsError, match="a stream has no end"):
+        RocketMQSource({**options, "endingOffsets": "-1h"}).streamReader(columns_schema(["body"]))
+
+
+def test_brokers_that_come_later(cluster: PipelineCluster, tmp_path: Path) -> None:
+    """Driven by hand."""
+    cluster.create_topic("wide", 1)
+    cluster.send("wide", [b"here"])
+    options = cluster.options("wide", startingOffsets="earliest", routeRefresh="50ms", pollInterval="10ms")
+    reader = StreamReader(load(SourceOptions, options), columns_schema(["brokerName", "body"]))
+    start = reader.initialOffset()
+    assert start == {"wide": {"broker-a": {"0": 0}}}
+    broker = SkylarkBroker(tmp_path / "second", cluster.namesrv, {**SETTINGS, "brokerName": "broker-b"})
+    with PipelineCluster(tmp_path / "second", servers=broker) as second:
+        second.wire.connection(broker.broker).call(
+            UpdateAndCreateTopic("wide", AUTO_CREATE_TOPIC, 1, 1, 6, "SINGLE_TAG", order=False)
+        )
+        second.send("wide", [b"there"])
+        end = start
+
+        def is_seen() -> bool:
+            nonlocal end
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            return "broker-b" in end["wide"]
+
+        until(is_seen, "the new broker")
+        rows = [
+            tuple(row.values())
+            for partition in reader.partitions(start, end)
+            for batch in reader.read(partition)
+            for row in batch.to_pylist()
+        ]
+    assert sorted(rows) == [("broker-a", b"here"), ("broker-b", b"there")]
+
+
+def test_a_topic_that_was_made_again_is_an_error_or_begins_anew(
+    shared_cluster: PipelineCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driven by hand. Without this the query would wait for offsets that it has already passed."""
+    monkeypatch.setattr(ranges, "SHORT_WAIT_S", 0.5)
+    topic = fresh_name("anew")
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, bodies(0, 0, 9))
+    stands = {topic: {"broker-a": {"0": 9}}}
+
+    def reader(**more: object) -> StreamReader:
+        options = shared_cluster.options(topic, pollInterval="10ms", **more)
+        return StreamReader(load(SourceOptions, options), columns_schema(["body"]))
+
+    def latest(query: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
+        return query.latestOffset(start, query.getDefaultReadLimit())
+
+    assert latest(reader(), stands) is stands
+    shared_cluster.wire.connection(shared_cluster.servers.broker).call(DeleteTopicInBroker(topic))
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, bodies(0, 0, 4))
+    with pytest.raises(DataLost, match=f"5 messages of {topic}/broker-a/0 are lost, offsets 4 to 9: .*made"):
+        latest(reader(), stands)
+    skipping = reader(failOnDataLoss="false")
+    skipping.prepareForTriggerAvailableNow()
+    anew = latest(skipping, stands)
+    assert anew == {topic: {"broker-a": {"0": 0}}}
+    assert skipping.partitions(stands, anew) == []
+    end = latest(skipping, anew)
+    (partition,) = skipping.partitions(anew, end)
+    rows = [value for batch in skipping.read(partition) for value in batch.column(0).to_pylist()]
+    assert rows == bodies(0, 0, 4)
 
 
 def test_a_task_that_is_tried_again_reads_the_same(

@@ -89,7 +89,7 @@ def run(store: MessageStore, steps: list[Any], clock: ManualClock) -> None:
             head, elements = step
             head.sys_flag &= ~0xC
             head.properties = head.properties.replace(b"DELAY", b"RELAY")
-            results = store.append_batch(head, BatchColumns.of(elements))
+            results = store.append_batches([(head, BatchColumns.of(elements))])[0]
             assert all(isinstance(result, Placed) for result in results)
         else:
             assert all(isinstance(result, Placed) for result in store.append(step))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from skylark.errors import CorruptRecord
@@ -37,10 +38,11 @@ from skylark.model.record import (
     split_batch,
     split_columns,
 )
+from skylark.store.batch_records import NO_BATCH_MASK
 from skylark.store.commit_log import CommitLog
-from skylark.store.placed import Placed, PutStatus
+from skylark.store.placed import Placed, PutResult, PutStatus, Refused
 from skylark.store.queue_table import QueueTable
-from skylark.store.tags import tags_code
+from skylark.store.tags import delay_level, tags_code
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, small_settings
 
@@ -342,8 +344,9 @@ def test_a_batch_writes_encoded_records(
     head: PutMessage, elements: list[tuple[int, bytes, bytes]], store_host: bytes, with_crc: bool
 ) -> None:
     log, queues = log_on(SimulatedDisk(), store_host, append_crc_property=with_crc)
-    head.sys_flag &= ~0xC
-    results = log.append_batch(head, split_columns(batch_of(elements)), queues, 1)
+    head.sys_flag &= ~NO_BATCH_MASK
+    assume(delay_level(head.properties) <= 0)
+    results = log.append_batches([(head, split_columns(batch_of(elements)))], queues, 1)[0]
     texts = [head.properties, *(text for _, _, text in elements)]
     if any(has_forbidden_nul(text, with_crc) for text in texts):
         assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL]
@@ -373,3 +376,40 @@ def test_a_batch_writes_encoded_records(
             store_host=store_host,
             with_crc_property=with_crc,
         )
+
+
+BATCHES = st.tuples(
+    messages(st.sampled_from(["Topic", "Other", "a/b"])),
+    st.lists(ELEMENTS, max_size=4) | alike(),
+)
+
+
+@given(st.lists(BATCHES, min_size=1, max_size=6), st.booleans())
+def test_batches_that_come_together_are_stored_as_one_by_one(
+    batches: list[tuple[PutMessage, list[tuple[int, bytes, bytes]]]], with_crc: bool
+) -> None:
+    for head, _ in batches:
+        head.queue_id %= 2
+    # Again and again, so that files end in between.
+    split = 3 * [(head, split_columns(batch_of(elements))) for head, elements in batches]
+    together, one_by_one = SimulatedDisk(), SimulatedDisk()
+    log, queues = log_on(together, bytes(8), append_crc_property=with_crc)
+    results = log.append_batches(split, queues, 1)
+    log, queues = log_on(one_by_one, bytes(8), append_crc_property=with_crc)
+    alone = [log.append_batches([each], queues, 1)[0] for each in split]
+    assert [told(result) for result in results] == [told(result) for result in alone]
+    directory = ROOT / "commitlog"
+    names = one_by_one.files(directory)
+    assert together.files(directory) == names
+    for name in names:
+        assert together.content(directory / name) == one_by_one.content(directory / name)
+
+
+def told(result: Sequence[PutResult]) -> list[object]:
+    """What a batch was answered, without the queue, which is another one in another store."""
+    return [
+        each
+        if isinstance(each, Refused)
+        else (each.queue.topic, each.queue.queue_id, each.queue_offset, each.physical_offset, each.tags_code)
+        for each in result
+    ]

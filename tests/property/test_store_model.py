@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,7 +98,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS, queue_id=QUEUE_IDS, data=st.lists(st.tuples(BODIES, TAGS), min_size=1, max_size=4))
     def put_batch(self, topic: str, queue_id: int, data: list[tuple[bytes, str]]) -> None:
         elements = [BatchElement(0, body, tag_properties(tag)) for body, tag in data]
-        results = self.store.append_batch(PutMessage(topic, queue_id, b""), BatchColumns.of(elements))
+        batch = PutMessage(topic, queue_id, b""), BatchColumns.of(elements)
+        results: Sequence[PutResult] = self.store.append_batches([batch])[0]
         if len(results) == 1 and not isinstance(results[0], Placed):
             # All or nothing: too much for one file.
             size = sum(len(body) for body, _ in data) + len(data) * 91

@@ -77,3 +77,11 @@ def test_bars_are_labelled() -> None:
     assert LABELS.findall(page) == ["one", "two"]
     assert TICKS.findall(page)[0] == "per s"
     assert TICKS.findall(page)[-1] == "2,500"
+
+
+def test_a_long_table_is_folded_only_below_a_chart_that_tells_it() -> None:
+    rows: list[list[object]] = [[number, number, "a"] for number in range(100)]
+    assert "<details><summary>100 rows" in drawn(rows, Chart("x", "y"))
+    alone = render(Report("r", "now", [Section("s", "S", ["x", "y", "who"], rows)]))
+    assert "<details open><summary>100 rows" in alone
+    assert "<details" not in render(Report("r", "now", [Section("s", "S", ["x", "y", "who"], rows[:5])]))

@@ -72,6 +72,8 @@ class Load:
     expression: str = "*"
     """What pulls ask for; all messages must match it, as no record of a queue may be left out."""
     expression_type: str = "TAG"
+    late_s: float = 0.0
+    """So much later than its answer says a message comes to its queue: delayed ones."""
     is_stamped: bool = False
     """Bodies begin with eight bytes: when the message was due, in nanoseconds of the monotonic clock."""
 

@@ -130,12 +130,13 @@ class Target:
 
     def wait_stored(self, load: Load, expected: int) -> int:
         """What the queues hold; they may be filled a while after the answers, delayed ones even later."""
-        stored, deadline = self.stored(load), time.monotonic() + STORED_TIMEOUT_S
+        patience_s = STORED_TIMEOUT_S + load.late_s
+        stored, deadline = self.stored(load), time.monotonic() + patience_s
         while stored < expected and time.monotonic() < deadline:
             time.sleep(STORED_POLL_S)
             before, stored = stored, self.stored(load)
             if stored > before:
-                deadline = time.monotonic() + STORED_TIMEOUT_S
+                deadline = time.monotonic() + patience_s
         return stored
 
 

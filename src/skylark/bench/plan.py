@@ -271,11 +271,11 @@ def _message_us(demand: Demand, costs: Costs) -> float:
     """Core time of a master for one message: taken, stored, handed out to all."""
     kib = demand.body_bytes / KIB
     growth = 1 + costs.queues_growth * math.log10(max(demand.topics * demand.queues / FEW_QUEUES, 1))
-    stored = (costs.wake_us / demand.in_flight + costs.send_us) / demand.batch
+    stored = costs.wake_us / (demand.in_flight * demand.batch)
     if demand.batch == 1:
-        stored += kib * costs.send_kib_us
+        stored += costs.send_us + kib * costs.send_kib_us
     else:
-        stored += costs.batch_message_us + kib * costs.batch_kib_us
+        stored += costs.batch_us / demand.batch + costs.batch_message_us + kib * costs.batch_kib_us
     writes = 1 + DELAYED_WRITES * demand.delayed + TRANSACTION_WRITES * demand.transactional
     flushed = 0.0
     if demand.flush == "sync":

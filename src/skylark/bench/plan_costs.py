@@ -36,8 +36,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     wake_us: Microseconds
     """The broker wakes up; shared by all sends that it then finds."""
     send_us: Microseconds
-    """A send, of a message or of a batch."""
+    """A send of one message."""
     send_kib_us: Microseconds
+    batch_us: Microseconds
+    """A send of a batch, however many messages it carries."""
     batch_message_us: Microseconds
     """Each message of a batch."""
     batch_kib_us: Microseconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from array import array
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from skylark.bench.processes import Listener, pinned
 from skylark.bench.results import Cell, Document, Value, make_cell, make_document
 from skylark.bench.sending import Progress, made_known
 from skylark.bench.thin import Watch
+from skylark.client.listeners import ConsumeResult
 from skylark.client.push_consumer import PushConsumer
 from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
 
@@ -41,51 +43,68 @@ class Consuming:
     batch: int = 1
     slow_groups: int = 0
     """Others on the same topic, whose listeners take a second for each message: they fall far behind."""
+    group: str = GROUP
+    """What a group's name begins with; each run has a new one."""
+    expression: str = "*"
+    expression_type: str = "TAG"
+    """Or `SQL92`."""
+    fail_rate: float = 0.0
+    """The share of calls whose messages the listener wants again later."""
 
 
 class Receiver:
     """A push consumer that notes what arrives, each message once, and when. Loop thread only."""
 
     def __init__(
-        self, site: Site, load: Load, how: Consuming, expression: str = "*", *, takes_s: float = 0.0
+        self, site: Site, load: Load, how: Consuming, tags: str = "", *, takes_s: float = 0.0
     ) -> None:
-        """`takes_s`: so long a listener works on what it is given."""
+        """`tags` instead of what the group asks for; `takes_s`: so long a listener takes for each call."""
         settings = PushConsumerSettings(
             consume_from=ConsumeFrom.FIRST_OFFSET,
             threads_max=how.threads,
             batch_max=how.batch,
             first_pull_delay_ms=0,
         )
-        group = f"{GROUP}_{uuid.uuid4().hex[:8]}"
+        group = f"{how.group}_{uuid.uuid4().hex[:8]}"
+        sql = how.expression if how.expression_type == "SQL92" and not tags else None
         self.consumer = PushConsumer(group, namesrv=site.served.namesrv, settings=settings)
-        self.consumer.subscribe(load.topic, expression, self._listen)
+        self.consumer.subscribe(load.topic, tags or how.expression, self._listen, sql=sql)
         self._queues = load.queues
-        self._seen: set[tuple[int, int]] = set()
-        self.arrivals: list[tuple[int, int]] = []
-        """When a message was due and when it came, in nanoseconds; only of stamped loads."""
+        # Numbers alone, which the garbage collector need not look at: its pauses would be messages' delays.
+        self._seen: set[int] = set()
+        self.due_ns, self.arrived_ns = array("q"), array("q")
+        """When messages were due and when they came; only of stamped loads."""
         self._is_stamped = load.is_stamped
         self._takes_s = takes_s
-        self.repeated = 0
+        self._fail_rate = how.fail_rate
+        self._calls = 0
+        self.failed = self.repeated = 0
         self.first_at = self.last_at = 0.0
 
     @property
     def count(self) -> int:
         return len(self._seen)
 
-    async def _listen(self, messages: Sequence[Any]) -> None:
+    async def _listen(self, messages: Sequence[Any]) -> ConsumeResult:
         now_ns = time.monotonic_ns()
         self.last_at = now_ns / 1e9
         self.first_at = self.first_at or self.last_at
         for message in messages:
-            place = (message.queue.queue_id, message.queue_offset)
-            if place in self._seen:
+            place = message.queue_offset * self._queues + message.queue.queue_id
+            if place in self._seen or message.reconsume_times:
                 self.repeated += 1
                 continue
             self._seen.add(place)
             if self._is_stamped:
-                self.arrivals.append((STAMP.unpack_from(message.body)[0], now_ns))
+                self.due_ns.append(STAMP.unpack_from(message.body)[0])
+                self.arrived_ns.append(now_ns)
         if self._takes_s:
             await asyncio.sleep(self._takes_s)
+        self._calls += 1
+        if self.failed < int(self._calls * self._fail_rate):  # evenly spread, the same in every run
+            self.failed += 1
+            return ConsumeResult.LATER
+        return ConsumeResult.SUCCESS
 
     async def wait_ready(self) -> None:
         """Until all queues are ours. Raises LoadFailed."""
@@ -145,10 +164,16 @@ async def _consume(site: Site, load: Load, expected: int, how: Consuming, watch:
         receiver.count,
         taken_s,
         operation_bytes=load.body_bytes,
-        settings={"threads": how.threads, "batch": how.batch, "body_bytes": load.body_bytes},
+        settings={
+            "threads": how.threads,
+            "batch": how.batch,
+            "body_bytes": load.body_bytes,
+            "expression": how.expression,
+            "fail_rate": how.fail_rate,
+        },
         server_cpu_us=usage.cpu_us_of(receiver.count),
         client_cpu_us=round((time.process_time() - cpu) * 1e6 / max(receiver.count, 1), 2),
-        figures={"repeated": receiver.repeated},
+        figures={"repeated": receiver.repeated, "calls_failed": receiver.failed},
         wrong=[f"{missing} of {expected} did not come"] if missing else [],
     )
 
@@ -218,10 +243,10 @@ def _arrival_cell(
     delay_ms: int,
 ) -> Cell:
     # The first message was due when the client began to warm up.
-    began_ns = min((due_ns for due_ns, _ in receiver.arrivals), default=0) + round(load.warm_up_s * 1e9)
+    began_ns = min(receiver.due_ns, default=0) + round(load.warm_up_s * 1e9)
     latencies = Latencies()
     early = 0
-    for due_ns, arrived_ns in receiver.arrivals:
+    for due_ns, arrived_ns in zip(receiver.due_ns, receiver.arrived_ns, strict=True):
         late_ns = arrived_ns - due_ns - delay_ms * 1_000_000
         early += late_ns < -EARLY_TOLERATED_NS
         if due_ns >= began_ns:

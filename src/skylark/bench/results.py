@@ -155,11 +155,15 @@ def report(document: Document, more: Sequence[Section] = ()) -> Report:
     """The run as a page's contents: rates, latencies, the course of time, conditions. `more` comes first."""
     sections = [*more, _rates(document.cells)]
     sections += [section for make in (_latencies, _course) if (section := make(document.cells)).rows]
-    extra = [[cell.name, name, value] for cell in document.cells for name, value in cell.figures.items()]
-    if extra:
+    if extra := also_seen(document.cells):
         sections.append(Section("figures", "Also seen", ["cell", "figure", "value"], extra))
     sections.append(conditions_section(document, " ".join(document.notes)))
     return Report(f"skylark bench {document.benchmark}", document.made_at, sections)
+
+
+def also_seen(cells: Sequence[Cell]) -> list[list[Any]]:
+    """What only some benchmarks know of a cell: its name, the figure's, and the value."""
+    return [[cell.name, name, value] for cell in cells for name, value in cell.figures.items()]
 
 
 def page(document: Document, more: Sequence[Section] = ()) -> str:

@@ -18,7 +18,7 @@ from skylark.bench.machine import scratch
 from skylark.bench.place import Place
 from skylark.bench.receiving import Consuming, measure_consumer, measure_delay, measure_latency
 from skylark.bench.replicating import measure_replication
-from skylark.bench.results import Cell, Document, Stamped, conditions_section, table
+from skylark.bench.results import Cell, Document, Stamped, also_seen, conditions_section, table
 from skylark.bench.sending import (
     Progress,
     measure_features,
@@ -28,7 +28,7 @@ from skylark.bench.sending import (
     measure_topics,
 )
 from skylark.bench.storing import measure_store
-from skylark.bench.transactions import measure_transactions
+from skylark.bench.transactions import Shares, measure_transactions
 from skylark.errors import RocketMQError
 from skylark.page import Report, Section, render
 
@@ -81,7 +81,7 @@ def _sending(base: Load) -> dict[str, Step]:
         "sends": partial(measure_loads, "producer", own, _sends(base)),
         "sync": partial(measure_loads, "producer", Place(flush="sync"), waiting),
         "features": partial(measure_features, own, replace(small, topic="feature")),
-        "transactions": partial(measure_transactions, own, traded, 0.0, 0.0),
+        "transactions": partial(measure_transactions, own, traded, Shares()),
         "replication": partial(measure_replication, own, replace(base, topic="copied", body_bytes=1024)),
         "topics": partial(measure_topics, own, many, (1, 10_000)),
         "routes": partial(measure_routes, own, asked),
@@ -208,6 +208,13 @@ def page(found: Survey) -> str:
         else:
             columns, lines = table(document.cells)
             parts.append(Section(name, name, columns, lines))
+    extra = [
+        [name, *seen]
+        for name, document in found.documents.items()
+        if name != GROWTH
+        for seen in also_seen(document.cells)
+    ]
+    parts.append(Section("figures", "Also seen", ["step", "cell", "figure", "value"], extra))
     parts.append(
         Section("missing", "Not measured", ["step", "reason"], [list(each) for each in found.missing.items()])
     )

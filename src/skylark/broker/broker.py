@@ -119,7 +119,12 @@ class Broker(BrokerState):
         load_metadata(
             directory / "consumerFilter.json", lambda data: self.consumer_filters.load(data, now_ms=now_ms)
         )
-        self.store.open()
+        report = self.store.open()
+        if report.others_wrote or not self.role.is_slave:
+            self.copy_mark.clear()
+        elif self.store.appended_offset == 0:
+            self.copy_mark.set()
+        self.slave_status.is_copy = self.copy_mark.is_set
         load_metadata(directory / "delayOffset.json", self.schedule.load)
         if not self.role.is_slave:
             self.transactions.load()

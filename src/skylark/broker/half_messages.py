@@ -23,6 +23,8 @@ from skylark.model.message import (
     SystemFlag,
     decode_properties,
     encode_properties,
+    find_unique_key,
+    property_finder,
 )
 from skylark.model.record import RecordParts, encode, split
 
@@ -33,6 +35,15 @@ PROPERTY_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 PROPERTY_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PROPERTY_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
+_find_group = property_finder(PROPERTY_PRODUCER_GROUP)
+_find_check_times = property_finder(PROPERTY_CHECK_TIMES)
+_find_immunity_s = property_finder(PROPERTY_IMMUNITY_S)
+_find_prepared_queue_offset = property_finder(PROPERTY_PREPARED_QUEUE_OFFSET)
+_find_real_topic = property_finder(PROPERTY_REAL_TOPIC)
+_find_real_queue_id = property_finder(PROPERTY_REAL_QUEUE_ID)
+
+COMMITTED = int(SystemFlag.TRANSACTION_COMMIT)
+"""A plain number: those of an enumeration take ten times as long to combine."""
 OP_PROPERTIES = b"TAGS\x01d\x02WAIT\x01true\x02"
 OP_SEPARATOR = b","
 
@@ -44,9 +55,9 @@ A producer that has no answer sends once more; who is asked may answer for the c
 
 
 class HalfRecord:
-    """A half message as the log holds it, taken apart."""
+    """A half message as the log holds it. Of its properties only those are looked for that are asked for."""
 
-    __slots__ = ("_body_position", "_record", "head", "properties", "text", "topic")
+    __slots__ = ("_body_position", "_record", "head", "text", "topic")
 
     def __init__(self, record: bytes) -> None:
         """Raises CorruptRecord."""
@@ -56,7 +67,16 @@ class HalfRecord:
         self.head = parts.head
         self.topic = parts.topic.decode(errors="replace")
         self.text = parts.properties
-        self.properties = decode_properties(parts.properties)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All of them, anew each time."""
+        return decode_properties(self.text)
+
+    @property
+    def may_have_to_wait(self) -> bool:
+        """Say whether it may ask for a delay or a time; what names neither is not taken apart."""
+        return self.text.find(b"DELAY") >= 0 or self.text.find(b"TIMER_DEL") >= 0
 
     @property
     def queue_offset(self) -> int:
@@ -76,31 +96,31 @@ class HalfRecord:
 
     @property
     def unique_key(self) -> str:
-        return self.properties.get(PROPERTY_UNIQUE_KEY, "")
+        return _text(find_unique_key(self.text))
 
     @property
     def group(self) -> str:
-        return self.properties.get(PROPERTY_PRODUCER_GROUP, "")
+        return _text(_find_group(self.text))
 
     @property
     def check_times(self) -> int:
-        return _number(self.properties.get(PROPERTY_CHECK_TIMES)) or 0
+        return _number(_text(_find_check_times(self.text))) or 0
 
     @property
     def immunity_ms(self) -> int | None:
         """For how long the producer wants not to be asked; None without a wish."""
-        seconds = _number(self.properties.get(PROPERTY_IMMUNITY_S))
+        seconds = _number(_text(_find_immunity_s(self.text)))
         return None if seconds is None else seconds * 1000
 
     @property
     def prepared_queue_offset(self) -> int | None:
         """Of a copy that RocketMQ made: where the original was."""
-        return _number(self.properties.get(PROPERTY_PREPARED_QUEUE_OFFSET))
+        return _number(_text(_find_prepared_queue_offset(self.text)))
 
     @property
     def real_topic(self) -> str:
         """The topic that the message is meant for; empty where a record names none."""
-        return self.properties.get(PROPERTY_REAL_TOPIC, "")
+        return _text(_find_real_topic(self.text))
 
     @property
     def body(self) -> bytes:
@@ -117,7 +137,7 @@ class HalfRecord:
         topic, queue_id = self.real_topic, self._real_queue_id()
         if not topic or topic == names.HALF_TOPIC or queue_id is None:
             return None
-        sys_flag = self.head[7] & ~TRANSACTION_MASK | SystemFlag.TRANSACTION_COMMIT
+        sys_flag = self.head[7] & ~TRANSACTION_MASK | COMMITTED
         message = self._message(topic, queue_id, self.text, sys_flag)
         message.prepared_transaction_offset = self.physical_offset
         return message
@@ -148,7 +168,7 @@ class HalfRecord:
         )
 
     def _real_queue_id(self) -> int | None:
-        return _number(self.properties.get(PROPERTY_REAL_QUEUE_ID))
+        return _number(_text(_find_real_queue_id(self.text)))
 
     def _message(self, topic: str, queue_id: int, properties: bytes, sys_flag: int) -> PutMessage:
         head = self.head
@@ -182,8 +202,12 @@ def finished_offsets(op_body: bytes) -> list[int]:
     return [int(piece) for piece in op_body.split(OP_SEPARATOR) if piece.strip().isdigit()]
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="replace")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 19 else None
 
 
 class Half(msgspec.Struct, gc=False):

@@ -62,9 +62,9 @@ class LateRecords:
             or not store.reader.hot.holds(first, end - first)
         ):
             return None
-        records = [bytes(view[(at := place - start) : at + size]) for place, size in places]
+        records = [view[place - start : place - start + size].tobytes() for place, size in places]
         try:
-            fits = all(_SIZE.unpack_from(record)[0] == len(record) for record in records)
+            fits = [*map(_SIZE.unpack_from, records)] == [(size,) for _, size in places]
         except struct.error:
             fits = False
         return [*records] if fits else None

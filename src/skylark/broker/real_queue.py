@@ -1,11 +1,13 @@
-"""Pure. The queue that a message is meant for while it waits in another: noted on it, and found again."""
+"""Pure. Messages that wait in another queue than they are meant for: that one noted, and found again."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from functools import lru_cache
 
 from skylark.model.message import (
+    HOST_V6_MASK,
     NAME_VALUE_SEPARATOR,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -13,13 +15,13 @@ from skylark.model.message import (
     PutMessage,
     property_finder,
 )
+from skylark.model.record import HEAD, LENGTH, LENGTHS, MAGIC_V1, split
 
 CACHED_NOTES_MAX = 4096
 CACHED_NOTE_BYTES_MAX = 256
 
 RealQueue = tuple[str, int]
 
-_NOTE = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02"
 _NOTE_BEGIN = f"{PROPERTY_SEPARATOR}{PROPERTY_REAL_TOPIC}{NAME_VALUE_SEPARATOR}".encode()
 _find_topic = property_finder(PROPERTY_REAL_TOPIC)
 _find_queue_id = property_finder(PROPERTY_REAL_QUEUE_ID)
@@ -31,15 +33,16 @@ def has_other_concerns(properties: bytes) -> bool:
     return find(b"REAL_") >= 0 or find(b"POP_CK") >= 0 or find(b"TRAN_MSG") >= 0
 
 
-def real_queue_note(message: PutMessage) -> bytes:
+@lru_cache(CACHED_NOTES_MAX)
+def real_queue_note(topic: str, queue_id: int) -> bytes:
     """What says, at the end of its property text, where a message is meant to go."""
-    return _NOTE % (message.topic.encode(), message.queue_id)
+    return b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (topic.encode(), queue_id)
 
 
 def find_real_queue(properties: bytes) -> RealQueue:
     """Where a message is meant to go. Raises ValueError if it does not say."""
     # We write the note last, so that messages of one queue end alike: most are known already.
-    end = properties[max(properties.rfind(_NOTE_BEGIN), 0) :]
+    end = properties[properties.rfind(_NOTE_BEGIN) :]
     found = _known(end) if len(end) <= CACHED_NOTE_BYTES_MAX else None
     found = found or _parse(properties)
     if found is None:
@@ -61,3 +64,39 @@ def queues_needed(messages: Iterable[PutMessage]) -> dict[str, int]:
     for topic, queue_id in {(message.topic, message.queue_id) for message in messages}:
         last[topic] = max(last.get(topic, 0), queue_id + 1)
     return last
+
+
+def message_of(record: bytes) -> PutMessage:
+    """The message that a record holds, for a queue that is still to be named. Raises CorruptRecord."""
+    try:
+        (
+            size, magic, _, _, flag, _, _, sys_flag, born_timestamp, born_host, _, _, reconsume_times,
+            prepared_transaction_offset, body_bytes,
+        ) = HEAD.unpack_from(record)  # fmt: skip
+        body_end = HEAD.size + body_bytes
+        text_at = body_end + 1 + record[body_end] + LENGTH.size
+        text = record[text_at:]
+        is_usual = (
+            record[text_at - LENGTH.size : text_at] == LENGTHS[len(text)]
+            and size == len(record)
+            and magic == MAGIC_V1
+            and not sys_flag & HOST_V6_MASK
+            and body_bytes >= 0
+        )
+    except (struct.error, IndexError):
+        is_usual = False
+    if not is_usual:
+        return _unusual_message_of(record)
+    return PutMessage(
+        "", 0, record[HEAD.size : body_end], text, flag, sys_flag, born_timestamp, born_host,
+        reconsume_times, prepared_transaction_offset, False,
+    )  # fmt: skip
+
+
+def _unusual_message_of(record: bytes) -> PutMessage:
+    """As `message_of` for any record: of a long topic, of hosts with IPv6, a damaged one."""
+    head, body_position, _, text = split(record)
+    return PutMessage(
+        "", 0, record[body_position : body_position + head[14]], text, head[4], head[7], head[8], head[9],
+        head[12], head[13], wait=False,
+    )  # fmt: skip

@@ -10,9 +10,10 @@ from skylark.broker.late_records import ReadCold
 from skylark.broker.replication_link import ConnectedSlave
 from skylark.broker.role import Confirmation, Role
 from skylark.clock import Clock
-from skylark.errors import ReplicationError, RocketMQError
+from skylark.errors import RocketMQError
 from skylark.protocol.stats_bodies import HaConnectionInfo
 from skylark.remoting.ha import HaLink, HaListener
+from skylark.remoting.refused import RefusedConnections
 from skylark.settings import BrokerSettings, ReplicationSettings
 from skylark.settings.live import Live
 from skylark.store.flush import Answer, FlushWaiters
@@ -69,6 +70,7 @@ class Replication:
         self._slaves: dict[HaLink, ConnectedSlave] = {}
         self._waiters = FlushWaiters(late=PutStatus.FLUSH_SLAVE_TIMEOUT)
         self._confirmation = Confirmation()
+        self._refused = RefusedConnections()
         self.last_error = ""
         """Why a link was closed last."""
 
@@ -147,11 +149,13 @@ class Replication:
     # --- Links ---
 
     def _opened(self, link: HaLink) -> None:
-        if len(self._slaves) >= self._settings.connections_max:
-            link.abort(ReplicationError(f"{self._settings.connections_max} slaves are connected already"))
-            self._note(link)
-            return
         now = self._clock.monotonic()
+        if len(self._slaves) >= self._settings.connections_max:
+            reason = f"{self._settings.connections_max} slaves are connected already"
+            self.last_error = f"{link.address}: {reason}"
+            self._refused.add(link.address, reason, now)
+            link.abort()
+            return
         self._slaves[link] = ConnectedSlave(
             link, self._store, self._live, self._role, self._read_cold, now=now
         )

@@ -26,6 +26,8 @@ from skylark.protocol.command import RemotingCommand
 from skylark.remoting.link import Answer, Handler
 from skylark.remoting.server import Batch, Peer, Routes
 
+BATCHES_AT_ONCE = 8
+"""Client batches that are appended with one write: more would not cost less each, and be answered later."""
 PULLS_AT_ONCE = 8
 """Answers to pulls are large: the peer's pace is looked at after so many."""
 
@@ -58,6 +60,20 @@ OF_MASTERS = frozenset(
     }
 )
 """Changes that a slave takes from its master: made on the slave, they would be undone a moment later."""
+
+OF_READERS = frozenset(
+    {
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.QUERY_CONSUME_QUEUE,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    }
+)
+"""Questions, besides pulls, whose answers are messages or offsets of messages."""
 
 # RocketMQ's processors, each with a queue of its own, and the requests that wait there and here.
 PROCESSORS: dict[str, frozenset[RequestCode]] = {
@@ -98,16 +114,15 @@ def main_routes(broker: BrokerState, sends: SendPath, pulls: PullPath) -> Routes
 
 def fast_routes(broker: BrokerState, sends: SendPath, _: PullPath) -> Routes:
     """The fast port's: everything but pulls."""
-    routes: dict[int, Handler | Batch] = {
-        code: partial(_on_master, handler, broker) if code in OF_MASTERS else partial(handler, broker)
-        for code, handler in ROUTES.items()
-    }
+    routes: dict[int, Handler | Batch] = {code: partial(handler, broker) for code, handler in ROUTES.items()}
+    routes |= {code: partial(_on_master, ROUTES[code], broker) for code in OF_MASTERS}
+    routes |= {code: partial(_if_shown, ROUTES[code], broker) for code in OF_READERS}
     routes |= dict.fromkeys(NOT_SERVED_HERE, _refuse)
     single = Batch(sends.send)
     hot: dict[int, Batch] = {
         RequestCode.SEND_MESSAGE: single,
         RequestCode.SEND_MESSAGE_V2: single,
-        RequestCode.SEND_BATCH_MESSAGE: Batch(sends.send_batch),
+        RequestCode.SEND_BATCH_MESSAGE: Batch(sends.send_batch, BATCHES_AT_ONCE),
         RequestCode.UPDATE_CONSUMER_OFFSET: Batch(partial(offsets.update_offsets, broker)),
     }
     return {**routes, **hot}
@@ -123,4 +138,11 @@ def _on_master(
     if broker.role.is_slave:
         master = broker.slave_status.master_address or "its master"
         raise system_error(f"a slave takes topics, groups and offsets from its master: ask {master}")
+    return handler(broker, peer, command)
+
+
+def _if_shown(
+    handler: BrokerHandler, broker: BrokerState, peer: Peer, command: RemotingCommand
+) -> Answer | Awaitable[Answer]:
+    broker.check_shown()
     return handler(broker, peer, command)

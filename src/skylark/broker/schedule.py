@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from skylark.broker.documents import Encode, decode_document, next_version
 from skylark.broker.late_records import LateRecords, Place, ReadCold
-from skylark.broker.real_queue import find_real_queue, has_other_concerns, queues_needed, real_queue_note
+from skylark.broker.real_queue import (
+    find_real_queue,
+    has_other_concerns,
+    message_of,
+    queues_needed,
+    real_queue_note,
+)
 from skylark.clock import Clock
 from skylark.errors import CorruptRecord
 from skylark.model import names
@@ -21,12 +27,11 @@ from skylark.model.message import (
     encode_properties,
     find_delay_level,
 )
-from skylark.model.record import split
 from skylark.protocol.bodies import DataVersion, encode_body
 from skylark.protocol.stats_bodies import DelayOffsetTable
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import PutStatus, Refused
+from skylark.store.placed import PutResult, PutStatus, Refused
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT
 
 log = logging.getLogger(__name__)
@@ -86,7 +91,7 @@ class Schedule:
         level = self._levels.get(find_delay_level(text) or b"")
         if level is None or text.find(b"TIMER_") >= 0 or has_other_concerns(text):
             return False
-        message.properties = text + real_queue_note(message)
+        message.properties = text + real_queue_note(message.topic, message.queue_id)
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
         return True
 
@@ -147,22 +152,31 @@ class Schedule:
             return 0
         records = await self._records.read(due)
         messages = [None if record is None else real_message(record) for record in records]
+        delivered = self._put(level, messages)
+        self.offsets[level] += delivered
+        self.changes += delivered
+        return delivered
+
+    def _put(self, level: int, messages: list[PutMessage | None]) -> int:
+        """Store messages, passing over what is none; returns how many of them are done with."""
         deliverable = [message for message in messages if message is not None]
         # Their topics may be lost: a broker killed just after it made one has them in no file and no queue.
         self._adopt(queues_needed(deliverable))
-        results = iter(self._store.append(deliverable))
-        delivered = 0
-        for message in messages:
+        results = self._store.append(deliverable)
+        if Refused not in map(type, results):
+            return len(messages)
+        return self._taken(level, messages, iter(results))
+
+    def _taken(self, level: int, messages: list[PutMessage | None], results: Iterator[PutResult]) -> int:
+        """How many messages are done with, where the store refused some."""
+        for number, message in enumerate(messages):
             result = None if message is None else next(results)
             if isinstance(result, Refused):
                 if result.status not in UNDELIVERABLE:
                     log.warning("delayed messages wait level=%d reason=%s", level, result.reason)
-                    break
+                    return number
                 log.error("delayed message dropped level=%d reason=%s", level, result.reason)
-            delivered += 1
-        self.offsets[level] += delivered
-        self.changes += delivered
-        return delivered
+        return len(messages)
 
     async def _due(self, level: int) -> list[Place]:
         """Places and sizes of the records of a level that are due, in order."""
@@ -200,14 +214,9 @@ def parse_level(properties: Mapping[str, str]) -> int:
 def real_message(record: bytes) -> PutMessage | None:
     """The message that a record of the schedule topic stands for; None where it stands for none."""
     try:
-        head, body_position, _, properties = split(record)
-        topic, queue_id = find_real_queue(properties)
+        message = message_of(record)
+        message.topic, message.queue_id = find_real_queue(message.properties)
     except (CorruptRecord, ValueError) as error:
         log.warning("delayed message cannot be delivered: %s", error)
         return None
-    if topic == names.HALF_TOPIC:
-        return None
-    return PutMessage(
-        topic, queue_id, record[body_position : body_position + head[14]], properties,
-        head[4], head[7], head[8], head[9], head[12], head[13], wait=False,
-    )  # fmt: skip
+    return None if message.topic == names.HALF_TOPIC else message

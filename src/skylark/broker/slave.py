@@ -174,7 +174,7 @@ class Slave:
             self._report(link)
             self._see_master(True)
             if self._common_end == 0:
-                self._joined.set()
+                self._join()
             await self._watch(link)
         finally:
             self._link = None
@@ -229,6 +229,8 @@ class Slave:
         self._publish_soon()
         for piece in self._frames.receive(data):
             self._intake.take(*piece)
+        if self._intake.position >= self._common_end and not self._joined.is_set():
+            self._join()
         if self._intake.divergence is not None:
             self.status.divergence = str(self._intake.divergence)
         status, store = self.status, self._store
@@ -236,11 +238,18 @@ class Slave:
         status.received_bytes += len(data)
         status.read_ms = self._broker.clock.now_ms()
         self._report(link)
-        if self._intake.position >= self._common_end:
-            self._overlap_bytes = self._settings.overlap_bytes
-            self._joined.set()
         if store.appended_offset - store.flushed_offset > store.settings.unflushed_bytes_max:
             link.pause_reading()
+
+    def _join(self) -> None:
+        """The logs are the same as far as the master's went when it was asked: it is the right one."""
+        self._overlap_bytes = self._settings.overlap_bytes
+        if not self.status.is_copy:
+            # What this broker appended as a master, and the new one has not got, is nobody's.
+            self._intake.cut_rest()
+            self._broker.copy_mark.set()
+            self.status.is_copy = True
+        self._joined.set()
 
     def _publish_soon(self) -> None:
         """Let readers see what was taken after the report has left: the master waits for that one."""

@@ -19,6 +19,7 @@ from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.locks import QueueLocks
 from skylark.broker.long_polling import HeldPull, LongPolling
 from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.refusals import system_busy
 from skylark.broker.replication import CombinedAnswer, Replication
 from skylark.broker.request_modes import RequestModes
 from skylark.broker.role import Role, SlaveStatus
@@ -47,6 +48,7 @@ from skylark.settings.live import Live
 from skylark.store.disk import Disk, RealDisk
 from skylark.store.flush import Answer
 from skylark.store.message_store import MessageStore
+from skylark.store.replica import CopyMark
 from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ class BrokerState(ABC):
         self.readers = ThreadPoolExecutor(COLD_READERS, "skylark-read")
         self.store = MessageStore(settings.store, disk=disk, clock=clock, store_host=self.store_host)
         self.store.is_replica = self.store.reader.keep_offset_on_correction = self.role.is_slave
+        self.copy_mark = CopyMark(disk or RealDisk(), settings.store.path)
         self.replication = Replication(
             self.live, self.store, self.clock, self.role, self.tasks, self.read_cold
         )
@@ -147,6 +150,15 @@ class BrokerState(ABC):
     def waits(self) -> bool:
         """Whether sends are answered later, when disk or slaves have the messages."""
         return self.syncs or self.role.waits_for_slaves
+
+    def check_shown(self) -> None:
+        """Keep readers from what may be cut off: an old master's log, until it has joined the new one.
+
+        Raises BrokerError 2.
+        """
+        if self.role.is_slave and not self.slave_status.is_copy:
+            master = self.slave_status.master_address or "its master"
+            raise system_busy(f"a slave that was a master shows nothing before it has joined {master}")
 
     def when_stored(self, end: int, answer: Answer) -> None:
         """Have `answer` called on the loop when disk and slaves have the log up to `end`, or too late."""

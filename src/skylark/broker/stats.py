@@ -210,19 +210,19 @@ class BrokerStats:
             counter = self.topic_puts[topic] = TopicCounter()
         return counter
 
-    def count_gets(self, topic: str, group: str, count: int, size: int) -> None:
-        """Count what a pull took."""
+    def count_gets(self, topic: str, group: str, count: int, size: int, *, pulls: int = 1) -> None:
+        """Count what a pull took, or several together."""
         counter = self.group_gets.get((topic, group))
         if counter is None:
             counter = self.group_gets[topic, group] = Counter()
         # Once per pull: no calls of `add` here.
         counter.count += count
         counter.size += size
-        counter.together += count - 1
+        counter.together += count - pulls
         total = self.gets
         total.count += count
         total.size += size
-        total.together += count - 1
+        total.together += count - pulls
 
     def count_send_back(self, topic: str, group: str) -> None:
         self.send_backs.setdefault((topic, group), Counter()).add(1, 0)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
-from skylark.broker.real_queue import find_real_queue, has_other_concerns, real_queue_note
+import msgspec
+
+from skylark.broker.real_queue import find_real_queue, has_other_concerns, message_of, real_queue_note
 from skylark.broker.refusals import system_error
 from skylark.errors import BrokerError
 from skylark.model import names
@@ -25,7 +28,7 @@ from skylark.model.message import (
     find_unique_key,
     property_finder,
 )
-from skylark.model.record import split, terminated
+from skylark.model.record import terminated
 from skylark.protocol.codes import ResponseCode
 from skylark.settings.delivery import TimerSettings
 from skylark.store.timer_log import TimerFlag
@@ -42,12 +45,21 @@ RECALL_TAG = "_RECALL_TAG_"
 HANDLE_VERSION = "v1"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 NUMBER_CHARS_MAX = 19
-CACHED_HASHES_MAX = 4096
+PROPERTY_END = ord(PROPERTY_SEPARATOR)
+CACHED_WISHES_MAX = 4096
+CACHED_WISH_BYTES_MAX = 64
+CACHED_STAMPS_MAX = 64
 CACHED_ENDS_MAX = 4096
 CACHED_END_BYTES_MAX = 256
 
-Terms = tuple[int, str, int]
-"""The slot in which a message is wanted, its topic and its queue."""
+
+class Terms(NamedTuple):
+    """The slot in which a message is wanted, its topic and its queue."""
+
+    out_ms: int
+    real_topic: str
+    real_queue_id: int
+    topic_hash: int
 
 
 TIMES: dict[bytes, tuple[int, bool]] = {
@@ -57,11 +69,11 @@ TIMES: dict[bytes, tuple[int, bool]] = {
 }
 """Properties that name a time, the first goes before: of what unit in ms, and whether it counts from now."""
 
+STAMP_BEGIN = b"TIMER_ENQUEUE_MS\x01"
 _OUT_MS_BEGIN = f"{PROPERTY_SEPARATOR}{PROPERTY_OUT_MS}{NAME_VALUE_SEPARATOR}".encode()
 find_out_ms = property_finder(PROPERTY_OUT_MS)
 _find_deletes = property_finder(PROPERTY_DELETES)
 _find_rolls = property_finder(PROPERTY_ROLLS)
-_hash_of = lru_cache(CACHED_HASHES_MAX)(java_hash)
 
 
 def deliver_at(properties: dict[str, str], now_ms: int) -> int | None:
@@ -76,6 +88,16 @@ def deliver_at(properties: dict[str, str], now_ms: int) -> int | None:
 def _time(name: bytes, value: str, now_ms: int) -> int:
     unit_ms, from_now = TIMES[name]
     return _number(value) * unit_ms + (now_ms if from_now else 0)
+
+
+@lru_cache(CACHED_WISHES_MAX)
+def _wish(pair: bytes) -> tuple[int, bool] | None:
+    """The ms that a name and a value ask for, and whether from now on; None if it is no time."""
+    name, _, value = pair.partition(NAME_VALUE_SEPARATOR.encode())
+    try:
+        return _time(name, value.decode(), 0), TIMES[name][1]
+    except (KeyError, ValueError):
+        return None  # the other way says what is wrong with it
 
 
 def slot_of(deliver_ms: int, precision_ms: int) -> int:
@@ -116,26 +138,30 @@ def admit_as_sent(message: PutMessage, settings: TimerSettings, now_ms: int) -> 
     """
     text = message.properties
     at = text.find(b"TIMER_")
-    name, _, rest = text[at:].partition(b"\x01")
+    end = text.find(b"\x02", at)
+    wish = _wish(text[at:end]) if 0 <= end - at <= CACHED_WISH_BYTES_MAX else None
     if (
-        name not in TIMES
-        or text[at - 1 : at] not in (b"\x02", b"")  # the end of another name
-        or rest.find(b"TIMER_") >= 0
+        wish is None
+        or (at > 0 and text[at - 1] != PROPERTY_END)  # the end of another name
+        or text.find(b"TIMER_", end) >= 0
         or text.find(b"DELAY\x01") >= 0
         or has_other_concerns(text)
         or message.topic == names.TIMER_TOPIC
     ):
         return None
-    try:
-        deliver_ms = _time(name, rest[: rest.index(b"\x02")].decode(), now_ms)
-    except ValueError:
-        return None  # the other way says what is wrong with it
-    slot_ms = _slot_for(deliver_ms, settings, now_ms, deletes=False)
+    wish_ms, from_now = wish
+    slot_ms = _slot_for(wish_ms + now_ms if from_now else wish_ms, settings, now_ms, deletes=False)
     if slot_ms is None:
         return None
-    message.properties = b"%bTIMER_OUT_MS\x01%d\x02%b" % (text, slot_ms, real_queue_note(message))
+    message.properties = text + _note(slot_ms, message.topic, message.queue_id)
     message.topic, message.queue_id = names.TIMER_TOPIC, 0
     return slot_ms
+
+
+@lru_cache(CACHED_ENDS_MAX)
+def _note(slot_ms: int, topic: str, queue_id: int) -> bytes:
+    """What says, at the end of its property text, when a message is wanted, and where."""
+    return b"TIMER_OUT_MS\x01%d\x02%b" % (slot_ms, real_queue_note(topic, queue_id))
 
 
 def _slot_for(deliver_ms: int, settings: TimerSettings, now_ms: int, *, deletes: bool) -> int | None:
@@ -169,39 +195,51 @@ def _number(text: str) -> int:
 def _terms(text: bytes) -> Terms:
     """When and where a message is wanted. Raises ValueError if it does not say."""
     # Messages of one slot and queue end alike, as `admit_as_sent` writes them: most are known already.
-    end = text[max(text.rfind(_OUT_MS_BEGIN), 0) :]
-    if len(end) <= CACHED_END_BYTES_MAX:
-        with suppress(ValueError):
-            return _known_terms(end)
-    return _read_terms(text)
+    end = text[text.rfind(_OUT_MS_BEGIN) :]
+    known = _known_terms(end) if len(end) <= CACHED_END_BYTES_MAX else None
+    return known or _read_terms(text)
 
 
 def _read_terms(text: bytes) -> Terms:
     topic, queue_id = find_real_queue(text)
-    return _number((find_out_ms(text) or b"").decode()), topic, queue_id
+    return Terms(_number((find_out_ms(text) or b"").decode()), topic, queue_id, java_hash(topic))
 
 
-_known_terms = lru_cache(CACHED_ENDS_MAX)(_read_terms)
+@lru_cache(CACHED_ENDS_MAX)
+def _known_terms(end: bytes) -> Terms | None:
+    try:
+        return _read_terms(end)
+    except ValueError:
+        return None
 
 
-class TimedMessage:
+@lru_cache(CACHED_STAMPS_MAX)
+def _stamp(enqueued_ms: int, now_ms: int) -> bytes:
+    return b"%b%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (STAMP_BEGIN, enqueued_ms, now_ms)
+
+
+class TimedMessage(msgspec.Struct, gc=False):
     """A record of the timer topic. Of its properties only those are looked for that are asked for."""
 
-    __slots__ = ("deletes", "message", "out_ms", "real_queue_id", "real_topic")
+    message: PutMessage
+    terms: Terms
 
-    deletes: str | None
-    """The key of the message that this one takes back."""
-
-    def __init__(self, record: bytes) -> None:
+    @staticmethod
+    def read(record: bytes) -> TimedMessage:
         """Raises CorruptRecord, ValueError for a record that names no time or no topic."""
-        head, body_position, _, text = split(record)
-        self.out_ms, self.real_topic, self.real_queue_id = _terms(text)
-        key = _find_deletes(text)
-        self.deletes = None if key is None else key.decode(errors="replace")
-        self.message = PutMessage(
-            names.TIMER_TOPIC, 0, record[body_position : body_position + head[14]], terminated(text),
-            head[4], head[7], head[8], head[9], head[12], head[13], wait=False,
-        )  # fmt: skip
+        message = message_of(record)
+        return TimedMessage(message, _terms(message.properties))
+
+    @property
+    def deletes(self) -> str | None:
+        """The key of the message that this one takes back."""
+        key = _find_deletes(self.message.properties)
+        return None if key is None else key.decode(errors="replace")
+
+    @property
+    def delay_ms(self) -> int:
+        """For how long it was to wait."""
+        return self.terms.out_ms - self.message.born_timestamp
 
     @property
     def rolls(self) -> int:
@@ -212,39 +250,39 @@ class TimedMessage:
     @property
     def identity(self) -> tuple[str, str, int]:
         """What all records of one message share."""
-        return self.real_topic, self._key, self.out_ms
+        return self.terms.real_topic, self._key, self.terms.out_ms
 
     @property
     def _key(self) -> str:
         return (find_unique_key(self.message.properties) or b"").decode(errors="replace")
 
-    @property
-    def topic_hash(self) -> int:
-        return _hash_of(self.real_topic)
-
     def is_deleted_by(self, keys: set[str]) -> bool:
         """Say whether it is among those that were taken back; the first releases named only its own key."""
         key = self._key
-        return recall_key(self.real_topic, key) in keys or key in keys
+        return recall_key(self.terms.real_topic, key) in keys or key in keys
 
     def due(self, enqueued_ms: int, now_ms: int) -> PutMessage:
         """The message for its own topic."""
-        stamp = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (enqueued_ms, now_ms)
-        return self._put(self.real_topic, self.real_queue_id, stamp)
+        _, topic, queue_id, _ = self.terms
+        return self._put(topic, queue_id, _stamp(enqueued_ms, now_ms))
 
     def rolled(self, enqueued_ms: int, now_ms: int) -> PutMessage:
         """The message once more for the timer topic."""
-        stamp = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02TIMER_ROLL_TIMES\x01%d\x02"
-        return self._put(names.TIMER_TOPIC, 0, stamp % (enqueued_ms, now_ms, self.rolls + 1))
+        rolls = b"%b\x01%d\x02" % (PROPERTY_ROLLS.encode(), self.rolls + 1)
+        return self._put(names.TIMER_TOPIC, 0, _stamp(enqueued_ms, now_ms) + rolls)
 
     def _put(self, topic: str, queue_id: int, stamp: bytes) -> PutMessage:
-        message = self.message
-        is_stamped = message.properties.find(b"TIMER_ENQUEUE_MS\x01") >= 0
+        message, text = self.message, terminated(self.message.properties)
         message.topic, message.queue_id = topic, queue_id
-        message.properties += stamp
-        if is_stamped:  # what was there before must go
+        message.properties = text + stamp
+        if text.find(STAMP_BEGIN) >= 0:  # what was there before must go
             message.properties = encode_properties(decode_properties(message.properties))
         return message
+
+
+def may_have(name: str, messages: Sequence[TimedMessage]) -> bool:
+    """Say whether any of them may have a property: one look at all costs less than one at each."""
+    return b"".join([timed.message.properties for timed in messages]).find(name.encode()) >= 0
 
 
 def place(out_ms: int, write_ms: int, settings: TimerSettings, *, deletes: bool) -> tuple[int, int]:

@@ -9,18 +9,27 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from skylark.broker.documents import Encode, decode_document, next_version
-from skylark.broker.late_records import LateRecords, ReadCold
+from skylark.broker.late_records import LateRecords, Place, ReadCold
 from skylark.broker.real_queue import queues_needed
 from skylark.broker.refusals import system_error
 from skylark.broker.schedule import UNDELIVERABLE
-from skylark.broker.timed_messages import NEVER_ENQUEUED_MS, TimedMessage, admit, admit_as_sent, place
+from skylark.broker.timed_messages import (
+    NEVER_ENQUEUED_MS,
+    PROPERTY_DELETES,
+    PROPERTY_ROLLS,
+    TimedMessage,
+    admit,
+    admit_as_sent,
+    may_have,
+)
+from skylark.broker.timer_units import Entry, link, weight_of
 from skylark.clock import Clock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.histogram import DELAY_S, Histogram
@@ -35,9 +44,9 @@ from skylark.settings.live import Live
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Refused
+from skylark.store.placed import PutResult, Refused
 from skylark.store.timer_check import TimerCheck, TimerCheckFile
-from skylark.store.timer_log import NO_POSITION, UNIT_BYTES, TimerFlag, TimerLog, TimerUnit
+from skylark.store.timer_log import NO_POSITION, TimerFlag, TimerLog, TimerUnit
 from skylark.store.timer_wheel import TimerWheel
 from skylark.store.unit import UNIT
 
@@ -65,14 +74,6 @@ class TimerHost(Protocol):
     @property
     def read_cold(self) -> ReadCold: ...
     def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None: ...
-
-
-class _Place(NamedTuple):
-    """A record of the timer topic."""
-
-    queue_offset: int
-    physical_offset: int
-    size: int
 
 
 class Timers:
@@ -164,7 +165,7 @@ class Timers:
         last: TimerUnit | None = None
         for position, unit in self.log.load(max(self.check.log_flushed - self.log.file_bytes, 0)):
             if unit.due_ms >= self.read_ms:
-                self.wheel.add(unit.due_ms, position, _weight(unit))
+                self.wheel.add(unit.due_ms, position, weight_of(unit.flags))
             last = unit
         queue = self._queue()
         found = self.check.queue_offset if last is None else max(self.check.queue_offset, self._behind(last))
@@ -185,21 +186,21 @@ class Timers:
                 rolls[timed.identity] = max(timed.rolls, rolls.get(timed.identity, 0))
         for where, timed in self._all(queue):
             # Of one that was written again on the way, only the last record counts.
-            if timed.out_ms >= self.read_ms and timed.rolls == rolls.get(timed.identity, 0):
+            if timed.terms.out_ms >= self.read_ms and timed.rolls == rolls.get(timed.identity, 0):
                 self._into_wheel([(where, timed)])
         self.queue_offset = queue.max_offset
         if len(self.wheel):
             log.warning("timers found again in their queue count=%d", self.wheel.count)
 
-    def _all(self, queue: ConsumeQueue) -> Iterator[tuple[_Place, TimedMessage]]:
+    def _all(self, queue: ConsumeQueue) -> Iterator[Entry]:
         first = queue.min_offset
         while first < queue.max_offset:
             units = queue.units(first, min(UNITS_AT_ONCE, queue.max_offset - first))
             if not units:
                 first = queue.next_file_offset(first)
                 continue
-            for where in _places(first, units):
-                [record] = self._records.each([(where.physical_offset, where.size)])
+            for where in _places(units):
+                [record] = self._records.each([where])
                 timed = None if record is None else _timed(record)
                 if timed is not None:
                     yield where, timed
@@ -310,63 +311,48 @@ class Timers:
         places = await self._next_places()
         if not places:
             return False
-        records = await self._records.read([(place.physical_offset, place.size) for place in places])
+        end = self.queue_offset + len(places)
+        records = await self._records.read(places)
         found = [
             (where, timed)
             for where, record in zip(places, records, strict=True)
             if record is not None and (timed := _timed(record)) is not None
         ]
-        late = [timed for _, timed in found if timed.out_ms < self.read_ms and timed.deletes is None]
-        now_ms = self._broker.clock.now_ms()
-        await self._put([timed.due(NEVER_ENQUEUED_MS, now_ms) for timed in late])
-        self._into_wheel([(where, timed) for where, timed in found if timed.out_ms >= self.read_ms])
-        self.queue_offset = places[-1].queue_offset + 1
+        late = [timed for _, timed in found if timed.terms.out_ms < self.read_ms]
+        await self._put_late([timed for timed in late if timed.deletes is None])
+        self._into_wheel([each for each in found if each[1].terms.out_ms >= self.read_ms])
+        self.queue_offset = end
         self._note_enqueued([timed for _, timed in found])
-        self.dequeued.update([timed.real_topic for timed in late])
         await asyncio.sleep(0)  # others have their turn
         return True
 
+    async def _put_late(self, late: list[TimedMessage]) -> None:
+        """Deliver messages whose slot is over."""
+        now_ms = self._broker.clock.now_ms()
+        await self._put([timed.due(NEVER_ENQUEUED_MS, now_ms) for timed in late])
+        self.dequeued.update([timed.terms.real_topic for timed in late])
+
     def _note_enqueued(self, found: list[TimedMessage]) -> None:
-        self.enqueued.update([timed.real_topic for timed in found])
-        waits = Counter(
-            (timed.real_topic, (timed.out_ms - timed.message.born_timestamp) // 1000)
-            for timed in found
-            if timed.deletes is None and not timed.rolls
-        )
+        self.enqueued.update([timed.terms.real_topic for timed in found])
+        new = found
+        if may_have(PROPERTY_DELETES, found) or may_have(PROPERTY_ROLLS, found):
+            new = [timed for timed in found if timed.deletes is None and not timed.rolls]
+        waits = Counter([(timed.terms.real_topic, timed.delay_ms // 1000) for timed in new])
         for (topic, delay_s), times in waits.items():
             self.delays.setdefault(topic, Histogram(DELAY_S)).add(max(delay_s, 0), times)
 
-    def _into_wheel(self, entries: list[tuple[_Place, TimedMessage]]) -> None:
+    def _into_wheel(self, entries: list[Entry]) -> None:
         """Put messages into log and wheel, no more than fit into the log's file. Raises DiskFull, OSError."""
         if not entries:
             return
         settings, now_ms = self._broker.live.current.timers, self._floor(self._broker.clock.now_ms())
-        position, last = self.log.appended, self.wheel.last_position
-        units: list[TimerUnit] = []
-        ends: dict[int, int] = {}
-        for where, timed in entries:
-            # Its slot may be over, but not dealt with: then what takes it back still counts.
-            write_ms = min(now_ms, timed.out_ms)
-            slot_ms, flags = place(timed.out_ms, write_ms, settings, deletes=timed.deletes is not None)
-            previous = ends.get(slot_ms)
-            units.append(
-                TimerUnit(
-                    last(slot_ms) if previous is None else previous, flags, write_ms, slot_ms - write_ms,
-                    where.physical_offset, where.size, timed.topic_hash,
-                )
-            )  # fmt: skip
-            ends[slot_ms] = position
-            position += UNIT_BYTES
-        position = self.log.append(*units)
-        counts: Counter[str] = Counter()
-        for unit, (_, timed) in zip(units, entries, strict=True):
-            weight = _weight(unit)
-            self.wheel.add(unit.due_ms, position, weight)
-            counts[timed.real_topic] += weight
-            position += UNIT_BYTES
-        self._count_all(counts)
+        linked = link(entries, self.log.appended, self.wheel.last_position, settings, now_ms)
+        self.log.append(*linked.units)
+        for slot_ms, chain in linked.chains.items():
+            self.wheel.add(slot_ms, chain.last, chain.waiting, first=chain.first)
+        self._count_all(linked.counts)
 
-    async def _next_places(self) -> list[_Place]:
+    async def _next_places(self) -> list[Place]:
         queue = self._queue()
         self.queue_offset = first = max(self.queue_offset, queue.min_offset)
         count = min(AT_ONCE, queue.max_offset - first, self.log.room)
@@ -378,7 +364,7 @@ class Timers:
         if not units:
             self.queue_offset = queue.next_file_offset(first)
             return []
-        return _places(first, units)
+        return _places(units)
 
     # --- Delivering ---
 
@@ -432,9 +418,9 @@ class Timers:
         ]
         counts: Counter[str] = Counter()
         for unit, timed in found:
-            counts[timed.real_topic] -= _weight(unit)
+            counts[timed.terms.real_topic] -= weight_of(unit.flags)
         self._count_all(counts)
-        self.dequeued.update([timed.real_topic for _, timed in found])
+        self.dequeued.update([timed.terms.real_topic for _, timed in found])
         return found
 
     async def _put(self, messages: list[PutMessage]) -> None:
@@ -443,14 +429,7 @@ class Timers:
             # A broker killed just after it made a topic has it in no file and no queue.
             self._broker.adopt_undeleted(queues_needed(messages))
             results = self._broker.store.append(messages)
-            refused = []
-            for message, result in zip(messages, results, strict=True):
-                if isinstance(result, Refused) and result.status in UNDELIVERABLE:
-                    log.error("timed message dropped topic=%s reason=%s", message.topic, result.reason)
-                elif isinstance(result, Refused):
-                    log.warning("timed messages wait topic=%s reason=%s", message.topic, result.reason)
-                    refused.append(message)
-            messages = refused
+            messages = _refused(messages, results) if Refused in map(type, results) else []
             await asyncio.sleep(FAILURE_PAUSE_S if messages else 0)
 
     def _queue(self) -> ConsumeQueue:
@@ -460,26 +439,30 @@ class Timers:
         return time_ms - time_ms % self._precision_ms
 
 
-def _places(first: int, units: bytes | bytearray) -> list[_Place]:
-    return [
-        _Place(first + number, physical_offset, size)
-        for number, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units))
-    ]
+def _places(units: bytes | bytearray) -> list[Place]:
+    return [(physical_offset, size) for physical_offset, size, _ in UNIT.iter_unpack(units)]
 
 
 def _timed(record: bytes) -> TimedMessage | None:
     try:
-        return TimedMessage(record)
+        return TimedMessage.read(record)
     except (CorruptRecord, ValueError) as error:
         log.warning("record of the timer topic left out: %s", error)
         return None
 
 
+def _refused(messages: Sequence[PutMessage], results: Sequence[PutResult]) -> list[PutMessage]:
+    """The messages that are to be tried again."""
+    refused = []
+    for message, result in zip(messages, results, strict=True):
+        if isinstance(result, Refused) and result.status in UNDELIVERABLE:
+            log.error("timed message dropped topic=%s reason=%s", message.topic, result.reason)
+        elif isinstance(result, Refused):
+            log.warning("timed messages wait topic=%s reason=%s", message.topic, result.reason)
+            refused.append(message)
+    return refused
+
+
 def _is_delete(unit: TimerUnit) -> bool:
     """Say whether a unit takes another back now: one that is rolled does so later."""
     return unit.flags & (TimerFlag.DELETE | TimerFlag.ROLL) == TimerFlag.DELETE
-
-
-def _weight(unit: TimerUnit) -> int:
-    """What a unit adds to the number of messages that wait: a delete takes one away."""
-    return -1 if unit.flags & TimerFlag.DELETE else 1

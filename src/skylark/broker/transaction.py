@@ -225,7 +225,8 @@ class Transactions:
         broker = self._broker
         # The topic may be lost: a broker killed just after it made one has it in no file and no queue.
         broker.adopt_undeleted({message.topic: message.queue_id + 1})
-        broker.delay_or_time(message, record.properties)
+        if record.may_have_to_wait:
+            broker.delay_or_time(message, record.properties)
         result = self._replace(message, offsets)
         if isinstance(result, Refused):
             return result

@@ -3,7 +3,7 @@
 Annotations are values here, not texts: see `bench_options.shared`.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ from skylark.cli.bench_options import (
     SIZE,
     SYNC_IN_FLIGHT,
     TOPIC,
+    ConsumeOptions,
     InFlight,
     LoadOptions,
     Processes,
@@ -23,6 +24,7 @@ from skylark.cli.bench_options import (
     Rate,
     Run,
     SendOptions,
+    ShareOptions,
     Size,
     Sizes,
     ThinOptions,
@@ -41,6 +43,9 @@ LEVELS_MAX = 18
 PULLED = 32
 GIB = 1 << 30
 
+Level = Annotated[
+    int, typer.Option("--level", "-e", min=1, max=LEVELS_MAX, help="1: 1 s, 2: 5 s, 3: 10 s, 4: 30 s, …")
+]
 Backlog = Annotated[int, typer.Option("--backlog", "-q", min=1, help="Sent before.")]
 
 app = typer.Typer(
@@ -48,6 +53,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure servers: our own, started for it, or those at --namesrv.",
 )
+
+
+def delay_ms_of(level: int) -> int:
+    """As brokers have it unless they are told otherwise."""
+    from skylark.settings.store import DELAY_LEVELS, parse_delay_levels  # noqa: PLC0415
+
+    return parse_delay_levels(DELAY_LEVELS)[level - 1]
 
 
 @app.command()
@@ -65,6 +77,10 @@ def producer(
         ),
     ] = "false",
     oneway: Annotated[bool, typer.Option("--oneway", help="Nobody answers; the store is counted.")] = False,
+    is_delayed: Annotated[
+        str, typer.Option("--delay", "-d", metavar="true|false", help="Messages have a delay level.")
+    ] = "false",
+    level: Level = 1,
 ) -> "Document":
     """Send messages: one after the other, so many at once, or as many a second as --rate says.
 
@@ -80,6 +96,9 @@ def producer(
 
     usual = ASYNC_IN_FLIGHT if is_true(is_async, "--async") else SYNC_IN_FLIGHT
     members = {**sends.members(), "kind": Kind.ONEWAY if oneway else Kind.SEND}
+    if is_true(is_delayed, "--delay"):
+        properties = {**members["properties"], "DELAY": str(level)}
+        members |= {"properties": properties, "late_s": delay_ms_of(level) / 1000}
     loads = {
         f"{'one-way' if oneway else f'{window} in flight'}, {body} B": run.load(
             in_flight=window, body_bytes=body, **members
@@ -116,9 +135,8 @@ def batch(
 @shared
 def consumer(
     run: Run,
+    wanted: ConsumeOptions,
     topic: Topic = f"{TOPIC}Consumer",
-    threads: Annotated[int, typer.Option("--threads", "-w", min=1, max=1000, help="Listeners at once.")] = 20,
-    batch_size: Annotated[int, typer.Option("--batch", "-b", min=1, max=1024, help="For a listener.")] = 1,
     size: Size = SIZE,
     backlog: Annotated[
         int, typer.Option("--backlog", "-q", min=0, help="Sent before; 0: what the topic holds.")
@@ -127,13 +145,16 @@ def consumer(
 ) -> "Document":
     """Consume a backlog with our own push consumer, in a new group, from its first message to its last.
 
-    Example: skylark bench consumer -q 100000 -w 20 -b 32
+    All that the topic holds must match the expression, or the cell is void.
+
+    Examples: skylark bench consumer -q 100000 -w 20 -b 32
+              skylark bench consumer -f SQL92 -e "number > 4 AND region = 'north'"
     """
     from skylark.bench.receiving import Consuming, measure_consumer  # noqa: PLC0415
+    from skylark.bench.sending import FILTERED  # noqa: PLC0415
 
-    load = run.load(topic=topic, body_bytes=size, queues=queues)
-    how = Consuming(threads=threads, batch=batch_size)
-    return measure_consumer(run.place, load, backlog, how, run.progress)
+    load = run.load(topic=topic, body_bytes=size, queues=queues, properties=FILTERED)
+    return measure_consumer(run.place, load, backlog, Consuming(**asdict(wanted)), run.progress)
 
 
 @app.command()
@@ -262,24 +283,16 @@ class TransactionOptions(LoadOptions):
 def transaction(
     run: Run,
     wanted: TransactionOptions,
-    rollback_rate: Annotated[
-        float, typer.Option("--rollback-rate", min=0, max=1, help="The share that is undone.")
-    ] = 0.0,
-    unknown_rate: Annotated[
-        float, typer.Option("--unknown-rate", min=0, max=1, help="The share that the broker must ask about.")
-    ] = 0.0,
+    shares: ShareOptions,
 ) -> "Document":
     """Send in transactions with our own producer: half message, local transaction, commit.
 
     Example: skylark bench transaction -w 32 -s 2048 --rollback-rate 0.1
     """
-    from skylark.bench.transactions import measure_transactions  # noqa: PLC0415
+    from skylark.bench.transactions import Shares, measure_transactions  # noqa: PLC0415
 
-    if rollback_rate + unknown_rate > 1:
-        raise Mistake("--rollback-rate and --unknown-rate are more than 1 together")
-    return measure_transactions(
-        run.place, run.load(**wanted.members()), rollback_rate, unknown_rate, run.progress
-    )
+    load = run.load(**wanted.members())
+    return measure_transactions(run.place, load, Shares(**asdict(shares)), run.progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,9 +309,7 @@ class DelayOptions(LoadOptions):
 def delay(
     run: Run,
     wanted: DelayOptions,
-    level: Annotated[
-        int, typer.Option("--level", "-e", min=1, max=LEVELS_MAX, help="1: 1 s, 2: 5 s, 3: 10 s, 4: 30 s, …")
-    ] = 1,
+    level: Level = 1,
     after_ms: Annotated[
         int, typer.Option("--after-ms", min=0, help="A timer instead of a level: any time.")
     ] = 0,
@@ -308,9 +319,8 @@ def delay(
     Example: skylark bench delay -e 2 --rate 2000
     """
     from skylark.bench.receiving import measure_delay  # noqa: PLC0415
-    from skylark.settings.store import DELAY_LEVELS, parse_delay_levels  # noqa: PLC0415
 
-    delay_ms = after_ms or parse_delay_levels(DELAY_LEVELS)[level - 1]
+    delay_ms = after_ms or delay_ms_of(level)
     properties = {"TIMER_DELAY_MS": str(after_ms)} if after_ms else {"DELAY": str(level)}
     load = run.load(**wanted.members(), properties=properties, is_stamped=True)
     return measure_delay(run.place, load, delay_ms, run.progress)

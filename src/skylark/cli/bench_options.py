@@ -116,6 +116,63 @@ class SendOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConsumeOptions:
+    """How a group consumes."""
+
+    threads: Annotated[int, typer.Option("--threads", "-w", min=1, max=1000, help="Listeners at once.")] = 20
+    batch: Annotated[int, typer.Option("--batch", "-b", min=1, max=1024, help="For a listener.")] = 1
+    group: Annotated[
+        str,
+        typer.Option("--group", "-g", metavar="PREFIX", help="Of the group's name; each run has a new one."),
+    ] = "benchmark_consumer"
+    expression_type: Annotated[
+        str, typer.Option("--filter-type", "-f", metavar="TAG|SQL92", help="What --expression is.")
+    ] = "TAG"
+    expression: Annotated[
+        str,
+        typer.Option(
+            "--expression", "-e", help="What is asked for. Messages have TagA, number = 7, region = 'north'."
+        ),
+    ] = "*"
+    fail_rate: Annotated[
+        float, typer.Option("--fail-rate", "-r", min=0, max=1, help="The share of calls that fail.")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises Mistake."""
+        if self.expression_type not in ("TAG", "SQL92"):
+            raise Mistake(f"--filter-type {self.expression_type}: TAG or SQL92 is possible")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareOptions:
+    """What transactions come to; else they are committed."""
+
+    rollback: Annotated[
+        float, typer.Option("--rollback-rate", "-sr", min=0, max=1, help="The share that is undone.")
+    ] = 0.0
+    unknown: Annotated[
+        float,
+        typer.Option("--unknown-rate", "-su", min=0, max=1, help="The share that the broker must ask about."),
+    ] = 0.0
+    check_rollback: Annotated[
+        float, typer.Option("--check-rollback-rate", "-cr", min=0, max=1, help="Of those, undone then.")
+    ] = 0.0
+    check_unknown: Annotated[
+        float, typer.Option("--check-unknown-rate", "-cu", min=0, max=1, help="Of those, still not known.")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises Mistake."""
+        for one, other, word in (
+            (self.rollback, self.unknown, ""),
+            (self.check_rollback, self.check_unknown, "check-"),
+        ):
+            if one + other > 1:
+                raise Mistake(f"--{word}rollback-rate and --{word}unknown-rate are more than 1 together")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
     """Where a benchmark runs, and how long."""
 

@@ -11,6 +11,7 @@ import typer
 from skylark.cli import spark_dlq
 from skylark.cli.mistake import Mistake
 from skylark.cli.option_groups import grouped
+from skylark.cli.options import pairs
 from skylark.cli.spark_options import (
     ColumnsOption,
     DecodeIfOption,
@@ -169,6 +170,7 @@ def cdc(
     from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
     output = parse_output(to)
+    job.check_output(output)
     changes = job.Changes(
         format=event_format,
         keys=[name.strip() for name in keys.split(",") if name.strip()],
@@ -305,8 +307,8 @@ def sql(
     from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
     from skylark.pipelines.jobs.replay import Stretch, archived_files  # noqa: PLC0415
 
-    pairs = [text.partition("=") for text in archived or ()]
-    archives = {name: parse_output(place) for name, _, place in pairs}
+    named = pairs(archived, "--archive")
+    archives = {name: parse_output(where) for name, where in named.items()}
     files = [file for each in archives.values() for file in archived_files(each, None, Stretch())]
     if source is not None and not spark_launch.is_to_run(source, show):
         return
@@ -343,6 +345,7 @@ def report(
 
     source = spark_launch.make_input(stretch, topic, end=stretch.end)
     wanted = spark_report.check_kinds(kinds or ())
+    spark_report.check_page(html)
     if spark_launch.is_to_run(source, show):
         spark_report.show(source, wanted, group or (), html, place, as_json=show.as_json)
 

@@ -40,7 +40,7 @@ def launch(place: PlaceOptions, pipeline: run.Pipeline, wanted: Upkeep, *, trigg
     """Raises SettingsError, RocketMQError."""
     from skylark.pipelines.jobs.archive import archive, options  # noqa: PLC0415
 
-    options(pipeline.source, pipeline.output)
+    options(pipeline.source, pipeline.output, wanted)
 
     def work(spark: SparkSession) -> Summary:
         return archive(

@@ -106,12 +106,12 @@ def export(
     from skylark.cli import spark_launch as run  # noqa: PLC0415
 
     source = run.make_input(origin, f"%DLQ%{group}")
-    if not run.is_to_run(source, show):
-        return
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
     from skylark.pipelines.jobs.places import parse_output  # noqa: PLC0415
 
     output = parse_output(to)
+    if not run.is_to_run(source, show):
+        return
 
     def work(spark: SparkSession) -> Summary:
         return job.export(spark, source, output, where)

@@ -16,6 +16,7 @@ import msgspec
 from rich.console import Console
 
 from skylark.cli.mistake import Mistake
+from skylark.cli.options import pairs
 from skylark.cli.output import Screen, format_bytes, print_json
 from skylark.cli.spark_options import OriginOptions, PlaceOptions, RunOptions, ShowOptions, StreamOptions
 
@@ -43,17 +44,10 @@ def session_settings(place: PlaceOptions, *, shows_stages: bool = False) -> Sess
     _need_extra()
     from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
 
-    conf = _pairs("--conf", place.conf)
+    conf = pairs(place.conf, "--conf")
     if shows_stages and place.remote is None and sys.stderr.isatty():
         conf = {"spark.ui.showConsoleProgress": "true", **conf}
     return SessionSettings(master=place.master, remote=place.remote, pack=place.pack, conf=conf)
-
-
-def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts or ()]
-    if wrong := [name for name, equals, _ in pairs if not equals]:
-        raise Mistake(f"{option} {wrong[0]} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
 
 
 def _need_extra() -> None:
@@ -76,7 +70,9 @@ def make_input(origin: OriginOptions, topic: str, *, end: str | None = None) -> 
 
 def stream_input(stream: StreamOptions) -> Input:
     """What a pipeline reads. Raises Mistake, SettingsError."""
-    options = _pairs("--option", stream.option)
+    options = pairs(stream.option, "--option")
+    if stream.metrics_port is not None and (stream.group is None or stream.namesrv is None):
+        raise Mistake("--metrics-port shows the lag of a group: give --group and --namesrv")
     return replace(
         make_input(stream, stream.topic),
         group=stream.group,
@@ -168,12 +164,12 @@ def _listening(spark: SparkSession, source: Input | None, metrics_port: int | No
 def watcher() -> Callable[[Progress], None]:
     """Shows where queries are: a line that moves on a terminal, elsewhere a line now and then."""
     console = Console(stderr=True, highlight=False)
-    shown_at = 0.0
-    total = 0
+    shown_at = float("-inf")
+    totals: dict[str, int] = {}
 
     def watch(progress: Progress) -> None:
-        nonlocal shown_at, total
-        total += progress.messages
+        nonlocal shown_at
+        total = totals[progress.query] = totals.get(progress.query, 0) + progress.messages
         now = time.monotonic()
         if not console.is_terminal and now - shown_at < LINE_INTERVAL_S:
             return
@@ -192,7 +188,12 @@ def watcher() -> Callable[[Progress], None]:
 
 
 def is_to_run(source: Input, show: ShowOptions, *, state: Path | None = None, query: str = "") -> bool:
-    """Whether Spark is to start: not for a dry run, which shows the plan. Raises as `check_source`."""
+    """Whether Spark is to start: not for a dry run, which shows the plan.
+
+    Raises Mistake, and as `check_source`.
+    """
+    if (source.start or "").startswith("group") and source.group is None:
+        raise Mistake(f"--from {source.start} means a consumer group's offsets, and no --group is given")
     if show.dry_run:
         show_plan(source, state=state, query=query, as_json=show.as_json)
         return False

@@ -8,6 +8,36 @@ from typing import Annotated
 
 import typer
 
+from skylark.cli.mistake import Mistake
+
+
+def _check_trigger(text: str) -> str:
+    from skylark.pipelines.options import parse_duration_ms  # noqa: PLC0415
+
+    try:
+        parse_duration_ms(text)
+    except ValueError as error:
+        raise Mistake(f"--trigger: {error}") from None
+    return text
+
+
+def _check_rate(text: str | None) -> str | None:
+    from skylark.pipelines.options import parse_rate  # noqa: PLC0415
+
+    try:
+        if text is not None:
+            parse_rate(text)
+    except ValueError as error:
+        raise Mistake(f"--rate: {error}") from None
+    return text
+
+
+def _check_decode(text: str | None) -> str | None:
+    if text not in (None, "json", "text"):
+        raise Mistake(f"--decode: {text!r} is neither json nor text")
+    return text
+
+
 NamesrvOption = Annotated[
     str | None, typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Name servers, several with ';'.")
 ]
@@ -34,7 +64,7 @@ GroupOption = Annotated[
 ]
 TagsOption = Annotated[str | None, typer.Option("--tags", help="Only these tags: 'Create || Pay'.")]
 Sql92Option = Annotated[str | None, typer.Option("--sql92", help="Only messages whose properties match.")]
-_DECODE = typer.Option("--decode", help="How bodies are decoded: json or text.")
+_DECODE = typer.Option("--decode", callback=_check_decode, help="How bodies are decoded: json or text.")
 DecodeOption = Annotated[str, _DECODE]
 DecodeIfOption = Annotated[str | None, _DECODE]
 SchemaOption = Annotated[str, typer.Option("--schema", help="DDL of JSON bodies, or auto: from a sample.")]
@@ -45,9 +75,14 @@ RejectsOption = Annotated[
 ColumnsOption = Annotated[
     str | None, typer.Option("--columns", help="Which columns are kept, comma-separated; all if not given.")
 ]
-RateOption = Annotated[str | None, typer.Option("--rate", help="At most so many messages a second: 200/s.")]
+RateOption = Annotated[
+    str | None,
+    typer.Option("--rate", callback=_check_rate, help="At most so many messages a second: 200/s."),
+]
 OnceOption = Annotated[bool, typer.Option("--once", help="Stop at the end of what is there now.")]
-TriggerOption = Annotated[str, typer.Option("--trigger", help="Without --once: a batch so often.")]
+TriggerOption = Annotated[
+    str, typer.Option("--trigger", callback=_check_trigger, help="Without --once: a batch so often.")
+]
 StateOption = Annotated[
     Path | None,
     typer.Option("--state", metavar="DIR", help="Where the pipeline keeps what it needs to go on."),

@@ -26,6 +26,12 @@ def check_kinds(kinds: Sequence[str]) -> Sequence[str]:
     return kinds or NAMES
 
 
+def check_page(html: Path | None) -> None:
+    """Raise Mistake, before the work, if the page could not be written after it."""
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise Mistake(f"--html {html}: give a file in a directory that is there")
+
+
 def show(
     source: Input,
     kinds: Sequence[str],

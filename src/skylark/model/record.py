@@ -394,6 +394,8 @@ def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
 
 
 BATCH_ELEMENT = struct.Struct(">iiiii")  # total, 0, 0, flag, body length
+_UNPACKED_MAX = 64
+"""Messages of a batch that are taken apart at once."""
 
 
 class BatchElement(NamedTuple):
@@ -470,13 +472,20 @@ def _split_alike(batch: bytes) -> BatchColumns | None:
     if properties_start + LENGTH.unpack_from(batch, stop)[0] != total:
         return None
     text_bytes = total - properties_start
-    heads, bodies, lengths, properties = zip(*_alike_elements(body_bytes, text_bytes)(batch), strict=True)
+    fields: list[bytes] = []
+    for start in range(0, count, _UNPACKED_MAX):
+        unpack_from = _alike_elements(min(_UNPACKED_MAX, count - start), body_bytes, text_bytes)
+        fields += unpack_from(batch, start * total)
+    heads, bodies, lengths, properties = fields[0::4], fields[1::4], fields[2::4], fields[3::4]
     if heads.count(heads[0]) != count or lengths.count(lengths[0]) != count:
         return None
     return BatchColumns([flag] * count, bodies, properties, b"".join(properties), (body_bytes, text_bytes))
 
 
 @lru_cache(256)
-def _alike_elements(body_bytes: int, text_bytes: int) -> Callable[[bytes], Iterator[tuple[bytes, ...]]]:
-    """Takes a batch of such messages apart: head without body, body, length of the properties, properties."""
-    return struct.Struct(f">{BATCH_ELEMENT.size}s{body_bytes}s{LENGTH.size}s{text_bytes}s").iter_unpack
+def _alike_elements(
+    number: int, body_bytes: int, text_bytes: int
+) -> Callable[[bytes, int], tuple[bytes, ...]]:
+    """Takes such messages apart: of each the head without body, body, length of properties, properties."""
+    one = f"{BATCH_ELEMENT.size}s{body_bytes}s{LENGTH.size}s{text_bytes}s"
+    return struct.Struct(f">{one * number}").unpack_from

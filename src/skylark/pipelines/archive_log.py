@@ -31,7 +31,6 @@ PRIVATE = "_skylark"
 STAGING = f"{PRIVATE}/staging"
 BATCHES = f"{PRIVATE}/batches"
 COMPACT_BYTES = 256 << 20
-SWEEP_AFTER_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from msgspec import structs
-
-from skylark.errors import BrokerError, RocketMQError
+from skylark.errors import BrokerError, RocketMQError, SettingsError
 from skylark.model.record import decode_all, parse_offset_message_id
 from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.pipelines.answers import Answer, located
@@ -25,14 +23,19 @@ from skylark.pipelines.wire import (
     Queue,
     cluster,
 )
-from skylark.protocol.codes import ResponseCode
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import Buffer, RemotingCommand, prefix
 from skylark.protocol.requests.pull import PullMessage, PullResult
 from skylark.remoting.blocking import Asked, BlockingConnection
 
 RECORD_BYTES_GUESS = 1024
 """Where no sample can be had."""
-PULLS_IN_FLIGHT = 32
+PULLS_IN_FLIGHT_MAX = 64
 """Asked for again by halves: many small requests cost less when they travel together."""
+BYTES_IN_FLIGHT = 1 << 20
+"""Of large answers fewer are on their way, but always as many as of bulk pulls."""
+ANSWER_BYTES_GUESS = 64 << 10
+"""Before the first has come."""
 BULK_PULLS_IN_FLIGHT = 4
 MISSING_WAIT_S = 10.0
 """How long a broker that does not have what it once had may take to find it again: it may be recovering."""
@@ -51,6 +54,7 @@ class BrokerOrigin:
         self._cluster: Cluster = cluster(
             options.namesrv, options.request_timeout_ms / 1000, options.retry_timeout_ms / 1000
         )
+        self._is_selector_known = options.sql92 is None
 
     # --- What there is ---
 
@@ -58,7 +62,18 @@ class BrokerOrigin:
         return self._cluster.topics()
 
     def queues(self, topic: str) -> list[Queue]:
-        return self._cluster.queues(topic)
+        """Raises SettingsError for a selector that the broker does not take: here, not in a task."""
+        queues = self._cluster.queues(topic)
+        if queues and not self._is_selector_known:
+            request = self._cluster.pull_request(
+                queues[0], 0, messages_max=1, expression=self._options.sql92 or "", expression_type=SQL92
+            )
+            try:
+                self._cluster.ask_broker(queues[0], request)
+            except BrokerError as error:
+                raise SettingsError("sql92", error.remark) from error
+            self._is_selector_known = True
+        return queues
 
     def min_offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
         return self._cluster.min_offsets(queues)
@@ -124,13 +139,16 @@ class BrokerOrigin:
 
     def read(self, wanted: QueueRange, losses: Losses) -> Iterator[Records]:
         answers: list[Answer] = []
-        taken = 0
+        taken, bytes_max = 0, self._options.batch_bytes
+        block: object = None
         for answer in _Pulls(self._cluster, self._options, wanted, losses):
-            if answers and (taken >= self._options.batch_bytes or answer.block is not answers[0].block):
+            records = answer.records
+            if answers and (taken >= bytes_max or records.obj is not block):
                 yield located(answers, wanted.to_offset)
                 answers, taken = [], 0
             answers.append(answer)
-            taken += len(answer.records)
+            block = records.obj
+            taken += len(records)
         if answers:
             yield located(answers, wanted.to_offset)
 
@@ -147,16 +165,38 @@ def _places(records: bytes, broker_name: str) -> list[QueueRange]:
 
 
 class _Ask(NamedTuple):
-    """A pull on its way: so many messages from a place on."""
+    """A pull like others: so many messages from a place on."""
 
+    pull: PullMessage
+    template: bytes
     place: int
     messages: int
     connection: BlockingConnection
-    asked: Asked[PullResult]
+
+    @property
+    def code(self) -> RequestCode:
+        return self.pull.code
 
     @property
     def next_place(self) -> int:
         return self.place + self.messages
+
+    def frame(self, opaque: int) -> list[Buffer]:
+        header = self.template % (self.place, self.messages, 0, opaque)
+        return [prefix(len(header), 0), header]
+
+    def result(self, reply: RemotingCommand) -> PullResult:
+        return self.pull.result(reply)
+
+    def is_whole(self, reply: RemotingCommand) -> bool:
+        """Whether an answer is records, and all that were asked for: nearly all answers are."""
+        fields = reply.fields
+        return (
+            reply.code == ResponseCode.SUCCESS
+            and fields.get("nextBeginOffset") == str(self.place + self.messages)
+            and "bulkUnits" not in fields
+            and len(reply.body) > 0
+        )
 
 
 class _Pulls:
@@ -181,55 +221,79 @@ class _Pulls:
             expression=options.sql92 or options.tags or MATCH_ALL,
             expression_type=SQL92 if options.sql92 else TAG,
         )
+        self._template = self._pull.template()
         self._is_filtered = self._pull.subscription != MATCH_ALL
         self._count_max = BULK_MESSAGES if options.bulk_pulls else PULL_MESSAGES
         self._count = self._count_max
         self._whole_answers = 0
-        self._asks: deque[_Ask] = deque()
+        self._answer_bytes = ANSWER_BYTES_GUESS
+        self._asks: deque[tuple[_Ask, Asked[PullResult]]] = deque()
         self._missing_since: float | None = None
 
     def __iter__(self) -> Iterator[Answer]:
         while self._at < self._end:
-            result = self._cluster.retried(self._next)
-            if len(result.records):
-                yield Answer(memoryview(result.records), result.units)
+            yield from self._cluster.retried(self._next)
 
-    def _next(self) -> PullResult:
-        """The answer for the place where we are; the next ones are asked for before it is waited for."""
+    def _next(self) -> list[Answer]:
+        """What has come for the place where we are; the next pulls are asked before it is waited for."""
         try:
             if len(self._asks) <= self._window() // 2:
                 self._ask_more()
-            ask = self._asks.popleft()
-            result = ask.connection.answer(ask.asked)
+            ask, asked = self._asks[0]
+            reply = ask.connection.reply(asked)
+            if answers := self._take_whole():
+                return answers
+            self._asks.popleft()
+            result = ask.result(reply)
         except RocketMQError:
             self._asks.clear()
             self._cluster.forget_route(self._queue.topic)
             raise
         self._move_on(ask, result)
-        return result
+        return [Answer(memoryview(result.records), result.units)] if len(result.records) else []
 
     def _window(self) -> int:
         if self._is_filtered:
             return 1
-        return BULK_PULLS_IN_FLIGHT if self._count > PULL_MESSAGES else PULLS_IN_FLIGHT
+        if self._count > PULL_MESSAGES:
+            return BULK_PULLS_IN_FLIGHT
+        return max(min(BYTES_IN_FLIGHT // self._answer_bytes, PULLS_IN_FLIGHT_MAX), BULK_PULLS_IN_FLIGHT)
 
     def _ask_more(self) -> None:
         """Ask for what comes next until the window is full or nothing is left."""
         connection = self._cluster.connection(self._cluster.address(self._queue))
         connection.block_bytes = self._block_bytes
-        place = self._asks[-1].next_place if self._asks else self._at
-        pulls: list[PullMessage] = []
+        place = self._asks[-1][0].next_place if self._asks else self._at
+        asks: list[_Ask] = []
         free = self._window() - len(self._asks)
-        while len(pulls) < free and place < self._end:
+        while len(asks) < free and place < self._end:
             count = self._count if self._is_filtered else min(self._count, self._end - place)
-            pulls.append(structs.replace(self._pull, queue_offset=place, max_msg_nums=count))
+            asks.append(_Ask(self._pull, self._template, place, count, connection))
             place += count
-        if pulls:
-            asked = connection.ask_many(pulls, timeout_s=self._cluster.request_timeout_s)
-            self._asks += [
-                _Ask(pull.queue_offset, pull.max_msg_nums, connection, item)
-                for pull, item in zip(pulls, asked, strict=True)
-            ]
+        if asks:
+            asked = connection.ask_many(asks, timeout_s=self._cluster.request_timeout_s)
+            self._asks.extend(zip(asks, asked, strict=True))
+
+    def _take_whole(self) -> list[Answer]:
+        """The answers that have come and hold just what was asked for: those need no other look.
+
+        The first other one ends this, and is the next that is looked at: it may be an error. So does half a
+        window: the next ones shall be on their way while these are decoded.
+        """
+        answers: list[Answer] = []
+        if self._is_filtered or self._count < self._count_max:
+            return answers
+        asks, answers_max = self._asks, self._window() // 2
+        while asks and len(answers) < answers_max:
+            ask, asked = asks[0]
+            if asked.reply is None or not ask.is_whole(asked.reply):
+                break
+            answers.append(Answer(memoryview(asked.reply.body), b""))
+            self._at = ask.next_place
+            asks.popleft()
+        if answers:
+            self._missing_since, self._answer_bytes = None, len(answers[-1].records)
+        return answers
 
     def _move_on(self, ask: _Ask, result: PullResult) -> None:
         code, next_offset = result.code, result.reply.next_begin_offset

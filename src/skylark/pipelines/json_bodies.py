@@ -7,7 +7,8 @@ JSON text if it is no string; other types take only their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -82,6 +83,10 @@ def _fit(kind: pa.DataType) -> Fit:
         return lambda value: value if value is None or isinstance(value, str) else _text(value)
     if pa.types.is_timestamp(kind):
         return lambda value: None if value is None else msgspec.convert(value, datetime, strict=False)
+    if pa.types.is_date(kind):
+        return lambda value: None if value is None else msgspec.convert(value, date, strict=False)
+    if pa.types.is_decimal(kind):
+        return lambda value: None if value is None else _decimal(value)
     if pa.types.is_boolean(kind):
         return lambda value: None if value is None else _checked(value, bool)
     if pa.types.is_integer(kind):
@@ -113,6 +118,14 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{type(value).__name__} where a number belongs")
     return value
+
+
+def _decimal(value: Any) -> Decimal:
+    """From a number, or from text, as those write it who want every digit. Arrow refuses one too many."""
+    try:
+        return Decimal(value if isinstance(value, str) else str(_number(value)))
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is no number") from None
 
 
 def _whole(value: Any) -> int:

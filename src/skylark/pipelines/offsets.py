@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
@@ -24,9 +24,11 @@ Offsets = dict[Queue, int]
 Nested = dict[str, dict[str, dict[str, int]]]
 
 EARLIEST, LATEST = -2, -1
+_Offset = Annotated[int, msgspec.Meta(ge=EARLIEST)]
 _ROWS = re.compile(r"-(\d+)\s*rows?")
 _PLAIN_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAMES_SHOWN = 10
+_HIDDEN = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 
 
 def to_nested(offsets: Mapping[Queue, int]) -> Nested:
@@ -41,7 +43,7 @@ def to_nested(offsets: Mapping[Queue, int]) -> Nested:
 def from_nested(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
     """Offsets from a checkpoint or a user's JSON. Raises ValueError for what has another shape."""
     try:
-        shaped = msgspec.convert(nested, dict[str, dict[str, dict[int, int]]], strict=False)
+        shaped = msgspec.convert(nested, dict[str, dict[str, dict[int, _Offset]]], strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"offsets are topic -> broker -> queue -> offset: {error}") from None
     return {
@@ -63,9 +65,14 @@ class Position:
     is_group: bool = False
 
 
-def parse_position(text: str, now_ms: int) -> Position:
-    """Read `startingOffsets` or `endingOffsets`. Raises ValueError."""
+def parse_position(text: str, now_ms: int, *, is_end: bool = False) -> Position:
+    """Read `startingOffsets`, or `endingOffsets`. Raises ValueError.
+
+    Queues that offsets in JSON do not name are read from their beginning, and to their end.
+    """
     word = text.strip()
+    if is_end and word.startswith(("group", "earliest")):
+        raise ValueError(f"{text!r} is no end: use latest, a time or offsets")
     if word in ("earliest", "latest"):
         return Position(otherwise=EARLIEST if word == "earliest" else LATEST)
     if word.startswith("group"):
@@ -74,21 +81,32 @@ def parse_position(text: str, now_ms: int) -> Position:
             raise ValueError(f"{text!r}: write group, group:earliest or group:latest")
         return Position(is_group=True, otherwise=EARLIEST if fallback == "earliest" else LATEST)
     if word.startswith("{"):
-        try:
-            return Position(fixed=from_nested(msgspec.json.decode(word)))
-        except msgspec.DecodeError as error:
-            raise ValueError(f"not JSON: {error}") from None
+        return Position(fixed=_fixed(word, is_end=is_end), otherwise=LATEST if is_end else EARLIEST)
     if rows := _ROWS.fullmatch(word):
         return Position(last_rows=int(rows[1]))
     return Position(time_ms=parse_time_ms(word, now_ms))
 
 
-def resolve(position: Position, origin: Origin, queues: Sequence[Queue], group: str | None) -> Offsets:
-    """Where that is now. Raises SettingsError for fixed offsets of queues that do not exist."""
+def _fixed(text: str, *, is_end: bool) -> Offsets:
+    try:
+        fixed = from_nested(msgspec.json.decode(text))
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if is_end and EARLIEST in fixed.values():
+        raise ValueError(f"{EARLIEST} (earliest) is no end")
+    return fixed
+
+
+def check_queues(position: Position, queues: Sequence[Queue]) -> None:
+    """Raise ValueError for fixed offsets of queues that do not exist."""
     unknown = sorted(position.fixed.keys() - set(queues))
     if unknown:
         names = ", ".join("/".join(map(str, queue)) for queue in unknown[:_NAMES_SHOWN])
-        raise SettingsError("startingOffsets", f"there is no queue {names}")
+        raise ValueError(f"there is no queue {names}")
+
+
+def resolve(position: Position, origin: Origin, queues: Sequence[Queue], group: str | None) -> Offsets:
+    """Where that is now."""
     if position.time_ms is not None:
         return origin.offsets_by_time(queues, position.time_ms)
     lows, highs = origin.min_offsets(queues), origin.max_offsets(queues)
@@ -129,30 +147,40 @@ def _matching(pattern: str, known: Iterable[str]) -> list[str]:
         matcher = re.compile(pattern)
     except re.error as error:
         raise SettingsError("topic", f"{pattern!r} is no regular expression: {error}") from None
-    hidden = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
     return [
         topic
         for topic in known
         if matcher.fullmatch(topic)
         and topic not in SYSTEM_TOPICS
-        and not any(topic.startswith(prefix) and not pattern.startswith(prefix) for prefix in hidden)
+        and not any(topic.startswith(prefix) and not pattern.startswith(prefix) for prefix in _HIDDEN)
     ]
 
 
 def _unknown(topic: str, known: list[str]) -> str:
-    shown = [name for name in sorted(known) if name not in SYSTEM_TOPICS and not name.startswith("%")]
+    shown = [name for name in sorted(known) if name not in SYSTEM_TOPICS and not name.startswith(_HIDDEN)]
     close = difflib.get_close_matches(topic, shown, 1)
     hint = f"; did you mean {close[0]}?" if close else "."
     names = ", ".join(shown[:_NAMES_SHOWN]) + (", …" if len(shown) > _NAMES_SHOWN else "")
     return f"there is no topic {topic!r}{hint} There are: {names or 'none'}"
 
 
-def assigned(assign: str, queues: Iterable[Queue]) -> list[Queue]:
-    """The queues that the option `assign` names. Raises SettingsError."""
+def assigned(assign: str, queues: Sequence[Queue], is_read: Callable[[str], bool]) -> list[Queue]:
+    """The queues that the option `assign` names, of topics that are read.
+
+    Raises SettingsError, also for a queue that is not there.
+    """
     try:
-        shape: Any = msgspec.json.decode(assign, type=dict[str, dict[str, list[int]]])
+        shape = msgspec.json.decode(assign, type=dict[str, dict[str, list[int]]])
     except msgspec.DecodeError as error:
         raise SettingsError("assign", f"not JSON topic -> broker -> [queues]: {error}") from None
+    there = {(queue.topic, queue.broker_name) for queue in queues}
+    for topic in filter(is_read, shape):
+        for broker, numbers in shape[topic].items():
+            missing = [str(number) for number in numbers if Queue(topic, broker, number) not in queues]
+            if missing or (topic, broker) not in there:
+                name = "/".join([topic, broker, *missing[:1]])
+                known = ", ".join("/".join(map(str, queue)) for queue in queues[:_NAMES_SHOWN])
+                raise SettingsError("assign", f"there is no queue {name}; there are {known or 'none'}")
     return [
         queue
         for queue in queues

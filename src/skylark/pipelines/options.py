@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from skylark.errors import SettingsError
+from skylark.settings.fields import check_address
 
 T = TypeVar("T")
 
@@ -76,11 +77,34 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
+def _parse_addresses(text: str) -> str:
+    """`host:port`, several separated by `;` or `,`, as they are; the form is looked at here, before a try."""
+    addresses = [item.strip() for item in text.replace(",", ";").split(";") if item.strip()]
+    if not addresses:
+        raise ValueError("give the name servers as host:port")
+    for address in addresses:
+        check_address(address, "namesrv")
+    return text
+
+
+def parse_rate(text: str) -> float:
+    """`200`, `200/s`. Raises ValueError."""
+    try:
+        rate = float(text.strip().removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise ValueError(f"{text!r} is no rate: write rows per second, as in 200 or 200/s")
+    return rate
+
+
 TEXT = Kind("text", str)
+ADDRESSES = Kind("text", _parse_addresses)
 FLAG = Kind("boolean", _parse_flag)
 COUNT = Kind("count", _parse_count)
 BYTES = Kind("size", parse_bytes)
 DURATION = Kind("duration", parse_duration_ms)
+RATE = Kind("rate", parse_rate)
 
 
 def choice(*words: str) -> Kind:
@@ -146,7 +170,7 @@ class SourceOptions:
     """What a reader of the source can be told."""
 
     namesrv: str | None = option(
-        TEXT, None, "both", "Name servers, `host:port`, several separated by `;`. This or `path`."
+        ADDRESSES, None, "both", "Name servers, `host:port`, several separated by `;`. This or `path`."
     )
     path: str | None = option(
         TEXT, None, "both", "A store directory to read without a broker. It must be mounted on every worker."
@@ -176,7 +200,11 @@ class SourceOptions:
         "offset (-2 earliest, -1 latest).",
     )
     ending_offsets: str | None = option(
-        TEXT, "latest", "batch", "Exclusive end, in the same forms; not `earliest` or a group."
+        TEXT,
+        "latest",
+        "batch",
+        "Exclusive end, in the same forms; not `earliest` or a group. JSON may leave queues out: they begin "
+        "and end where they do.",
     )
     fail_on_data_loss: bool = option(
         FLAG,
@@ -270,6 +298,9 @@ class SourceOptions:
             raise SettingsError("sql92", "give either tags or sql92")
         if self.starting_offsets is not None and self.starting_offsets.startswith("group"):
             if not self.group_id:
-                raise SettingsError("startingOffsets", "it names the group's offsets; give groupId too")
+                raise SettingsError(
+                    "startingOffsets",
+                    "it means a group's offsets: give groupId (in a pipeline's file: group) too",
+                )
             if self.path is not None:
                 raise SettingsError("startingOffsets", "store files know no group's offsets; give namesrv")

@@ -15,8 +15,8 @@ TASK_BYTES = 64 << 20
 """A task costs some 60 ms of a slot however little it reads: below this one task reads on."""
 TASK_COST_BYTES = 24 << 20
 """What a core reads while it could start a task, about."""
-TASK_BYTES_MAX = 256 << 20
-"""Where all slots have a task, tasks grow to this before there are more of them."""
+TASK_BYTES_MAX = 1 << 30
+"""Where all slots have a task, tasks grow to this before there are more: little of it is held in memory."""
 RECORD_BYTES_GUESS = 1024
 
 

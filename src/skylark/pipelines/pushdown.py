@@ -42,6 +42,9 @@ class Restrictions:
     def allows_topic(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
 
+    def allows(self, queue: Queue) -> bool:
+        return self.allows_topic(queue.topic) and self.allows_queue(queue)
+
     def allows_queue(self, queue: Queue) -> bool:
         return (self.brokers is None or queue.broker_name in self.brokers) and (
             self.queue_ids is None or queue.queue_id in self.queue_ids

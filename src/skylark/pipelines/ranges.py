@@ -16,11 +16,11 @@ import pyarrow as pa
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
 from skylark.model.tag_expression import split_tags
 from skylark.pipelines.broker_origin import BrokerOrigin
-from skylark.pipelines.decode import Decoder
 from skylark.pipelines.json_bodies import JsonBodies
 from skylark.pipelines.offsets import (
     Offsets,
     assigned,
+    check_queues,
     choose_topics,
     parse_position,
     resolve,
@@ -55,6 +55,9 @@ log = logging.getLogger(__name__)
 SAMPLE_AGE_MAX_S = 60.0
 SAMPLED_ROWS_MIN = 1000
 """For fewer rows it does not matter how large they are."""
+SHORT_WAIT_S = 10.0
+SHORT_PAUSE_S = 0.2
+MADE_ANEW = "the queue ends before them: its topic was deleted and made again, or its broker lost its end"
 MESSAGE_BYTES_MAX = 4 << 20
 GATHERED_BYTES = 1 << 20
 INDEX_RESULTS_MAX = 64
@@ -118,7 +121,7 @@ class Planner:
                 # Meant by a pattern only: deleted since the topics were listed, or of a kind not supported.
                 log.warning("topic left out topic=%s error=%s", topic, error)
         if self.options.assign is not None:
-            queues = assigned(self.options.assign, queues)
+            queues = assigned(self.options.assign, queues, self._restrictions.allows_topic)
         return [queue for queue in queues if self._restrictions.allows_queue(queue)]
 
     def starting(self, otherwise: str) -> Offsets:
@@ -127,19 +130,21 @@ class Planner:
 
     def ending(self) -> Offsets:
         """Where a batch ends."""
-        text = self.options.ending_offsets or "latest"
-        if text.startswith(("group", "earliest")):
-            raise SettingsError("endingOffsets", f"{text!r} is no end: use latest, a time or offsets")
-        found = self._resolve("endingOffsets", text)
+        found = self._resolve("endingOffsets", self.options.ending_offsets or "latest", is_end=True)
         highs = self.origin.max_offsets(self.queues())
         return {queue: min(queue_offset, highs[queue]) for queue, queue_offset in found.items()}
 
-    def _resolve(self, name: str, text: str) -> Offsets:
+    def _resolve(self, name: str, text: str, *, is_end: bool = False) -> Offsets:
+        queues = self.queues()
         try:
-            position = parse_position(text, round(time.time() * 1000))
+            position = parse_position(text, round(time.time() * 1000), is_end=is_end)
+            # Of queues that the query's filters leave out it does not matter whether they are there.
+            fixed = {queue: at for queue, at in position.fixed.items() if self._restrictions.allows(queue)}
+            position = dataclasses.replace(position, fixed=fixed)
+            check_queues(position, queues)
         except ValueError as error:
             raise SettingsError(name, str(error)) from None
-        return resolve(position, self.origin, self.queues(), self.options.group_id)
+        return resolve(position, self.origin, queues, self.options.group_id)
 
     def highs(self) -> Offsets:
         """Where every queue ends now."""
@@ -164,6 +169,21 @@ class Planner:
             for item in ranges
         ]
         return [item for item in moved if item.messages > 0]
+
+    def cut_short(self, start: Offsets, latest: Offsets, losses: Losses) -> Offsets:
+        """Queues that end before where a query stands, and their beginnings, from where to go on.
+
+        A broker that is recovering may find them again, so this waits. Raises DataLost.
+        """
+        short = [queue for queue, at in start.items() if latest.get(queue, at) < at]
+        deadline = time.monotonic() + SHORT_WAIT_S
+        while short and time.monotonic() < deadline:
+            time.sleep(SHORT_PAUSE_S)
+            ends = self.origin.max_offsets(short)
+            short = [queue for queue in short if ends[queue] < start[queue]]
+        for queue in short:
+            losses.aged_out(QueueRange(queue, ends[queue], start[queue]), MADE_ANEW)
+        return self.origin.min_offsets(short) if short else {}
 
     def limited(self, ranges: Sequence[QueueRange]) -> list[QueueRange]:
         """As much as one batch of a stream may hold."""
@@ -267,6 +287,8 @@ def read_ranges(
     tags: frozenset[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of some ranges. `tags` are those that a filter of the query allows."""
+    from skylark.pipelines.decode import Decoder  # noqa: PLC0415  a query's start need not wait for it
+
     settle_worker()
     origin, losses = open_origin(options), Losses(options)
     is_json = options.decode == "json" and VALUE in schema.names

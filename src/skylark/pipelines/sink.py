@@ -35,7 +35,7 @@ from skylark.model.message import (
     encode_properties,
 )
 from skylark.model.names import topic_fault
-from skylark.pipelines.options import COUNT, DURATION, FLAG, TEXT, Kind, choice, load, option
+from skylark.pipelines.options import ADDRESSES, COUNT, DURATION, FLAG, RATE, TEXT, choice, load, option
 from skylark.pipelines.sending import Brokers, OutMessage, Sender, is_batchable
 
 if TYPE_CHECKING:
@@ -46,18 +46,6 @@ if TYPE_CHECKING:
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
 PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"
 
-
-def _parse_rate(text: str) -> float:
-    try:
-        rate = float(text.strip().removesuffix("/s"))
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise ValueError(f"{text!r} is no rate: write rows per second, as in 200 or 200/s")
-    return rate
-
-
-RATE = Kind("rate", _parse_rate)
 
 TYPES: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
@@ -108,7 +96,7 @@ class SinkOptions:
     """What a writer to the sink can be told."""
 
     namesrv: str | None = option(
-        TEXT, None, "both", "Name servers, `host:port`, several separated by `;`. Required."
+        ADDRESSES, None, "both", "Name servers, `host:port`, several separated by `;`. Required."
     )
     topic: str | None = option(
         TEXT, None, "both", "Where all rows go. Without it, the column `topic` says it for each row."

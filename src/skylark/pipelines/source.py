@@ -102,7 +102,10 @@ class RocketMQSource(DataSource):
         return (PushingReader if options.pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(_checked_options(self.options, schema), schema)
+        options = _checked_options(self.options, schema)
+        if options.ending_offsets not in (None, "latest"):
+            raise SettingsError("endingOffsets", "a stream has no end: read a batch, or stop the query")
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from skylark.pipelines.sink import batch_writer  # noqa: PLC0415
@@ -220,6 +223,8 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = from_nested(start)
         ranges = self._waiting(begin)
+        if moved := self.planner.cut_short(begin, self._latest, Losses(self._options)):
+            return to_nested({**begin, **moved})  # a batch of nothing; the next one begins there
         if not ranges:
             return start
         if not isinstance(limit, ReadAllAvailable):

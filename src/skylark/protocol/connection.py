@@ -168,8 +168,8 @@ class Connection(Generic[W]):
                 return start
             header = view[header_start:header_end]
             command: Command | None = None
-            hot = hot_decoders.get(bytes(buffer[header_start : header_start + _PEEK_BYTES]))
-            if hot is not None and word == header_bytes:  # the encoding is JSON
+            hot = hot_decoders and hot_decoders.get(bytes(buffer[header_start : header_start + _PEEK_BYTES]))
+            if hot and word == header_bytes:  # the encoding is JSON
                 try:
                     command = hot.decode(header)
                 except DECODE_ERRORS:

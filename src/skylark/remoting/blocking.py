@@ -6,16 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
-from skylark.protocol.codes import ResponseCode
-from skylark.protocol.command import Buffer, RemotingCommand, encode
-from skylark.protocol.connection import Connection, Limits
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import RESPONSE_FLAG, Buffer, RemotingCommand, encode
+from skylark.protocol.connection import Command, Connection, Limits
 from skylark.protocol.request import Request
 from skylark.remoting.address import reason_of, split_address
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 CALL_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 3.0
@@ -27,11 +28,22 @@ BLOCKS_KEPT = 3
 """To be filled again: memory that the kernel must clear first costs more than what is read into it."""
 
 
+class Question(Protocol[T_co]):
+    """What is asked: a request, or whatever can be written and answered like one."""
+
+    @property
+    def code(self) -> RequestCode: ...
+
+    def frame(self, opaque: int) -> list[Buffer]: ...
+
+    def result(self, reply: RemotingCommand) -> T_co: ...
+
+
 @dataclass(eq=False, slots=True)
 class Asked(Generic[T]):
     """A request that is on its way, and its answer once it has come; hand it to `answer`."""
 
-    request: Request[T]
+    request: Question[T]
     sent_on: Connection[Any]
     deadline: float
     timeout_s: float
@@ -79,7 +91,7 @@ class BlockingConnection:
         return self.ask_many([request], timeout_s=timeout_s)[0]
 
     def ask_many(
-        self, requests: Sequence[Request[T]], *, timeout_s: float = CALL_TIMEOUT_S
+        self, requests: Sequence[Question[T]], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> list[Asked[T]]:
         """Send several requests with one write: each write may wake the server up. Raises as `ask`."""
         deadline = time.monotonic() + timeout_s
@@ -99,6 +111,10 @@ class BlockingConnection:
 
         Raises BrokerError, RequestTimeout, ConnectionLost (also if the connection was opened anew since).
         """
+        return asked.request.result(self.reply(asked))
+
+    def reply(self, asked: Asked[Any]) -> RemotingCommand:
+        """Return the answer as it came. Raises as `answer`, but for what the answer says."""
         try:
             while asked.reply is None:
                 if self._socket is None or asked.sent_on is not self._codec:
@@ -107,7 +123,7 @@ class BlockingConnection:
         except TimeoutError:
             name = asked.request.code.name
             raise RequestTimeout(self.address, name, round(asked.timeout_s * 1000)) from None
-        return asked.request.result(asked.reply)
+        return asked.reply
 
     def notify(self, request: Request[Any], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Send a request that wants no answer. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
@@ -156,13 +172,15 @@ class BlockingConnection:
             raise ConnectionLost(self.address, str(error)) from error
 
     def _take_replies(self, connected: socket.socket, deadline: float) -> None:
+        take_waiter = self._codec.take_waiter
         for command in self._received(connected, deadline):
-            if not command.is_response:
+            assert isinstance(command, RemotingCommand)  # requests are typed on servers alone
+            if not command.flag & RESPONSE_FLAG:
                 self._decline(connected, command, deadline)
-            elif (asked := self._codec.take_waiter(command.opaque)) is not None:
+            elif (asked := take_waiter(command.opaque)) is not None:
                 asked.reply = command
 
-    def _received(self, connected: socket.socket, deadline: float) -> list[RemotingCommand]:
+    def _received(self, connected: socket.socket, deadline: float) -> list[Command]:
         try:
             connected.settimeout(_time_left(deadline))
             count = connected.recv_into(self._room())
@@ -180,7 +198,7 @@ class BlockingConnection:
         if self._codec.failure is not None:
             self.close()
             raise self._codec.failure
-        return [command for command in commands if isinstance(command, RemotingCommand)]
+        return commands
 
     def _room(self) -> memoryview:
         """Where the next bytes go: behind the unfinished frame, which moves to a new block if it must."""

@@ -23,6 +23,7 @@ from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED
 from skylark.remoting.link import Answer, Handler, Link, error_reply
 from skylark.remoting.prepared import PreparedAnswer
 from skylark.remoting.rate import RequestRate, TokenBucket
+from skylark.remoting.refused import RefusedConnections
 from skylark.remoting.vigil import Vigil
 
 log = logging.getLogger(__name__)
@@ -354,6 +355,7 @@ class RemotingServer:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._no_peers = asyncio.Event()
         self._no_peers.set()
+        self._refused = RefusedConnections()
 
     @property
     def is_full(self) -> bool:
@@ -428,7 +430,8 @@ class RemotingServer:
     def add(self, peer: Peer) -> None:
         """Take a new connection, if there is room for it."""
         if len(self.peers) >= self.limits.connections_max or self.is_closing:
-            log.warning("connection refused peer=%s connections=%d", peer.address, len(self.peers))
+            now = asyncio.get_running_loop().time()
+            self._refused.add(peer.address, f"{len(self.peers)} are open", now)
             peer.abort()
             return
         self.peers.add(peer)

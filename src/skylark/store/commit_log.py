@@ -12,7 +12,13 @@ import msgspec
 from zlib_ng.zlib_ng import crc32
 
 from skylark.errors import BadStoreFile, DiskFull, OffsetOutOfRange
-from skylark.model.message import HOST_V4_BYTES, HOST_V6_BYTES, HOST_V6_MASK, PROPERTIES_BYTES_MAX, PutMessage
+from skylark.model.message import (
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    HOST_V6_MASK,
+    PROPERTIES_BYTES_MAX,
+    PutMessage,
+)
 from skylark.model.record import (
     BLANK,
     BLANK_BYTES,
@@ -20,22 +26,18 @@ from skylark.model.record import (
     HEADS,
     LENGTHS,
     MAGIC_BLANK,
-    MIDDLES,
-    BatchColumns,
     host_flags,
-    terminated,
 )
 from skylark.settings import StoreSettings, parse_delay_levels
-from skylark.store.batch_records import RecordColumns, common_code
+from skylark.store.batch_records import RECORD_BYTES_EXTRA, BatchEncoder, ClientBatch, RecordColumns
 from skylark.store.crc_property import fill_in_crc, with_crc_room
 from skylark.store.disk import Disk, DiskFile, Part
 from skylark.store.mapped_file import MappedFileQueue
-from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
+from skylark.store.placed import NUL_REFUSED, Placed, PutResult, PutStatus, Refused, Run
 from skylark.store.tags import TAGS_MARKER, TAGS_NAME, known_codes, schedule_tags_code, tags_code
 from skylark.store.unit import INNER_BATCH, NO_UNIT_MASK
 
 if TYPE_CHECKING:
-    from skylark.store.consume_queue import ConsumeQueue
     from skylark.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
@@ -45,13 +47,9 @@ PADDING_BYTES = 64 << 10
 PADDED_WRITE_BYTES_MAX = 4096
 # Below this mean size one copy into a single buffer costs less than one iovec per part.
 JOINED_PART_BYTES_MAX = 1024
-RECORD_BYTES_EXTRA = 64 * 1024
 ZEROS_BYTES = 1 << 20
 IN_NO_TEXT = bytes(PROPERTIES_BYTES_MAX + 1)
 """Longer than any property text, so none holds it."""
-NUL_REFUSED = Refused(
-    PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
-)
 
 
 class CommitLog:
@@ -86,7 +84,9 @@ class CommitLog:
         }
         self._ready: DiskFile | None = None
         self._allocated = 0
+        self._batches = BatchEncoder(settings, self._delays_ms)
         self._padded = 0
+        self._pads = settings.syncs_every_put
         self.unsynced_names = False
 
     # Files
@@ -322,70 +322,69 @@ class CommitLog:
         self._write(parts, position, placed)
         results += placed
 
-    def append_batch(
-        self, message: PutMessage, batch: BatchColumns, queues: QueueTable, now_ms: int
-    ) -> Run | list[Refused]:
-        """Append a client's batch: all messages in one file, all or none. One refusal stands for all."""
+    def append_batches(
+        self, batches: Sequence[ClientBatch], queues: QueueTable, now_ms: int
+    ) -> list[Run | list[Refused]]:
+        """Append clients' batches, a write per file touched; results are in order.
+
+        Of each batch all messages are in one file, or none is stored: then one refusal stands for all.
+        """
+        results: list[Run | list[Refused]] = []
         timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
+        while len(results) < len(batches):
+            try:
+                self._append_runs(batches[len(results) :], results, queues, timestamp)
+            except DiskFull as error:
+                refused = Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+                results += [[refused] for _ in batches[len(results) :]]
+        return results
+
+    def _append_runs(
+        self,
+        batches: Sequence[ClientBatch],
+        results: list[Run | list[Refused]],
+        queues: QueueTable,
+        timestamp: int,
+    ) -> None:
+        """Append batches, up to the end of the current file."""
+        parts: list[Part] = []
+        placed: list[Run | list[Refused]] = []
+        position = self.appended
+        for each in batches:
+            records = self._records(each, queues, timestamp)
+            if isinstance(records, Refused):
+                placed.append([records])
+                continue
+            if position + records.total_bytes > self._limit():
+                if placed:
+                    break  # the rest goes to the next file
+                self.roll()
+                position = self.appended
+            run = records.run
+            run.place(position, run.queue.next_offset, records.sizes)
+            try:
+                parts += records.parts(self._store_host)
+            except struct.error as error:
+                placed.append([Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}")])
+                continue
+            run.queue.next_offset += len(run)
+            placed.append(run)
+            position = run.end
+        self._write(parts, position, placed)
+        results += placed
+
+    def _records(self, each: ClientBatch, queues: QueueTable, timestamp: int) -> RecordColumns | Refused:
+        """What becomes of a batch, without a place."""
+        message, batch = each
         try:
-            queue = queues[message.topic, message.queue_id]
+            queue = message.queue
+            if queue is None or queue.is_forgotten:
+                queue = queues[message.topic, message.queue_id]
             _, flags, _ = self._heads[len(message.born_host)]
         except (ValueError, KeyError) as error:
-            return [Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}")]
+            return Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}")
         sys_flag = message.sys_flag & ~HOST_V6_MASK | flags
-        run = self._run(queue, timestamp, sys_flag, batch, message.properties)
-        try:
-            return self._append_run(message, batch, run) or run
-        except DiskFull as error:
-            return [Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))]
-        except struct.error as error:
-            return [Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}")]
-
-    def _run(
-        self, queue: ConsumeQueue, timestamp: int, sys_flag: int, batch: BatchColumns, shared: bytes
-    ) -> Run:
-        """The messages of a batch, without a place."""
-        texts, with_crc = batch.properties, self._settings.append_crc_property
-        code = common_code(batch, shared) if not queue.is_schedule and not with_crc else None
-        if code is not None:
-            return Run(queue, timestamp, sys_flag, texts, shared, [code] * len(texts))
-        texts = [terminated(text) + shared for text in texts]
-        if queue.is_schedule:
-            codes = [self.schedule_tags_code(text, timestamp) for text in texts]
-        else:
-            codes = [tags_code(text) for text in texts]
-        return Run(
-            queue,
-            timestamp,
-            sys_flag,
-            [with_crc_room(text) for text in texts] if with_crc else texts,
-            b"",
-            codes,
-        )
-
-    def _append_run(self, message: PutMessage, batch: BatchColumns, run: Run) -> list[Refused]:
-        """Make the records, write them, and tell the run where they are."""
-        queue = run.queue
-        records = RecordColumns(run, batch)
-        if records.text_bytes_max > PROPERTIES_BYTES_MAX:
-            return [Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, "properties of a message in the batch")]
-        total = sum(records.sizes)
-        if total > min(self.file_bytes - BLANK_BYTES, self.message_bytes_max + RECORD_BYTES_EXTRA):
-            return [Refused(PutStatus.MESSAGE_ILLEGAL, f"the batch makes {total} bytes of records")]
-        # Not `_forbidden`: the texts of a batch together may be longer than what no single one can hold.
-        if not self._settings.append_crc_property and (b"\0" in batch.text or b"\0" in message.properties):
-            return [NUL_REFUSED]
-        middle = MIDDLES[run.sys_flag & HOST_V6_MASK].pack(
-            run.sys_flag, message.born_timestamp, message.born_host, run.store_timestamp, self._store_host,
-            message.reconsume_times, 0,
-        )  # fmt: skip
-        if self.appended + total > self._limit():
-            self.roll()
-        run.place(self.appended, queue.next_offset, records.sizes)
-        parts = records.parts(middle)
-        queue.next_offset += len(run)
-        self._write(parts, run.end, run)
-        return []
+        return self._batches.records(message, batch, queue, sys_flag, timestamp)
 
     def schedule_tags_code(self, properties: bytes, timestamp: int) -> int:
         return schedule_tags_code(properties, timestamp, self._delays_ms)
@@ -409,7 +408,7 @@ class CommitLog:
             return Refused(PutStatus.MESSAGE_ILLEGAL, f"record has {size} bytes, {most} are allowed")
         return None
 
-    def _write(self, parts: list[Part], end: int, placed: Sequence[PutResult]) -> None:
+    def _write(self, parts: list[Part], end: int, placed: Sequence[PutResult | Run | list[Refused]]) -> None:
         """Write the batch or take its queue offsets back. Raises DiskFull, OSError."""
         if not parts:
             return
@@ -421,10 +420,14 @@ class CommitLog:
         file = self.file(start)
         try:
             data = [b"".join(parts)] if joined else parts
-            file.write(data + self._padding(end, length), self.appended - start)
+            if self._pads and end > self._padded and length <= PADDED_WRITE_BYTES_MAX:
+                data = [*data, self._padding(end)]
+            file.write(data, self.appended - start)
         except (DiskFull, OSError):
             for result in reversed(placed):
-                if isinstance(result, Placed) and not result.sys_flag & NO_UNIT_MASK:
+                if isinstance(result, Run):
+                    result.queue.next_offset = result.first_offset
+                elif isinstance(result, Placed) and not result.sys_flag & NO_UNIT_MASK:
                     result.queue.next_offset = result.queue_offset
             with suppress(DiskFull, OSError):
                 # What got to the file must not come back to life behind the records that follow.
@@ -432,17 +435,14 @@ class CommitLog:
             raise
         self.appended = end
 
-    def _padding(self, end: int, length: int) -> list[Part]:
-        """Zeros to write behind a few small records, now and then, if each is flushed for itself.
+    def _padding(self, end: int) -> bytes:
+        """Zeros to write behind a few small records, now and then, where each is flushed for itself.
 
         A flush of blocks that were allocated and never written has the file system note that they now are,
         in its journal: it takes twice as long. With the zeros one flush does that for many.
         """
-        is_small = length <= PADDED_WRITE_BYTES_MAX
-        if end <= self._padded or not is_small or not self._settings.syncs_every_put:
-            return []
         self._padded = min(-(-end // PADDING_BYTES) * PADDING_BYTES, self.files.end)
-        return [bytes(self._padded - end)]
+        return bytes(self._padded - end)
 
     def roll(self) -> None:
         """Close the current file with a blank and begin the next. Raises DiskFull, OSError."""

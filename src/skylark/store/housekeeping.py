@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 SYNCED_QUEUES_MAX = 256
 WRITE_ROUNDS = 20
 """More dirty queues than that are written over so many rounds: opening a file costs more than what one round
-has to write into it. The index is written once in as many: the keys of many topics lie all over it."""
+has to write into it. Meanwhile they are in memory, 20 bytes for a message. The index is written once in as
+many: the keys of many topics lie all over it."""
 NEW_FILES_MAX = 128
 """Files of new queues that one round makes: with its two directories a file costs twenty times what it costs
 to write into one that is there, and whoever makes 10,000 topics sends to them at once."""

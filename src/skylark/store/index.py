@@ -360,13 +360,14 @@ class Index:
 
 def _key_hashes(keys: Columns) -> list[int]:
     """What the index holds for the keys."""
-    pairs = list(zip(keys.topic_hashes, keys.texts, strict=True))
-    distinct = list(dict.fromkeys(pairs))  # the messages of a batch share theirs
-    prefixes, texts = [prefix for prefix, _ in distinct], [text for _, text in distinct]
-    hashes = [abs(each) & _HASH_MASK for each in java_hashes_from(prefixes, texts)]
-    if len(distinct) == len(pairs):
-        return hashes
-    by_pair = dict(zip(distinct, hashes, strict=True))
+    prefixes, texts = keys.topic_hashes, keys.texts
+    if len(set(texts)) == len(texts):
+        return [abs(each) & _HASH_MASK for each in java_hashes_from(prefixes, texts)]
+    # Messages that were sent together may share theirs.
+    pairs = list(zip(prefixes, texts, strict=True))
+    distinct = list(dict.fromkeys(pairs))
+    hashes = java_hashes_from([prefix for prefix, _ in distinct], [text for _, text in distinct])
+    by_pair = {pair: abs(each) & _HASH_MASK for pair, each in zip(distinct, hashes, strict=True)}
     return [by_pair[pair] for pair in pairs]
 
 

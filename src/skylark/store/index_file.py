@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -239,48 +239,52 @@ class IndexFile:
         count = len(offsets)
         assert count > 0
         if isinstance(rows, SameKey):
-            hashes, timestamps = [rows.key_hash] * count, [rows.timestamp] * count
+            first_time = last_time = rows.timestamp
+            items = [rows.key_hash, 0, elapsed_seconds(begin_timestamp, first_time), 0] * count
             previous = self._chain_run(rows.key_hash, number, count)
         else:
             hashes, timestamps = rows.hashes[start:stop], rows.timestamps[start:stop]
+            first_time, last_time = timestamps[0], timestamps[-1]
+            items = [0, 0, elapsed_seconds(begin_timestamp, first_time), 0] * count
+            items[0::4] = hashes
+            if timestamps.count(first_time) < count:
+                items[2::4] = [elapsed_seconds(begin_timestamp, timestamp) for timestamp in timestamps]
             previous = self._chain(hashes, number)
-        seconds = [elapsed_seconds(begin_timestamp, timestamps[0])] * count
-        if timestamps.count(timestamps[0]) < count:
-            seconds = [elapsed_seconds(begin_timestamp, timestamp) for timestamp in timestamps]
-        items = zip(hashes, offsets, seconds, previous, strict=True)
-        self._tail += _packed_items(count)(*chain.from_iterable(items))
+        items[1::4], items[3::4] = offsets, previous
+        self._tail += _packed_items(count)(*items)
         if self.is_empty:
-            begin_timestamp, begin_offset = timestamps[0], offsets[0]
+            begin_timestamp, begin_offset = first_time, offsets[0]
         used += previous.count(0)
-        self.header = IndexHeader(
-            begin_timestamp, timestamps[-1], begin_offset, offsets[-1], used, number + count
-        )
+        self.header = IndexHeader(begin_timestamp, last_time, begin_offset, offsets[-1], used, number + count)
         return start + count
 
     def _chain_run(self, key_hash: int, number: int, count: int) -> list[int]:
         """As `_chain`, for new items that all have the same hash."""
         assert self._slots is not None
-        before = self._chain([key_hash], number)
-        self._slots[key_hash % self._geometry.slots] = number + count - 1
-        return before + list(range(number, number + count - 1))
+        place = key_hash % self._geometry.slots
+        before = self._slots[place]
+        self._slots[place] = number + count - 1
+        self._dirty_pages[(place + _HEADER_SLOTS) // _PAGE_SLOTS] = 1
+        return [before if 0 < before < number else 0, *range(number, number + count - 1)]
 
     def _chain(self, hashes: list[int], number: int) -> list[int]:
         """Let the slots name the new items, numbered from `number` on; return the items that they named."""
         slots, slot_count, dirty = self._slots, self._geometry.slots, self._dirty_pages
         assert slots is not None
         places = [key_hash % slot_count for key_hash in hashes]
-        previous = []
-        last = -1
+        # Those of different topics lie far apart: asked for together, several are on their way from memory at
+        # once. The first of all, which nobody wants, makes it a tuple also for a single one.
+        previous = list(itemgetter(0, *places)(slots)[1:])
+        if min(previous) < 0 or max(previous) >= number:  # nobody but a damaged file says that
+            previous = [before if 0 < before < number else 0 for before in previous]
+        if len(set(places)) < len(places):
+            newest: dict[int, int] = {}
+            for index, place in enumerate(places):
+                previous[index] = newest.get(place, previous[index])
+                newest[place] = number + index
         for new, place in enumerate(places, number):
-            if place == last:  # the messages of a batch share a key
-                previous.append(new - 1)
-                continue
-            if last >= 0:
-                slots[last] = new - 1
-            before, last = slots[place], place
-            previous.append(before if 0 < before < new else 0)
+            slots[place] = new
             dirty[(place + _HEADER_SLOTS) // _PAGE_SLOTS] = 1
-        slots[last] = number + len(places) - 1
         return previous
 
     def newest_first(self) -> Iterator[tuple[int, int]]:

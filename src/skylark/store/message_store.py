@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from skylark.clock import Clock, SystemClock
 from skylark.errors import DiskFull, StoreClosed, StoreFailed
-from skylark.model.message import TRANSACTION_MASK, PutMessage
-from skylark.model.record import BatchColumns
+from skylark.model.message import PutMessage
 from skylark.settings import StoreSettings
+from skylark.store.batch_records import ClientBatch
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
 from skylark.store.disk import Disk, DiskLock, RealDisk
@@ -29,10 +30,10 @@ from skylark.store.queries import StoreQueries
 from skylark.store.queue_table import QueueTable
 from skylark.store.reading import LogReader
 from skylark.store.recovery import Recovery, RecoveryReport
-from skylark.store.tags import delay_level
-from skylark.store.unit import INNER_BATCH
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 STOP_TIMEOUT_S = 5.0
 INDEX_PENDING_MAX = 8192
@@ -272,33 +273,33 @@ class MessageStore(StoreQueries):
         With `flush_later` the caller calls `flush_soon`, when it has done what it has to do before the flush
         ends: the flush thread cannot run meanwhile, and would only be woken to wait.
         """
-        results = self._append(partial(self.log.append, messages, self.queues), len(messages))
+        results = self._append(partial(self.log.append, messages, self.queues), _placed_among)
         if not flush_later:
             self.flush_soon()
-        return results
+        return [results] * len(messages) if isinstance(results, Refused) else results
 
-    def append_batch(self, message: PutMessage, batch: BatchColumns) -> Sequence[PutResult]:
-        """Append a client's batch, all or nothing; a refusal comes as the only result."""
-        if not batch.flags:
-            return [Refused(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")]
-        if message.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or delay_level(message.properties) > 0:
-            reason = "a batch can be no transaction, no inner batch and not delayed"
-            return [Refused(PutStatus.MESSAGE_ILLEGAL, reason)]
-        results = self._append(partial(self.log.append_batch, message, batch, self.queues), 1)
+    def append_batches(self, batches: Sequence[ClientBatch]) -> list[Run | list[Refused]]:
+        """Append clients' batches with one write; results in order.
+
+        Each is stored as a whole or not at all: then a refusal comes as its only result.
+        """
+        results = self._append(partial(self.log.append_batches, batches, self.queues), _runs_among)
         self.flush_soon()
-        return results
+        return [[results] for _ in batches] if isinstance(results, Refused) else results
 
     def flush_soon(self) -> None:
         """Under sync flush, have the flush thread flush what was appended. Any thread."""
         if self._sync_flush and self._flush_service is not None:
             self._flush_service.wake()
 
-    def _append(self, write: Callable[[int], Sequence[PutResult]], refusals: int) -> Sequence[PutResult]:
+    def _append(
+        self, write: Callable[[int], list[T]], placed_among: Callable[[list[T]], list[Sequence[Placed]]]
+    ) -> list[T] | Refused:
         refused = self.refusal()
         if self.is_replica:
             refused = Refused(PutStatus.SERVICE_NOT_AVAILABLE, "a slave takes no messages")
         if refused is not None:
-            return [refused] * refusals
+            return refused
         started = self._clock.monotonic()
         with self._lock:
             try:
@@ -308,11 +309,12 @@ class MessageStore(StoreQueries):
                     self.settings.path, f"write to the commit log failed: {error}"
                 )
                 log.critical("append failed physical_offset=%d error=%s", self.log.appended, error)
-                return [Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(self.flusher.failure))] * refusals
-            placed = results if type(results) is Run else [each for each in results if type(each) is Placed]
-            visible = bool(placed) and self._accept(placed)
-        if visible and self.on_arrival is not None:
-            self.on_arrival(placed)
+                return Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(self.flusher.failure))
+            placed = placed_among(results)
+            visible = [each for each in placed if self._accept(each)]
+        if self.on_arrival is not None:
+            for each in visible:
+                self.on_arrival(each)
         if placed and self.on_appended is not None:
             self.on_appended()
         elapsed_ms = (self._clock.monotonic() - started) * 1000
@@ -448,3 +450,13 @@ class MessageStore(StoreQueries):
     @property
     def path(self) -> Path:
         return self.settings.path
+
+
+def _placed_among(results: list[PutResult]) -> list[Sequence[Placed]]:
+    """The messages that were stored, as one batch if there are any."""
+    placed = [each for each in results if type(each) is Placed]
+    return [placed] if placed else []
+
+
+def _runs_among(results: list[Run | list[Refused]]) -> list[Sequence[Placed]]:
+    return [each for each in results if type(each) is Run]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, overload
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _KEYS_NAME = f"{PROPERTY_KEYS}{NAME_VALUE_SEPARATOR}".encode()
+_PACKED_MAX = 128
+"""Units of a run that are packed at once."""
 
 
 class PutStatus(Enum):
@@ -58,7 +62,7 @@ class Run(Sequence[Placed]):
     """Records of one queue in a row, as a batch makes them: published in one go, taken apart on demand."""
 
     __slots__ = (
-        "_codes", "_sizes", "end", "first_offset", "physical_offsets", "queue", "shared",
+        "_codes", "_sizes", "_text", "end", "first_offset", "physical_offsets", "queue", "shared",
         "store_timestamp", "sys_flag", "texts",
     )  # fmt: skip
 
@@ -70,14 +74,16 @@ class Run(Sequence[Placed]):
         texts: Sequence[bytes],
         shared: bytes,
         codes: list[int],
+        text: bytes,
     ) -> None:
-        """The properties of each are its own text and the shared one behind it."""
+        """The properties of each are its own text and the shared one behind it; `text` is all own texts."""
         self.queue = queue
         self.store_timestamp = store_timestamp
         self.sys_flag = sys_flag
         self.texts = texts
         self.shared = shared
         self._codes = codes
+        self._text = text
 
     def place(self, physical_offset: int, queue_offset: int, sizes: list[int]) -> None:
         """Say where the records are."""
@@ -90,7 +96,12 @@ class Run(Sequence[Placed]):
 
     @property
     def units(self) -> bytes:
-        return b"".join(map(UNIT.pack, self.physical_offsets, self._sizes, self._codes))
+        count = len(self._sizes)
+        if count > _PACKED_MAX:
+            return b"".join(map(UNIT.pack, self.physical_offsets, self._sizes, self._codes))
+        fields = [0, 0, 0] * count
+        fields[0::3], fields[1::3], fields[2::3] = self.physical_offsets, self._sizes, self._codes
+        return _packed_units(count)(*fields)
 
     @property
     def properties(self) -> list[bytes]:
@@ -99,7 +110,7 @@ class Run(Sequence[Placed]):
     @property
     def only_key(self) -> bytes | None:
         """The unique key that all of them share, if they have no other keys; else None."""
-        if _KEYS_NAME in self.shared or _KEYS_NAME in b"".join(self.texts):
+        if _KEYS_NAME in self.shared or _KEYS_NAME in self._text:
             return None
         return find_unique_key(self.shared)  # later duplicates win: it hides their own
 
@@ -120,6 +131,11 @@ class Run(Sequence[Placed]):
         )  # fmt: skip
 
 
+@lru_cache(_PACKED_MAX)
+def _packed_units(count: int) -> Callable[..., bytes]:
+    return struct.Struct(">" + UNIT.format.removeprefix(">") * count).pack
+
+
 class Refused(msgspec.Struct, frozen=True):
     """Nothing was stored."""
 
@@ -128,3 +144,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 PutResult = Placed | Refused
+
+NUL_REFUSED = Refused(
+    PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
+)

@@ -23,6 +23,8 @@ RUN_MAX = 256
 AHEAD_UNITS = 256
 """Units that one system call brings: those who read one run read the next."""
 AHEAD_QUEUES_MAX = 256
+SPANS_MAX = 16
+"""Of one queue: so many may read it at once, each in a place of its own."""
 JOINED_RECORD_BYTES = 4096
 """Records that are smaller on average are copied together: that costs less than many parts do later."""
 
@@ -43,7 +45,7 @@ class RecentRuns:
         # By queue: its generation, the first offset, and units from there on.
         self._ahead: dict[ConsumeQueue, tuple[int, int, bytes | bytearray]] = {}
         # By queue: its generation, and from where to where its units were seen to fit their records.
-        self._checked: dict[ConsumeQueue, tuple[int, int, int]] = {}
+        self._checked: dict[ConsumeQueue, tuple[int, list[tuple[int, int]]]] = {}
 
     def read(
         self, queue: ConsumeQueue, queue_offset: int, count_max: int, bytes_max: int
@@ -89,37 +91,53 @@ class RecentRuns:
         if units is None:
             return []
         sizes, places = sizes_of(ends[-1])(units), positions_of(ends[-1])(units)
+        takes = [sum(sizes[start:end]) for start, end in pairwise((0, *ends))]
+        if max(takes) > bytes_max:
+            ends = ends[: next(at for at, taken in enumerate(takes) if taken > bytes_max)]
+            if not ends:
+                return []
+            sizes, places = sizes[: ends[-1]], places[: ends[-1]]
+        parts = self._parts(queue, queue_offset, places, sizes)
+        if parts is None:
+            return []
+        is_joined, whole, at = len(parts) < len(sizes), memoryview(parts[0]), 0
+        runs: list[RecentRun] = []
+        for taken, (start, end) in zip(takes, pairwise((0, *ends)), strict=False):
+            own: list[Part] = [whole[at : at + taken]] if is_joined else parts[start:end]
+            runs.append((low, high, end - start, taken, own))
+            at += taken
+        return runs
+
+    def _parts(
+        self, queue: ConsumeQueue, queue_offset: int, places: Sequence[int], sizes: Sequence[int]
+    ) -> list[Part] | None:
+        """The records of units, one by one or all in one part; None if somebody else must look at them."""
         view = self._view(places[0], places[-1] + sizes[-1])
         if view is None:
-            return []
-        file_start = places[0] - places[0] % self._log.file_bytes
-        behind = queue_offset + ends[-1]
+            return None
+        behind = queue_offset + len(sizes)
         is_checked = places[0] < self._hot.written_from and not self._fitted(queue, queue_offset, behind)
-        runs: list[RecentRun] = []
-        for start, end in pairwise((0, *ends)):
-            taken = sum(sizes[start:end])
-            if taken > bytes_max:
-                break
-            parts = parts_of(view, file_start, places[start:end], sizes[start:end], is_checked=is_checked)
-            if parts is None:
-                break
-            runs.append((low, high, end - start, taken, parts))
-        if is_checked and len(runs) == len(ends):
+        start = places[0] - places[0] % self._log.file_bytes
+        parts = parts_of(view, start, places, sizes, is_checked=is_checked)
+        if is_checked and parts is not None:
             self._note_fitting(queue, queue_offset, behind)
-        return runs
+        return parts
 
     def _fitted(self, queue: ConsumeQueue, first: int, behind: int) -> bool:
         """Whether units were looked at before, and fitted their records."""
-        generation, low, high = self._checked.get(queue, (-1, 0, 0))
-        return generation == queue.generation and low <= first and behind <= high
+        generation, spans = self._checked.get(queue, (-1, []))
+        return generation == queue.generation and any(low <= first and behind <= high for low, high in spans)
 
     def _note_fitting(self, queue: ConsumeQueue, first: int, behind: int) -> None:
-        generation, low, high = self._checked.get(queue, (-1, 0, 0))
-        if generation == queue.generation and low <= first <= high:
-            first, behind = low, max(behind, high)
-        elif len(self._checked) >= AHEAD_QUEUES_MAX:
+        generation, spans = self._checked.get(queue, (-1, []))
+        if generation != queue.generation:
+            generation, spans = queue.generation, []
+        apart = [span for span in spans if span[1] < first or behind < span[0]]
+        near = [span for span in spans if span not in apart]
+        lows, highs = zip((first, behind), *near, strict=True)
+        if len(self._checked) >= AHEAD_QUEUES_MAX:
             self._checked.clear()
-        self._checked[queue] = queue.generation, first, behind
+        self._checked[queue] = generation, [*apart[-SPANS_MAX + 1 :], (min(lows), max(highs))]
 
     def _view(self, first: int, end: int) -> memoryview | None:
         """The map of the file that holds a stretch of the log, if that is in memory."""

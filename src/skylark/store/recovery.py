@@ -46,6 +46,8 @@ class RecoveryReport:
     """What opening a store found and did."""
 
     clean_exit: bool = True
+    others_wrote: bool = False
+    """RocketMQ itself ran on the directory since we did."""
     scanned_from: int = 0
     end: int = 0
     records: int = 0
@@ -132,6 +134,7 @@ class Recovery:
         else:
             # The reference ran here since: it may have deleted what the manifest names.
             manifest = None
+            self.report.others_wrote = True
         if checkpoint is not None:
             if manifest is None:
                 # Nobody vouches for the queues: recovery goes by what they say themselves.

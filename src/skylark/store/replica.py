@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from skylark.errors import LogsDiverged, OffsetOutOfRange
+from skylark.store.disk import Disk
 from skylark.store.log_walk import LogWalk
 from skylark.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+
+COPY_MARK = "skylark-copy"
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,33 @@ class Divergence:
             f"cut at {self.physical_offset}, where the master's log differs: "
             f"{self.lost_records} records of {self.lost_bytes} bytes are gone"
         )
+
+
+class CopyMark:
+    """An empty file that says: all that this log holds is a master's. Durable; waits for the disk.
+
+    It is there from when a slave has compared its log with a master's until the store is opened by a master:
+    what that one appends, another master may never get.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._path = directory / COPY_MARK
+
+    @property
+    def is_set(self) -> bool:
+        return self._disk.exists(self._path)
+
+    def set(self) -> None:
+        """Raises OSError, DiskFull."""
+        self._disk.create(self._path, 0).close()
+        self._disk.sync_directory(self._path.parent)
+
+    def clear(self) -> None:
+        """Raises OSError."""
+        if self.is_set:
+            self._disk.delete(self._path)
+            self._disk.sync_directory(self._path.parent)
 
 
 def overlap_start(store: MessageStore, end: int, overlap_bytes: int) -> int:
@@ -84,8 +115,13 @@ class Intake:
             self._store.append_raw(self.position, data, publish_later=True)
             self.position += len(data)
 
+    def cut_rest(self) -> None:
+        """Cut off what lies behind the position: the master has not got it. Raises as `take`."""
+        if self.is_comparing:
+            self._cut(self.position)
+
     def _cut(self, difference: int) -> None:
-        """Cut the log where the record begins in which the first different byte lies."""
+        """Cut the log where the record begins in which the first byte lies that the master has not."""
         boundary, store = self._start, self._store
         for record in LogWalk(store.log, self._start):
             if record.physical_offset > difference:

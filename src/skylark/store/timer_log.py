@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from skylark.errors import CorruptRecord
 from skylark.model.record import MAGIC_BLANK
@@ -42,7 +43,7 @@ class TimerFlag:
     DELETE = 4
 
 
-class TimerUnit(NamedTuple):
+class TimerUnit(msgspec.Struct, frozen=True, gc=False):
     """One message that waits."""
 
     previous: int
@@ -59,7 +60,10 @@ class TimerUnit(NamedTuple):
         return self.write_ms + self.delay_ms
 
     def encode(self) -> bytes:
-        return UNIT.pack(UNIT_BYTES, *self, 0)
+        return UNIT.pack(
+            UNIT_BYTES, self.previous, self.flags, self.write_ms, self.delay_ms, self.physical_offset,
+            self.size, self.topic_hash, 0,
+        )  # fmt: skip
 
 
 class TimerLog:

@@ -88,12 +88,15 @@ class TimerWheel:
         slot = self.get(time_ms)
         return NO_POSITION if slot is None else slot.last
 
-    def add(self, time_ms: int, position: int, waiting: int) -> None:
-        """Put a unit of the log at the end of a time's chain. A position that is there already is ignored."""
+    def add(self, time_ms: int, position: int, waiting: int, *, first: int | None = None) -> None:
+        """Put a unit of the log at the end of a time's chain. A position that is there already is ignored.
+
+        With `first` it is the last of several, which begin there.
+        """
         time = time_ms // self._precision_ms
         slot = self._slots.get(time)
         if slot is None:
-            self._slots[time] = Slot(position, position, waiting)
+            self._slots[time] = Slot(position if first is None else first, position, waiting)
         elif position > slot.last:
             self._slots[time] = Slot(slot.first, position, slot.waiting + waiting)
         else:

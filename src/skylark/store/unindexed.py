@@ -115,7 +115,10 @@ class Unindexed:
         self._count -= until - taken
         part = slice(taken, until)
         if isinstance(first, KeyRun):
-            some: Columns | KeyRun = first._replace(physical_offsets=first.physical_offsets[part])
+            is_whole = until - taken == len(first.physical_offsets)
+            some: Columns | KeyRun = (
+                first if is_whole else first._replace(physical_offsets=first.physical_offsets[part])
+            )
         else:
             some = Columns(*(column[part] for column in first))  # type: ignore[arg-type]
             if until > _TAKEN_MAX:
@@ -185,23 +188,24 @@ def _alike_keys(texts: list[bytes]) -> list[bytes] | None:
     """The unique keys of texts that are alike before them, as what one sender sends at a time; else None."""
     first = texts[0] if texts else b""
     key = find_unique_key(first)
-    if key is None or list(map(len, texts)).count(len(first)) != len(texts):
+    if key is None:
         return None
     start = first.rfind(_LATER_UNIQUE_KEY + key)
     start = start + len(_LATER_UNIQUE_KEY) if start >= 0 else len(_LATER_UNIQUE_KEY) - 1
     end = start + len(key)
     before, after = first[:start], first[end:]
     keys = [text[start:end] for text in texts]
-    is_alike = before + (after + before).join(keys) + after == b"".join(texts)
+    is_alike = list(map(len, texts)).count(len(first)) == len(texts) and before + (after + before).join(
+        keys
+    ) + after == b"".join(texts)
     is_found = is_alike or _are_last(before, end, texts)
     return keys if is_found and b"\x02" not in b"".join(keys) else None
 
 
 def _are_last(before: bytes, end: int, texts: list[bytes]) -> bool:
     """Whether all texts begin alike, a value ends at `end`, and no unique key comes behind it."""
-    rests = b"".join([text[end:] for text in texts])
     return (
         [text[: len(before)] for text in texts].count(before) == len(texts)
-        and b"".join([text[end : end + 1] for text in texts]) == b"\x02" * len(texts)
-        and _LATER_UNIQUE_KEY not in rests
+        and [text[end : end + 1] for text in texts].count(b"\x02") == len(texts)
+        and _LATER_UNIQUE_KEY not in b"".join([text[end:] for text in texts])
     )

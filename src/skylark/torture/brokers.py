@@ -142,13 +142,14 @@ class Pair:
             await node.process.start()
 
     async def in_sync(self) -> None:
-        """Wait until the slave has all that the master had when this was called. Raises ProcessFailed.
+        """Wait until the slave has all that the master had once they were linked. Raises ProcessFailed.
 
-        From then on the master shows nothing to readers that the slave has not, until their link breaks.
+        From then on the master shows nothing to readers that the slave has not, until their link breaks:
+        what it appended before they were linked, it may have shown.
         """
         assert self.slave is not None
         deadline = asyncio.get_running_loop().time() + SYNC_TIMEOUT_S
-        wanted: int | None = None
+        link, wanted = "", 0
         client = ClientSettings(instance_name=f"sync-{self.name}")
         async with Admin(namesrv=self.master.address, client=client) as admin:
             while asyncio.get_running_loop().time() < deadline:
@@ -158,10 +159,10 @@ class Pair:
                 except RocketMQError:
                     await asyncio.sleep(SYNC_POLL_S)
                     continue
-                if wanted is None:
-                    wanted = status.master_commit_log_max_offset
-                has_log = any(slave.slave_ack_offset >= wanted for slave in status.ha_connection_info)
-                if has_log and any(topic.name == TOPIC for topic in topics):
+                slaves = {str(slave.addr): slave.slave_ack_offset for slave in status.ha_connection_info}
+                if link not in slaves:
+                    link, wanted = next(iter(slaves), ""), status.master_commit_log_max_offset
+                if slaves.get(link, -1) >= wanted and any(topic.name == TOPIC for topic in topics):
                     return
                 await asyncio.sleep(SYNC_POLL_S)
         raise ProcessFailed(

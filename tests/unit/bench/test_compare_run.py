@@ -157,26 +157,28 @@ def test_a_peer_that_does_not_start_is_void_and_ours_goes_on(
     assert_nothing_stays(tmp_path)
 
 
-def test_start_and_memory_come_from_one_start(
+def test_start_memory_and_end_come_from_one_start(
     systems: type[StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     figures = {
         "start to first acknowledged send": 0.5,
         "anonymous memory idle": 40.0,
         "anonymous memory under load": 50.0,
+        "SIGTERM to the end of the process": 0.1,
     }
-    wanted: list[bool] = []
+    wanted: list[tuple[bool, bool]] = []
 
-    def fresh(_: Measures, system: System, *, memory: bool) -> Round:
-        wanted.append(memory)
+    def fresh(_: Measures, system: System, *, memory: bool, stop: bool) -> Round:
+        wanted.append((memory, stop))
         return Round(dict(figures))
 
     monkeypatch.setattr(Measures, "fresh", fresh)
-    found = run.compare([APACHE], ["start", "memory"], Effort(rounds=2))
-    assert wanted == [True] * 4
+    found = run.compare([APACHE], ["start", "stop", "memory"], Effort(rounds=2))
+    assert wanted == [(True, True)] * 4
     assert len(StandIn.made) == 4
-    assert [outcome.figures.keys() for outcome in found.outcomes[:2]] == [
+    assert [outcome.figures.keys() for outcome in found.outcomes[:3]] == [
         {"start to first acknowledged send"},
+        {"SIGTERM to the end of the process"},
         {"anonymous memory idle", "anonymous memory under load"},
     ]
     assert found.not_run == []

@@ -123,6 +123,17 @@ def test_peers_stand_side_by_side_and_the_best_is_bold() -> None:
     ]
 
 
+def test_a_comparison_of_which_nothing_counts_any_more_is_not_named() -> None:
+    starts = [{"start": {OURS: {START.name: seconds}, APACHE: {START.name: 2.5}}} for seconds in (0.5, 0.25)]
+    files = {
+        "first": compared(starts[0], "2026-11-15 20:00:00"),
+        "later": compared(starts[1], "2026-11-16 08:00:00"),
+    }
+    text = tables_of(files)["peers"]
+    assert text.startswith("*Measured on 2026-11-16 08:00 UTC, ")
+    assert lines(text) == ["| start to the first acknowledged send | **0.25 s** | 2.5 s | none | none |"]
+
+
 def test_clients_in_order_and_strangers_last() -> None:
     rates = {
         name: {"best_per_s": best, "median_per_s": best - 1}

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from scripts.peer_tables import TABLES
+from scripts.performance_figures import FIGURE, FIGURES, with_figures
 from scripts.performance_page import PAGE, TABLE, filled, tables_of
 from scripts.performance_tables import SOAKED, SURVEYED, number, table
 from skylark.bench.histogram import Latencies
@@ -55,6 +56,28 @@ def test_a_page_is_filled_with_what_was_found_and_stays_so(found: Survey) -> Non
     assert filled(once, tables) == once
 
 
+def test_sentences_say_what_the_tables_of_the_page_say() -> None:
+    text = PAGE.read_text()
+    tables = {name: body for _, name, body, _ in TABLE.findall(text)}
+    assert with_figures(text, tables) == text, "run: make figures-page"
+    used = Counter(name for _, name, _, _ in FIGURE.findall(text))
+    assert used == dict.fromkeys(FIGURES, 1)
+
+
+def test_figures_follow_a_table_that_changes() -> None:
+    rows = [
+        "1 in flight, 128 B | 10 | 5 | 1 / 2 | 1 / 3 | 9 | 9 | **1.4 (1.3 to 1.5)**",
+        "64 in flight, 128 B | 10 | 5 | 1 / 2 | 1 / 1 | 9 | 9 | 2.00 (1.9 to 2.1)",
+        "1,024 in flight, 128 B | 10 | 5 | 1 / 2 | 1 / 9 | 9 | 9 | 2.50 (1.9 to 2.6)",
+        "synchronous flush, 1 in flight, 128 B | 10 | 5 | 1 / 2 | 1 / 3 | 9 | 9 | void",
+    ]
+    apache = table(list("abcdefgh"), [row.split(" | ") for row in rows])
+    names = ("many-times", "lone-times", "p99-lower", "lone-sync-times", "pull-times")
+    text = ", ".join(f"<!-- figure: {name} -->stale<!-- end -->" for name in names)
+    found = FIGURE.findall(with_figures(text, {"apache": apache}))
+    assert [value for _, _, value, _ in found] == ["2 to 2.5", "1.4", "3 of 4", *["(not measured)"] * 2]
+
+
 def test_what_was_not_measured_stays(found: Survey) -> None:
     partly = msgspec.structs.replace(found, documents={"routes": found.documents["routes"]})
     assert tables_of({"all.json": encode(partly)}) == {}
@@ -72,6 +95,7 @@ def test_a_survey_for_people(found: Survey) -> None:
     text = page(found)
     assert "<svg" in text, "growth is drawn"
     assert "no Java" in text
+    assert "slave_behind_p99_ms" in text
 
 
 def test_steps_are_done_in_turn_and_what_fails_is_told() -> None:

@@ -25,8 +25,8 @@ from skylark.bench.plan_costs import Costs
 # Fixed: what is shipped changes with every measurement.
 COSTS = Costs(
     measured="2026-01-01", machine="a test's", commit="none", wake_us=60, send_us=10, send_kib_us=1,
-    batch_message_us=5, batch_kib_us=1.5, sync_us=4, flush_us=150, pull_us=25, pull_message_us=0.5,
-    pull_kib_us=0.3,
+    batch_us=30, batch_message_us=5, batch_kib_us=1.5, sync_us=4, flush_us=150, pull_us=25,
+    pull_message_us=0.5, pull_kib_us=0.3,
     replica_us=1, slave_us=6, slave_kib_us=1, queues_growth=0.25, broker_mib=60, connection_kib=20,
     topic_kib=6, queue_kib=3, sync_ms=0.3, spark_row_us=10, spark_kib_us=10, client_send_us=15,
     client_receive_us=5,

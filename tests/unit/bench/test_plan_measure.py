@@ -13,23 +13,23 @@ from skylark.bench.load import Kind, Load, LoadFailed
 from skylark.bench.measuring import Target
 from skylark.bench.plan import Demand, Hardware, make_plan
 from skylark.bench.plan_costs import load_costs
-from skylark.bench.plan_measure import BATCH, IN_FLIGHT, SMALL_KIB, Least, fit, loads
+from skylark.bench.plan_measure import BATCH, HUGE_KIB, IN_FLIGHT, SMALL_BATCH, SMALL_KIB, Least, fit, loads
 from skylark.bench.results import make_cell
 
 BASE = load_costs()
 costs = st.floats(0.1, 200)
 
 
-@given(costs, costs, costs, costs, costs, costs, costs, costs)
+@given(costs, costs, costs, costs, costs, costs, costs, costs, costs)
 def test_the_parts_are_found_again_in_the_whole(
-    wake: float, send: float, send_kib: float, batched: float, batch_kib: float, pull: float, pulled: float,
-    pull_kib: float,
+    wake: float, send: float, send_kib: float, a_batch: float, batched: float, batch_kib: float, pull: float,
+    pulled: float, pull_kib: float,
 ) -> None:  # fmt: skip
     def single(in_flight: int, kib: float) -> float:
         return wake / in_flight + send + kib * send_kib
 
-    def batch(kib: float) -> float:
-        return (wake / IN_FLIGHT + send) / BATCH + batched + kib * batch_kib
+    def batch(kib: float, count: int = BATCH) -> float:
+        return (wake / IN_FLIGHT + a_batch) / count + batched + kib * batch_kib
 
     def pulls(count: int, kib: float) -> float:
         return pull / count + pulled + kib * pull_kib
@@ -39,6 +39,8 @@ def test_the_parts_are_found_again_in_the_whole(
             "send-1": single(1, SMALL_KIB),
             "send-small": single(IN_FLIGHT, SMALL_KIB),
             "send-large": single(IN_FLIGHT, 1),
+            "send-huge": single(IN_FLIGHT, HUGE_KIB),
+            "batch-few": batch(SMALL_KIB, SMALL_BATCH),
             "batch-small": batch(SMALL_KIB),
             "batch-large": batch(1),
             "pull-1": pulls(1, SMALL_KIB),
@@ -54,7 +56,8 @@ def test_the_parts_are_found_again_in_the_whole(
         BASE,
     )
     parts = {
-        "wake_us": wake, "send_us": send, "send_kib_us": send_kib, "batch_message_us": batched,
+        "wake_us": wake, "send_us": send, "send_kib_us": send_kib, "batch_us": a_batch,
+        "batch_message_us": batched,
         "batch_kib_us": batch_kib, "pull_us": pull, "pull_message_us": pulled, "pull_kib_us": pull_kib,
         "sync_us": 3, "flush_us": 150, "replica_us": 2,
         "slave_us": 5, "slave_kib_us": 1.5, "queues_growth": 0.1,
@@ -66,14 +69,28 @@ def test_the_parts_are_found_again_in_the_whole(
 
 @given(
     st.dictionaries(
-        st.sampled_from(["send-1", "send-small", "pull-1", "sync-1", "sync-small", "master-large"]), costs
+        st.sampled_from(
+            ["send-1", "send-small", "batch-few", "pull-1", "sync-1", "sync-small", "master-large"]
+        ),
+        costs,
     )
 )
 def test_what_noise_turned_round_never_becomes_negative(noise: dict[str, float]) -> None:
     names = [f"{kind}-{size}" for kind in ("send", "batch", "pull", "slave") for size in ("small", "large")]
     used = {
         **dict.fromkeys(
-            [*names, "send-1", "pull-1", "sync-1", "sync-small", "master-large", "send-queues"], 10.0
+            [
+                *names,
+                "send-1",
+                "send-huge",
+                "batch-few",
+                "pull-1",
+                "sync-1",
+                "sync-small",
+                "master-large",
+                "send-queues",
+            ],
+            10.0,
         ),
         **noise,
     }
@@ -86,7 +103,7 @@ def test_what_noise_turned_round_never_becomes_negative(noise: dict[str, float])
 def test_every_cell_that_is_fitted_is_measured() -> None:
     found = loads("127.0.0.1:1", 2.0)
     assert set(found) == {
-        "send-1", "send-small", "send-large", "batch-small", "batch-large",
+        "send-1", "send-small", "send-large", "send-huge", "batch-few", "batch-small", "batch-large",
         "pull-1", "pull-small", "pull-large", "send-queues",
     }  # fmt: skip
     assert found["send-1"].in_flight == 1

@@ -126,7 +126,7 @@ def test_a_batch_counts_its_messages_and_one_call() -> None:
     stats = BrokerStats()
     with opened() as store:
         elements = [BatchElement(0, b"x", b"") for _ in range(5)]
-        results = store.append_batch(message("A"), BatchColumns.of(elements))
+        results = store.append_batches([(message("A"), BatchColumns.of(elements))])[0]
         stats.count_puts(results)
         assert (stats.puts.count, stats.puts.calls) == (5, 1)
         assert stats.topic_puts["A"].size == store.appended_offset

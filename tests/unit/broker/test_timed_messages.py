@@ -169,8 +169,8 @@ def record(message: PutMessage) -> bytes:
 
 def test_a_due_message_is_that_of_its_own_topic() -> None:
     message, slot = admitted(TIMER_DELAY_SEC="5", UNIQ_KEY="K")
-    timed = TimedMessage(record(message))
-    assert (timed.out_ms, timed.real_topic, timed.real_queue_id, timed.deletes) == (slot, "T", 3, None)
+    timed = TimedMessage.read(record(message))
+    assert (*timed.terms[:3], timed.deletes) == (slot, "T", 3, None)
     due = timed.due(NOW_MS, NOW_MS + 6000)
     assert (due.topic, due.queue_id, due.body) == ("T", 3, b"body")
     properties = decode_properties(due.properties)
@@ -181,16 +181,16 @@ def test_a_due_message_is_that_of_its_own_topic() -> None:
 
 def test_a_rolled_message_counts_its_rounds() -> None:
     message, _ = admitted(TIMER_DELAY_SEC="250000")
-    once = TimedMessage(record(message)).rolled(NOW_MS, NOW_MS)
+    once = TimedMessage.read(record(message)).rolled(NOW_MS, NOW_MS)
     assert (once.topic, decode_properties(once.properties)["TIMER_ROLL_TIMES"]) == (names.TIMER_TOPIC, "1")
-    twice = TimedMessage(record(once)).rolled(NOW_MS, NOW_MS)
+    twice = TimedMessage.read(record(once)).rolled(NOW_MS, NOW_MS)
     assert decode_properties(twice.properties)["TIMER_ROLL_TIMES"] == "2"
 
 
 def test_what_is_no_timed_message() -> None:
     for properties in ({}, {"REAL_TOPIC": "T"}, {"REAL_TOPIC": "T", "TIMER_OUT_MS": "x", "REAL_QID": "0"}):
         with pytest.raises(ValueError, match=r"it names no topic|is no number"):
-            TimedMessage(record(PutMessage(names.TIMER_TOPIC, 0, b"x", encode_properties(properties))))
+            TimedMessage.read(record(PutMessage(names.TIMER_TOPIC, 0, b"x", encode_properties(properties))))
 
 
 # --- Taking back ---
@@ -219,7 +219,7 @@ def test_what_takes_a_message_back_lands_in_its_slot() -> None:
     recall, properties = recall_message(handle, "PG", b"", NOW_MS)
     assert admit(recall, properties, SETTINGS, NOW_MS) == slot
     assert (recall.body, properties["TAGS"]) == (b"0", "_RECALL_TAG_")
-    timed = TimedMessage(record(message))
+    timed = TimedMessage.read(record(message))
     assert timed.is_deleted_by({properties["TIMER_DEL_UNIQKEY"]})
     assert timed.is_deleted_by({"K"})
     assert not timed.is_deleted_by({"Other+K", "T+L"})

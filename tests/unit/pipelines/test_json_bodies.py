@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 
@@ -47,6 +50,21 @@ def test_what_does_not_is_rejected_alone() -> None:
     assert rejected == [False, *[True] * len(bad), False]
     assert values[1:-1] == [None] * len(bad)
     assert values[-1]["name"] == '{"first":"x"}'  # type: ignore[index]
+
+
+def test_days_and_decimals() -> None:
+    kind = pa.struct([("day", pa.date32()), ("price", pa.decimal128(10, 2))])
+    good = [b'{"day": "2026-11-01", "price": 2.5}', b'{"price": 3}', b'{"price": "4.05"}', b'{"price": null}']
+    bad = [
+        b'{"day": "yesterday"}', b'{"day": 7.5}', b'{"price": true}', b'{"price": "much"}',
+        b'{"price": 1.005}', b'{"price": 123456789012}', b'{"price": "NaN"}', b'{"price": []}',
+    ]  # fmt: skip
+    bodies = pa.array([*good, *bad], pa.binary())
+    values, rejected = JsonBodies(kind).decode(bodies, np.zeros(len(bodies), np.bool_))
+    assert rejected.tolist() == [False] * len(good) + [True] * len(bad)
+    found = [(value["day"], value["price"]) for value in values.to_pylist()[: len(good)]]
+    prices = [Decimal("2.50"), Decimal("3.00"), Decimal("4.05"), None]
+    assert found == list(zip([date(2026, 11, 1), None, None, None], prices, strict=True))
 
 
 def test_what_could_not_be_decompressed_is_not_looked_at() -> None:

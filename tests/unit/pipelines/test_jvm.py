@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import sys
 from itertools import pairwise
+from pathlib import Path
 
+import pyspark
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import SparkConf
 
 from skylark.pipelines.jobs import jvm
 
@@ -72,3 +78,66 @@ def test_debug_shows_everything(caplog: pytest.LogCaptureFixture) -> None:
     text = jvm.LOGGING.read_text()
     for option in jvm.EVERYTHING:
         assert f"sys:{option.partition('=')[0].removeprefix('-D')}:" in text
+
+
+INTERPRETERS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+
+
+def conf(**settings: str) -> SparkConf:
+    values = {"spark_master": "local[2]", **settings}
+    return SparkConf(loadDefaults=False).setAll(
+        [(name.replace("_", "."), value) for name, value in values.items()]
+    )
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in (jvm.HOME, *INTERPRETERS):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_workers_take_the_python_files_that_are_installed_and_compiled(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setenv("PYSPARK_PYTHON", sys.executable)
+    with jvm.quick_home(conf()) as home:
+        assert home is not None
+        assert os.environ[jvm.HOME] == str(home)
+    assert jvm.HOME not in os.environ
+    assert not (home / "python").exists()  # pyspark.zip would be below it
+    installed = Path(pyspark.__file__).parent
+    for name in ("bin/spark-submit", "jars"):
+        assert (home / name).samefile(installed / name)
+    shutil.rmtree(home)
+    assert (installed / "jars").is_dir()
+
+
+def test_a_home_for_a_jvm_that_does_not_start_is_removed(environment: pytest.MonkeyPatch) -> None:
+    homes = []
+    with pytest.raises(OSError, match="no java"), jvm.quick_home(conf()) as home:
+        homes.append(home)
+        raise OSError("no java")
+    assert homes[0] is not None
+    assert not homes[0].exists()
+    assert jvm.HOME not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables"),
+    [
+        ({"spark_master": "spark://127.0.0.1:7077"}, {}),
+        ({"spark_pyspark_python": "another"}, {}),
+        ({}, {"PYSPARK_PYTHON": "another"}),
+        ({}, {"PYSPARK_DRIVER_PYTHON": "another"}),
+        ({}, {jvm.HOME: "a distribution"}),
+    ],
+)
+def test_who_runs_spark_elsewhere_or_with_another_python_has_its_own_home(
+    environment: pytest.MonkeyPatch, settings: dict[str, str], variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    with jvm.quick_home(conf(**settings)) as home:
+        assert home is None
+        assert os.environ.get(jvm.HOME) == variables.get(jvm.HOME)

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from skylark.errors import SettingsError
-from skylark.pipelines.offsets import assigned, choose_topics, from_nested, parse_position, resolve, to_nested
+from skylark.pipelines.offsets import (
+    assigned,
+    check_queues,
+    choose_topics,
+    from_nested,
+    parse_position,
+    resolve,
+    to_nested,
+)
 from skylark.pipelines.wire import Queue
 
 NOW_MS = 1_000_000
@@ -59,7 +67,30 @@ def test_positions(text: str, offsets: list[int]) -> None:
     assert [found[queue] for queue in (A0, A1, B0)] == offsets
 
 
-@pytest.mark.parametrize("text", ["soon", "group:never", "grouped", '{"t": 3}', "{", "-3 lines", ""])
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        ("latest", [100, 100, 100]),
+        ("-7 rows", [93, 93, 93]),
+        ('{"t": {"a": {"0": 50}}}', [50, 100, 100]),  # of the others everything is read
+        ('{"t": {"a": {"0": -1}}}', [100, 100, 100]),
+    ],
+)
+def test_ends(text: str, offsets: list[int]) -> None:
+    found = resolve(parse_position(text, NOW_MS, is_end=True), ORIGIN, [A0, A1, B0], "g")
+    assert [found[queue] for queue in (A0, A1, B0)] == offsets
+
+
+@pytest.mark.parametrize("text", ["earliest", "group", "group:latest", '{"t": {"a": {"0": -2}}}'])
+def test_what_can_only_be_a_beginning_is_no_end(text: str) -> None:
+    parse_position(text, NOW_MS)
+    with pytest.raises(ValueError, match="is no end"):
+        parse_position(text, NOW_MS, is_end=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", "group:never", "grouped", '{"t": 3}', "{", "-3 lines", "", '{"t": {"a": {"0": -7}}}']
+)
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_position(text, NOW_MS)
@@ -67,8 +98,8 @@ def test_nonsense_is_refused(text: str) -> None:
 
 def test_offsets_of_an_unknown_queue_are_refused() -> None:
     position = parse_position('{"t": {"a": {"7": 1}}}', NOW_MS)
-    with pytest.raises(SettingsError, match="there is no queue t/a/7"):
-        resolve(position, ORIGIN, [A0], None)
+    with pytest.raises(ValueError, match="there is no queue t/a/7"):
+        check_queues(position, [A0])
 
 
 def test_offsets_survive_a_checkpoint_and_are_sorted() -> None:
@@ -97,8 +128,28 @@ def test_an_unknown_topic_is_named_with_what_there_is() -> None:
         choose_topics("order", ORIGIN)
 
 
+def test_names_of_the_brokers_own_are_not_proposed() -> None:
+    with pytest.raises(SettingsError, match=r"There are: order_items, orders, pay_1$"):
+        choose_topics("nothing_like_it", ORIGIN)
+
+
+def is_read(topic: str) -> bool:
+    return topic == "t"
+
+
 def test_queues_are_assigned() -> None:
-    assert assigned('{"t": {"a": [1]}}', [A0, A1, B0]) == [A1]
-    assert assigned('{"t": {"a": [], "b": [0]}}', [A0, A1, B0]) == [A0, A1, B0]
+    queues = [A0, A1, B0]
+    assert assigned('{"t": {"a": [1]}}', queues, is_read) == [A1]
+    assert assigned('{"t": {"a": [], "b": [0]}}', queues, is_read) == queues
+    assert assigned('{"t": {"a": [0]}, "left_out": {"a": [0]}}', queues, is_read) == [A0]
     with pytest.raises(SettingsError, match="not JSON"):
-        assigned("{", [A0])
+        assigned("{", [A0], is_read)
+
+
+@pytest.mark.parametrize(
+    ("assign", "name"),
+    [('{"t": {"a": [0, 7]}}', "t/a/7"), ('{"t": {"z": []}}', "t/z"), ('{"t": {"z": [3]}}', "t/z/3")],
+)
+def test_a_queue_that_is_not_there_cannot_be_assigned(assign: str, name: str) -> None:
+    with pytest.raises(SettingsError, match=f"there is no queue {name}; there are t/a/0, t/a/1, t/b/0"):
+        assigned(assign, [A0, A1, B0], is_read)

@@ -97,7 +97,7 @@ def test_messages_that_are_alike_become_encoded_records(count: int, body_bytes: 
         for number in range(count)
     ]
     head = PutMessage("T", 3, b"", b"UNIQ_KEY\x01u\x02", born_timestamp=5)
-    run = log.append_batch(head, BatchColumns.of(elements), queues, 9)
+    run = log.append_batches([(head, BatchColumns.of(elements))], queues, 9)[0]
     assert isinstance(run, Run)
     assert run.only_key == b"u"
     for number, (element, placed) in enumerate(zip(elements, run, strict=True)):
@@ -118,6 +118,6 @@ def test_a_run_with_other_keys_has_no_only_key(keys: str) -> None:
     log = CommitLog(SimulatedDisk(), small_settings(), STORE_HOST)
     queues = QueueTable(SimulatedDisk(), ROOT / "consumequeue", 200, threading.Lock())
     batch = batch_of(b"a\x011\x02", keys.encode())
-    run = log.append_batch(PutMessage("T", 0, b"", b"UNIQ_KEY\x01u\x02"), batch, queues, 9)
+    run = log.append_batches([(PutMessage("T", 0, b"", b"UNIQ_KEY\x01u\x02"), batch)], queues, 9)[0]
     assert isinstance(run, Run)
     assert run.only_key is None

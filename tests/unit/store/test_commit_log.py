@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -42,7 +43,12 @@ class Bench:
         return placed(self.append(put, now_ms=now_ms)[0])
 
     def batch(self, head: PutMessage, *elements: BatchElement) -> list[PutResult]:
-        return list(self.log.append_batch(head, BatchColumns.of(elements), self.queues, NOW_MS))
+        return list(self.log.append_batches([(head, BatchColumns.of(elements))], self.queues, NOW_MS)[0])
+
+    def batches(self, *heads: PutMessage) -> list[Sequence[PutResult]]:
+        """Batches of two messages of 100 bytes, appended together."""
+        elements = BatchColumns.of([element(bytes(100)), element(bytes(100))])
+        return [*self.log.append_batches([(head, elements) for head in heads], self.queues, NOW_MS)]
 
     def refused(self, put: PutMessage) -> Refused:
         (result,) = self.append(put)
@@ -253,13 +259,34 @@ def test_a_batch_that_just_fits_stays_in_the_file(bench: Bench) -> None:
     assert results[0].physical_offset == FILE_BYTES
 
 
+def test_batches_that_come_together_are_written_at_once(bench: Bench) -> None:
+    bench.append_one(message())
+    writes = bench.disk.operations
+    results = bench.batches(message(), message("a/b"), message("other"), message())
+    assert bench.disk.operations == writes + 1
+    assert isinstance(results[1][0], Refused)
+    stored = [[placed(each) for each in results[number]] for number in (0, 2, 3)]
+    assert [[each.queue_offset for each in run] for run in stored] == [[1, 2], [0, 1], [3, 4]]
+    assert [run[-1].end for run in stored[:2]] == [run[0].physical_offset for run in stored[1:]]
+
+
+def test_batches_go_over_several_files_in_order(bench: Bench) -> None:
+    size = 2 * (92 + 100)
+    bench.append_one(sized(FILE_BYTES - 8 - 2 * size))
+    results = [[placed(each) for each in run] for run in bench.batches(*[message()] * 4)]
+    assert [run[0].physical_offset for run in results] == [
+        FILE_BYTES - 8 - 2 * size, FILE_BYTES - 8 - size, FILE_BYTES, FILE_BYTES + size,
+    ]  # fmt: skip
+    assert [each.queue_offset for run in results for each in run] == list(range(1, 9))
+    assert bench.content(0)[-8:].hex() == "00000008cbd43194"
+
+
 def test_a_run_of_a_batch_reads_like_a_list(bench: Bench) -> None:
-    run = bench.log.append_batch(
-        message(tags="TagA"),
-        BatchColumns.of([element(b"x"), element(b"y"), element(b"z")]),
+    run = bench.log.append_batches(
+        [(message(tags="TagA"), BatchColumns.of([element(b"x"), element(b"y"), element(b"z")]))],
         bench.queues,
         NOW_MS,
-    )
+    )[0]
     assert len(run) == 3
     assert [each.queue_offset for each in map(placed, run)] == [0, 1, 2]
     assert placed(run[-1]).queue_offset == 2
@@ -423,6 +450,25 @@ def test_a_write_that_fails_gives_its_offsets_back(bench: Bench, error: int, as_
     else:
         assert {result.status for result in append()} == {PutStatus.SERVICE_NOT_AVAILABLE}
     # Nothing of it may come back to life behind the records that follow.
+    assert (bench.content(0), bench.log.appended) == (before, end)
+    assert bench.append_one(message()).queue_offset == 1
+    assert bench.append_one(message("other", 3)).queue_offset == 0
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_batches_whose_write_fails_give_their_offsets_back(bench: Bench, error: int) -> None:
+    bench.append_one(message(body=b"before"))
+    before, end = bench.content(0), bench.log.appended
+    bench.disk.plan(Fault(Kind.WRITE, error=error))
+    heads = message(), message("other", 3), message()
+    if error == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            bench.batches(*heads)
+    else:
+        results = bench.batches(*heads)
+        assert [[each.status for each in result] for result in results] == [
+            [PutStatus.SERVICE_NOT_AVAILABLE]
+        ] * 3
     assert (bench.content(0), bench.log.appended) == (before, end)
     assert bench.append_one(message()).queue_offset == 1
     assert bench.append_one(message("other", 3)).queue_offset == 0

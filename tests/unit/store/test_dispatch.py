@@ -84,10 +84,8 @@ def test_only_whole_batches_below_the_flush_appear() -> None:
 
 def test_a_batch_appears_as_a_whole() -> None:
     with opened(small_settings(flush_mode=FlushMode.SYNC)) as store:
-        store.append_batch(
-            message(),
-            BatchColumns.of([BatchElement(0, b"one", b"KEYS\x01k1\x02"), BatchElement(0, b"two", b"")]),
-        )
+        elements = [BatchElement(0, b"one", b"KEYS\x01k1\x02"), BatchElement(0, b"two", b"")]
+        store.append_batches([(message(), BatchColumns.of(elements))])
         assert bodies(store) == []
         store.flush_log()
         assert bodies(store) == [b"one", b"two"]
@@ -103,7 +101,7 @@ def test_arrivals_are_told_per_append() -> None:
     with opened(on_arrival=arrive) as store:
         store.append([message("a"), message("b"), message("a")])
         store.append([message("../x")])
-        store.append_batch(message("c"), BatchColumns.of([BatchElement(0, b"", b"")] * 2))
+        store.append_batches([(message("c"), BatchColumns.of([BatchElement(0, b"", b"")] * 2))])
         assert batches == [[("a", 0), ("b", 0), ("a", 1)], [("c", 0), ("c", 1)]]
 
 
@@ -165,8 +163,8 @@ def test_a_deleted_topic_is_dropped_from_what_waits() -> None:
     with opened(small_settings(flush_mode=FlushMode.SYNC)) as store:
         store.append([message("a"), message("b"), message("a")])
         store.append([message("a")])
-        store.append_batch(message("a"), BatchColumns.of([BatchElement(0, b"", b"")]))
-        store.append_batch(message("b"), BatchColumns.of([BatchElement(0, b"", b"")]))
+        store.append_batches([(message("a"), BatchColumns.of([BatchElement(0, b"", b"")]))])
+        store.append_batches([(message("b"), BatchColumns.of([BatchElement(0, b"", b"")]))])
         store.housekeeper.delete_topic("a")
         store.flush_log()
         assert store.max_offset("a", 0) == 0

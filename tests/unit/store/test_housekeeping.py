@@ -155,16 +155,20 @@ def test_with_very_many_dirty_queues_only_a_thorough_round_syncs() -> None:
         assert store.queue("T", 5).synced_offset == 2
 
 
-def test_very_many_dirty_queues_are_written_over_several_rounds_those_that_wait_longest_first() -> None:
+def test_very_many_dirty_queues_are_written_over_several_rounds_those_that_wait_longest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk = simulated_disk()
-    count = SYNCED_QUEUES_MAX * WRITE_ROUNDS * 2
+    rounds = 8  # so that few queues are very many
+    monkeypatch.setattr("skylark.store.housekeeping.WRITE_ROUNDS", rounds)
+    count = SYNCED_QUEUES_MAX * rounds * 2
     settings = small_settings(index_enabled=False, commit_log_file_bytes=16 << 20)
     with opened(settings, disk) as store:
         put_all(store, [message(queue_id=number) for number in range(count)])
         store.housekeeper.flush()
         durable = durable_offset(disk)
         put_all(store, [message(queue_id=number) for number in range(count)])
-        for done in range(1, WRITE_ROUNDS):
+        for done in range(1, rounds):
             store.housekeeper.flush_quietly()
             written = [store.queue("T", number).written_offset for number in range(count)]
             assert written == sorted(written, reverse=True)

@@ -91,7 +91,7 @@ def test_what_is_put_can_be_read(disk: SimulatedDisk) -> None:
 )
 def test_batches_that_are_refused(head: PutMessage, elements: list[BatchElement], reason: str) -> None:
     with opened() as store:
-        (result,) = store.append_batch(head, BatchColumns.of(elements))
+        (result,) = store.append_batches([(head, BatchColumns.of(elements))])[0]
         assert isinstance(result, Refused)
         assert result.status is PutStatus.MESSAGE_ILLEGAL
         assert reason in result.reason
@@ -100,10 +100,8 @@ def test_batches_that_are_refused(head: PutMessage, elements: list[BatchElement]
 
 def test_a_batch_with_level_0_is_not_delayed() -> None:
     with opened() as store:
-        assert (
-            store.append_batch(message(delay="0"), BatchColumns.of([BatchElement(0, b"", b"")]))[0].status
-            is PutStatus.PUT_OK
-        )
+        batch = message(delay="0"), BatchColumns.of([BatchElement(0, b"", b"")])
+        assert [each.status for each in store.append_batches([batch])[0]] == [PutStatus.PUT_OK]
 
 
 def test_topics_with_foreign_queues_are_refused(disk: SimulatedDisk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from skylark.errors import LogsDiverged, OffsetOutOfRange
 from skylark.store.message_store import MessageStore
-from skylark.store.replica import Intake, overlap_start
-from tests.support.store import bodies, message, opened, put_all
+from skylark.store.replica import CopyMark, Intake, overlap_start
+from tests.support.store import ROOT, bodies, message, opened, put_all, simulated_disk
 
 Texts = Sequence[bytes]
 texts = st.lists(st.binary(min_size=1, max_size=300), max_size=30)
@@ -61,16 +62,59 @@ def test_whatever_it_had_a_slave_becomes_as_its_master(
             start = overlap_start(slave, end, overlap_bytes)
             assert end - max(overlap_bytes, 1 << 13) <= start <= end
             try:
-                feed(Intake(slave, start), master, sizes)
+                intake = Intake(slave, start)
+                feed(intake, master, sizes)
+                intake.cut_rest()
             except LogsDiverged:
                 overlap_bytes *= 4
                 continue
             break
-        if master.appended_offset >= slave.appended_offset:
-            assert_equal(master, slave)
-        else:  # the master has said nothing about the rest yet
-            kept = len(bodies(master))
-            assert bodies(slave)[:kept] == bodies(master)
+        assert_equal(master, slave)
+
+
+def test_what_lies_behind_the_masters_end_is_cut_when_it_is_asked_for() -> None:
+    with opened() as master, opened() as slave:
+        fill(master, [b"1", b"2"])
+        copy(master, slave)
+        fill(slave, [b"slave", b"slave too"])
+        intake = Intake(slave, 0)
+        feed(intake, master)
+        assert bodies(slave) == [
+            b"1",
+            b"2",
+            b"slave",
+            b"slave too",
+        ]  # the master has said nothing of the rest
+        intake.cut_rest()
+        assert intake.divergence is not None
+        assert (intake.divergence.physical_offset, intake.divergence.lost_records) == (intake.position, 2)
+        assert_equal(master, slave)
+        fill(master, [b"3"])
+        feed(intake, master)
+        assert_equal(master, slave)
+
+
+def test_nothing_behind_is_cut_before_a_record_was_compared() -> None:
+    with opened() as slave:
+        fill(slave, [b"1", b"2"])
+        with pytest.raises(LogsDiverged):
+            Intake(slave, 0).cut_rest()
+        assert bodies(slave) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("setting", [True, False])
+def test_the_mark_of_a_copy_outlives_a_power_cut(setting: bool) -> None:
+    disk = simulated_disk()
+    disk.sync_directory(ROOT.parent)
+    mark = CopyMark(disk, ROOT)
+    assert not mark.is_set
+    mark.set()
+    mark.set()  # twice does no harm
+    if not setting:
+        mark.clear()
+        mark.clear()
+    for seed in range(20):
+        assert CopyMark(disk.crash_image(random.Random(seed)), ROOT).is_set is setting
 
 
 def test_the_cut_is_told_and_at_a_record(caplog: pytest.LogCaptureFixture) -> None:

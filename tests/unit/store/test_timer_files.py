@@ -114,7 +114,7 @@ def test_chains_are_followed_back_through_files_and_each_other(slots: list[int])
     ends = dict.fromkeys(range(4), NO_POSITION)
     written: dict[int, list[TimerUnit]] = {slot: [] for slot in ends}
     for number, slot in enumerate(slots):
-        made = unit(number)._replace(previous=ends[slot])
+        made = unit(number, ends[slot])
         ends[slot] = log.append(made)
         written[slot].append(made)
     for slot, end in ends.items():
@@ -125,7 +125,7 @@ def test_a_torn_chain_gives_what_comes_before_the_tear(disk: SimulatedDisk) -> N
     log = log_of(disk)
     end = NO_POSITION
     for number in range(50):
-        end = log.append(unit(number)._replace(previous=end))
+        end = log.append(unit(number, end))
     disk.overwrite(ROOT / "timerlog" / f"{0:020d}", 20 * UNIT_BYTES, b"\xff" * 8)
     found = []
     with pytest.raises(CorruptRecord):

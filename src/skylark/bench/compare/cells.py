@@ -59,18 +59,19 @@ SERVER_CPU = Metric("server processor time", "µs/message")
 ONE_TOPIC_SHARE = Metric("share of the rate with 1 topic", "", more_is_better=True)
 START = Metric("start to first acknowledged send", "s")
 IDLE, LOADED = Metric("anonymous memory idle", "MiB"), Metric("anonymous memory under load", "MiB")
+STOP = Metric("SIGTERM to the end of the process", "s")
 RECOVERY = Metric("kill -9 to first acknowledged send", "s")
 SPARK_METRICS = {
     name: Metric(f"rows/s, {name}", "", more_is_better=True)
     for name in ("read from the broker", "read from files", "write to the broker")
 }
 """By the names of the cells of `skylark bench spark`."""
-START_TIME, MEMORY = "start", "memory"
-FRESH_METRICS = {START_TIME: (START,), MEMORY: (IDLE, LOADED)}
+START_TIME, STOP_TIME, MEMORY = "start", "stop", "memory"
+FRESH_METRICS = {START_TIME: (START,), STOP_TIME: (STOP,), MEMORY: (IDLE, LOADED)}
 METRICS = {
     metric.name: metric
     for metric in (
-        PER_S, ROUTES_PER_S, P50, P99, P999, SERVER_CPU, ONE_TOPIC_SHARE, START, IDLE, LOADED, RECOVERY,
+        PER_S, ROUTES_PER_S, P50, P99, P999, SERVER_CPU, ONE_TOPIC_SHARE, START, STOP, IDLE, LOADED, RECOVERY,
         *SPARK_METRICS.values(),
     )
 }  # fmt: skip
@@ -138,7 +139,7 @@ def _others() -> list[Cell]:
         cells.append(
             Cell(
                 f"java-batch-{body}", Kind.JAVA, f"{what}, official Java clients", body_bytes=body_bytes,
-                batch=BATCH, in_flight=BATCH_IN_FLIGHT,
+                batch=BATCH, in_flight=BATCH_IN_FLIGHT, bars=((PER_S, 1.0),),
             )
         )  # fmt: skip
         consume = f"a backlog of {body} read by the official Java consumer"
@@ -163,15 +164,20 @@ def _others() -> list[Cell]:
         )
     )  # fmt: skip
     start = "an empty store: from the start of the process to the first acknowledged send"
+    stop = "a server that has just started, and had its load if `memory` is measured: from SIGTERM to its end"
     memory = f"RssAnon after the start, and the most at {LATENCY_RATE:,}/s of 1 KiB"
     recover = "kill -9 right after a load, then from the start to the first acknowledged send"
     spark = "rows a second through Spark, as `skylark bench spark` measures them"
     cells += [
         Cell(START_TIME, Kind.FRESH, start, bars=((START, 8.0),)),
+        Cell(STOP_TIME, Kind.FRESH, stop),
         Cell(MEMORY, Kind.FRESH, memory, bars=((LOADED, 4.0),)),
-        Cell(
-            "recover", Kind.RECOVER, recover,
-            systems=ROCKETMQ, not_for=RECOVER_ONLY, bars=((RECOVERY, 1.0),),
+        *(
+            Cell(
+                name, Kind.RECOVER, f"{recover}, {flush} flush", flush,
+                systems=ROCKETMQ, not_for=RECOVER_ONLY, bars=((RECOVERY, 1.0),),
+            )
+            for name, flush in (("recover", "async"), ("recover-sync", "sync"))
         ),
         Cell("spark", Kind.SPARK, spark, systems=frozenset({OURS}), not_for=SPARK_ONLY),
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from skylark.bench.compare import cells as c
 from skylark.bench.compare.systems import System
 from skylark.bench.load import Load, discrepancies
 from skylark.bench.measuring import FILL_BATCH, Target
+from skylark.bench.peers.process import ProcessFailed
 from skylark.bench.place import Place
 from skylark.bench.processes import CLIENT_CPU, Listener, can_pin
 from skylark.bench.results import Cell as Measured
@@ -217,8 +219,8 @@ class Measures:
         with Target(system.server.address, self._client, cpu=CLIENT_CPU) as target:
             target.fill(load, FILL_BATCH * cell.topics)
 
-    def fresh(self, system: System, *, memory: bool) -> Round:
-        """A server that does not run yet, on an empty directory: start time, and memory if wanted."""
+    def fresh(self, system: System, *, memory: bool, stop: bool) -> Round:
+        """A server that does not run yet, on an empty directory: start time, memory and its end if wanted."""
         found = Round()
         found.add(c.START, system.time_first_send())
         if memory:
@@ -230,6 +232,11 @@ class Measures:
             with watched(peak.look, MEMORY_SAMPLE_S, "skylark-memory-peak"):
                 self._paced(system, "memory", self._effort.seconds)
             found.add(c.LOADED, peak.mib)
+        if stop:
+            started = time.perf_counter()
+            with contextlib.suppress(ProcessFailed):  # it had to be killed: that time counts
+                system.server.stop()
+            found.add(c.STOP, time.perf_counter() - started)
         return found
 
     def fill_log(self, system: System) -> None:

@@ -16,6 +16,7 @@ from skylark.bench.compare.cells import (
     FRESH_METRICS,
     MEMORY,
     OURS,
+    STOP_TIME,
     Cell,
     Kind,
     choose,
@@ -253,14 +254,16 @@ class _Run:
             self._in_turn([cell], systems)
 
     def _fresh(self, cells: list[Cell]) -> None:
-        """Start time and memory, of new servers in every round."""
-        memory = any(cell.name == MEMORY for cell in cells)
+        """Start time, memory and orderly end, of new servers in every round."""
+        wanted = {cell.name for cell in cells}
         for number in range(1, self._effort.rounds + 1):
             for name in self._systems(cells):
                 found = Round()
                 try:
                     with self._new(name) as system:
-                        found = self._measures.fresh(system, memory=memory)
+                        found = self._measures.fresh(
+                            system, memory=MEMORY in wanted, stop=STOP_TIME in wanted
+                        )
                 except (RocketMQError, OSError) as error:
                     found.wrong.append(_reason(error))
                 for cell in cells:

@@ -109,6 +109,7 @@ class PullPath:
         broker, request = self._broker, command.request
         if broker.role.is_slave and not broker.live.current.slave_read:
             raise system_busy(SLAVE_REMARK)
+        broker.check_shown()
         now_ms = broker.clock.now_ms()
         group = broker.groups.find(request.consumer_group, now_ms=now_ms)
         topic = broker.topics.get(request.topic)

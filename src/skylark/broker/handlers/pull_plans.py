@@ -8,20 +8,20 @@ all; the bytes are the same, and a property test holds them so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from skylark.broker.filters import Subscription
 from skylark.broker.state import BrokerState
 from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.command import Buffer, TypedCommand, prefix
+from skylark.protocol.command import PREFIX_BYTES, Buffer, TypedCommand, prefix
 from skylark.protocol.replies import pull_reply_template
 from skylark.protocol.requests.pull import PULL_COMMIT_OFFSET, PullMessage
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.reading import GetStatus
-from skylark.store.recent import Part, RecentRun
 
 PLAN_S = 1.0
 """How long a plan is believed in. What the general path does now and then, such as to note that a group is
@@ -32,6 +32,9 @@ Pull = TypedCommand[PullMessage]
 
 # Topic, queue id, group, system flag, subscription, its type and version, code: what the checks go by.
 Asked = tuple[str, int, str, int, str | None, str | None, int, int]
+_ASKED = attrgetter(
+    "topic", "queue_id", "consumer_group", "sys_flag", "subscription", "expression_type", "sub_version"
+)
 
 
 class Grounds(NamedTuple):
@@ -74,7 +77,11 @@ class PullPlans:
         run = self._recent.read(plan.queue, request.queue_offset, count, plan.bytes_max)
         if run is None:
             return False
-        head, parts, size = self._answered(command, plan.header, run, commits=commits)
+        low, high, count, size, parts = run
+        next_offset = request.queue_offset + count
+        self._note([request], next_offset, count, size, commits=commits)
+        head = plan.header % (next_offset, high, low, command.opaque)
+        head = prefix(len(head), size) + head
         peer.write_parts((head, *parts), len(head) + size)
         return True
 
@@ -91,14 +98,21 @@ class PullPlans:
             return 0
         counts = _counts(commands, plan.count_max)
         runs = self._recent.read_each(plan.queue, first.queue_offset, counts, plan.bytes_max)
+        if not runs:
+            return 0
+        header, next_offset = plan.header, first.queue_offset
         answers: list[Buffer] = []
-        answers_bytes = 0
-        for command, run in zip(commands, runs, strict=False):
-            head, parts, size = self._answered(command, plan.header, run, commits=True)
-            answers.append(head)
+        heads_bytes = records_bytes = 0
+        for command, (low, high, count, size, parts) in zip(commands, runs, strict=False):
+            next_offset += count
+            head = header % (next_offset, high, low, command.opaque)
+            answers.append(prefix(len(head), size) + head)
             answers += parts
-            answers_bytes += len(head) + size
-        peer.write_parts(answers, answers_bytes)
+            heads_bytes += PREFIX_BYTES + len(head)
+            records_bytes += size
+        requests = [command.request for command in commands[: len(runs)]]
+        self._note(requests, next_offset, next_offset - first.queue_offset, records_bytes, commits=True)
+        peer.write_parts(answers, heads_bytes + records_bytes)
         return len(runs)
 
     def _plan_of(self, command: Pull) -> PullPlan | None:
@@ -111,20 +125,17 @@ class PullPlans:
             return None
         return plan if broker.store.queues.get((request.topic, request.queue_id)) is plan.queue else None
 
-    def _answered(
-        self, command: Pull, header: bytes, run: RecentRun, *, commits: bool
-    ) -> tuple[bytes, list[Part], int]:
-        """Note what a pull takes; what goes before the records, these, and their bytes."""
-        low, high, count, size, parts = run
-        request, broker = command.request, self._broker
-        topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
-        next_offset = request.queue_offset + count
+    def _note(
+        self, requests: Sequence[PullMessage], next_offset: int, count: int, size: int, *, commits: bool
+    ) -> None:
+        """Note what pulls that ask the same take together, and where they end."""
+        first, broker = requests[0], self._broker
+        topic, group, queue_id = first.topic, first.consumer_group, first.queue_id
         broker.offsets.note_pull(topic, group, queue_id, next_offset)
-        if commits and request.sys_flag & PULL_COMMIT_OFFSET:
-            broker.commit_offset(topic, group, queue_id, request.commit_offset)
-        broker.stats.count_gets(topic, group, count, size)
-        head = header % (next_offset, high, low, command.opaque)
-        return prefix(len(head), size) + head, parts, size
+        if commits and first.sys_flag & PULL_COMMIT_OFFSET:
+            for request in requests:
+                broker.commit_offset(topic, group, queue_id, request.commit_offset)
+        broker.stats.count_gets(topic, group, count, size, pulls=len(requests))
 
     def make(
         self,
@@ -183,7 +194,8 @@ class PullPlans:
 
 def _counts(commands: Sequence[Pull], count_max: int) -> list[int]:
     """How many messages each pull asks for, as long as they go on one behind the other and ask the same."""
-    asked, counts, place = _asked(commands[0]), list[int](), commands[0].request.queue_offset
+    code, asked = commands[0].code, _ASKED(commands[0].request)
+    counts, place = list[int](), commands[0].request.queue_offset
     for command in commands:
         request = command.request
         count = request.max_msg_nums
@@ -191,8 +203,9 @@ def _counts(commands: Sequence[Pull], count_max: int) -> list[int]:
             request.queue_offset != place
             or not 0 < count <= count_max
             or command.flag
+            or command.code != code
             or request.bulk_bytes
-            or _asked(command) != asked
+            or _ASKED(request) != asked
         ):
             break
         counts.append(count)
@@ -201,8 +214,4 @@ def _counts(commands: Sequence[Pull], count_max: int) -> list[int]:
 
 
 def _asked(command: Pull) -> Asked:
-    request = command.request
-    return (
-        request.topic, request.queue_id, request.consumer_group, request.sys_flag, request.subscription,
-        request.expression_type, request.sub_version, command.code,
-    )  # fmt: skip
+    return (*_ASKED(command.request), command.code)

@@ -12,8 +12,10 @@ from skylark.broker.refusals import (
     FAQ,
     SLAVE_REMARK,
     group_not_exist,
+    illegal,
     invalid_parameter,
     no_permission,
+    refusal_reply,
     system_busy,
     system_error,
 )
@@ -40,6 +42,7 @@ from skylark.protocol.requests.send import SendMessage, SendMessageV2
 from skylark.remoting.latency import ONEWAY
 from skylark.remoting.prepared import PreparedAnswer
 from skylark.remoting.server import Peer
+from skylark.store.batch_records import ClientBatch
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 
 Send = SendMessage | SendMessageV2
@@ -58,30 +61,6 @@ WAITING_STATUSES = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-
-
-def illegal(remark: str) -> BrokerError:
-    return BrokerError.for_code(ResponseCode.MESSAGE_ILLEGAL, remark)
-
-
-def refusal_reply(status: PutStatus, reason: str, message_bytes_max: int) -> tuple[ResponseCode, str]:
-    """Code and remark for a message that the store refused."""
-    if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
-        return ResponseCode.MESSAGE_ILLEGAL, (
-            "the message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {message_bytes_max}B, msg properties length limit 32KB."
-        )
-    if status is PutStatus.SERVICE_NOT_AVAILABLE:
-        return ResponseCode.SERVICE_NOT_AVAILABLE, (
-            "service not available now. It may be caused by one of the following reasons: "
-            "the broker's disk is full, messages are put to the slave, message store has been shut down: "
-            + reason
-        )
-    if status is PutStatus.OS_PAGE_CACHE_BUSY:
-        return ResponseCode.SYSTEM_BUSY, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
-        return ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
-    return ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"
 
 
 class LoneSend(NamedTuple):
@@ -149,7 +128,7 @@ class SendPath:
             if command.request.batch:
                 self._append(peer, sent, messages)
                 sent, messages = [], []
-                self._send_batch(peer, command, now_ms)
+                self._send_batches(peer, [command], now_ms)
                 continue
             if not command.body:
                 self._refuse_empty(peer, command)
@@ -417,26 +396,29 @@ class SendPath:
         if refusal is not None:
             self._refuse_all(peer, commands, refusal)
             return
-        for command in commands:
-            self._send_batch(peer, command, now_ms)
+        self._send_batches(peer, commands, now_ms)
 
-    def _send_batch(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> None:
-        if not command.body:
-            self._refuse_empty(peer, command)
-            return
-        try:
-            envelope = self._envelope(peer, command, now_ms)
-            batch = split_columns(command.body)
-            if b"\0" in batch.text:
-                raise illegal(ZERO_REMARK)
-        except BrokerError as error:
-            self._refuse(peer, command, error)
-            return
-        except ValueError as error:
-            self._refuse(peer, command, illegal(str(error)))
-            return
-        results = self._broker.store.append_batch(envelope, batch)
-        self._answer_batch(peer, command, envelope, results)
+    def _send_batches(self, peer: Peer, commands: Sequence[TypedCommand[Send]], now_ms: int) -> None:
+        batches: list[ClientBatch] = []
+        sent: list[TypedCommand[Send]] = []
+        for command in commands:
+            if not command.body:
+                self._refuse_empty(peer, command)
+                continue
+            try:
+                envelope = self._envelope(peer, command, now_ms)
+                batch = split_columns(command.body)
+                if b"\0" in batch.text:
+                    raise illegal(ZERO_REMARK)
+            except BrokerError as error:
+                self._refuse(peer, command, error)
+            except ValueError as error:
+                self._refuse(peer, command, illegal(str(error)))
+            else:
+                batches.append((envelope, batch))
+                sent.append(command)
+        if sent:
+            self._answer_batches(peer, sent, batches, self._broker.store.append_batches(batches))
 
     def _envelope(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
         """What all messages of a batch share. Raises BrokerError."""
@@ -450,45 +432,66 @@ class SendPath:
             raise BrokerError.for_code(*refusal_reply(PutStatus.MESSAGE_ILLEGAL, "", bytes_max))
         return message
 
+    def _answer_batches(
+        self,
+        peer: Peer,
+        sent: Sequence[TypedCommand[Send]],
+        batches: Sequence[ClientBatch],
+        results: Sequence[Run | list[Refused]],
+    ) -> None:
+        broker = self._broker
+        since, waits = peer.active_at, broker.waits
+        at_once: list[bytes] = []
+        later: list[tuple[TypedCommand[Send], PutMessage, Run]] = []
+        for command, (envelope, _), result in zip(sent, batches, results, strict=True):
+            broker.stats.count_puts(result)
+            if command.is_oneway:
+                self._count(command.code, ResponseCode.SUCCESS, since, result=ONEWAY)
+            elif not isinstance(result, Run):
+                (refused,) = result
+                code, remark = refusal_reply(
+                    refused.status, refused.reason, broker.store.log.message_bytes_max
+                )
+                peer.write(self._refused(command.opaque, code, remark))
+                self._count(command.code, code, since)
+            elif waits and envelope.wait:
+                later.append((command, envelope, result))
+            else:
+                at_once.append(self._batch_reply(command, envelope, result, ResponseCode.SUCCESS))
+        if at_once:
+            peer.write(*at_once)
+            self._count_successes(sent[0].code, since, len(at_once))
+        if later:
+            self._answer_batches_when_stored(peer, later)
+
+    def _answer_batches_when_stored(
+        self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, Run]]
+    ) -> None:
+        """One waiter for all that came together, as for single messages."""
+        since = peer.active_at
+
+        def answer(status: PutStatus) -> None:
+            self._waiting -= len(later)
+            code = WAITING_STATUSES[status]
+            peer.write(*[self._batch_reply(*each, code) for each in later])
+            self._count(later[0][0].code, code, since, len(later))
+
+        self._waiting += len(later)
+        self._broker.when_stored(later[-1][2].end, answer)
+
+    def _batch_reply(
+        self, command: TypedCommand[Send], envelope: PutMessage, run: Run, code: ResponseCode
+    ) -> bytes:
+        return self._stored(
+            command.opaque,
+            self._batch_ids(run.physical_offsets),
+            envelope.queue_id,
+            run.first_offset,
+            transaction_id=find_unique_key(envelope.properties),
+            code=code,
+        )
+
     def _batch_ids(self, physical_offsets: list[int]) -> bytes:
         """The ids of a batch's messages, joined by commas."""
         offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
         return (self._host_id + offsets.replace(",", "," + self._host_id)).encode()
-
-    def _answer_batch(
-        self, peer: Peer, command: TypedCommand[Send], envelope: PutMessage, results: Sequence[PutResult]
-    ) -> None:
-        broker = self._broker
-        broker.stats.count_puts(results)
-        since = peer.active_at
-        if command.is_oneway:
-            self._count(command.code, ResponseCode.SUCCESS, since, result=ONEWAY)
-            return
-        if not isinstance(results, Run):
-            (first,) = results
-            assert isinstance(first, Refused)
-            code, remark = refusal_reply(first.status, first.reason, broker.store.log.message_bytes_max)
-            peer.write(self._refused(command.opaque, code, remark))
-            self._count(command.code, code, since)
-            return
-        queue_offset, ids = results.first_offset, self._batch_ids(results.physical_offsets)
-
-        def answer(status: PutStatus) -> None:
-            self._waiting -= 1
-            peer.write(
-                self._stored(
-                    command.opaque,
-                    ids,
-                    envelope.queue_id,
-                    queue_offset,
-                    transaction_id=find_unique_key(envelope.properties),
-                    code=WAITING_STATUSES[status],
-                )
-            )
-            self._count(command.code, WAITING_STATUSES[status], since)
-
-        self._waiting += 1
-        if broker.waits and envelope.wait:
-            broker.when_stored(results.end, answer)
-        else:
-            answer(PutStatus.PUT_OK)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from skylark.broker.half_messages import HalfRecord
-from skylark.broker.handlers.send import refusal_reply
-from skylark.broker.refusals import illegal_operation, slave_not_available, system_error
+from skylark.broker.refusals import illegal_operation, refusal_reply, slave_not_available, system_error
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.errors import BrokerError
 from skylark.model import names

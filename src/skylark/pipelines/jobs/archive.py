@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
 from skylark.pipelines import table
-from skylark.pipelines.archive_log import SWEEP_AFTER_HOURS
+from skylark.pipelines.archive_files import DATE
 from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, Output, table_options
 from skylark.pipelines.schema import COLUMNS, spark_schema
@@ -32,23 +34,41 @@ class Upkeep:
 
     compact_every_s: float | None = None
     keep_days: int | None = None
-    sweep_after_hours: int = SWEEP_AFTER_HOURS
+
+    def __post_init__(self) -> None:
+        if self.keep_days is not None and self.keep_days < 0:
+            raise SettingsError("keep", f"{self.keep_days} days are none")
 
 
-def options(source: Input, output: Output) -> dict[str, str]:
-    """The sink's options for what is read. Raises SettingsError."""
-    if not output.is_table:
-        raise SettingsError("to", f"{output}: an archive is delta:DIR or parquet:DIR")
+def options(source: Input, output: Output, upkeep: Upkeep) -> dict[str, str]:
+    """The sink's options for what is read. Raises SettingsError for all that can be known beforehand."""
+    _check_table(output)
     columns = output.options.get("columns") or ",".join(COLUMNS)
-    if unknown := [name for name in columns.split(",") if name not in COLUMNS]:
-        raise SettingsError("columns", f"no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
-    return table_options(
+    partition_by = output.options.get("partitionBy", PARTITION_BY)
+    for name, chosen, known in (
+        ("columns", columns, COLUMNS),
+        ("partitionBy", partition_by, [DATE, *COLUMNS]),
+    ):
+        if unknown := [column for column in table.NAMES.parse(chosen) if column not in known]:
+            raise SettingsError(name, f"no column {', '.join(unknown)}; there are {', '.join(known)}")
+    if upkeep.compact_every_s is not None and output.kind != "delta":
+        raise SettingsError("compact", "only a Delta table can be compacted: readers may have files open")
+    if upkeep.keep_days is not None and DATE not in table.NAMES.parse(partition_by):
+        raise SettingsError("keep", f"the archive is not partitioned by {DATE}")
+    sink = table_options(
         output,
         columns=columns,
-        partitionBy=output.options.get("partitionBy", PARTITION_BY),
+        partitionBy=partition_by,
         runId=uuid.uuid4().hex[:12],
         source=msgspec.json.encode(source_options(source)).decode(),
     )
+    table.read_options(sink)
+    return sink
+
+
+def _check_table(output: Output) -> None:
+    if not output.is_table:
+        raise SettingsError("to", f"{output}: an archive is delta:DIR or parquet:DIR")
 
 
 def source_options(source: Input) -> dict[str, str]:
@@ -75,13 +95,14 @@ def archive(
 ) -> running.Summary:
     """Archive until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
     upkeep = upkeep or Upkeep()
-    sink = options(source, output)
+    sink = options(source, output, upkeep)
     settings = table.read_options(sink)
     table.prepare(settings, spark_schema(COLUMNS))
     before = settings.log().facts()
     planning = {**tasks_at_once(spark), **source_options(source), "mode": "ranges"}
     ranges = spark.readStream.format("rocketmq").options(**planning).load()
-    writer = ranges.writeStream.format(table.FORMAT).options(**sink)
+    counted = F.sum("messages").alias(running.MESSAGES_READ)
+    writer = ranges.observe(running.MESSAGES_READ, counted).writeStream.format(table.FORMAT).options(**sink)
     last_compaction = time.monotonic()
 
     def compact_now_and_then() -> None:
@@ -117,7 +138,13 @@ def archive(
 
 
 def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> running.Summary:
-    """Remove files that no batch names: what failed, repeated and speculative tasks left."""
+    """Remove files that no batch names: what failed, repeated and speculative tasks left.
+
+    Raises SettingsError.
+    """
+    _check_table(output)
+    if output.kind == "delta" and not DeltaTable.is_deltatable(output.where):
+        raise SettingsError("to", f"there is no Delta table in {output.where}")
     started = time.monotonic()
     removed = table.read_options(table_options(output)).log().sweep(older_than_hours, dry_run=dry_run)
     return running.Summary(

@@ -63,15 +63,14 @@ def transform(df: DataFrame, changes: Changes) -> DataFrame:
         if name not in rows.columns:
             raise SettingsError("keys", f"{name} is not in the schema: {changes.schema}")
     order = Window.partitionBy(*[f"`{name}`" for name in changes.keys]).orderBy(F.col(SEQUENCE).desc())
-    last = rows.withColumn("_rank", F.row_number().over(order)).where("_rank = 1")
+    # Without a key it is no row of the table: it would be added once more by every batch.
+    known = rows.dropna(subset=list(changes.keys))
+    last = known.withColumn("_rank", F.row_number().over(order)).where("_rank = 1")
     return last.drop("_rank")
 
 
-def _sequence(changes: Changes, *, position: Column) -> Column:
-    given = [
-        F.get_json_object(F.col("body").cast("string"), f"$.{name}").cast("decimal(38,0)")
-        for name in changes.sequence
-    ]
+def _sequence(changes: Changes, event: Column, *, position: Column) -> Column:
+    given = [F.get_json_object(event, f"$.{name}").cast("decimal(38,0)") for name in changes.sequence]
     own = [F.col("queueOffset").cast("decimal(38,0)"), position.cast("decimal(38,0)")]
     return F.array(*[F.coalesce(each, F.lit(-1).cast("decimal(38,0)")) for each in [*given, *own]])
 
@@ -85,9 +84,9 @@ def _debezium(df: DataFrame, changes: Changes) -> DataFrame:
     parsed = df.select("*", F.from_json(inner, event).alias("_event")).where("_event.op is not null")
     is_deleted = F.col("_event.op") == "d"
     row = F.when(is_deleted, F.col("_event.before")).otherwise(F.col("_event.after"))
-    return parsed.select(
-        row.alias("_row"), is_deleted.alias(DELETED), _sequence(changes, position=F.lit(0)).alias(SEQUENCE)
-    ).select("_row.*", DELETED, SEQUENCE)
+    order = _sequence(changes, inner, position=F.lit(0))
+    changed = parsed.select(row.alias("_row"), is_deleted.alias(DELETED), order.alias(SEQUENCE))
+    return changed.select("_row.*", DELETED, SEQUENCE)
 
 
 def _canal(df: DataFrame, changes: Changes) -> DataFrame:
@@ -100,7 +99,7 @@ def _canal(df: DataFrame, changes: Changes) -> DataFrame:
     rows = kept.select("*", F.posexplode("_event.data").alias("_place", "_row"))
     columns = [F.col(f"_row.`{field.name}`").cast(field.dataType).alias(field.name) for field in row_type]
     is_deleted = F.col("_event.type") == "DELETE"
-    position = _sequence(changes, position=F.col("_place"))
+    position = _sequence(changes, F.col("body").cast("string"), position=F.col("_place"))
     return rows.select(*columns, is_deleted.alias(DELETED), position.alias(SEQUENCE))
 
 
@@ -139,6 +138,12 @@ def merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], *, application
     return True
 
 
+def check_output(output: Output) -> None:
+    """Raises SettingsError."""
+    if output.kind != "delta":
+        raise SettingsError("to", f"{output}: only a Delta table can be merged into")
+
+
 def cdc(
     spark: SparkSession,
     source: Input,
@@ -151,8 +156,7 @@ def cdc(
     watch: running.Watch | None = None,
 ) -> running.Summary:
     """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
-    if output.kind != "delta":
-        raise SettingsError("to", f"{output}: only a Delta table can be merged into")
+    check_output(output)
     schema = row_schema(changes)
     path = output.where
     if not DeltaTable.is_deltatable(path):

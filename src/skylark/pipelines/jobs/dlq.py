@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 import uuid
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from skylark.atomic_file import write_file
-from skylark.errors import SettingsError
+from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
 from skylark.model.names import dead_letter_topic, topic_fault
 from skylark.pipelines.jobs import running
@@ -145,10 +146,10 @@ def resend(
         raise SettingsError("namesrv", "messages are sent to a cluster: give --namesrv")
     started = time.monotonic()
     left_over = [
-        _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit) for plan in _open_plans(state)
+        _complete(spark, plan, source.namesrv, wanted.rate, state, audit) for plan in _open_plans(state)
     ]
     letters = pending(spark, source, group, wanted, audit)
-    plan = _decide(letters, dead_letter_topic(group), wanted, state)
+    plan = _decide(spark, letters, dead_letter_topic(group), wanted, state)
     sent = _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit)
     return running.Summary(
         pipeline="dlq",
@@ -194,7 +195,7 @@ def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> 
     return letters.join(done, list(PLACE), "left_anti")
 
 
-def _decide(letters: DataFrame, dead_topic: str, wanted: Resend, state: Path) -> Plan:
+def _decide(spark: SparkSession, letters: DataFrame, dead_topic: str, wanted: Resend, state: Path) -> Plan:
     plan_id = uuid.uuid4().hex
     rows = outgoing(letters, wanted.to)
     if wanted.edit is not None:
@@ -204,6 +205,10 @@ def _decide(letters: DataFrame, dead_topic: str, wanted: Resend, state: Path) ->
             raise SettingsError("edit", f"the edited rows have lost {', '.join(sorted(missing))}")
     folder = state / "plans" / plan_id
     rows.write.parquet(str(folder / "rows"))
+    # Before there is a plan: one that can never be carried out would be in the way of all that follow.
+    if homeless := spark.read.parquet(str(folder / "rows")).where("topic is null").count():
+        shutil.rmtree(folder)
+        raise SettingsError("to", f"{homeless} of the letters do not say from which topic: name one")
     plan = Plan(plan_id, dead_topic, str(folder / "rows"))
     write_file(folder / "plan.json", msgspec.json.encode(plan))
     return plan
@@ -215,13 +220,23 @@ def _open_plans(state: Path) -> list[Plan]:
     return [msgspec.json.decode(path.read_bytes(), type=Plan) for path in open_ones]
 
 
+def _complete(
+    spark: SparkSession, plan: Plan, namesrv: str, rate: str | None, state: Path, audit: Output
+) -> int:
+    """Carry out what an earlier run had decided."""
+    try:
+        return _carry_out(spark, plan, namesrv, rate, state, audit)
+    except RocketMQError as error:
+        folder = state / "plans" / plan.id
+        sentence = f"what an earlier run chose cannot be sent: {error}; remove {folder} to give it up"
+        raise SettingsError("state", sentence) from error
+
+
 def _carry_out(
     spark: SparkSession, plan: Plan, namesrv: str, rate: str | None, state: Path, audit: Output
 ) -> int:
     """Send, write down, close the plan; each step may be repeated."""
     rows = spark.read.parquet(plan.rows)
-    if homeless := rows.where("topic is null").count():
-        raise SettingsError("to", f"{homeless} of the letters do not say from which topic: name one")
     count = rows.count()
     options = {"rowsPerSecond": rate} if rate else {}
     messages = rows.drop("deadTopic", "originId")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +26,8 @@ NO_BOUNDS_CHECKS = "-Darrow.enable_unsafe_memory_access=true"
 rows from Python. Those were written by Arrow, too, which keeps to its buffers.
 """
 EVERYTHING = ("-Dskylark.spark.level=info", "-Dskylark.spark.traces=full")
+HOME = "SPARK_HOME"
+ARCHIVED = "python"
 WARNING = b"WARNING: "
 CHUNK_BYTES = 64 * 1024
 STANDARD_ERROR = 2
@@ -46,8 +51,51 @@ def launch(conf: SparkConf) -> Any:
     """Start a JVM, as a gateway. Its standard error is ours, without the warnings with which Java begins."""
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
-    with _standard_error() as stream:
-        return launch_gateway(conf, popen_kwargs={"stderr": stream})  # type: ignore[no-untyped-call]
+    with _standard_error() as stream, quick_home(conf) as home:
+        gateway: Any = launch_gateway(conf, popen_kwargs={"stderr": stream})  # type: ignore[no-untyped-call]
+    if home is not None:  # the JVM takes from it as long as it runs, and outlives us by a little
+        java = gateway.jvm
+        java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(java.java.io.File(str(home)))
+    return gateway
+
+
+@contextmanager
+def quick_home(conf: SparkConf) -> Iterator[Path | None]:
+    """Let a JVM that is started meanwhile have a home of Spark without the archive of its Python files.
+
+    Workers look there first, and nothing in an archive is kept compiled: every process of a query would
+    compile all of it, for two thirds of a second. The same files lie compiled where this process has them.
+    The home is links only, and may be removed with the JVM.
+    """
+    if not _is_ours(conf):
+        yield None
+        return
+    import pyspark  # noqa: PLC0415
+
+    home = Path(tempfile.mkdtemp(prefix="skylark-spark-"))
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name != ARCHIVED:
+            (home / each.name).symlink_to(each)
+    os.environ[HOME] = str(home)
+    try:
+        yield home
+    except BaseException:
+        shutil.rmtree(home)
+        raise
+    finally:
+        del os.environ[HOME]
+
+
+def _is_ours(conf: SparkConf) -> bool:
+    """Whether driver and workers are here, with the interpreter and the Spark that this process has."""
+    interpreters = {
+        os.environ.get("PYSPARK_PYTHON"),
+        os.environ.get("PYSPARK_DRIVER_PYTHON"),
+        conf.get("spark.pyspark.python"),
+        conf.get("spark.pyspark.driver.python"),
+    }
+    is_here = (conf.get("spark.master") or "").startswith("local")
+    return is_here and HOME not in os.environ and interpreters <= {None, sys.executable}
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import yaml
 
 from skylark.errors import BadSettingsFile
+from skylark.model.names import topic_fault
 from skylark.pipelines.options import parse_bytes, parse_duration_ms
 
 SOURCE_KEYS = ("namesrv", "path", "topic", "start", "group", "tags", "sql92", "limit", "options")
@@ -214,6 +215,8 @@ def _steps(reader: _Reader, top: _Lined) -> list[Step]:
                 reader.fail(line, "decode must be the first step: it looks at the body as it was sent")
             _choice(reader, value, "format", ("json", "text"))
             _choice(reader, value, "on_error", ON_ERROR)
+            if value.get("on_error") == "rejects":
+                _need_rejects(reader, top, value.line_of("on_error"), "on_error: drop")
         elif kind == "dedup":
             value = reader.mapping(value, "dedup", line, ("keys", "within", "time"))
             if not isinstance(value.get("keys"), list) or not value["keys"]:
@@ -257,7 +260,18 @@ def _sinks(reader: _Reader, top: _Lined) -> list[SinkEntry]:
 def _rejects(reader: _Reader, top: _Lined) -> Mapping[str, str]:
     if "rejects" not in top:
         return {}
-    return reader.mapping(top["rejects"], "rejects", top.line_of("rejects"), REJECT_KEYS)
+    rejects = reader.mapping(top["rejects"], "rejects", top.line_of("rejects"), REJECT_KEYS)
+    if not any(rejects.values()):
+        reader.fail(rejects.line, f"rejects has none of {', '.join(REJECT_KEYS)}")
+    if "topic" in rejects and (fault := topic_fault(str(rejects["topic"]))):
+        reader.fail(rejects.line_of("topic"), f"topic {rejects['topic']!r}: {fault}")
+    return rejects
+
+
+def _need_rejects(reader: _Reader, top: _Lined, line: int, else_say: str) -> None:
+    """What is to be put aside needs a place: it would be dropped without a word."""
+    if "rejects" not in top:
+        reader.fail(line, f"there is no rejects to put it into: add that, or say {else_say}")
 
 
 def _quality(reader: _Reader, top: _Lined) -> list[Rule]:
@@ -267,5 +281,8 @@ def _quality(reader: _Reader, top: _Lined) -> list[Rule]:
         if not rule.get("expect"):
             reader.fail(rule.line, "a rule needs expect, a condition such as `orderId is not null`")
         _choice(reader, rule, "on_fail", ON_FAIL)
-        rules.append(Rule(expect=str(rule["expect"]), on_fail=rule.get("on_fail", "reject"), line=rule.line))
+        on_fail = rule.get("on_fail", "reject")
+        if on_fail == "reject":
+            _need_rejects(reader, top, rule.line, "on_fail: drop")
+        rules.append(Rule(expect=str(rule["expect"]), on_fail=on_fail, line=rule.line))
     return rules

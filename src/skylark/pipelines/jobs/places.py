@@ -149,7 +149,9 @@ def write_batch(df: DataFrame, output: Output, namesrv: str | None, batch_name: 
 def _topic_options(output: Output, namesrv: str | None) -> dict[str, str]:
     given = output.options.get("namesrv") or namesrv
     if not given:
-        raise SettingsError("namesrv", f"{output} needs --to-namesrv: the source has no name server")
+        raise SettingsError(
+            "to", f"{output}: store files name no cluster; write to a table, or replay with --to-namesrv"
+        )
     topic = {"topic": output.where} if output.where else {}  # else each row says it
     return {"exactlyOnce": "keys", **topic, **output.options, "namesrv": given}
 

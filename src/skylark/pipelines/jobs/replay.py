@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from skylark.pipelines.archive_files import DATE, ArchiveFile
 from skylark.pipelines.archive_log import open_log
 from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, Output, write_batch
+from skylark.pipelines.offsets import split_names
 from skylark.pipelines.options import parse_time_ms
 
 if TYPE_CHECKING:
@@ -41,14 +43,19 @@ class Stretch:
     @staticmethod
     def parse(since: str | None, until: str | None, where: str | None, now_ms: int) -> Stretch:
         """Raises SettingsError."""
-        try:
-            since_ms = parse_time_ms(since, now_ms) if since else None
-            until_ms = parse_time_ms(until, now_ms) if until else None
-        except ValueError as error:
-            raise SettingsError("from" if since else "to", str(error)) from None
+        since_ms, until_ms = (
+            _time_ms(name, text, now_ms) if text else None for name, text in (("from", since), ("to", until))
+        )
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise SettingsError("from", f"{since} is not before {until}")
         return Stretch(since_ms=since_ms, until_ms=until_ms, where=where)
+
+
+def _time_ms(name: str, text: str, now_ms: int) -> int:
+    try:
+        return parse_time_ms(text, now_ms)
+    except ValueError as error:
+        raise SettingsError(name, str(error)) from None
 
 
 def transform(df: DataFrame, stretch: Stretch, *, keep_times: bool = False) -> DataFrame:
@@ -70,24 +77,32 @@ def archived_files(archive: Output, topic: str | None, stretch: Stretch) -> list
         raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
     if archive.kind == "delta" and not DeltaTable.is_deltatable(archive.where):
         raise SettingsError("archive", f"there is no Delta table in {archive.path}")
-    is_wanted = _wanted(_names(topic), stretch)
+    is_wanted = _wanted(topic, stretch)
     return [file for file in open_log(archive.kind, archive.path).files() if is_wanted(file.partition)]
 
 
-def _names(topic: str | None) -> list[str] | None:
-    return topic.split(",") if topic else None
+def _topic_pattern(topic: str) -> str:
+    """Names and patterns as one regular expression, for the whole of a name. Raises SettingsError."""
+    # Also as it is: `|` may be part of a name.
+    pattern = "|".join(f"(?:{item})|{re.escape(item)}" for item in split_names(topic))
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise SettingsError("topic", f"{topic!r} is no regular expression: {error}") from None
+    return pattern
 
 
-def _wanted(topics: Sequence[str] | None, stretch: Stretch) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether files with these partition values may hold such messages."""
+def _wanted(topic: str | None, stretch: Stretch) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether files with these partition values may hold such messages. Raises SettingsError."""
+    matches = re.compile(_topic_pattern(topic)).fullmatch if topic else None
     first, last = (
         None if limit is None else datetime.fromtimestamp(limit / 1000, UTC).date().isoformat()
         for limit in (stretch.since_ms, stretch.until_ms)
     )
 
     def is_wanted(partition: Mapping[str, Any]) -> bool:
-        day = partition.get(DATE)
-        return (topics is None or partition.get("topic", topics[0]) in topics) and (
+        day, name = partition.get(DATE), partition.get("topic")
+        return (matches is None or name is None or matches(str(name)) is not None) and (
             day is None or ((first is None or str(day) >= first) and (last is None or str(day) <= last))
         )
 
@@ -96,15 +111,14 @@ def _wanted(topics: Sequence[str] | None, stretch: Stretch) -> Callable[[Mapping
 
 def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: Stretch) -> DataFrame:
     """An archive as rows; files of other topics and days are not opened. Raises SettingsError."""
-    topics = _names(topic)
-    is_wanted = _wanted(topics, stretch)
+    is_wanted = _wanted(topic, stretch)
     if archive.kind == "delta":
         df = read_delta(spark, archive.path, is_wanted)
     elif archive.kind == "parquet":
         df = spark.read.parquet(archive.where)
     else:
         raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
-    return df.where(df["topic"].isin(*topics)) if topics else df
+    return df.where(df["topic"].rlike(f"^(?:{_topic_pattern(topic)})$")) if topic else df
 
 
 def read_delta(

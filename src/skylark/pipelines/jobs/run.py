@@ -205,7 +205,7 @@ def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
         return parse_output("console")
     if sink.kind == "rocketmq":
         given = {name: str(value) for name, value in sink.options.items() if name not in MESSAGE_COLUMNS}
-        sending.read_options({"namesrv": "that of the source", **given})
+        sending.read_options({"namesrv": "that-of-the-source:0", **given})
         return parse_output(f"topic:{sink.options['topic']}", **given)
     output = parse_output(
         f"{sink.kind}:{_beside(pipeline, str(sink.options['path']))}",

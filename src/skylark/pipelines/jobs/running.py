@@ -30,6 +30,9 @@ LOOK_INTERVAL_S = 0.5
 START_ATTEMPTS_MAX = 4
 LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 
+MESSAGES_READ = "messagesRead"
+"""Under this name a query observes how many messages its rows stand for, if not one each."""
+
 END_OF_DATA = "end of data"
 INTERRUPTED = "interrupted"
 
@@ -104,12 +107,17 @@ class Tally:
         if not self.is_new(query, batch) or not rows:
             return None
         self._seen[query] = batch
-        read = sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources) or rows
+        observed = dict(progress.get("observedMetrics") or {})
+        counted = observed.pop(MESSAGES_READ, None)
+        # By offsets the first batch of all cannot be counted: it has no start.
+        read = int(counted.get(MESSAGES_READ) or 0) if isinstance(counted, Mapping) else 0
+        read = read or sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources)
+        read = read or rows
         behind = [distance(each.get("endOffset"), each.get("latestOffset")) for each in sources]
         seconds = max(int(progress.get("batchDuration") or 0), 1) / 1000
         self.batches += 1
         self.messages[query] = self.messages.get(query, 0) + read
-        for metrics in (progress.get("observedMetrics") or {}).values():
+        for metrics in observed.values():
             sums = self.observed.setdefault(query, {})
             for name, number in metrics.items() if isinstance(metrics, Mapping) else ():
                 sums[name] = sums.get(name, 0) + int(number or 0)

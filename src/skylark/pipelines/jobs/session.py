@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from skylark import __version__
 from skylark.errors import SettingsError
@@ -25,6 +29,9 @@ log = logging.getLogger(__name__)
 
 LOCAL_MASTER = "local[*,4]"
 """All cores, and tasks are tried four times, as on a cluster; plain `local[*]` gives up at once."""
+MASTER = re.compile(r"local(-cluster)?(\[.*\])?|yarn|(spark|k8s)://.+")
+PORTS = {"sc": 15002, "spark": 7077}
+ANSWER_TIMEOUT_S = 10.0
 JAVA_MAJOR_MIN = 17
 PACKED = "environment"
 PROBE_TASKS = 2
@@ -32,8 +39,12 @@ STATIC = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
+    # Spark's choice for local directories starts ten processes for every file it writes: 70 ms of a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
 }
-"""Settings that must be there before the JVM starts: a Connect server has its own."""
+"""Settings of a JVM that we start: a Connect server has its own."""
 DYNAMIC = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "50ms",
@@ -56,6 +67,10 @@ class SessionSettings:
     def __post_init__(self) -> None:
         if self.remote and (self.master or self.pack):
             raise SettingsError("remote", "a Connect server has its own master and environment")
+        if not MASTER.fullmatch(self.master or LOCAL_MASTER):
+            raise SettingsError(
+                "master", f"{self.master!r} is none of local[N], spark://HOST:7077, yarn, k8s://HOST:PORT"
+            )
         if self.pack and (self.master or "local").startswith("local"):
             raise SettingsError("pack", "only workers of a cluster need a packed environment: give --master")
 
@@ -76,11 +91,30 @@ def check_java() -> None:
         raise SettingsError("java", f"Spark needs Java {JAVA_MAJOR_MIN} or newer; {java} is {words[1]}")
 
 
+def check_server(settings: SessionSettings) -> None:
+    """Raise SettingsError if no cluster or Connect server is there: Spark would try for minutes, silently."""
+    kind, _, places = (settings.remote or settings.master or "").partition("://")
+    if kind not in PORTS or (kind == "sc" and getproxies()):  # gRPC would go through the proxy
+        return
+    reason = ""
+    for place in places.partition("/")[0].split(","):
+        try:
+            where = urlsplit(f"//{place}")
+            port = where.port or PORTS[kind]
+            with closing(HTTPConnection(where.hostname or "", port, timeout=ANSWER_TIMEOUT_S)) as probe:
+                probe.connect()
+                return
+        except (OSError, ValueError) as error:
+            reason = str(error)
+    raise SettingsError("remote" if settings.remote else "master", f"nobody answers at {places}: {reason}")
+
+
 @contextmanager
 def session(settings: SessionSettings) -> Iterator[SparkSession]:
     """A session with our formats registered; stopped at the end. Raises SettingsError."""
     if settings.remote is None:
         check_java()
+    check_server(settings)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would start whatever the PATH has
     with _packed_environment(settings) as packed:
         spark = _build(settings, packed)

@@ -89,9 +89,12 @@ class PullMessage(Request[PullResult], frozen=True, gc=False):
 
     def frame(self, opaque: int) -> list[Buffer]:
         """By a template: those who pull ask the same again and again, and only their offset moves on."""
-        alike = structs.replace(self, queue_offset=0, max_msg_nums=0, commit_offset=0)
-        header = _template(alike) % (self.queue_offset, self.max_msg_nums, self.commit_offset, opaque)
+        header = self.template() % (self.queue_offset, self.max_msg_nums, self.commit_offset, opaque)
         return [prefix(len(header), 0) + header]
+
+    def template(self) -> bytes:
+        """The header of pulls like this one: it takes offset, messages, offset to commit, opaque."""
+        return _template(structs.replace(self, queue_offset=0, max_msg_nums=0, commit_offset=0))
 
     def parse(self, reply: RemotingCommand) -> PullResult:
         header = PullReply.from_fields(reply.fields)

@@ -74,7 +74,7 @@ class PlannedRig(Rig):
     def put_batch(self, queue_id: int, bodies: list[bytes]) -> None:
         self.broker.topics.ensure_topic("T", QUEUES, now_ms=self.clock.now_ms())
         elements = [BatchElement(0, body, b"") for body in bodies]
-        self.broker.store.append_batch(message("T", queue_id), BatchColumns.of(elements))
+        self.broker.store.append_batches([(message("T", queue_id), BatchColumns.of(elements))])
 
     def age(self) -> None:
         """From now on what is there counts as written by an earlier process."""
@@ -250,9 +250,9 @@ async def test_units_that_fit_no_record_are_stepped_over_by_plan_too(damage: tup
     assert answers[0] == answers[1]
 
 
-async def test_what_was_checked_is_not_checked_again(
-    rig: PlannedRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records were looked at, each time."""
     checked: list[int] = []
     fits = recent.fits
 
@@ -261,6 +261,10 @@ async def test_what_was_checked_is_not_checked_again(
         return fits(data, sizes)
 
     monkeypatch.setattr(recent, "fits", counted)
+    return checked
+
+
+async def test_what_was_checked_is_not_checked_again(rig: PlannedRig, checked: list[int]) -> None:
     rig.age()
     rig.pull()
     for _ in range(2):
@@ -270,6 +274,16 @@ async def test_what_was_checked_is_not_checked_again(
     rig.broker.store.queue("T", 0).generation += 1
     rig.pull(5, max_msg_nums=10)
     assert checked == [10] * 5
+
+
+async def test_what_several_read_of_one_queue_is_checked_once(rig: PlannedRig, checked: list[int]) -> None:
+    rig.age()
+    rig.pull()
+    for _ in range(2):
+        for first in (0, 25, 5, 30):  # one reads from 0 on, and one from 25 on
+            rig.pull(first, max_msg_nums=5)
+        rig.pull_all([command(0, max_msg_nums=5), command(5, max_msg_nums=5)])
+    assert checked == [5] * 4
 
 
 async def test_pulls_of_several_queues_are_answered_one_by_one(rig: PlannedRig) -> None:

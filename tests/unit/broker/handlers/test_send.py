@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_members
 
-from skylark.broker.handlers.send import SendPath, refusal_reply
+from skylark.broker.handlers.send import SendPath
+from skylark.broker.refusals import refusal_reply
 from skylark.broker.timed_messages import RecallHandle
 from skylark.broker.topics import Permission
 from skylark.model import names
@@ -628,6 +629,29 @@ async def test_a_batch_without_a_unique_key_gets_none(rig: Rig) -> None:
     assert [message.unique_key for message in rig.stored("T")] == [None, None]
 
 
+async def test_each_of_several_batches_has_its_own_answer(rig: Rig) -> None:
+    sent = [
+        command(body=batch(b"1", b"2"), batch=True, named={"UNIQ_KEY": "A"}),
+        command(body=b"lies", batch=True),
+        command(body=b"", batch=True),
+        command(body=batch(b"3"), batch=True, oneway=True),
+        command(body=batch(b"x"), batch=True, sys_flag=SystemFlag.TRANSACTION_PREPARED),
+        command(body=batch(b"4", b"5"), batch=True, named={"UNIQ_KEY": "B"}),
+    ]
+    for opaque, each in enumerate(sent):
+        each.opaque = opaque
+    SendPath(rig.broker).send_batch(rig.client.peer, sent)
+    replies = {reply.opaque: reply for reply in await rig.client.taken()}
+    assert {opaque: reply.code for opaque, reply in replies.items()} == {0: 0, 1: 13, 2: 1, 4: 13, 5: 0}
+    for opaque, key, bodies in ((0, "A", [b"1", b"2"]), (5, "B", [b"4", b"5"])):
+        fields = replies[opaque].fields
+        found = [rig.broker.store.message_by_id(each) for each in fields["msgId"].split(",")]
+        assert (fields["transactionId"], [message.body for message in found]) == (key, bodies)
+        assert int(fields["queueOffset"]) == found[0].queue_offset
+    assert [message.body for message in rig.stored("T")] == [b"1", b"2", b"3", b"4", b"5"]
+    assert rig.broker.stats.puts.count == 5
+
+
 @pytest.mark.parametrize("kind", [SendMessage, SendMessageV2])
 async def test_the_flag_makes_a_batch_of_any_send(rig: Rig, kind: type[Any]) -> None:
     sent = command(kind=kind)
@@ -743,6 +767,21 @@ async def test_sf_078_a_flush_that_comes_too_late_is_code_10_with_all_fields(syn
     assert single.fields["transactionId"] == "U"
     assert several.fields["queueOffset"] == "1"
     assert len(several.fields["msgId"].split(",")) == 2
+
+
+async def test_sf_078_batches_that_came_together_wait_for_one_flush(sync_rig: Rig) -> None:
+    rig = sync_rig
+    path = SendPath(rig.broker)
+    sent = [command(body=batch(body), batch=True) for body in (b"1", b"2", b"3")]
+    sent[1] = command(body=batch(b"2"), batch=True, named={"WAIT": "false"})
+    for opaque, each in enumerate(sent):
+        each.opaque = opaque
+    path.send_batch(rig.client.peer, sent)
+    assert [(reply.opaque, reply.code) for reply in await rig.client.taken()] == [(1, 0)]
+    assert path.waiting == 2
+    rig.broker.store.flush_log()
+    assert [(reply.opaque, reply.code) for reply in await rig.client.taken()] == [(0, 0), (2, 0)]
+    assert path.waiting == 0
 
 
 async def test_sf_078_who_does_not_want_to_wait_does_not(sync_rig: Rig) -> None:
