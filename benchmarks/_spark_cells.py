@@ -23,8 +23,9 @@ from skylark.pipelines.schema import COLUMNS, arrow_schema, columns_schema
 SEVEN = ["topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body"]
 CHOICES = {"7": SEVEN, "18": list(COLUMNS)}
 STREAM_LIMITS = {"maxRowsPerTrigger": "1000000", "maxBytesPerTrigger": "4g"}
+ZSTD = {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}
+"""As `archive` writes: Spark's own level is 3."""
 ROUNDS = 3
-SLOW_ROUNDS = 2
 SINK_ROWS = 200_000
 
 
@@ -64,13 +65,13 @@ def batch_cells(
             return rows
 
         def into_parquet(frame: Callable[[], Any] = frame) -> int:
-            frame().write.mode("overwrite").option("compression", "zstd").parquet(str(parquet))
+            frame().write.mode("overwrite").options(**ZSTD).parquet(str(parquet))
             return rows
 
         into_noop()  # code for these columns is made and compiled
         results[name] = {"noop": rates(f"{what} {name} noop", into_noop)}
         if parquet is not None:
-            results[name]["parquet_zstd"] = rates(f"{what} {name} parquet", into_parquet, SLOW_ROUNDS)
+            results[name]["parquet_zstd"] = rates(f"{what} {name} parquet", into_parquet)
             shutil.rmtree(parquet)
     return results
 
@@ -87,13 +88,13 @@ def stream_cells(spark: Any, what: str, options: Mapping[str, str], rows: int, w
                 )
                 writer = frame.schema(columns_schema(columns)).load().writeStream.format(sink)
                 writer = writer.option("checkpointLocation", str(where / "stream" / "checkpoint"))
-                writer = writer.option("compression", "zstd")
+                writer = writer.options(**ZSTD)
                 writer = writer.option("path", str(where / "stream" / "output"))
                 writer.trigger(availableNow=True).start().awaitTermination()
                 shutil.rmtree(where / "stream")
                 return rows
 
-            results[f"{name} -> {sink}"] = rates(f"{what} {name} AvailableNow {sink}", run, SLOW_ROUNDS)
+            results[f"{name} -> {sink}"] = rates(f"{what} {name} AvailableNow {sink}", run)
     return results
 
 
@@ -115,7 +116,7 @@ def archive_cells(spark: Any, what: str, source: Input, rows: int, where: Path) 
             assert summary.messages == rows, f"{summary.messages} rows archived instead of {rows}"
             return rows
 
-        results[name] = {**rates(f"{what} {name} archive", run, SLOW_ROUNDS), **facts}
+        results[name] = {**rates(f"{what} {name} archive", run), **facts}
     return results
 
 
@@ -174,7 +175,7 @@ def sink_cell(spark: Any, namesrv: str, topic: str, body_bytes: int) -> dict[str
         df.write.format("rocketmq").mode("append").options(namesrv=namesrv, topic=topic).save()
         return SINK_ROWS
 
-    return rates("sink", run, SLOW_ROUNDS)
+    return rates("sink", run)
 
 
 def trigger_cells(spark: Any, where: Path, namesrv: str, topic: str) -> dict[str, float]:
