@@ -77,6 +77,8 @@ class Transactions:
         self.table = HalfTable()
         self._followed = 0
         """Half messages below this queue offset are in the table, or finished."""
+        self._ended_unseen: set[int] = set()
+        """Those above that are finished already: their senders did not wait until they can be seen."""
         self._op_first = 0
         self._stretches: deque[_Stretch] = deque()
         self._stretch_ops = 0
@@ -128,9 +130,11 @@ class Transactions:
     def follow(self) -> None:
         """Take note of half messages that have come since the last call."""
         queue = self._queue(names.HALF_TOPIC)
-        for half in self._halves(queue, self._followed):
+        for half in self._halves(queue, self._followed, self._ended_unseen):
             self.table.add(half.open())
         self._followed = max(self._followed, queue.max_offset)
+        if self._ended_unseen:
+            self._ended_unseen = {each for each in self._ended_unseen if each >= self._followed}
 
     def save_progress(self) -> None:
         """Commit how far both queues are done with, as RocketMQ does: as offsets of a group."""
@@ -245,7 +249,8 @@ class Transactions:
     def _open_offsets(self, record: HalfRecord) -> list[int]:
         self.follow()
         if record.queue_offset >= self._followed:
-            self.table.add(record.open())  # its sender did not wait until it can be seen
+            if record.queue_offset not in self._ended_unseen:
+                self.table.add(record.open())  # its sender did not wait until it can be seen
         return self.table.of_key(record.key)
 
     def _replace(self, message: PutMessage, finished: list[int]) -> PutResult:
@@ -262,6 +267,7 @@ class Transactions:
     def _finish(self, finished: list[int]) -> None:
         """Half messages are done with; where the op message cannot be stored now, it is owed."""
         self.table.close(finished)
+        self._ended_unseen.update(each for each in finished if each >= self._followed)
         self._owed += finished
         broker = self._broker
         op = op_message(self._owed, born_host=broker.store_host, now_ms=broker.clock.now_ms())

@@ -105,6 +105,23 @@ async def test_sf_076_what_is_rolled_back_is_never_seen(rig: Rig) -> None:
     assert [op.body for op in rig.stored(names.HALF_OP_TOPIC)] == [b"0,"]
 
 
+@pytest.mark.parametrize(("how", "seen"), [(COMMIT, [b"body"]), (ROLLBACK, [])])
+async def test_what_is_ended_before_it_can_be_seen_stays_ended(rig: Rig, how: int, seen: list[bytes]) -> None:
+    """Its sender need not wait: the disk, or a slave, has it a moment later."""
+    producer, store = online(rig), rig.broker.store
+    store.replica_bound = 0
+    placed = half(rig)
+    for _ in range(2):
+        await end(rig, placed, how)
+    store.replica_bound = None
+    store.advance()
+    await check(rig)
+    assert await asked(producer) == []
+    await end(rig, placed)
+    assert delivered(rig) == seen
+    assert rig.broker.transactions.open_count == 0
+
+
 async def test_who_does_not_know_changes_nothing(rig: Rig) -> None:
     assert (await end(rig, half(rig), UNKNOWN)).code == 0
     assert rig.broker.transactions.open_count == 1
