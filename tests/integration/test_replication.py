@@ -121,6 +121,21 @@ async def test_both_may_be_started_again_in_any_order(tmp_path: Path) -> None:
             assert slave.slave_status.last_error == ""
 
 
+async def test_a_master_that_is_back_is_asked_for_metadata_at_once(tmp_path: Path) -> None:
+    """Not when the interval is over: a promotion before that would take groups back as far."""
+    rarely = {"metadata_interval_ms": 3_600_000}
+    async with running_master(tmp_path / "master") as master:
+        port = master.port
+    async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", settings=rarely) as slave:
+        for topic in ("T1", "T2"):
+            async with running_master(
+                tmp_path / "master"
+            ) as master:  # elsewhere: the slave knows nothing of it
+                await send_many(master, 10, topic=topic)
+            async with running_master(tmp_path / "master", port=port):
+                await until(lambda topic=topic: slave.topics.get(topic) is not None)  # type: ignore[misc]
+
+
 async def test_a_slave_that_stops_goes_on_where_it_was(tmp_path: Path) -> None:
     async with running_master(tmp_path / "master", store=SMALL_FILES) as master:
         for _ in range(3):

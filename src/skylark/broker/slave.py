@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,8 @@ WATCH_S = 0.05
 FIRST_PAUSE_SHARE = 20
 """The first pause before another attempt is this part of the longest."""
 METADATA_FRAME_BYTES_MAX = 256 << 20
+METADATA_RETRY_S = 1.0
+"""Until metadata is asked for again that could not be had: what a slave lacks is lost if it is promoted."""
 FILE_BYTES_KEY = "mappedFileSizeCommitLog"
 
 
@@ -60,6 +63,7 @@ class Slave:
         self._is_publishing = False
         self._joined = asyncio.Event()
         """Set while the link is open and the logs were found to be the same: it is the right master."""
+        self._metadata_due = asyncio.Event()
         self.status.master_address = self._settings.slave_of
         self.status.replica_address = self._settings.replica_address
         if self._settings.slave_of:
@@ -250,6 +254,7 @@ class Slave:
             self._broker.copy_mark.set()
             self.status.is_copy = True
         self._joined.set()
+        self._metadata_due.set()
 
     def _publish_soon(self) -> None:
         """Let readers see what was taken after the report has left: the master waits for that one."""
@@ -319,11 +324,16 @@ class Slave:
         while True:
             # Not before: another broker's topics would take the place of ours.
             await self._joined.wait()
+            self._metadata_due.clear()
+            pause_s = self._settings.metadata_interval_ms / 1000
             try:
                 await self._metadata.run(self.status.master_address)
                 await self._ask_master()
             except (RocketMQError, OSError, ValueError) as error:
                 log.debug("metadata not taken reason=%s", error)
+                pause_s = min(pause_s, METADATA_RETRY_S)
             except Exception:
                 log.exception("taking metadata failed, it is tried again")
-            await asyncio.sleep(self._settings.metadata_interval_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._metadata_due.wait()
