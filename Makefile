@@ -77,7 +77,7 @@ $(OTHERS:%=figures-%): setup
 	-$($@)
 figures-store = $(call printed,store,benchmarks.store --gib 4)
 figures-clients = $(call printed,client,benchmarks.client --others)
-figures-spark = $(call printed,spark,benchmarks.spark --body 200 --rows 2000000)
+figures-spark = $(call printed,spark,benchmarks.spark --body 200)
 figures-apache = $(call printed,broker,benchmarks.broker --peer apache --seconds 3)
 # A file of its own each time: what was measured before, and not now, stays on the page.
 figures-peers = $(PYTHON) -m skylark.cli.start bench compare --peer $(PEERS) --seconds 2 --warm-up 20 \
