@@ -66,7 +66,7 @@ figures: setup ## measure what docs/performance.md says of ours: 7 minutes of a 
 	-$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
-figures-others: $(OTHERS:%=figures-%) ## what it says beside others, of clients and of Spark: 45 minutes, or in parts
+figures-others: $(OTHERS:%=figures-%) ## what it says beside others, of clients and of Spark: 50 minutes, or in parts
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
 figures-page: setup ## its tables from what was measured before

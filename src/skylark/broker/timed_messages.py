@@ -54,7 +54,7 @@ CACHED_END_BYTES_MAX = 256
 
 
 class Terms(NamedTuple):
-    """The slot in which a message is wanted, its topic and its queue."""
+    """The slot in which a message is wanted, its topic and queue, and the topic's hash in the timer log."""
 
     out_ms: int
     real_topic: str

@@ -1,4 +1,4 @@
-"""Pure. Words on connections that are refused: whoever floods a port does not flood the log."""
+"""Words on connections that are refused: whoever floods a port does not flood the log."""
 
 import logging
 import math

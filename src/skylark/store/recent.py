@@ -135,7 +135,7 @@ class RecentRuns:
         apart = [span for span in spans if span[1] < first or behind < span[0]]
         near = [span for span in spans if span not in apart]
         lows, highs = zip((first, behind), *near, strict=True)
-        if len(self._checked) >= AHEAD_QUEUES_MAX:
+        if queue not in self._checked and len(self._checked) >= AHEAD_QUEUES_MAX:
             self._checked.clear()
         self._checked[queue] = generation, [*apart[-SPANS_MAX + 1 :], (min(lows), max(highs))]
 
