@@ -28,7 +28,7 @@ from skylark.remoting.server import Batch, Peer, Routes
 
 BATCHES_AT_ONCE = 8
 """Client batches that are appended with one write: more would not cost less each, and be answered later."""
-PULLS_AT_ONCE = 8
+PULLS_AT_ONCE = 16
 """Answers to pulls are large: the peer's pace is looked at after so many."""
 
 ROUTES: dict[RequestCode, BrokerHandler] = {
@@ -71,9 +71,11 @@ OF_READERS = frozenset(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
     }
 )
-"""Questions, besides pulls, whose answers are messages or offsets of messages."""
+"""Questions, besides pulls, whose answers are messages, offsets of messages, or where a group goes on."""
 
 # RocketMQ's processors, each with a queue of its own, and the requests that wait there and here.
 PROCESSORS: dict[str, frozenset[RequestCode]] = {

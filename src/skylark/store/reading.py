@@ -27,13 +27,13 @@ from skylark.model.record import (
 from skylark.settings import StoreSettings
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.gather import Gather, Part, Units, sizes_of
 from skylark.store.hot_chunks import HotChunks
-from skylark.store.recent import Part, RecentRuns, parts_of, positions_of, sizes_of
+from skylark.store.recent import RecentRuns
 from skylark.store.unit import BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
 
 TagsFilter = Callable[[int], bool]
 RecordFilter = Callable[[memoryview], bool]
-Units = bytes | bytearray
 FastRead = tuple[int, int, list[Part]]
 """How many records, their bytes, and they themselves, in as many parts or in one."""
 
@@ -108,7 +108,8 @@ class LogReader:
         self.settings = settings
         self.hot = hot
         hot.memory_bytes = memory_bytes() * settings.memory_share_percent // 100
-        self.recent = RecentRuns(log, hot)
+        self._gather = Gather()
+        self.recent = RecentRuns(log, hot, self._gather)
         self.keep_offset_on_correction = keep_offset_on_correction
         """On a slave a wrong offset is answered unchanged: the master may know better."""
 
@@ -197,18 +198,15 @@ class LogReader:
             or (first < known_hot_from and not self.hot.holds(first, end - first))
         ):
             return None
-        count = len(units) // UNIT_BYTES
-        sizes, places = sizes_of(count)(units), positions_of(count)(units)
+        sizes = sizes_of(units)
         taken = sum(sizes)
         if taken > max_bytes:
             count = max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
-            sizes, places = sizes[:count], places[:count]
+            sizes, units = sizes[:count], units[: count * UNIT_BYTES]
             taken = sum(sizes)
-        if min(places) < first or max(places) > last:
-            return None  # what does not lie between may not be in memory
         is_checked = is_checked and first < self.hot.written_from
-        records = parts_of(view, start, places, sizes, is_checked=is_checked)
-        return None if records is None else (count, taken, records)
+        records = self._gather.parts(view, start, units, sizes, is_checked=is_checked)
+        return None if records is None else (len(sizes), taken, records)
 
     def _slices(self, units: Units, max_bytes: int) -> FastRead | None:
         """The fast path of a consumer that keeps up: all units in one file, in memory, within the limits."""

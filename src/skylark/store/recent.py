@@ -9,29 +9,25 @@ same answer where both give one: a property test holds them equal.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import accumulate, islice, pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.gather import Gather, Part, Units, sizes_of, slices
 from skylark.store.hot_chunks import HotChunks
 from skylark.store.unit import UNIT_BYTES
 
-RUN_MAX = 256
+RUN_MAX = 512
 """Units of one read."""
-AHEAD_UNITS = 256
+AHEAD_UNITS = 512
 """Units that one system call brings: those who read one run read the next."""
 AHEAD_QUEUES_MAX = 256
 SPANS_MAX = 16
 """Of one queue: so many may read it at once, each in a place of its own."""
-JOINED_RECORD_BYTES = 4096
-"""Records that are smaller on average are copied together: that costs less than many parts do later."""
 
-_POSITION = struct.Struct(">q").unpack_from
-_SIZE = struct.Struct(">i").unpack_from
+_PLACE = struct.Struct(">q").unpack_from
 
-Part = bytes | memoryview
 RecentRun = tuple[int, int, int, int, list[Part]]
 """The queue's minimum and maximum, how many messages, their bytes, and the bytes themselves in few parts."""
 
@@ -39,11 +35,12 @@ RecentRun = tuple[int, int, int, int, list[Part]]
 class RecentRuns:
     """Reads what this process wrote of late. Any thread."""
 
-    def __init__(self, log: CommitLog, hot: HotChunks) -> None:
+    def __init__(self, log: CommitLog, hot: HotChunks, gather: Gather) -> None:
         self._log = log
         self._hot = hot
+        self._gather = gather
         # By queue: its generation, the first offset, and units from there on.
-        self._ahead: dict[ConsumeQueue, tuple[int, int, bytes | bytearray]] = {}
+        self._ahead: dict[ConsumeQueue, tuple[int, int, Units]] = {}
         # By queue: its generation, and from where to where its units were seen to fit their records.
         self._checked: dict[ConsumeQueue, tuple[int, list[tuple[int, int]]]] = {}
 
@@ -58,23 +55,23 @@ class RecentRuns:
         units = self._units(queue, queue_offset, count)
         if units is None:
             return None
-        sizes = sizes_of(count)(units)
+        sizes = sizes_of(units)
         taken = sum(sizes)
-        first, last = _POSITION(units)[0], _POSITION(units, (count - 1) * UNIT_BYTES)[0]
+        first, last = _PLACE(units)[0], _PLACE(units, -UNIT_BYTES)[0]
         view = self._view(first, last + sizes[-1]) if taken <= bytes_max else None
         if view is None:
             return None
         start = first - first % self._log.file_bytes
+        parts: list[Part] | None
         if first < self._hot.written_from and not self._fitted(queue, queue_offset, queue_offset + count):
-            parts = parts_of(view, start, positions_of(count)(units), sizes, is_checked=True)
-            if parts is None:
-                return None
-            self._note_fitting(queue, queue_offset, queue_offset + count)
+            parts = self._gather.parts(view, start, units, sizes, is_checked=True)
+            if parts is not None:
+                self._note_fitting(queue, queue_offset, queue_offset + count)
         elif taken == last + sizes[-1] - first:
             parts = [view[first - start : first - start + taken]]
         else:  # left in parts: whoever sends them joins them with what goes before
-            parts = slices(view, start, positions_of(count)(units), sizes)
-        return low, high, count, taken, parts
+            parts = slices(view, start, units, sizes)
+        return None if parts is None else (low, high, count, taken, parts)
 
     def read_each(
         self, queue: ConsumeQueue, queue_offset: int, counts: Sequence[int], bytes_max: int
@@ -90,14 +87,14 @@ class RecentRuns:
         units = self._units(queue, queue_offset, ends[-1])
         if units is None:
             return []
-        sizes, places = sizes_of(ends[-1])(units), positions_of(ends[-1])(units)
+        sizes = sizes_of(units)
         takes = [sum(sizes[start:end]) for start, end in pairwise((0, *ends))]
         if max(takes) > bytes_max:
             ends = ends[: next(at for at, taken in enumerate(takes) if taken > bytes_max)]
             if not ends:
                 return []
-            sizes, places = sizes[: ends[-1]], places[: ends[-1]]
-        parts = self._parts(queue, queue_offset, places, sizes)
+            sizes, units = sizes[: ends[-1]], units[: ends[-1] * UNIT_BYTES]
+        parts = self._parts(queue, queue_offset, units, sizes)
         if parts is None:
             return []
         is_joined, whole, at = len(parts) < len(sizes), memoryview(parts[0]), 0
@@ -109,16 +106,17 @@ class RecentRuns:
         return runs
 
     def _parts(
-        self, queue: ConsumeQueue, queue_offset: int, places: Sequence[int], sizes: Sequence[int]
+        self, queue: ConsumeQueue, queue_offset: int, units: Units, sizes: Sequence[int]
     ) -> list[Part] | None:
         """The records of units, one by one or all in one part; None if somebody else must look at them."""
-        view = self._view(places[0], places[-1] + sizes[-1])
+        first = _PLACE(units)[0]
+        view = self._view(first, _PLACE(units, -UNIT_BYTES)[0] + sizes[-1])
         if view is None:
             return None
         behind = queue_offset + len(sizes)
-        is_checked = places[0] < self._hot.written_from and not self._fitted(queue, queue_offset, behind)
-        start = places[0] - places[0] % self._log.file_bytes
-        parts = parts_of(view, start, places, sizes, is_checked=is_checked)
+        is_checked = first < self._hot.written_from and not self._fitted(queue, queue_offset, behind)
+        start = first - first % self._log.file_bytes
+        parts = self._gather.parts(view, start, units, sizes, is_checked=is_checked)
         if is_checked and parts is not None:
             self._note_fitting(queue, queue_offset, behind)
         return parts
@@ -149,7 +147,7 @@ class RecentRuns:
             return None
         return log.views.get(start)
 
-    def _units(self, queue: ConsumeQueue, first: int, count: int) -> bytes | bytearray | None:
+    def _units(self, queue: ConsumeQueue, first: int, count: int) -> Units | None:
         """`count` published units, if they are in memory and in one file."""
         wanted = count * UNIT_BYTES
         known = self._ahead.get(queue)
@@ -166,51 +164,3 @@ class RecentRuns:
             self._ahead.clear()
         self._ahead[queue] = generation, first, ahead
         return ahead[:wanted]
-
-
-def parts_of(
-    view: memoryview, start: int, places: Sequence[int], sizes: Sequence[int], *, is_checked: bool
-) -> list[Part] | None:
-    """Records of a file that starts at `start`, in few parts. None if they lie elsewhere.
-
-    `is_checked`: also None if one does not have the size that its unit claims.
-    """
-    first, taken = places[0] - start, sum(sizes)
-    if not is_checked and taken == places[-1] + sizes[-1] - places[0]:
-        stretch = view[first : first + taken]
-        return [stretch] if len(stretch) == taken else None
-    if min(places) < start:
-        return None
-    records = slices(view, start, places, sizes)
-    if taken <= JOINED_RECORD_BYTES * len(sizes):
-        # Nothing has looked at the records yet: so the processor fetches many of them from memory at once.
-        data = b"".join(records)
-        return [data] if len(data) == taken and (not is_checked or fits(data, sizes)) else None
-    if sum(map(len, records)) != taken or (is_checked and not all(map(fits, records, zip(sizes)))):
-        return None
-    return records
-
-
-def slices(view: memoryview, start: int, places: Sequence[int], sizes: Sequence[int]) -> list[Part]:
-    """Records of a file that starts at `start`, one by one where they lie."""
-    return [view[(at := place - start) : at + size] for place, size in zip(places, sizes, strict=True)]
-
-
-def fits(data: Part, sizes: Sequence[int]) -> bool:
-    """Whether records that lie one behind the other have the sizes that their units claim."""
-    size_at = _SIZE
-    starts = islice(accumulate(sizes, initial=0), len(sizes))
-    try:
-        return [size_at(data, start)[0] for start in starts] == list(sizes)
-    except struct.error:
-        return False  # a blank or damaged unit pointed out of the file
-
-
-@lru_cache(RUN_MAX)
-def sizes_of(count: int) -> Callable[[bytes | bytearray], tuple[int, ...]]:
-    return struct.Struct(">" + "8xi8x" * count).unpack
-
-
-@lru_cache(RUN_MAX)
-def positions_of(count: int) -> Callable[[bytes | bytearray], tuple[int, ...]]:
-    return struct.Struct(">" + "q12x" * count).unpack

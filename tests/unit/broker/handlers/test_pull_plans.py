@@ -24,7 +24,7 @@ from skylark.protocol.requests.pull import (
     LitePullMessage,
     PullMessage,
 )
-from skylark.store import recent
+from skylark.store import gather
 from skylark.store.unit import UNIT_BYTES
 from tests.support.broker import consumer, subscription
 from tests.support.store import message
@@ -254,13 +254,13 @@ async def test_units_that_fit_no_record_are_stepped_over_by_plan_too(damage: tup
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records were looked at, each time."""
     checked: list[int] = []
-    fits = recent.fits
+    fits = gather.fits
 
     def counted(data: bytes, sizes: Sequence[int]) -> bool:
         checked.append(len(sizes))
         return fits(data, sizes)
 
-    monkeypatch.setattr(recent, "fits", counted)
+    monkeypatch.setattr(gather, "fits", counted)
     return checked
 
 
