@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +28,34 @@ STREAM_LIMITS = {"maxRowsPerTrigger": "2000000", "maxBytesPerTrigger": "4g"}
 ZSTD = {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}
 """As `archive` writes: Spark's own level is 3."""
 ROUNDS = 3
+BATCH_ROUNDS = 5
 SINK_ROWS = 200_000
 
 
-def rates(name: str, cell: Callable[[], int], rounds: int = ROUNDS) -> dict[str, float]:
-    """Thousand rows a second, the best and the median of some rounds; told as soon as they are known."""
-    load_before = os.getloadavg()[0]
-    found = []
+def rates(name: str, cell: Callable[[], int], rounds: int = ROUNDS) -> dict[str, Any]:
+    """Thousand rows a second of one cell."""
+    return rates_in_turn({name: cell}, rounds)[name]
+
+
+def rates_in_turn(cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
+    """Thousand rows a second of each cell, by round, the best and the median; told as soon as they are known.
+
+    What is compared is measured in turn: the machine is not the same a minute later, and Java gets faster.
+    One round before is not counted: code is made and compiled in it, and a broker reads its log.
+    """
+    for cell in cells.values():
+        cell()
+    found: dict[str, list[float]] = {name: [] for name in cells}
     for _ in range(rounds):
-        started = time.perf_counter()
-        rows = cell()
-        found.append(rows / (time.perf_counter() - started) / 1000)
-    found.sort()
-    rate = {"best_krows": round(found[-1], 1), "median_krows": round(found[len(found) // 2], 1)}
-    print(name, rate, f"load {load_before:.1f}", file=sys.stderr)
-    return {**rate, "load": round(load_before, 1)}
+        for name, cell in cells.items():
+            started = time.perf_counter()
+            rows = cell()
+            found[name].append(round(rows / (time.perf_counter() - started) / 1000, 1))
+            print(name, found[name][-1], f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    return {
+        name: {"best_krows": max(each), "median_krows": statistics.median(each), "rounds_krows": each}
+        for name, each in found.items()
+    }
 
 
 def warm_up(spark: Any, options: Mapping[str, str]) -> None:
@@ -49,75 +64,89 @@ def warm_up(spark: Any, options: Mapping[str, str]) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def batch_cells(
-    spark: Any, what: str, options: Mapping[str, str], rows: int, *, parquet: Path | None
+def batch_cells(spark: Any, origins: Mapping[str, Mapping[str, str]], rows: int) -> dict[str, Any]:
+    """Batches of each origin into nothing, in turn."""
+    results: dict[str, Any] = {f"{origin}, batch": {} for origin in origins}
+    for name, columns in CHOICES.items():
+
+        def into_noop(options: Mapping[str, str], columns: Sequence[str] = columns) -> int:
+            _read(spark, options, columns).write.format("noop").mode("overwrite").save()
+            return rows
+
+        cells = {f"{origin}, {name}": partial(into_noop, options) for origin, options in origins.items()}
+        found = rates_in_turn(cells, BATCH_ROUNDS)
+        for origin in origins:
+            results[f"{origin}, batch"][name] = {"noop": found[f"{origin}, {name}"]}
+    return results
+
+
+def parquet_cells(
+    spark: Any, what: str, options: Mapping[str, str], rows: int, where: Path
 ) -> dict[str, Any]:
-    """A batch into nothing, and into Spark's Parquet."""
+    """A batch into Spark's Parquet, by choice of columns."""
     results: dict[str, Any] = {}
     for name, columns in CHOICES.items():
-        schema = columns_schema(columns)
 
-        def frame(schema: StructType = schema) -> Any:
-            return spark.read.format("rocketmq").options(**options).schema(schema).load()
-
-        def into_noop(frame: Callable[[], Any] = frame) -> int:
-            frame().write.format("noop").mode("overwrite").save()
+        def run(columns: Sequence[str] = columns) -> int:
+            writer = _read(spark, options, columns).write.mode("overwrite").options(**ZSTD)
+            writer.parquet(str(where / "parquet"))
             return rows
 
-        def into_parquet(frame: Callable[[], Any] = frame) -> int:
-            frame().write.mode("overwrite").options(**ZSTD).parquet(str(parquet))
-            return rows
-
-        into_noop()  # code for these columns is made and compiled
-        results[name] = {"noop": rates(f"{what} {name} noop", into_noop)}
-        if parquet is not None:
-            results[name]["parquet_zstd"] = rates(f"{what} {name} parquet", into_parquet)
-            shutil.rmtree(parquet)
+        results[name] = rates(f"{what} parquet, {name}", run)
+        shutil.rmtree(where / "parquet")
     return results
 
 
-def stream_cells(spark: Any, what: str, options: Mapping[str, str], rows: int, where: Path) -> dict[str, Any]:
-    """AvailableNow in batches of two million rows, as for `archive`, which takes a gigabyte unless told."""
-    results: dict[str, Any] = {}
+def _read(spark: Any, options: Mapping[str, str], columns: Sequence[str]) -> Any:
+    return spark.read.format("rocketmq").options(**options).schema(columns_schema(columns)).load()
+
+
+def stream_cells(
+    spark: Any, what: str, options: Mapping[str, str], source: Input, rows: int, where: Path
+) -> dict[str, Any]:
+    """AvailableNow in batches of two million rows into nothing, Spark's Parquet and `archive`, in turn.
+
+    Unless told, `archive` takes a gigabyte a batch.
+    """
+    streamed: dict[str, Any] = {}
+    archived: dict[str, Any] = {}
     for name, columns in CHOICES.items():
-        for sink in ("noop", "parquet"):
-
-            def run(columns: Sequence[str] = columns, sink: str = sink) -> int:
-                frame = spark.readStream.format("rocketmq").options(
-                    **options, startingOffsets="earliest", **STREAM_LIMITS
-                )
-                writer = frame.schema(columns_schema(columns)).load().writeStream.format(sink)
-                writer = writer.option("checkpointLocation", str(where / "stream" / "checkpoint"))
-                writer = writer.options(**ZSTD)
-                writer = writer.option("path", str(where / "stream" / "output"))
-                writer.trigger(availableNow=True).start().awaitTermination()
-                shutil.rmtree(where / "stream")
-                return rows
-
-            results[f"{name} -> {sink}"] = rates(f"{what} {name} AvailableNow {sink}", run)
-    return results
-
-
-def archive_cells(spark: Any, what: str, source: Input, rows: int, where: Path) -> dict[str, Any]:
-    """`archive` to Delta, AvailableNow, in batches as large as those of `stream_cells`."""
-    results: dict[str, Any] = {}
-    for name, columns in CHOICES.items():
-        output = parse_output(f"delta:{where / 'archive'}", columns=",".join(columns), partitionBy="dt")
         facts: dict[str, float] = {}
+        cells = {
+            "noop": partial(_stream, spark, options, columns, "noop", rows, where),
+            "parquet": partial(_stream, spark, options, columns, "parquet", rows, where),
+            "archive": partial(_archive, spark, source, columns, rows, where, facts),
+        }
+        found = rates_in_turn(cells)
+        streamed |= {f"{name} -> {sink}": found[sink] for sink in ("noop", "parquet")}
+        archived[name] = {**found["archive"], **facts}
+    return {f"{what}, AvailableNow": streamed, f"{what}, archive": archived}
 
-        def run(output: Any = output, facts: dict[str, float] = facts) -> int:
-            summary = job.archive(spark, source, output, state=where / "archive-state", once=True)
-            shutil.rmtree(where / "archive")
-            shutil.rmtree(where / "archive-state")
-            facts |= {
-                "batches": summary.batches,
-                "megabytes": round(summary.details["bytes"] / 1e6, 1),
-            }
-            assert summary.messages == rows, f"{summary.messages} rows archived instead of {rows}"
-            return rows
 
-        results[name] = {**rates(f"{what} {name} archive", run), **facts}
-    return results
+def _stream(
+    spark: Any, options: Mapping[str, str], columns: Sequence[str], sink: str, rows: int, where: Path
+) -> int:
+    frame = spark.readStream.format("rocketmq").options(
+        **options, startingOffsets="earliest", **STREAM_LIMITS
+    )
+    writer = frame.schema(columns_schema(columns)).load().writeStream.format(sink)
+    writer = writer.option("checkpointLocation", str(where / "stream" / "checkpoint"))
+    writer = writer.options(**ZSTD).option("path", str(where / "stream" / "output"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    shutil.rmtree(where / "stream")
+    return rows
+
+
+def _archive(
+    spark: Any, source: Input, columns: Sequence[str], rows: int, where: Path, facts: dict[str, float]
+) -> int:
+    output = parse_output(f"delta:{where / 'archive'}", columns=",".join(columns), partitionBy="dt")
+    summary = job.archive(spark, source, output, state=where / "archive-state", once=True)
+    shutil.rmtree(where / "archive")
+    shutil.rmtree(where / "archive-state")
+    facts |= {"batches": summary.batches, "megabytes": round(summary.details["bytes"] / 1e6, 1)}
+    assert summary.messages == rows, f"{summary.messages} rows archived instead of {rows}"
+    return rows
 
 
 def floor_cells(spark: Any, options: Mapping[str, str], rows: int) -> dict[str, Any]:
@@ -132,7 +161,6 @@ def floor_cells(spark: Any, options: Mapping[str, str], rows: int) -> dict[str, 
             frame.write.format("noop").mode("overwrite").save()
             return rows
 
-        into_noop()
         results[name] = {"noop": rates(f"floor {name} noop", into_noop)}
     return results
 

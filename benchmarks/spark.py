@@ -7,8 +7,9 @@ again and again; `files` and `broker`, batches into nothing and into Spark's Par
 `broker-stream`, the same by AvailableNow, and `archive` to Delta. Without `--rows` all of them take half an
 hour, with a million some minutes.
 
-Absolute rates mean something on a quiet machine only (its load is printed); ratios inside one run always do,
-and are printed beside what is expected of them. The first job of a session is not counted.
+Absolute rates mean something on a quiet machine only (its load is printed). What is compared is measured in
+turn; the median of the ratios by round is printed beside what is expected of it, with the lowest and the
+highest. The first job of a session is not counted.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from benchmarks._common import report
 from benchmarks._spark_cells import (
     CHOICES,
     STREAM_LIMITS,
-    archive_cells,
     batch_cells,
     floor_cells,
+    parquet_cells,
     rates,
     sink_cell,
     stream_cells,
@@ -196,40 +197,53 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
     if "floor" in cells:
         results["floor"] = floor_cells(spark, files, rows)
     if "files" in cells:
-        results["files, batch"] = batch_cells(spark, "files", files, rows, parquet=where / "parquet")
+        results["files, batch"] = batch_cells(spark, {"files": files}, rows)["files, batch"]
+        _add_parquet(results, spark, "files", files, rows, where)
     if "stream" in cells:
-        results["files, AvailableNow"] = stream_cells(spark, "files", files, rows, where)
         source = Input(store=store, topic=TOPIC, options=STREAM_LIMITS)
-        results["files, archive"] = archive_cells(spark, "files", source, rows, where)
+        results |= stream_cells(spark, "files", files, source, rows, where)
     if cells & {"broker", "broker-stream"}:
         with PipelineCluster(where / "cluster", BROKER_SETTINGS) as cluster:
             cluster.create_topic(TOPIC, QUEUES)
-            results |= broker_results(spark, cluster, where, rows, body_bytes, cells)
+            results |= broker_results(spark, cluster, files, where, rows, body_bytes, cells)
     shutil.rmtree(where)
     return {"ratios": ratios(results, body_bytes), **results}
 
 
 def broker_results(
-    spark: Any, cluster: PipelineCluster, where: Path, rows: int, body_bytes: int, cells: set[str]
+    spark: Any,
+    cluster: PipelineCluster,
+    files: dict[str, str],
+    where: Path,
+    rows: int,
+    body_bytes: int,
+    cells: set[str],
 ) -> dict[str, Any]:
     """What needs a broker."""
     options = cluster.options(TOPIC)
     results: dict[str, Any] = {}
     if "broker" in cells:
-        results["broker, batch, bulk"] = batch_cells(
-            spark, "broker bulk", options, rows, parquet=where / "parquet"
-        )
-        results["broker, batch, 32 messages"] = batch_cells(
-            spark, "broker 32 messages", {**options, "bulkPulls": "false"}, rows, parquet=None
-        )
+        origins = {
+            "files beside the broker": files,
+            "broker, bulk": options,
+            "broker, 32 messages": {**options, "bulkPulls": "false"},
+        }
+        results |= batch_cells(spark, origins, rows)
+        _add_parquet(results, spark, "broker, bulk", options, rows, where)
         cluster.create_topic("sunk", QUEUES)
         results["sink"] = sink_cell(spark, cluster.namesrv, "sunk", body_bytes)
         results["trigger_ms"] = trigger_cells(spark, where, cluster.namesrv, TOPIC)
     if "broker-stream" in cells:
-        results["broker, AvailableNow"] = stream_cells(spark, "broker", options, rows, where)
         source = Input(namesrv=cluster.namesrv, topic=TOPIC, options=STREAM_LIMITS)
-        results["broker, archive"] = archive_cells(spark, "broker", source, rows, where)
+        results |= stream_cells(spark, "broker", options, source, rows, where)
     return results
+
+
+def _add_parquet(
+    results: dict[str, Any], spark: Any, origin: str, options: dict[str, str], rows: int, where: Path
+) -> None:
+    for columns, rate in parquet_cells(spark, origin, options, rows, where).items():
+        results[f"{origin}, batch"][columns]["parquet_zstd"] = rate
 
 
 if __name__ == "__main__":

@@ -306,9 +306,10 @@ SPARK_ROWS = (
     ("store files, AvailableNow", "nothing", "files, AvailableNow", "{} -> noop", ""),
     ("store files, AvailableNow", "Spark's Parquet, zstd", "files, AvailableNow", "{} -> parquet", ""),
     ("store files, AvailableNow", "`archive` to Delta, zstd", "files, archive", "{}", ""),
-    ("our broker, bulk pulls", "nothing", "broker, batch, bulk", "{}", "noop"),
-    ("our broker, bulk pulls", "Spark's Parquet, zstd", "broker, batch, bulk", "{}", "parquet_zstd"),
-    ("our broker, pulls of 32", "nothing", "broker, batch, 32 messages", "{}", "noop"),
+    ("store files, in turn with the next two", "nothing", "files beside the broker, batch", "{}", "noop"),
+    ("our broker, bulk pulls", "nothing", "broker, bulk, batch", "{}", "noop"),
+    ("our broker, pulls of 32", "nothing", "broker, 32 messages, batch", "{}", "noop"),
+    ("our broker, bulk pulls", "Spark's Parquet, zstd", "broker, bulk, batch", "{}", "parquet_zstd"),
     ("our broker, AvailableNow", "nothing", "broker, AvailableNow", "{} -> noop", ""),
     ("our broker, AvailableNow", "Spark's Parquet, zstd", "broker, AvailableNow", "{} -> parquet", ""),
     ("our broker, AvailableNow", "`archive` to Delta, zstd", "broker, archive", "{}", ""),
@@ -326,7 +327,12 @@ def spark(found: Reported) -> str:
             rows.append((origin, into, *of_columns))
     if sink := results.get("sink"):
         rows.append(
-            ("a DataFrame of bodies alone", "a topic, each row acknowledged", number(sink["best_krows"]), "")
+            (
+                "a DataFrame of bodies alone",
+                "a topic, each row acknowledged",
+                number(sink["median_krows"]),
+                "",
+            )
         )
     return table(("From", "Into", "seven columns", "all columns"), rows, "  rr")
 
@@ -335,7 +341,7 @@ def _krows(results: Mapping[str, Any], cell: str, key: str, member: str) -> str:
     found = results.get(cell, {}).get(key)
     if found is not None and member:
         found = found.get(member)
-    return "" if found is None else number(found["best_krows"])
+    return "" if found is None else number(found["median_krows"])
 
 
 def spark_ratios(found: Reported) -> str:
@@ -346,6 +352,8 @@ def spark_ratios(found: Reported) -> str:
         columns, colon, name = key.partition(": ")
         columns, name = (columns, name) if colon and columns in (SEVEN, ALL) else (SEVEN, key)
         text = number(ratio["value"])
+        if "lowest" in ratio:
+            text += f" ({number(ratio['lowest'])} to {number(ratio['highest'])})"
         by_name.setdefault(name, {})[columns] = text if ratio.get("met", True) else f"**{text}**"
         aims[name] = _aim(ratio.get("expected", ""))
     rows = [
