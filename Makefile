@@ -57,8 +57,9 @@ check: setup docs ## lint, format, types, the rules of the house
 	$(PYTHON) -m mypy --strict $(CODE)
 	$(PYTEST) -q tests/test_house.py
 
-bench: setup ## benchmarks, each printing JSON
+bench: setup ## benchmarks, each printing JSON: parts beside what they cannot avoid, then all of `skylark bench`
 	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
+	@$(PYTHON) -m skylark.cli.start bench all --json
 
 figures: setup ## measure what docs/performance.md says of ours: 7 minutes of a machine that does nothing else
 	@mkdir -p build/figures

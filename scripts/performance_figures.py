@@ -16,7 +16,7 @@ NUMBER = re.compile(r"\d[\d,]*\.?\d*")
 OURS, APACHE = 0, 1
 OUR_RATE, APACHE_RATE, OUR_WAITS, APACHE_WAITS, TIMES = 0, 1, 2, 3, 6
 """Columns of the table beside Apache, after the first."""
-WAITS_P50, WAITS_P99 = 0, 1
+WAITS_P50, WAITS_P99, WAITS_P999 = 0, 1, 2
 
 
 def parsed(text: str) -> Table:
@@ -84,6 +84,12 @@ def ratio(table: Table, begin: str, *, ours_first: bool = False, at: int = 0) ->
     return short(ours / theirs if ours_first else theirs / ours)
 
 
+def consumed_times(table: Table) -> str:
+    """How many times the rate that Java's consumer has at Apache's broker it has at ours, over all bodies."""
+    rows = [cells for name, cells in table.items() if name.startswith("a backlog")]
+    return between(numbers(cells[OURS])[0] / numbers(cells[APACHE])[0] for cells in rows)
+
+
 def topics_share(table: Table) -> str:
     """Of the rate of one topic, once all files are there."""
     (row,) = [cells for name, cells in table.items() if name.endswith(" 10000 topics")]
@@ -91,6 +97,10 @@ def topics_share(table: Table) -> str:
 
 
 FIGURES: dict[str, tuple[str, Callable[[Table], str]]] = {
+    "send-times": (
+        "apache",
+        lambda table: between(_times(table, "1 in", "64 in", "1,024 in", "synchronous flush")),
+    ),
     "many-times": ("apache", lambda table: between(_times(table, "64 in flight", "1,024 in flight"))),
     "pull-times": ("apache", lambda table: between(_times(table, "pulls"))),
     "lone-times": ("apache", lambda table: between(_times(table, "1 in flight"))),
@@ -100,6 +110,8 @@ FIGURES: dict[str, tuple[str, Callable[[Table], str]]] = {
     "batch-p50-apache": ("apache", lambda table: small_batch(table, APACHE_WAITS)),
     "p99-lower": ("apache", lower_p99),
     "java-batch-share": ("peers", lambda table: ratio(table, "batches of 32", ours_first=True)),
+    "consumed-times": ("peers", consumed_times),
+    "latency-share": ("peers", lambda table: ratio(table, "end to end", ours_first=True, at=WAITS_P999)),
     "start-times": ("peers", lambda table: ratio(table, "start")),
     "memory-share": ("peers", lambda table: ratio(table, "anonymous memory", ours_first=True, at=1)),
     "recover-times": ("peers", lambda table: ratio(table, "kill -9")),

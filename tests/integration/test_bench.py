@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skylark.bench.load import Kind, Load, LoadFailed
+from skylark.bench.many_topics import ROUNDS
 from skylark.bench.measuring import Target
 from skylark.bench.results import Document, decode
 from skylark.bench.servers import BROKER, own_servers
@@ -217,10 +218,19 @@ def test_topics(servers: EmbeddedServers, tmp_path: Path) -> None:
     document = bench(servers, tmp_path, "topics", "-t", topic, "--topics", 1, "--topics", 20)
     assert [cell.name for cell in document.cells] == ["1 topics", "20 new topics", "20 topics"]
     counts = [servers.message_count(f"{topic}-20-{number}") for number in range(20)]
-    assert max(counts) - min(counts) <= 2  # in turn, twice
-    new, later = document.cells[1:]
+    assert max(counts) - min(counts) <= 1 + ROUNDS  # in turn, in each run
+    one, new, later = document.cells
     assert sum(counts) >= new.operations + later.operations > 0
     assert new.figures["topics_created_per_s"]
+    assert one.figures["rate_of_first"] == 1
+    shares = [float(later.figures[f"{which}rate_of_first"] or 0) for which in ("lowest_", "", "highest_")]
+    assert 0 < shares[0] <= shares[1] <= shares[2]
+
+
+def test_topics_of_one_count(servers: EmbeddedServers, tmp_path: Path) -> None:
+    (cell,) = bench(servers, tmp_path, "topics", "-t", fresh_name("few"), "--topics", 2).cells
+    assert cell.name == "2 topics"
+    assert cell.operations > 0
 
 
 def test_features(servers: EmbeddedServers, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from skylark.broker import homecoming, registration
 from skylark.broker.broker import Broker
-from skylark.errors import BrokerError, MasterExists
+from skylark.broker.metadata_sync import MetadataSync
+from skylark.errors import BrokerError, ConnectionLost, MasterExists
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.codes import ResponseCode
@@ -22,6 +24,7 @@ from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly
 from skylark.protocol.requests.offset import (
     CloneGroupOffset,
+    GetAllConsumerOffset,
     GetEarliestMsgStoreTime,
     GetMaxOffset,
     GetMinOffset,
@@ -41,11 +44,13 @@ from skylark.protocol.requests.pull import (
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.requests.topic import DeleteTopicInBroker
+from skylark.remoting.aio import ConnectionPool
 from skylark.torture.cluster import free_ports
 from tests.integration.broker_rig import healthy_client
 from tests.support.broker import BrokerClient, broker_settings, running_broker, running_name_server, until
 from tests.support.replication import (
     connected,
+    has_all,
     in_step,
     raw_slave,
     replication,
@@ -174,7 +179,7 @@ async def test_with_the_master_dead_consumers_go_on_at_the_slave_and_return(tmp_
                     assert answer.reply.suggest_which_broker_id == 0
                 # What was committed at the slave meanwhile is told to the master.
                 await until(lambda: master.offsets.query("T", "CG", 0) == 3)
-                await until(lambda: slave.offsets.stray is None)
+                await until(lambda: not slave.offsets.stray)
 
 
 async def test_the_master_is_not_set_back_by_what_the_slave_heard_before(tmp_path: Path) -> None:
@@ -183,10 +188,87 @@ async def test_the_master_is_not_set_back_by_what_the_slave_heard_before(tmp_pat
         await client.ask(NEW_GROUP)
         await client.ask(UpdateConsumerOffset("CG", "T", 0, 9))
         await until(lambda: slave.offsets.query("T", "CG", 0) == 9)
-        slave.offsets.stray = set()
         slave.offsets.commit("T", "CG", 0, 5, now_ms=0)
-        await until(lambda: slave.offsets.stray is None and slave.offsets.query("T", "CG", 0) == 9)
+        await until(lambda: not slave.offsets.stray and slave.offsets.query("T", "CG", 0) == 9)
         assert master.offsets.query("T", "CG", 0) == 9
+
+
+async def test_what_is_committed_at_a_slave_beside_its_master_reaches_that_one(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (master, slave), BrokerClient(slave.address) as at_slave:
+        async with BrokerClient(master.address) as client:
+            await send_code(client, b"x")
+            await client.ask(NEW_GROUP)
+        await until(lambda: slave.slave_status.is_copy and slave.groups.get("CG") is not None)
+        await until(lambda: slave.topics.get("T") is not None)
+        # As a client does whose name server, just started, has heard of the slave alone.
+        await at_slave.ask(UpdateConsumerOffset("CG", "T", 0, 1))
+        await until(lambda: master.offsets.query("T", "CG", 0) == 1)
+        await until(lambda: not slave.offsets.stray)
+        assert slave.offsets.query("T", "CG", 0) == 1
+
+
+async def test_what_the_master_could_not_be_told_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_pair(tmp_path) as (master, slave), BrokerClient(master.address) as client:
+        await send_code(client, b"x")
+        await client.ask(NEW_GROUP)
+        await until(lambda: slave.slave_status.is_copy)
+        call, refused = ConnectionPool.call, list[UpdateConsumerOffset]()
+
+        async def call_badly(self: ConnectionPool, address: str, request: Request[Any], **how: Any) -> Any:
+            if isinstance(request, UpdateConsumerOffset) and len(refused) < 2:
+                refused.append(request)
+                raise ConnectionLost(address)
+            return await call(self, address, request, **how)
+
+        monkeypatch.setattr(ConnectionPool, "call", call_badly)
+        slave.offsets.commit("T", "CG", 0, 1, now_ms=0)
+        await until(lambda: master.offsets.query("T", "CG", 0) == 1)
+        assert len(refused) == 2
+        await until(lambda: not slave.offsets.stray)
+        assert slave.offsets.query("T", "CG", 0) == 1
+
+
+async def test_a_master_that_is_back_knows_at_once_how_far_groups_came_at_its_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say_nothing(sync: MetadataSync, address: str) -> None:
+        pass
+
+    monkeypatch.setattr(homecoming, "TIMEOUT_S", 60.0)  # nobody may be late here
+    monkeypatch.setattr(registration, "MASTER_TIMEOUT_S", 60.0)
+    async with running_name_server(tmp_path) as name_server:
+        shared: dict[str, Any] = {"name_servers": name_server.address}
+        port = free_ports("127.0.0.1", -2, 1)
+        async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave:
+            async with running_master(tmp_path / "master", port=port, **shared) as master:
+                async with BrokerClient(master.address) as client:
+                    for n in range(3):
+                        await send_code(client, b"%d" % n)
+                    await client.ask(NEW_GROUP)
+                    await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
+                    await client.ask(UpdateConsumerOffset("CG", "T", 1, 0))
+                await in_step(master, slave)
+                await until(lambda: slave.offsets.query("T", "CG", 0) == 1)
+            monkeypatch.setattr(MetadataSync, "_offsets", say_nothing)  # the slave will be late
+            await until(lambda: not slave.slave_status.sees_master and bool(slave.registration.registered))
+            async with BrokerClient(slave.address) as at_slave:
+                await at_slave.ask(UpdateConsumerOffset("CG", "T", 0, 3))
+                await at_slave.ask(UpdateConsumerOffset("CG", "T", 1, 7))  # the queue does not go so far
+            async with running_master(tmp_path / "master", port=port, **shared) as master:
+                assert master.offsets.query("T", "CG", 0) == 3
+                assert master.offsets.query("T", "CG", 1) == 0
+
+
+async def test_a_master_starts_though_its_slave_does_not_say_how_far_groups_came(tmp_path: Path) -> None:
+    async with running_name_server(tmp_path) as name_server:
+        shared: dict[str, Any] = {"name_servers": name_server.address}
+        # New, and without a master: it knows of no offsets.
+        async with running_slave(tmp_path / "slave", "127.0.0.1:1", **shared) as slave:
+            await until(lambda: bool(slave.registration.registered))
+            async with running_master(tmp_path / "master", **shared) as master:
+                assert await master.registration.find_slaves() == {slave.address}
 
 
 # --- Metadata ---
@@ -337,6 +419,8 @@ async def test_an_old_master_shows_nothing_before_it_has_joined_the_new_one(tmp_
             QueryMessage("T", "key", 32, 0, 1 << 60),
             QueryConsumeQueue("T", 0, 0, 32),
             ConsumeMessageDirectly("CG", "client", "0" * 32),
+            QueryConsumerOffset("CG", "T", 0),
+            GetAllConsumerOffset(),
         ]
         for question in questions:
             with pytest.raises(BrokerError, match="before it has joined") as caught:
@@ -352,6 +436,61 @@ async def test_an_old_master_shows_nothing_before_it_has_joined_the_new_one(tmp_
             await until(lambda: old.store.max_offset("T", 0) == 4)
             await until(lambda: old.topics.get("T") is not None and old.groups.get("CG") is not None)
             assert [each.body for each in decode_all((await pull(at_old, 2)).records)] == [b"2", b"3"]
+
+
+async def test_an_old_master_does_not_send_groups_back_to_where_they_were(tmp_path: Path) -> None:
+    await leave_a_tail(tmp_path)
+    async with running_broker(tmp_path / "a") as alone, BrokerClient(alone.address) as client:
+        await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
+    port = free_ports("127.0.0.1", -2, 1)
+    async with (
+        running_slave(tmp_path / "a", f"127.0.0.1:{port}") as old,
+        BrokerClient(old.address) as at_old,
+    ):
+        with pytest.raises(BrokerError, match="before it has joined"):
+            await at_old.ask(QueryConsumerOffset("CG", "T", 0))
+        async with running_master(tmp_path / "b", port=port) as new:
+            new.offsets.commit("T", "CG", 0, 3, now_ms=0)
+            await until(lambda: old.slave_status.is_copy)
+            assert await at_old.ask(QueryConsumerOffset("CG", "T", 0)) == 3
+            # A kill would not take it back, either.
+            kept = old.live.current.config_directory / "consumerOffset.json"
+            assert b'"T@CG":{0:3}' in kept.read_bytes()
+
+
+async def test_a_slave_is_a_copy_only_when_it_has_the_offsets_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def hang(sync: MetadataSync, address: str) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with running_master(tmp_path / "master") as master, BrokerClient(master.address) as client:
+        await send_code(client, b"x")
+        await client.ask(NEW_GROUP)
+        await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
+        with monkeypatch.context() as patched:
+            patched.setattr(MetadataSync, "_offsets", hang)
+            async with (
+                running_slave(tmp_path / "slave", master.address) as slave,
+                BrokerClient(slave.address) as at_slave,
+            ):
+                await asked.wait()
+                await until(lambda: has_all(master, slave))
+                # Else a consumer would begin anew, and the master would hear of that.
+                with pytest.raises(BrokerError, match="before it has joined"):
+                    await at_slave.ask(QueryConsumerOffset("CG", "T", 0))
+        async with (
+            running_slave(tmp_path / "slave", "127.0.0.1:1") as alone,
+            BrokerClient(alone.address) as at_slave,
+        ):
+            with pytest.raises(BrokerError, match="before it has joined"):
+                await at_slave.ask(QueryConsumerOffset("CG", "T", 0))
+        async with running_slave(tmp_path / "slave", master.address) as slave:
+            await until(lambda: slave.slave_status.is_copy)
+            assert slave.offsets.query("T", "CG", 0) == 1
 
 
 async def assert_shows_all_alone(directory: Path) -> None:

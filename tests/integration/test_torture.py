@@ -47,7 +47,7 @@ def test_nothing_acknowledged_is_lost(mode: str, seed: int) -> None:
     assert (verdict["rolled_back"] > 0) == (mode == "transactions")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_interrupts_it_finds_everything_cleaned_up(tmp_path: Path, number: signal.Signals) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "200"}
     with subprocess.Popen(

@@ -32,16 +32,18 @@ SETTINGS = {
 def spark() -> Iterator[SparkSession]:
     """A `local[2]` session whose tasks are tried four times, with the source registered."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    from skylark.pipelines.jobs import jvm
     from skylark.pipelines.source import register
 
-    builder = SparkSession.builder.master("local[2,4]").appName("tests")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
+    conf = SparkConf().setMaster("local[2,4]").setAppName("tests").setAll(list(SETTINGS.items()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = builder.getOrCreate()
+        if SparkContext._gateway is None:  # a test with a session of its own may have started the JVM
+            SparkContext(conf=conf, gateway=jvm.launch(conf))
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     register(session)
     yield session

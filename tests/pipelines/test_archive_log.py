@@ -11,7 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
-from skylark.pipelines.archive_files import Layout, PartitionedFiles, directory, table_schema
+from skylark.pipelines.archive_files import (
+    STATISTICS_COLUMNS,
+    Layout,
+    PartitionedFiles,
+    directory,
+    table_schema,
+)
 from skylark.pipelines.archive_log import (
     BatchName,
     DeltaLog,
@@ -172,6 +178,16 @@ def test_row_groups_close_by_bytes_and_only_repeating_columns_have_dictionaries(
     }
     with_dictionary = {name for name, used in encodings.items() if "RLE_DICTIONARY" in used}
     assert with_dictionary == {"brokerName", "tags", "bornHost", "storeHost"}
+    by_differences = {name for name, used in encodings.items() if "DELTA_BINARY_PACKED" in used}
+    assert by_differences == set(STATISTICS_COLUMNS)
+
+
+def test_a_column_named_like_a_number_may_be_text(tmp_path: Path) -> None:
+    texts = pa.RecordBatch.from_pydict({"queueOffset": ["one", "two"]})
+    files = PartitionedFiles(tmp_path, "n", Layout(columns=("queueOffset",), partition_by=()))
+    files.write(texts)
+    [file] = files.finish()
+    assert pq.read_table(tmp_path / file.path).column("queueOffset").to_pylist() == ["one", "two"]
 
 
 def test_memory_is_bounded_however_many_topics_a_task_has(tmp_path: Path) -> None:

@@ -218,3 +218,29 @@ def test_a_commit_survives_a_kill_after_any_write(operations: int) -> None:
     world.fate[1] = COMMITTED
     world.check()
     world.close()
+
+
+def test_the_end_of_a_transaction_may_be_torn_anywhere() -> None:
+    """A commit and its op message are one write: what is left of it is both, the commit alone, or neither."""
+    world = World()
+    world.send(0)
+    world.send(1)
+    log = world.broker.store.log
+    begin = log.appended
+    world.commit(1)
+    end, disk = log.appended, world.disk
+    path, start = log.files.path(log.files.start_of(begin)), log.files.start_of(begin)
+    assert end <= start + log.file_bytes, "one file holds both"
+    commit_end = begin + int.from_bytes(disk.content(path)[begin - start :][:4])
+    assert begin < commit_end < end
+    for torn_at in range(begin, end + 1):
+        world.disk = disk.kill_image()
+        world.disk.overwrite(path, torn_at - start, bytes(end - torn_at))
+        world.kill()
+        world.fate = {1: EITHER} if torn_at < commit_end else {1: COMMITTED}
+        world.check()
+        assert (1 in world.delivered()) == (torn_at >= commit_end)
+        world.commit(1)
+        world.fate[1] = COMMITTED
+        world.check()
+    world.close()

@@ -15,5 +15,8 @@ class LoneBroker(BrokerState):
     async def find_route(self, topic: str) -> TopicRouteData | None:
         raise AssertionError("nobody asks for routes here")
 
+    async def keep_offsets(self) -> None:
+        raise AssertionError("nobody follows a master here")
+
     def watermarks(self) -> dict[str, int]:
         return {}

@@ -62,12 +62,13 @@ async def running_slave(
 async def running_pair(
     directory: Path, *, is_sync: bool = False, **changes: Any
 ) -> AsyncIterator[tuple[Broker, Broker]]:
-    """A master, and a slave that is connected."""
+    """A master, and a slave that is connected and shows what it has."""
     async with (
         running_master(directory / "master", is_sync=is_sync, **changes) as master,
         running_slave(directory / "slave", master.address, **changes) as slave,
     ):
         await connected(master)
+        await until(lambda: slave.slave_status.is_copy)
         yield master, slave
 
 
@@ -76,9 +77,10 @@ async def connected(master: Broker, slaves: int = 1) -> None:
 
 
 async def in_step(master: Broker, *slaves: Broker) -> None:
-    """Wait until slaves have the whole log; then it is the same, byte for byte."""
+    """Wait until slaves have, and show, the whole log; then it is the same, byte for byte."""
     for slave in slaves:
-        await until(lambda slave=slave: has_all(master, slave))  # type: ignore[misc]
+        await until(lambda slave=slave: has_all(master, slave) and slave.slave_status.is_copy)  # type: ignore[misc]
+        await asyncio.sleep(0)  # a slave shows what has come in the loop's next turn
         assert_same_log(master.store, slave.store)
 
 

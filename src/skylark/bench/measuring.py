@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from skylark.bench.load import Counted, Kind, Load, LoadFailed, discrepancies
+from skylark.bench.load import BadLoad, Counted, Kind, Load, LoadFailed, discrepancies
 from skylark.bench.machine import free_bytes
 from skylark.bench.processes import Listener
 from skylark.bench.results import Cell, Value, make_cell
@@ -202,6 +202,15 @@ def settings_of(load: Load) -> dict[str, Value]:
 
 
 def messages_that_fit(directory: Path, body_bytes: int) -> int:
-    """What the disk has room for, with a reserve; a load should stop there (`messages_max`)."""
-    room = max(free_bytes(directory) - DISK_RESERVE_BYTES, 0)
-    return max(room // (body_bytes + RECORD_OVERHEAD_BYTES), 1)
+    """What the disk has room for, with a reserve; a load should stop there (`messages_max`).
+
+    Raises BadLoad if there is none.
+    """
+    free = free_bytes(directory)
+    room = (free - DISK_RESERVE_BYTES) // (body_bytes + RECORD_OVERHEAD_BYTES)
+    if room < 1:
+        raise BadLoad(
+            f"{directory.parent} has {free >> 20} MiB free, of which {DISK_RESERVE_BYTES >> 20} stay so: "
+            "TMPDIR says where there is more"
+        )
+    return room

@@ -1,9 +1,9 @@
-"""What the thin client measures alone: sends, batches, pulls, filters, many topics, routes."""
+"""What the thin client measures alone: sends, batches, pulls, filters, routes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from skylark.bench.load import Kind, Load, discrepancies
 from skylark.bench.measuring import Target, Usage, cell_of
 from skylark.bench.place import Place, Site, standing
 from skylark.bench.processes import Listener
-from skylark.bench.results import Cell, Document, Value, make_document
+from skylark.bench.results import Cell, Document, make_document
 from skylark.bench.thin import Watch
 from skylark.errors import BrokerError, NoRoute
 from skylark.protocol.requests.route import GetRouteInfoByTopic
@@ -35,10 +35,6 @@ FILTERS = {
     "by SQL92": ("number > 4 AND region = 'north'", "SQL92"),
 }
 """Expressions, and their types, that all messages with those properties match."""
-SETTLE_S = 0.01
-"""For each new queue, until its file is made: a broker of ours makes 128 a second."""
-SETTLE_S_MAX = 75.0
-"""Once a minute it makes all that are missing."""
 ROUTE_TIMEOUT_S = 60
 ROUTE_POLL_S = 0.05
 
@@ -58,31 +54,6 @@ def measure_loads(
                 target.fill(fitted, backlog)
             cells.append(target.measure(name, fitted, partial(progress, name)))
         return make_document(benchmark, site.conditions(**_times(loads)), cells)
-
-
-def measure_topics(place: Place, load: Load, counts: Sequence[int], progress: Progress) -> Document:
-    """The same load spread over more and more topics: of many both while they are new and later.
-
-    Raises LoadFailed, RocketMQError.
-    """
-    cells: list[Cell] = []
-    with standing(place) as site, site.target() as target:
-
-        def measure(name: str, spread: Load, **figures: Value) -> None:
-            cell = target.measure(name, spread, partial(progress, name))
-            cells.append(cell.beside(cells[0] if cells else cell, **figures))
-
-        for count in counts:
-            spread = site.fitted(replace(load, topics=count, topic=f"{load.topic}-{count}"))
-            started = time.perf_counter()
-            target.create(spread)
-            created_per_s = round(count / (time.perf_counter() - started))
-            if count > 1:
-                # The first messages of a queue make its files, which brokers do meanwhile or a while later.
-                measure(f"{count} new topics", spread, topics_created_per_s=created_per_s)
-                time.sleep(min(count * load.queues * SETTLE_S, SETTLE_S_MAX))
-            measure(f"{count} topics", spread)
-        return make_document("topics", site.conditions(**_times({"": load})), cells)
 
 
 def measure_features(place: Place, load: Load, progress: Progress) -> Document:

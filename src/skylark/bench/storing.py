@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from skylark.bench.histogram import Latencies
-from skylark.bench.load import BadLoad
+from skylark.bench.load import BadLoad, LoadFailed
 from skylark.bench.machine import scratch
 from skylark.bench.results import Cell, Document, Value, make_cell, make_document
 from skylark.bench.sending import Progress
@@ -21,7 +21,7 @@ from skylark.model.record import Scan
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store.disk import Disk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import PutStatus
+from skylark.store.placed import PutResult, PutStatus, Refused
 
 BATCH = 64
 """Messages of one append, as a busy broker has them."""
@@ -53,11 +53,19 @@ def messages(count: int, body_bytes: int, queues: int = 4) -> list[PutMessage]:
     ]
 
 
+def append(store: MessageStore, batch: list[PutMessage]) -> Sequence[PutResult]:
+    """What became of a batch, all of which was stored. Raises LoadFailed, on a full disk above all."""
+    results = store.append(batch)
+    if isinstance(last := results[-1], Refused):
+        raise LoadFailed(f"the store took no more: {last.status.name}, {last.reason}")
+    return results
+
+
 def fill(store: MessageStore, end: int, body_bytes: int = 4096, queues: int = 4) -> None:
-    """Append until the log has so many bytes."""
+    """Append until the log has so many bytes. Raises LoadFailed."""
     batch = messages(BATCH, body_bytes, queues)
     while store.appended_offset < end:
-        store.append(batch)
+        append(store, batch)
         if store.appended_offset - store.flushed_offset > 2 * UNFLUSHED_MAX_BYTES:
             store.flush_log()
 
@@ -74,7 +82,10 @@ class SyncRate:
 def sync_rate(
     path: Path, waiters: int, disk: Disk | None, seconds: float = 2.0, body_bytes: int = 128
 ) -> SyncRate:
-    """As a broker does it: so many sends in flight, each answered when its bytes are on disk."""
+    """As a broker does it: so many sends in flight, each answered when its bytes are on disk.
+
+    Raises LoadFailed.
+    """
     store = open_store(path, disk=disk, flush_mode=FlushMode.SYNC, commit_log_file_bytes=64 << 20)
     store.start()
     template = messages(1, body_bytes)[0]
@@ -91,16 +102,18 @@ def sync_rate(
 
     flushes = store.flusher.count
     started = time.perf_counter()
-    while time.perf_counter() - started < seconds:
-        answered.acquire()
-        ready = 1
-        while answered.acquire(blocking=False):
-            ready += 1
-        for result in store.append([template] * ready):
-            store.when_flushed(result.end, answer)  # type: ignore[union-attr]
-    elapsed = time.perf_counter() - started
-    flushes = store.flusher.count - flushes
-    store.close()
+    try:
+        while time.perf_counter() - started < seconds:
+            answered.acquire()
+            ready = 1
+            while answered.acquire(blocking=False):
+                ready += 1
+            for result in append(store, [template] * ready):
+                store.when_flushed(result.end, answer)  # type: ignore[union-attr]
+        elapsed = time.perf_counter() - started
+        flushes = store.flusher.count - flushes
+    finally:
+        store.close()
     return SyncRate(done, elapsed, flushes)
 
 
@@ -108,7 +121,7 @@ def sync_rate(
 
 
 def measure_store(body_bytes: int, seconds: float, progress: Progress) -> Document:
-    """Every cell for so many seconds, in a directory that is thrown away. Raises BadLoad."""
+    """Every cell for so many seconds, in a directory that is thrown away. Raises BadLoad, LoadFailed."""
     if seconds <= 0 or not 1 <= body_bytes <= 4 << 20:
         raise BadLoad("seconds must be positive, a message has 1 B to 4 MiB")
     with scratch() as directory:
@@ -180,7 +193,7 @@ def _repeated(
 
 
 def _put(store: MessageStore, batch: list[PutMessage]) -> int:
-    store.append(batch)
+    append(store, batch)
     if store.appended_offset - store.flushed_offset > UNFLUSHED_MAX_BYTES:
         store.flush_log()
     return len(batch)

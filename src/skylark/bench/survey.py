@@ -15,6 +15,7 @@ from skylark.bench.cold import measure_cold
 from skylark.bench.growth import Growth, Wanted, sections
 from skylark.bench.load import Kind, Load
 from skylark.bench.machine import scratch
+from skylark.bench.many_topics import measure_topics
 from skylark.bench.place import Place
 from skylark.bench.receiving import Consuming, measure_consumer, measure_delay, measure_latency
 from skylark.bench.replicating import measure_replication
@@ -25,7 +26,6 @@ from skylark.bench.sending import (
     measure_filters,
     measure_loads,
     measure_routes,
-    measure_topics,
 )
 from skylark.bench.storing import measure_store
 from skylark.bench.transactions import Shares, measure_transactions

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
+from skylark.broker.homecoming import bring_offsets_home
 from skylark.broker.long_polling import HeldPull
 from skylark.broker.monitor import Monitor
 from skylark.broker.persistence import MetadataFile, MetadataWriter, load_metadata
@@ -39,6 +41,10 @@ INDEX_TOGETHER = 8
 """Messages of a lone sender that are indexed together: so few that its next one hardly waits for them."""
 WARM_UP_AFTER_S = 3.0
 """When what is needed rarely, but then on the loop, is loaded: not while everybody connects."""
+WARM_UP_TURN_S = 0.0005
+"""How long the loop waits for the thread that loads it, each time that the two meet."""
+USUAL_TURN_S = sys.getswitchinterval()
+"""Not looked up when it is changed: another broker of this process may just have changed it."""
 
 
 class Broker(BrokerState):
@@ -93,9 +99,9 @@ class Broker(BrokerState):
         self._loop = asyncio.get_running_loop()
         settings = self.live.current
         try:
-            if not (self.role.is_slave or settings.replication.force_master):
-                await self.registration.refuse_second_master()
+            slaves = set() if self.role.is_slave else await self.registration.find_slaves()
             await self._loop.run_in_executor(self.readers, self._open)
+            await bring_offsets_home(self, slaves)
             main, fast = (make(self, self._send_path, self._pull_path) for make in (main_routes, fast_routes))
             await self._server.listen(settings.host, self.port, main)
             await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, fast)
@@ -122,8 +128,6 @@ class Broker(BrokerState):
         report = self.store.open()
         if report.others_wrote or not self.role.is_slave:
             self.copy_mark.clear()
-        elif self.store.appended_offset == 0:
-            self.copy_mark.set()
         self.slave_status.is_copy = self.copy_mark.is_set
         load_metadata(directory / "delayOffset.json", self.schedule.load)
         if not self.role.is_slave:
@@ -204,6 +208,10 @@ class Broker(BrokerState):
     async def find_route(self, topic: str) -> TopicRouteData | None:
         return await self.registration.route(topic)
 
+    async def keep_offsets(self) -> None:
+        self._offsets_file.mark()
+        await self.metadata.flush()
+
     def watermarks(self) -> dict[str, int]:
         return watermarks(
             self._server.at_work.copy(), sends=self._send_path.waiting, pulls=self._pull_path.cold
@@ -276,8 +284,13 @@ class Broker(BrokerState):
     async def _warm_up(self) -> None:
         """Load the grammar of selectors: the first one would hold up the loop for a tenth of a second."""
         await asyncio.sleep(WARM_UP_AFTER_S)
-        if self.live.current.sql_filters:
+        if not self.live.current.sql_filters:
+            return
+        sys.setswitchinterval(WARM_UP_TURN_S)
+        try:
             await self.read_cold(lambda: compile_selector("warm = TRUE"))
+        finally:
+            sys.setswitchinterval(USUAL_TURN_S)
 
     async def _step_stats(self) -> None:
         for _ in self.stats.slices(self.clock.monotonic(), self.clock.now_ms()):

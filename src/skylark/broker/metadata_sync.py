@@ -10,6 +10,7 @@ from skylark.broker.offsets import SEPARATOR
 from skylark.broker.slave_timers import SlaveTimers
 from skylark.broker.state import BrokerState
 from skylark.errors import BrokerError, MalformedFrame
+from skylark.protocol.connection import Limits
 from skylark.protocol.requests.admin import GetTimerCheckPoint, GetTimerMetrics
 from skylark.protocol.requests.group import GetAllSubscriptionGroupConfig
 from skylark.protocol.requests.heartbeat import GetAllMessageRequestMode
@@ -29,6 +30,7 @@ from skylark.store.timer_check import TimerCheck
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
+METADATA_LIMITS = Limits(header_bytes_max=16 << 20, frame_bytes_max=256 << 20)
 
 
 class MetadataSync:
@@ -81,13 +83,18 @@ class MetadataSync:
     async def _offsets(self, address: str) -> None:
         table = await self._pool.call(address, GetAllConsumerOffset(), timeout_s=TIMEOUT_S)
         await self._tell_offsets(address, table)
-        self._broker.offsets.follow(table)
+        broker = self._broker
+        broker.offsets.follow(table)
+        if not broker.slave_status.is_copy:
+            await broker.keep_offsets()
+            await broker.read_cold(broker.copy_mark.set)
+            broker.slave_status.is_copy = True
 
     async def _tell_offsets(self, address: str, table: ConsumerOffsetTable) -> None:
-        """Tell the master what was committed here while it was away: else its groups would go back."""
+        """Tell the master what was committed here instead of there: else its groups would go back."""
         offsets = self._broker.offsets
         while offsets.stray:
-            topic, group, queue_id = offsets.stray.pop()
+            topic, group, queue_id = place = offsets.stray.pop()
             queues = table.offset_table.setdefault(topic + SEPARATOR + group, {})
             queue_offset = offsets.query(topic, group, queue_id) or 0
             if queue_offset <= queues.get(queue_id, 0):
@@ -98,8 +105,9 @@ class MetadataSync:
                 queues[queue_id] = queue_offset
             except BrokerError as error:  # the topic or the group is gone
                 log.warning("offset not taken by the master topic=%s group=%s reason=%s", topic, group, error)
-        if self._broker.slave_status.sees_master:
-            offsets.stray = None
+            except BaseException:
+                offsets.stray.add(place)  # it may not have heard it
+                raise
 
     async def _delays(self, address: str) -> None:
         table = await self._pool.call(address, GetAllDelayOffset(), timeout_s=TIMEOUT_S)

@@ -35,7 +35,7 @@ class ConsumerOffsets:
         self._live = live
         self._commits = 0
         self.stray: set[tuple[str, str, int]] | None = None
-        """On a slave without its master: what was committed here, for the master to hear when it is back."""
+        """On a slave: what was committed here, by clients that know of no master, for the master to hear."""
         self._committed: _Table = {}
         self._pulled: _Table = {}
         self._resets: _Table = {}

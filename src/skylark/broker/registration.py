@@ -24,6 +24,7 @@ from skylark.remoting.aio import ClientConnection, ConnectionPool
 log = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_S = 3.0
+MASTER_ID = 0
 MASTER_TIMEOUT_S = 3.0
 RETRY_S = 1.0
 ROUTE_TIMEOUT_S = 1.0
@@ -61,21 +62,30 @@ class Registration:
         """The name servers that know the broker."""
         return self._registered
 
-    async def refuse_second_master(self) -> None:
-        """Ask every name server that is there for another master of our name. Raises MasterExists."""
-        await asyncio.gather(*(self._look_for_master(server) for server in self._servers))
+    async def find_slaves(self) -> set[str]:
+        """Ask every name server that is there for the slaves of our name.
 
-    async def _look_for_master(self, server: str) -> None:
-        name = self._broker.live.current.name
+        Raises MasterExists for another master of our name, unless we are to be master by force.
+        """
+        settings, own = self._broker.live.current, self._broker.address
+        slaves: set[str] = set()
+        found = await asyncio.gather(*map(self._members, self._servers))
+        for server, members in zip(self._servers, found, strict=True):
+            master = members.pop(MASTER_ID, own)
+            if master != own and not settings.replication.force_master:
+                raise MasterExists(settings.name, master, server)
+            slaves.update(members.values())
+        return slaves - {own}
+
+    async def _members(self, server: str) -> dict[int, str]:
+        """The brokers of our name by number; none if the name server does not say."""
         try:
             cluster = await self._pool.call(server, GetBrokerClusterInfo(), timeout_s=MASTER_TIMEOUT_S)
         except (RocketMQError, OSError) as error:
             log.warning("name server does not say who is master address=%s reason=%s", server, error)
-            return
-        members = cluster.broker_addr_table.get(name)
-        master = members.broker_addrs.get(0) if members is not None else None
-        if master not in (None, self._broker.address):
-            raise MasterExists(name, master, server)
+            return {}
+        members = cluster.broker_addr_table.get(self._broker.live.current.name)
+        return dict(members.broker_addrs) if members is not None else {}
 
     def start(self) -> None:
         self._started = True

@@ -38,7 +38,7 @@ class SlaveStatus:
     sees_master: bool = False
     """The link to the master is open."""
     is_copy: bool = False
-    """Nothing in the log can be other than a master's, so that readers may see all of it."""
+    """Nothing in the log or of the offsets can be other than a master's: readers may see all of it."""
     position: int = 0
     """Up to here the log is as the master's, and reported."""
     master_offset: int = 0

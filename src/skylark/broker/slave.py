@@ -8,10 +8,9 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
-from skylark.broker.metadata_sync import MetadataSync
+from skylark.broker.metadata_sync import METADATA_LIMITS, MetadataSync
 from skylark.broker.state import BrokerState
 from skylark.errors import CannotFollow, ConnectionLost, LogsDiverged, RocketMQError
-from skylark.protocol.connection import Limits
 from skylark.protocol.ha import REPORT, FrameReader
 from skylark.protocol.requests.admin import GetBrokerConfig, GetBrokerRuntimeInfo
 from skylark.protocol.requests.pull import ViewMessageById
@@ -29,7 +28,6 @@ CONNECT_TIMEOUT_S = 5.0
 WATCH_S = 0.05
 FIRST_PAUSE_SHARE = 20
 """The first pause before another attempt is this part of the longest."""
-METADATA_FRAME_BYTES_MAX = 256 << 20
 METADATA_RETRY_S = 1.0
 """Until metadata is asked for again that could not be had: what a slave lacks is lost if it is promoted."""
 FILE_BYTES_KEY = "mappedFileSizeCommitLog"
@@ -51,8 +49,7 @@ class Slave:
         self._store = broker.store
         self.status = broker.slave_status
         self._settings = broker.live.current.replication
-        limits = Limits(header_bytes_max=16 << 20, frame_bytes_max=METADATA_FRAME_BYTES_MAX)
-        self._pool = ConnectionPool(limits=limits)
+        self._pool = ConnectionPool(limits=METADATA_LIMITS)
         self._metadata = MetadataSync(broker, self._pool)
         self._overlap_bytes = self._settings.overlap_bytes
         self._link: HaLink | None = None
@@ -250,9 +247,8 @@ class Slave:
         self._overlap_bytes = self._settings.overlap_bytes
         if not self.status.is_copy:
             # What this broker appended as a master, and the new one has not got, is nobody's.
+            # It becomes a copy when it has the offsets, too.
             self._intake.cut_rest()
-            self._broker.copy_mark.set()
-            self.status.is_copy = True
         self._joined.set()
         self._metadata_due.set()
 
@@ -293,8 +289,6 @@ class Slave:
         self.status.sees_master = sees
         if sees:
             self._broker.long_polling.wake_all()
-        elif self._broker.offsets.stray is None:
-            self._broker.offsets.stray = set()
 
     async def _watch(self, link: HaLink) -> None:
         """Look after a link until it is lost: heartbeats, silence, a disk that does not keep up."""

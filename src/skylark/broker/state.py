@@ -132,6 +132,10 @@ class BrokerState(ABC):
         """Where a topic is, on all brokers, as name servers say; None if nobody says."""
 
     @abstractmethod
+    async def keep_offsets(self) -> None:
+        """Have the offsets of groups on the disk as they are now. Raises OSError."""
+
+    @abstractmethod
     def watermarks(self) -> dict[str, int]:
         """Requests that wait for something, by RocketMQ's name of who serves them. Any thread."""
 
@@ -152,13 +156,16 @@ class BrokerState(ABC):
         return self.syncs or self.role.waits_for_slaves
 
     def check_shown(self) -> None:
-        """Keep readers from what may be cut off: an old master's log, until it has joined the new one.
+        """Keep readers from what may be cut off, and groups from going back to where they were long ago.
 
-        Raises BrokerError 2.
+        That is an old master's log and offsets, until it has joined the new one. A new slave knows of no
+        offsets before that. Raises BrokerError 2.
         """
         if self.role.is_slave and not self.slave_status.is_copy:
             master = self.slave_status.master_address or "its master"
-            raise system_busy(f"a slave that was a master shows nothing before it has joined {master}")
+            raise system_busy(
+                f"a slave that is new or was a master shows nothing before it has joined {master}"
+            )
 
     def when_stored(self, end: int, answer: Answer) -> None:
         """Have `answer` called on the loop when disk and slaves have the log up to `end`, or too late."""

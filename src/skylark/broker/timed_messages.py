@@ -310,7 +310,8 @@ class RecallHandle:
     unique_key: str
 
     def encode(self) -> str:
-        return encode_handle(self.topic, self.broker, self.deliver_ms, self.unique_key).decode()
+        text = f"{HANDLE_VERSION} {self.topic} {self.broker} {self.deliver_ms} {self.unique_key}"
+        return binascii.b2a_base64(text.encode(), newline=False).translate(_URL_SAFE).decode()
 
     @staticmethod
     def decode(handle: str) -> RecallHandle:
@@ -326,9 +327,17 @@ class RecallHandle:
         return RecallHandle(topic, broker, _number(deliver_ms), unique_key)
 
 
-def encode_handle(topic: str, broker: str, deliver_ms: int, unique_key: str) -> bytes:
-    text = f"{HANDLE_VERSION} {topic} {broker} {deliver_ms} {unique_key}"
-    return binascii.b2a_base64(text.encode(), newline=False).translate(_URL_SAFE)
+def handle_of(text: bytes, topic: str, broker: str, unique_key: bytes) -> bytes:
+    """What takes a message back that waits with this property text."""
+    end = text[max(text.rfind(_OUT_MS_BEGIN), 0) :]
+    begin = _handle_begin if len(end) <= CACHED_END_BYTES_MAX else _handle_begin.__wrapped__
+    return binascii.b2a_base64(begin(end, topic, broker) + unique_key, newline=False).translate(_URL_SAFE)
+
+
+@lru_cache(CACHED_ENDS_MAX)
+def _handle_begin(end: bytes, topic: str, broker: str) -> bytes:
+    # A millisecond into its slot: at the slot's start a time belongs to the one before.
+    return f"{HANDLE_VERSION} {topic} {broker} {int(find_out_ms(end) or 0) + 1} ".encode()
 
 
 def recall_key(topic: str, unique_key: str) -> str:

@@ -57,6 +57,8 @@ FLUSH_INTERVAL_S = 1.0
 FAILURE_PAUSE_S = 0.5
 AT_ONCE = 64
 """Messages that are read, written and delivered before others have their turn."""
+DELETES_NOW = TimerFlag.DELETE | TimerFlag.ROLL
+"""Of these a unit has the first alone that takes another back now: one that is rolled does so later."""
 UNITS_AT_ONCE = 512
 EMPTY_SLOTS_AT_ONCE = 10_000
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -395,9 +397,11 @@ class Timers:
 
     async def _fire(self, units: list[TimerUnit]) -> None:
         """Deliver the messages of a slot, but for those that were taken back."""
-        deletes = [unit for unit in units if _is_delete(unit)]
+        deletes = [unit for unit in units if unit.flags & DELETES_NOW == TimerFlag.DELETE]
         keys = {timed.deletes or "" for _, timed in await self._take_out(deletes)}
-        others = [unit for unit in units if not _is_delete(unit)] if deletes else units
+        others = (
+            [unit for unit in units if unit.flags & DELETES_NOW != TimerFlag.DELETE] if deletes else units
+        )
         for first in range(0, len(others), AT_ONCE):
             messages = []
             now_ms = self._broker.clock.now_ms()
@@ -416,11 +420,10 @@ class Timers:
             for unit, record in zip(units, records, strict=True)
             if record is not None and (timed := _timed(record)) is not None
         ]
-        counts: Counter[str] = Counter()
-        for unit, timed in found:
-            counts[timed.terms.real_topic] -= weight_of(unit.flags)
-        self._count_all(counts)
-        self.dequeued.update([timed.terms.real_topic for _, timed in found])
+        weights = Counter([(timed.terms.real_topic, unit.flags) for unit, timed in found])
+        for (topic, flags), times in weights.items():
+            self.dequeued[topic] += times
+            self._count_all({topic: -times * weight_of(flags)})
         return found
 
     async def _put(self, messages: list[PutMessage]) -> None:
@@ -461,8 +464,3 @@ def _refused(messages: Sequence[PutMessage], results: Sequence[PutResult]) -> li
             log.warning("timed messages wait topic=%s reason=%s", message.topic, result.reason)
             refused.append(message)
     return refused
-
-
-def _is_delete(unit: TimerUnit) -> bool:
-    """Say whether a unit takes another back now: one that is rolled does so later."""
-    return unit.flags & (TimerFlag.DELETE | TimerFlag.ROLL) == TimerFlag.DELETE

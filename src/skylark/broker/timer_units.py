@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from skylark.broker.timed_messages import PROPERTY_DELETES, TimedMessage, may_have, place
 from skylark.settings.delivery import TimerSettings
-from skylark.store.timer_log import UNIT_BYTES, TimerFlag, TimerUnit
+from skylark.store.timer_log import UNIT, UNIT_BYTES, TimerFlag
 
 Entry = tuple[tuple[int, int], TimedMessage]
 """A record of the timer topic: its physical offset and its size, and what it holds."""
@@ -38,7 +38,7 @@ class _Spot(NamedTuple):
 class Linked:
     """Units, one behind the other; their chains by slot; how many messages more wait, by topic."""
 
-    units: list[TimerUnit] = field(default_factory=list)
+    units: list[bytes] = field(default_factory=list)
     chains: dict[int, Chain] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -52,7 +52,7 @@ def link(
 ) -> Linked:
     """The units of messages that are enqueued now, for a position of the log; `last_position` is a slot's."""
     linked = Linked()
-    units, counts = linked.units, linked.counts
+    units, counts, pack = linked.units, linked.counts, UNIT.pack
     any_deletes = may_have(PROPERTY_DELETES, [timed for _, timed in entries])
     spots: dict[tuple[int, bool], _Spot] = {}
     for (physical_offset, size), timed in entries:
@@ -66,7 +66,9 @@ def link(
             chain = linked.chains.setdefault(slot_ms, Chain(position, last_position(slot_ms)))
             spot = spots[wish] = _Spot(chain, flags, write_ms, slot_ms - write_ms, weight_of(flags))
         chain, flags, write_ms, delay_ms, weight = spot
-        units.append(TimerUnit(chain.last, flags, write_ms, delay_ms, physical_offset, size, topic_hash))
+        units.append(
+            pack(UNIT_BYTES, chain.last, flags, write_ms, delay_ms, physical_offset, size, topic_hash, 0)
+        )
         chain.last = position
         chain.waiting += weight
         counts[topic] += weight

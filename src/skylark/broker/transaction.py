@@ -1,8 +1,9 @@
 """Transactions: half messages are followed, ended, and asked about until somebody knows.
 
-What is open is known from two queues, the half messages and the op messages that finish them. The op message
-of a commit follows it at once: a broker killed between the two has the commit as the last record of its log,
-and finishes it at the next start. So no commit is lost, and none is made twice, whoever asks how often.
+What is open is known from two queues, the half messages and the op messages that finish them. A commit and
+its op message are one write, the commit first: a broker killed in the midst of it has the commit as the last
+record of its log, and finishes it at the next start. So no commit is lost, and none is made twice, whoever
+asks how often.
 """
 
 from __future__ import annotations
@@ -254,26 +255,34 @@ class Transactions:
         return self.table.of_key(record.key)
 
     def _replace(self, message: PutMessage, finished: list[int]) -> PutResult:
-        """Append a message that takes the place of half messages, and at once what finishes them.
+        """Append a message that takes the place of half messages, and behind it what finishes them.
 
-        Nothing comes between the two: see `_finish_last_commit`.
+        Nothing comes between the two: see `_finish_last_commit`. Without the message there is no op message.
         """
-        results = self._broker.store.append([message])
-        self._broker.stats.count_puts(results)
-        if isinstance(results[0], Placed):
-            self._finish(finished)
-        return results[0]
+        placed, op = self._broker.store.append([message, self._op(finished)], together=True)
+        self._broker.stats.count_puts([placed])
+        if isinstance(placed, Placed):
+            self._note_finished(finished, op)
+        return placed
 
     def _finish(self, finished: list[int]) -> None:
-        """Half messages are done with; where the op message cannot be stored now, it is owed."""
+        """Half messages are done with."""
+        (op,) = self._broker.store.append([self._op(finished)])
+        self._note_finished(finished, op)
+
+    def _op(self, finished: list[int]) -> PutMessage:
+        """What finishes half messages, and those for which that is still owed."""
+        broker = self._broker
+        finished = self._owed + finished
+        return op_message(finished, born_host=broker.store_host, now_ms=broker.clock.now_ms())
+
+    def _note_finished(self, finished: list[int], op: PutResult) -> None:
+        """Close half messages; where their op message could not be stored, it is owed."""
         self.table.close(finished)
         self._ended_unseen.update(each for each in finished if each >= self._followed)
         self._owed += finished
-        broker = self._broker
-        op = op_message(self._owed, born_host=broker.store_host, now_ms=broker.clock.now_ms())
-        result = broker.store.append([op])[0]
-        if isinstance(result, Placed):
-            self._note_op(result.queue_offset, max(self._owed))
+        if isinstance(op, Placed):
+            self._note_op(op.queue_offset, max(self._owed))
             self._owed = []
 
     # --- Asking ---

@@ -100,7 +100,7 @@ def producer(
         properties = {**members["properties"], "DELAY": str(level)}
         members |= {"properties": properties, "late_s": delay_ms_of(level) / 1000}
     loads = {
-        f"{'one-way' if oneway else f'{window} in flight'}, {body} B": run.load(
+        f"{'one-way' if oneway else sends.pace(window)}, {body} B": run.load(
             in_flight=window, body_bytes=body, **members
         )
         for window, body in product(
@@ -125,7 +125,9 @@ def batch(
 
     members = {**sends.members(), "batch": batch_size}
     loads = {
-        f"{window} in flight, {batch_size} x {body} B": run.load(in_flight=window, body_bytes=body, **members)
+        f"{sends.pace(window)}, {batch_size} x {body} B": run.load(
+            in_flight=window, body_bytes=body, **members
+        )
         for window, body in product(sends.in_flight or [SYNC_IN_FLIGHT], sends.size or [SIZE])
     }
     return measure_loads("batch", run.place, loads, run.progress)
@@ -347,7 +349,7 @@ def topics(
 
     Example: skylark bench topics --topics 1 --topics 1000 --topics 10000
     """
-    from skylark.bench.sending import measure_topics  # noqa: PLC0415
+    from skylark.bench.many_topics import measure_topics  # noqa: PLC0415
 
     return measure_topics(run.place, run.load(**wanted.members()), counts or [1, 100, 1000], run.progress)
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import EXIT_VOID, Outputs, extra_needed, interruptible, live, show_conditions
+from skylark.cli.bench_output import (
+    EXIT_VOID,
+    Outputs,
+    check_directory,
+    extra_needed,
+    interruptible,
+    live,
+    show_conditions,
+)
 from skylark.cli.mistake import Mistake
 from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
@@ -51,6 +59,7 @@ def everything(
     for name in step or ():
         if name not in steps:
             raise Mistake(f"--step {name}: {', '.join(steps)} are possible")
+    check_directory(svg)
     chosen = {name: measure for name, measure in steps.items() if name in (step or steps)}
     with interruptible(), live(screen) as progress:
         found = survey.survey(chosen, minutes, progress, outputs.keep)

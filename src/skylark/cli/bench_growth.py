@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.bench_output import Outputs, extra_needed, finish, interruptible
+from skylark.cli.bench_output import Outputs, check_directory, extra_needed, finish, interruptible
 from skylark.cli.mistake import Mistake
 from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
@@ -53,6 +53,7 @@ def growth(
     for name in dimension or ():
         if name not in POINTS:
             raise Mistake(f"--dimension {name}: {', '.join(POINTS)} are possible")
+    check_directory(svg)
     screen = Screen()
 
     def say(cell: Cell) -> None:

@@ -114,6 +114,14 @@ class SendOptions:
             "processes": self.processes, "properties": {**key, **tag, **own},
         }  # fmt: skip
 
+    def pace(self, in_flight: int) -> str:
+        """What a cell is called by: in an open loop its rate; what may wait only if cells differ in it."""
+        waiting = f"{in_flight} in flight"
+        if not self.rate:
+            return waiting
+        rate = f"{self.rate:,.10g}/s"
+        return f"{rate}, {waiting}" if len(self.in_flight or ()) > 1 else rate
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumeOptions:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +27,8 @@ ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page with charts there.")
 ]
 EXIT_VOID = 1
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""Somebody's `kill`, and a terminal that is closed; `nohup` ignores the latter, and so do we then."""
 
 
 @contextmanager
@@ -39,8 +43,22 @@ def extra_needed() -> Iterator[None]:
 def check_files(*files: Path | None) -> None:
     """Before the work, not after it. Raises Mistake."""
     for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise Mistake(f"{file} cannot be written: there is no directory {file.absolute().parent}")
+        if file is None:
+            continue
+        directory = file.absolute().parent
+        if not directory.is_dir():
+            raise Mistake(f"{file} cannot be written: there is no directory {directory}")
+        if file.is_dir():
+            raise Mistake(f"{file} cannot be written: it is a directory")
+        place = file if file.exists() else directory
+        if not os.access(place, os.W_OK):
+            raise Mistake(f"{file} cannot be written: {place} is not yours to change")
+
+
+def check_directory(directory: Path | None) -> None:
+    """One that files go to after the work, and that is made then if need be. Raises Mistake."""
+    if directory is not None and directory.exists() and not directory.is_dir():
+        raise Mistake(f"{directory} is no directory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,31 +82,39 @@ class Outputs:
             part.replace(self.out)
 
     def deliver(self, found: Stamped, page: Callable[[], str], show: Callable[[Screen], None]) -> None:
-        """Write and print what was found; `show` is for people. Raises OSError."""
+        """Write and print what was found; `show` is for people. Raises OSError, after it was printed."""
         from skylark.bench.results import encode  # noqa: PLC0415
 
-        self.keep(found)
-        if self.report is not None:
-            self.report.write_text(page(), encoding="utf-8")
-        screen = Screen()
-        if self.as_json:
-            screen.out.file.write(encode(found).decode())
-        else:
-            show(screen)
+        try:
+            self.keep(found)
+            if self.report is not None:
+                self.report.write_text(page(), encoding="utf-8")
+        finally:  # a full disk must not take along what took minutes
+            screen = Screen()
+            if self.as_json:
+                screen.out.file.write(encode(found).decode())
+            else:
+                show(screen)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """An end from outside takes servers and their directories along, as Ctrl-C does."""
+    heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in heeded:  # a terminal may say twice that it is closed, and cleaning up takes a moment
+            signal.signal(each, signal.SIG_IGN)
+        on_ctrl_c = signal.getsignal(signal.SIGINT)  # of an event loop, perhaps
+        heard = on_ctrl_c if callable(on_ctrl_c) else signal.default_int_handler
+        heard(signal.SIGINT, frame)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from skylark.cli.bench_output import check_directory, check_files, interruptible
 from skylark.cli.mistake import Mistake
 from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen, print_json
@@ -78,7 +78,8 @@ def torture(
 
     Servers, clients, network and disks are killed, frozen, cut off, slowed down and filled up.
     Exit code 1 if a promise was broken: an acknowledged message lost, one seen that must not be, an offset
-    used twice, a gap, a message too early or stored twice, or, in mode orderly, an order that was not kept.
+    used twice, a gap, a message too early or stored twice, a group set back too far, or, in mode orderly, an
+    order that was not kept.
 
     Example: skylark torture --minutes 10 --mode sync --seed 7
     """
@@ -87,10 +88,12 @@ def torture(
     names = _modes(mode)
     if not 0 < minutes < MINUTES_MAX:
         raise Mistake(f"--minutes {minutes:g}: more than 0 and less than {MINUTES_MAX} is needed")
+    check_directory(keep)
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Mistake(f"--keep {keep} is not empty; choose a new directory")
+    check_files(html)
     screen = Screen()
-    with tempfile.TemporaryDirectory(prefix="skylark-torture-") as temporary:
+    with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-torture-") as temporary:
         wanted = report.Wanted(
             directory=keep or Path(temporary),
             seconds=minutes * SECONDS_PER_MINUTE / len(names),
@@ -98,12 +101,12 @@ def torture(
             **asdict(shape),
         )
         reports = [_run(wanted, name, screen, quiet=as_json) for name in names]
-    if html is not None:
-        html.write_text(report.page(reports, datetime.now(UTC).isoformat(" ", "seconds")))
     if as_json:
         print_json([report.as_json(each) for each in reports])
     else:
         _print(screen, reports)
+    if html is not None:
+        html.write_text(report.page(reports, datetime.now(UTC).isoformat(" ", "seconds")))
     if not all(each.verdict.is_clean for each in reports):
         raise typer.Exit(1)
 
@@ -127,16 +130,7 @@ def _run(wanted: Wanted, mode: str, screen: Screen, *, quiet: bool) -> Report:
         if not quiet:
             screen.line(f"- {words}", "dim")
 
-    async def run() -> Report:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C does
-        return await Torture(replace(wanted, mode=mode, directory=wanted.directory / mode), say).run()
-
-    try:
-        return asyncio.run(run())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    return asyncio.run(Torture(replace(wanted, mode=mode, directory=wanted.directory / mode), say).run())
 
 
 def _print(screen: Screen, reports: list[Report]) -> None:

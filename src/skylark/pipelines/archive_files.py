@@ -26,6 +26,7 @@ DATE = "dt"
 DICTIONARY_COLUMNS = ("topic", "brokerName", "tags", "bornHost", "storeHost")
 """The others hardly ever repeat: a dictionary would cost time and space."""
 STATISTICS_COLUMNS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp")
+"""Numbers that hardly differ from one row to the next: differences are what is written of them, too."""
 ROW_GROUP_BYTES = 64 << 20
 FILE_BYTES_MAX = 1 << 30
 """Of Arrow memory that went into a file: the file itself is smaller."""
@@ -190,12 +191,15 @@ class PartitionedFiles:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         names = self._layout.file_columns()
+        known = [name for name in STATISTICS_COLUMNS if name in names]
+        numbers = [name for name in known if _is_number(schema.field(name).type)]
         writer = pq.ParquetWriter(
             target,
             pa.schema([schema.field(name) for name in names]),
             compression=self._layout.codec,
             use_dictionary=[name for name in DICTIONARY_COLUMNS if name in names],
-            write_statistics=[name for name in STATISTICS_COLUMNS if name in names],
+            write_statistics=known,
+            column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         )
         return _Open(writer, path, partition)
 
@@ -238,6 +242,10 @@ class PartitionedFiles:
 def _is_constant(column: pa.Array) -> bool:
     extremes = pc.min_max(column)
     return len(column) == 0 or (column.null_count == 0 and extremes["min"] == extremes["max"])
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
 def _plain_value(value: Any) -> int | str:

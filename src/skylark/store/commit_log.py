@@ -18,6 +18,7 @@ from skylark.model.message import (
     HOST_V6_MASK,
     PROPERTIES_BYTES_MAX,
     PutMessage,
+    find_delay_level,
 )
 from skylark.model.record import (
     BLANK,
@@ -33,7 +34,16 @@ from skylark.store.batch_records import RECORD_BYTES_EXTRA, BatchEncoder, Client
 from skylark.store.crc_property import fill_in_crc, with_crc_room
 from skylark.store.disk import Disk, DiskFile, Part
 from skylark.store.mapped_file import MappedFileQueue
-from skylark.store.placed import NUL_REFUSED, Placed, PutResult, PutStatus, Refused, Run
+from skylark.store.placed import (
+    NUL_REFUSED,
+    Placed,
+    PutResult,
+    PutStatus,
+    Refused,
+    Run,
+    all_refused,
+    take_back,
+)
 from skylark.store.tags import TAGS_MARKER, TAGS_NAME, known_codes, schedule_tags_code, tags_code
 from skylark.store.unit import INNER_BATCH, NO_UNIT_MASK
 
@@ -70,6 +80,7 @@ class CommitLog:
         self._open: dict[int, DiskFile] = {}
         self.views: dict[int, memoryview] = {}
         self._delays_ms = parse_delay_levels(settings.delay_levels)
+        self._usual_delays_ms = {b"%d" % level: ms for level, ms in enumerate(self._delays_ms, 1)}
         # Zeros in a text that no CRC covers are how recovery knows a torn write.
         self._forbidden = IN_NO_TEXT if settings.append_crc_property else b"\0"
         self.last_timestamp = 0
@@ -235,9 +246,12 @@ class CommitLog:
 
     # Appending: under the store's lock
 
-    def append(self, messages: Sequence[PutMessage], queues: QueueTable, now_ms: int) -> list[PutResult]:
+    def append(
+        self, messages: Sequence[PutMessage], queues: QueueTable, now_ms: int, *, together: bool = False
+    ) -> list[PutResult]:
         """Append all messages, a write per file touched. Results are in order; nothing is partly applied.
 
+        With `together`, where one is refused, so are all for the same file (see `MessageStore.append`).
         A full disk refuses; any other OSError is raised, and what the file holds is then unknown.
         """
         results: list[PutResult] = []
@@ -247,16 +261,21 @@ class CommitLog:
         timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
         while len(results) < len(messages):
             try:
-                self._append_into_file(messages, results, queues, timestamp)
+                rest = messages[len(results) :] if results else messages
+                parts, end, placed = self._lay_out(rest, queues, timestamp)
+                if together and Refused in map(type, placed):
+                    parts, placed = [], all_refused(placed)
+                self._write(parts, end, placed)
+                results += placed
             except DiskFull as error:
                 refused = Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
                 results += [refused] * (len(messages) - len(results))
         return results
 
-    def _append_into_file(
-        self, messages: Sequence[PutMessage], results: list[PutResult], queues: QueueTable, timestamp: int
-    ) -> None:
-        """Append messages from `len(results)` on, up to the end of the current file."""
+    def _lay_out(
+        self, messages: Sequence[PutMessage], queues: QueueTable, timestamp: int
+    ) -> tuple[list[Part], int, list[PutResult]]:
+        """What to write for messages, up to the end of the current file; where that ends; their results."""
         parts: list[Part] = []
         placed: list[PutResult] = []
         position = self.appended
@@ -265,7 +284,7 @@ class CommitLog:
         code_of, forbidden = known_codes.get, self._forbidden
         body_bytes_max = self.message_bytes_max
         record_bytes_max = body_bytes_max + RECORD_BYTES_EXTRA
-        for message in messages[len(results) :] if results else messages:
+        for message in messages:
             body, properties = message.body, message.properties
             try:
                 queue = message.queue
@@ -319,8 +338,7 @@ class CommitLog:
                 code = tags_code(properties)
             placed.append(Placed(queue, queue_offset, position, size, code, timestamp, sys_flag, properties))
             position += size
-        self._write(parts, position, placed)
-        results += placed
+        return parts, position, placed
 
     def append_batches(
         self, batches: Sequence[ClientBatch], queues: QueueTable, now_ms: int
@@ -387,7 +405,10 @@ class CommitLog:
         return self._batches.records(message, batch, queue, sys_flag, timestamp)
 
     def schedule_tags_code(self, properties: bytes, timestamp: int) -> int:
-        return schedule_tags_code(properties, timestamp, self._delays_ms)
+        delay_ms = self._usual_delays_ms.get(find_delay_level(properties) or b"")
+        if delay_ms is None:
+            return schedule_tags_code(properties, timestamp, self._delays_ms)
+        return timestamp + delay_ms
 
     def _limit(self) -> int:
         """Up to where a record may reach in the current file: the last 8 bytes are kept for the blank."""
@@ -424,11 +445,7 @@ class CommitLog:
                 data = [*data, self._padding(end)]
             file.write(data, self.appended - start)
         except (DiskFull, OSError):
-            for result in reversed(placed):
-                if isinstance(result, Run):
-                    result.queue.next_offset = result.first_offset
-                elif isinstance(result, Placed) and not result.sys_flag & NO_UNIT_MASK:
-                    result.queue.next_offset = result.queue_offset
+            take_back(placed)
             with suppress(DiskFull, OSError):
                 # What got to the file must not come back to life behind the records that follow.
                 file.write([bytes(length)], self.appended - start)

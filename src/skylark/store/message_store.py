@@ -267,13 +267,17 @@ class MessageStore(StoreQueries):
             return Refused(PutStatus.OS_PAGE_CACHE_BUSY, f"{unflushed} bytes wait for the disk")
         return None
 
-    def append(self, messages: Sequence[PutMessage], *, flush_later: bool = False) -> Sequence[PutResult]:
+    def append(
+        self, messages: Sequence[PutMessage], *, flush_later: bool = False, together: bool = False
+    ) -> Sequence[PutResult]:
         """Append a batch with one write; results in order. Does not wait for the disk: see `when_flushed`.
 
         With `flush_later` the caller calls `flush_soon`, when it has done what it has to do before the flush
-        ends: the flush thread cannot run meanwhile, and would only be woken to wait.
+        ends: the flush thread cannot run meanwhile, and would only be woken to wait. With `together` none of
+        them is stored without those before it; a crash, or a full disk, may still leave the first ones alone.
         """
-        results = self._append(partial(self.log.append, messages, self.queues), _placed_among)
+        write = partial(self.log.append, messages, self.queues, together=together)
+        results = self._append(write, _placed_among)
         if not flush_later:
             self.flush_soon()
         return [results] * len(messages) if isinstance(results, Refused) else results

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, overload
 import msgspec
 
 from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_KEYS, find_unique_key
-from skylark.store.unit import UNIT
+from skylark.store.unit import NO_UNIT_MASK, UNIT
 
 if TYPE_CHECKING:
     from skylark.store.consume_queue import ConsumeQueue
@@ -148,3 +148,19 @@ PutResult = Placed | Refused
 NUL_REFUSED = Refused(
     PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
 )
+
+
+def take_back(placed: Sequence[PutResult | Run | list[Refused]]) -> None:
+    """Have queue offsets given out anew: nothing of this was written."""
+    for result in reversed(placed):
+        if isinstance(result, Run):
+            result.queue.next_offset = result.first_offset
+        elif isinstance(result, Placed) and not result.sys_flag & NO_UNIT_MASK:
+            result.queue.next_offset = result.queue_offset
+
+
+def all_refused(placed: Sequence[PutResult]) -> list[PutResult]:
+    """The results of messages that are stored together or not at all, where one was refused."""
+    take_back(placed)
+    refused = next(result for result in placed if isinstance(result, Refused))
+    return [refused] * len(placed)

@@ -32,10 +32,11 @@ class Divergence:
 
 
 class CopyMark:
-    """An empty file that says: all that this log holds is a master's. Durable; waits for the disk.
+    """An empty file that says: all that this log holds is a master's, and so are the offsets of groups.
 
-    It is there from when a slave has compared its log with a master's until the store is opened by a master:
-    what that one appends, another master may never get.
+    It is there from when a slave has compared its log with a master's, and has taken the offsets, until the
+    store is opened by a master: what that one appends, another master may never get. Durable; waits for the
+    disk.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:

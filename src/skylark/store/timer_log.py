@@ -124,8 +124,8 @@ class TimerLog:
         """How many units can be appended together: as many as the current file still takes."""
         return self._room(self.appended) // UNIT_BYTES
 
-    def append(self, *units: TimerUnit) -> int:
-        """Write units, `room` at most, with one write, and return the position of the first.
+    def append(self, *units: bytes) -> int:
+        """Write encoded units, `room` at most, with one write, and return the position of the first.
 
         Each other lies UNIT_BYTES behind the one before. Raises DiskFull, OSError.
         """
@@ -136,7 +136,7 @@ class TimerLog:
             self._disk.sync_directory(self._files.directory)
             self._files.starts.append(start)
         file = self._open.get(self._files.directory, start)
-        data = b"".join([unit.encode() for unit in units])
+        data = b"".join(units)
         behind = self._behind(position + len(data) - UNIT_BYTES)
         if self._files.start_of(behind) != start:
             left = self.file_bytes - (position - start) - len(data)

@@ -21,6 +21,7 @@ from skylark.torture.proxy import Proxy
 SYNC_TIMEOUT_S = 120.0
 SYNC_POLL_S = 0.1
 TOPIC = "torture"
+METADATA_TIME = "replicationMetadataTimestamp"
 # A tenth of the usual times, so that a run of minutes sees what else takes an hour.
 SETTINGS: Mapping[str, object] = {
     "flushConsumerOffsetInterval": 500,
@@ -142,27 +143,32 @@ class Pair:
             await node.process.start()
 
     async def in_sync(self) -> None:
-        """Wait until the slave has all that the master had once they were linked. Raises ProcessFailed.
+        """Wait until the slave has all that the master had once they were linked, offsets of groups included.
+
+        Raises ProcessFailed.
 
         From then on the master shows nothing to readers that the slave has not, until their link breaks:
         what it appended before they were linked, it may have shown.
         """
         assert self.slave is not None
         deadline = asyncio.get_running_loop().time() + SYNC_TIMEOUT_S
-        link, wanted = "", 0
+        link, wanted, heard = "", 0, ""
         client = ClientSettings(instance_name=f"sync-{self.name}")
         async with Admin(namesrv=self.master.address, client=client) as admin:
             while asyncio.get_running_loop().time() < deadline:
                 try:
                     status = await admin.brokers.replication(self.master.address)
                     topics = await admin.topics.on_broker(self.slave.address)
+                    metadata = (await admin.brokers.runtime(self.slave.address))[METADATA_TIME]
                 except RocketMQError:
                     await asyncio.sleep(SYNC_POLL_S)
                     continue
                 slaves = {str(slave.addr): slave.slave_ack_offset for slave in status.ha_connection_info}
                 if link not in slaves:
                     link, wanted = next(iter(slaves), ""), status.master_commit_log_max_offset
-                if slaves.get(link, -1) >= wanted and any(topic.name == TOPIC for topic in topics):
+                    heard = metadata
+                is_known = metadata != heard and any(topic.name == TOPIC for topic in topics)
+                if slaves.get(link, -1) >= wanted and is_known:
                     return
                 await asyncio.sleep(SYNC_POLL_S)
         raise ProcessFailed(

@@ -17,6 +17,10 @@ EXAMPLES_MAX = 10
 REGRESS_ALLOWED_NS = 30 * 10**9
 """A crash, or a slave or a member that was frozen for some seconds, may take the group's offsets back by so
 much; not by more."""
+UNSEEN_COUNTED_NS = 2 * 10**9
+"""Of the time between two looks at the group's offsets no more counts: while nobody could look, the servers
+were away or the machine stood still. What was committed just before a crash may be lost, however long the way
+back takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +195,21 @@ def _regressions(history: History, allowed_ns: int) -> Iterator[str]:
     waiting: dict[Queue, deque[tuple[int, int]]] = defaultdict(deque)
     settled: dict[Queue, int] = defaultdict(int)
     newest: dict[Queue, int] = defaultdict(int)
+    seen_ns = before_ns = 0
     for commits in history.commits:
+        seen_ns += min(commits.at_ns - before_ns, UNSEEN_COUNTED_NS)
+        before_ns = commits.at_ns
         for queue, queue_offset in commits.offsets.items():
             past = waiting[queue]
-            while past and past[0][0] + allowed_ns <= commits.at_ns:
+            while past and past[0][0] + allowed_ns <= seen_ns:
                 settled[queue] = past.popleft()[1]
             if queue_offset < newest[queue]:
                 if queue_offset < settled[queue]:
-                    yield f"{_place(Place(queue, queue_offset))} was committed long after {settled[queue]}"
+                    place = _place(Place(queue, queue_offset))
+                    yield f"{place} was committed at {commits.at_ns / 1e9:.1f} s, long after {settled[queue]}"
                 past.clear()
                 settled[queue] = 0
-            past.append((commits.at_ns, queue_offset))
+            past.append((seen_ns, queue_offset))
             newest[queue] = queue_offset
 
 

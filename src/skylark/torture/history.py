@@ -57,7 +57,7 @@ class Receipt(NamedTuple):
 
 
 class Commits(NamedTuple):
-    """The group's offsets at a time."""
+    """The group's offsets at a time after the start of the load."""
 
     at_ns: int
     offsets: dict[Queue, int]
@@ -147,6 +147,12 @@ def outcome_line(send: Send) -> bytes:
 
 QUIET_LINE = f"{QUIET} 0 .\n".encode()
 """The sender sends no more; all that was under way has ended."""
+
+
+def commits_line(commits: Commits) -> bytes:
+    """For a person who looks for when an offset went back."""
+    offsets = (f"{queue.broker}/{queue.queue_id}={at}" for queue, at in sorted(commits.offsets.items()))
+    return f"{commits.at_ns / 1e9:.1f} s {' '.join(offsets)}\n".encode()
 
 
 def body_of(run: str, send: Send) -> bytes:

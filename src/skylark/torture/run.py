@@ -16,11 +16,13 @@ from skylark.admin.admin import Admin
 from skylark.client.pull_consumer import PullConsumer
 from skylark.errors import RocketMQError
 from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.requests.offset import QueryConsumerOffset
+from skylark.remoting.aio import ConnectionPool
 from skylark.settings.client import ClientSettings
 from skylark.torture import fates
 from skylark.torture.brokers import TOPIC, Pair, Surroundings
 from skylark.torture.checker import REGRESS_ALLOWED_NS, check
-from skylark.torture.child import Knob, Tail
+from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import (
     HOST,
     FakeClock,
@@ -31,7 +33,16 @@ from skylark.torture.cluster import (
     python_command,
 )
 from skylark.torture.faults import Targets
-from skylark.torture.history import QUIET_LINE, Commits, History, Outcome, Place, Queue, number_in
+from skylark.torture.history import (
+    QUIET_LINE,
+    Commits,
+    History,
+    Outcome,
+    Place,
+    Queue,
+    commits_line,
+    number_in,
+)
 from skylark.torture.member import MemberTask
 from skylark.torture.modes import MODES
 from skylark.torture.plan import Planned, inflict, plan
@@ -235,15 +246,31 @@ class Torture:
 
     async def _sample(self) -> None:
         """Look at what the group has committed; while servers are away there is nothing to see."""
-        async with Admin(namesrv=self._namesrv, client=_client("sampler")) as admin:
-            while True:
-                await asyncio.sleep(SAMPLE_S)
-                try:
-                    committed = await admin.offsets.committed(self._group, TOPIC)
-                except RocketMQError:
-                    continue
-                offsets = {_queue(queue): at for queue, at in committed.items() if at is not None}
-                self._history.commits.append(Commits(time.monotonic_ns(), offsets))
+        began_ns = time.monotonic_ns()
+        pool = ConnectionPool()
+        with contextlib.closing(Journal(self._journal("commits"))) as journal:
+            try:
+                while True:
+                    await asyncio.sleep(SAMPLE_S)
+                    with contextlib.suppress(RocketMQError):
+                        offsets = await self._committed(pool)
+                        commits = Commits(time.monotonic_ns() - began_ns, offsets)
+                        self._history.commits.append(commits)
+                        journal.write(commits_line(commits))
+            finally:
+                await pool.close()
+
+    async def _committed(self, pool: ConnectionPool) -> dict[Queue, int]:
+        """What masters say: what is committed at a slave comes home when its master does, and may be late.
+
+        Raises RocketMQError, also while the group has nothing in some queue.
+        """
+        offsets = {}
+        for pair in self._targets.pairs:
+            for queue_id in range(QUEUES):
+                request = QueryConsumerOffset(self._group, TOPIC, queue_id, set_zero_if_not_found=False)
+                offsets[Queue(pair.name, queue_id)] = await pool.call(pair.master.address, request)
+        return offsets
 
     async def _drain(self) -> float:
         """Wait until all that must arrive has arrived, or nothing comes any more."""

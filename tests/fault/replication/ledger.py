@@ -11,8 +11,9 @@ import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from skylark.errors import RocketMQError, TopicNotExist
+from skylark.errors import BrokerError, RocketMQError, TopicNotExist
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.offset import GetMaxOffset
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import GetTopicConfig
 from tests.support.broker import BrokerClient, until
@@ -46,14 +47,21 @@ class Ledger:
         stored = 0
         async with BrokerClient(address, "checking@1") as client:
 
-            async def knows_topic() -> bool:
+            async def shows_topic() -> bool:
                 try:
                     await client.ask(GetTopicConfig("T"))
+                    await client.ask(GetMaxOffset("T", 0))
                 except TopicNotExist:  # a slave hears of topics a little later
+                    return False
+                except (
+                    BrokerError
+                ) as error:  # one that was a master shows it only when it has the offsets, too
+                    if error.code != ResponseCode.SYSTEM_BUSY:
+                        raise
                     return False
                 return True
 
-            await until(knows_topic)
+            await until(shows_topic)
             for queue_id in range(QUEUES):
                 messages = await client.pull_all("T", queue_id, group="Checking")
                 offsets = [each.queue_offset for each in messages]

@@ -91,7 +91,9 @@ def test_losses_and_what_is_missing_are_printed_and_files_written(
     assert "start to first acknowledged send, s: 0.5 against 0.25 of nats, 0.50" in done.stdout
     assert "recover, nats: a cell about log files" in done.stdout
     assert msgspec.json.decode(json.read_bytes(), type=Comparison) == FOUND
-    assert "Where ours is worse" in html.read_text()
+    page = html.read_text()
+    assert "Where ours is worse" in page
+    assert "Rates of ours" not in page, "no cell has a rate"
 
 
 def test_json_is_the_whole_result(asked: list[tuple[list[str], list[str], Effort, bool]]) -> None:

@@ -13,7 +13,7 @@ from skylark.bench.compare import run
 from skylark.bench.compare.cells import APACHE, KAFKA, OURS, PER_S, Cell
 from skylark.bench.compare.figures import Comparison
 from skylark.bench.compare.measures import Effort, Measures, Round
-from skylark.bench.compare.systems import System
+from skylark.bench.compare.systems import SYSTEMS, System
 from skylark.bench.peers.java import MissingToolchain
 from skylark.bench.peers.ports import PortReservation
 from skylark.bench.peers.process import ProcessFailed
@@ -210,3 +210,10 @@ def test_a_system_that_cannot_be_prepared_for_a_cell_is_ended_at_once(
         (APACHE, "the topics: topic 512 was refused")
     ]
     assert_nothing_stays(tmp_path)
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_every_system_says_how_it_flushes_its_files_and_its_heap(system: type[System]) -> None:
+    settings = system.facts(["async", "sync"], 1234).settings
+    for word in ("async: ", "sync: ", "log files of ", "heap"):
+        assert word in settings

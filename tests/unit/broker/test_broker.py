@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skylark.broker import broker as broker_module
 from skylark.broker.broker import Broker, request_rate, server_limits
 from skylark.errors import BadStoreFile, BrokerError, ConnectFailed, StoreLocked
 from skylark.protocol.codes import RequestCode
@@ -54,6 +56,17 @@ async def test_a_store_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
             await asyncio.open_connection("127.0.0.1", second.port)
         assert (await client.send("T", b"x")).queue_offset == 0
     assert not abort_marker(tmp_path).exists()
+
+
+async def test_the_grammar_is_loaded_in_short_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the loop would wait five milliseconds again and again."""
+    turns_s: list[float] = []
+    usual_turn_s = sys.getswitchinterval()
+    monkeypatch.setattr(broker_module, "WARM_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(broker_module, "compile_selector", lambda _: turns_s.append(sys.getswitchinterval()))
+    async with running_broker(tmp_path):
+        await until(lambda: len(turns_s) == 1 and sys.getswitchinterval() == usual_turn_s)
+    assert turns_s == [pytest.approx(broker_module.WARM_UP_TURN_S)]
 
 
 @pytest.mark.parametrize("distance", [0, -2])

@@ -68,7 +68,7 @@ def test_offsets_are_merged_and_saved_only_when_new() -> None:
     assert (offsets.query("T", "Mine", 0), offsets.query("T", "Theirs", 0)) == (5, 9)
 
 
-def test_commits_are_noted_while_there_is_no_master() -> None:
+def test_commits_at_a_slave_are_noted() -> None:
     offsets = ConsumerOffsets(live(), now_ms=1)
     offsets.commit("T", "G", 0, 5, now_ms=2)
     offsets.stray = set()

@@ -14,6 +14,7 @@ from skylark.broker.timed_messages import (
     admit,
     admit_as_sent,
     deliver_at,
+    handle_of,
     place,
     recall_message,
     slot_of,
@@ -204,6 +205,18 @@ def test_a_captured_handle_is_read_and_written_the_same() -> None:
         "TopicDelay", "broker-a", 1_794_718_872_001, answer.header["extFields"]["msgId"]
     )
     assert handle.encode() == text
+
+
+@pytest.mark.parametrize("before", ["", "x" * 300])
+def test_the_handle_of_what_waits_names_its_slot_and_key(before: str) -> None:
+    long = {"note": before} if before else {}
+    message, slot = admitted(TIMER_DELAY_SEC="5", UNIQ_KEY="K", **long)
+    assert slot is not None
+    expected = RecallHandle("T", "broker-a", slot + 1, "K")
+    later = message.properties + f"note\x01{before}\x02".encode()
+    for text in (message.properties, later):
+        assert RecallHandle.decode(handle_of(text, "T", "broker-a", b"K").decode()) == expected
+    assert handle_of(message.properties, "T", "broker-a", b"K").decode() == expected.encode()
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "djIgYSBiIDEgaw==", "djEgYSBiIHggaw==", "ä", "====", "a"])

@@ -11,7 +11,7 @@ from skylark.broker.timed_messages import PROPERTY_DELETES, Terms, TimedMessage
 from skylark.broker.timer_units import Entry, Linked, link, weight_of
 from skylark.model.message import PutMessage
 from skylark.settings.delivery import TimerSettings
-from skylark.store.timer_log import UNIT_BYTES, TimerFlag, TimerUnit
+from skylark.store.timer_log import UNIT, UNIT_BYTES, TimerFlag
 from skylark.store.timer_wheel import TimerWheel
 from tests.support.store import ROOT, simulated_disk
 
@@ -44,7 +44,7 @@ def enqueue(entries: list[Entry], position: int, wheel: TimerWheel) -> Linked:
 def test_together_and_one_by_one_is_the_same(wishes: list[tuple[int, str, bool]], before: int) -> None:
     entries = [entry(number, *wish) for number, wish in enumerate(wishes)]
     one_by_one, together = empty_wheel(), empty_wheel()
-    units: list[TimerUnit] = []
+    units: list[bytes] = []
     counts: Counter[str] = Counter()
     for number, each in enumerate(entries):
         linked = enqueue([each], number * UNIT_BYTES, one_by_one)
@@ -67,10 +67,13 @@ def test_a_unit_says_what_its_message_asks_for() -> None:
         SETTINGS,
         NOW_MS,
     )
-    assert [(unit.previous, unit.due_ms, unit.size) for unit in linked.units] == [
+    units = [UNIT.unpack(unit) for unit in linked.units]
+    assert [
+        (previous, write_ms + delay_ms, size) for _, previous, _, write_ms, delay_ms, _, size, *_ in units
+    ] == [
         (7, NOW_MS + 5000, 200),
         (52, NOW_MS + 5000, 201),
     ]
-    assert [unit.flags for unit in linked.units] == [TimerFlag.DEFAULT, TimerFlag.DEFAULT | TimerFlag.DELETE]
+    assert [unit[2] for unit in units] == [TimerFlag.DEFAULT, TimerFlag.DEFAULT | TimerFlag.DELETE]
     assert linked.counts == {"T": 0}
     assert weight_of(TimerFlag.DEFAULT | TimerFlag.ROLL) == 1

@@ -99,6 +99,18 @@ def test_one_write_for_many_messages(bench: Bench) -> None:
     assert bench.disk.counts[Kind.WRITE] == before + 1
 
 
+@pytest.mark.parametrize("bad", range(3))
+def test_messages_that_belong_together_are_all_stored_or_none(bench: Bench, bad: int) -> None:
+    bench.append(message(body=b"first"))
+    end, content = bench.log.appended, bench.content(0)
+    messages = [message(body=bytes(9999 if number == bad else 9)) for number in range(3)]
+    results = bench.log.append(messages, bench.queues, NOW_MS, together=True)
+    assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL] * 3
+    assert (bench.log.appended, bench.content(0)) == (end, content)
+    results = bench.log.append([message(), message()], bench.queues, NOW_MS, together=True)
+    assert [placed(result).queue_offset for result in results] == [1, 2]
+
+
 def test_large_parts_are_not_copied_together(bench: Bench) -> None:
     body = bytes(range(256)) * 8
     result = bench.append_one(message(body=body), NOW_MS)

@@ -71,7 +71,7 @@ def test_the_check_point_is_as_rocketmqs() -> None:
 
 def test_the_end_of_a_file_is_as_rocketmqs(disk: SimulatedDisk) -> None:
     log = log_of(disk)
-    positions = [log.append(unit(number)) for number in range(PER_FILE + 1)]
+    positions = [log.append(unit(number).encode()) for number in range(PER_FILE + 1)]
     assert positions[-2:] == [(PER_FILE - 1) * UNIT_BYTES, FILE]
     left = FILE - PER_FILE * UNIT_BYTES
     content = disk.content(ROOT / "timerlog" / f"{0:020d}")
@@ -83,7 +83,7 @@ def test_the_end_of_a_file_is_as_rocketmqs(disk: SimulatedDisk) -> None:
 
 def test_units_are_found_again_from_any_file_on(disk: SimulatedDisk) -> None:
     log = log_of(disk)
-    written = {log.append(unit(number)): number for number in range(250)}
+    written = {log.append(unit(number).encode()): number for number in range(250)}
     assert all(log.read(position).physical_offset == number for position, number in written.items())
     for scan_from in (0, FILE - 1, FILE, 2 * FILE + 7):
         again = log_of(disk)
@@ -97,11 +97,11 @@ def test_units_are_written_together_up_to_the_end_of_a_file(disk: SimulatedDisk)
     together, single = log_of(disk), log_of(simulated_disk())
     units = [unit(number) for number in range(250)]
     for each in units:
-        single.append(each)
+        single.append(each.encode())
     left = units
     while left:
         count, position = min(together.room, 60), together.appended
-        assert together.append(*left[:count]) == position
+        assert together.append(*[each.encode() for each in left[:count]]) == position
         left = left[count:]
     assert together.appended == single.appended
     assert [each for _, each in log_of(disk).load(0)] == units
@@ -115,7 +115,7 @@ def test_chains_are_followed_back_through_files_and_each_other(slots: list[int])
     written: dict[int, list[TimerUnit]] = {slot: [] for slot in ends}
     for number, slot in enumerate(slots):
         made = unit(number, ends[slot])
-        ends[slot] = log.append(made)
+        ends[slot] = log.append(made.encode())
         written[slot].append(made)
     for slot, end in ends.items():
         assert list(log.chain(end)) == written[slot][::-1]
@@ -125,7 +125,7 @@ def test_a_torn_chain_gives_what_comes_before_the_tear(disk: SimulatedDisk) -> N
     log = log_of(disk)
     end = NO_POSITION
     for number in range(50):
-        end = log.append(unit(number, end))
+        end = log.append(unit(number, end).encode())
     disk.overwrite(ROOT / "timerlog" / f"{0:020d}", 20 * UNIT_BYTES, b"\xff" * 8)
     found = []
     with pytest.raises(CorruptRecord):
@@ -136,14 +136,14 @@ def test_a_torn_chain_gives_what_comes_before_the_tear(disk: SimulatedDisk) -> N
 
 def test_a_log_is_cut_at_the_first_unit_that_makes_no_sense(disk: SimulatedDisk) -> None:
     log = log_of(disk)
-    positions = [log.append(unit(number)) for number in range(220)]
+    positions = [log.append(unit(number).encode()) for number in range(220)]
     disk.overwrite(ROOT / "timerlog" / f"{FILE:020d}", 10 * UNIT_BYTES, b"\xff" * 8)
     again = log_of(disk)
     assert len(list(again.load(0))) == PER_FILE + 10
     assert again.appended == positions[PER_FILE + 10]
     with pytest.raises(CorruptRecord):
         again.read(positions[PER_FILE + 10])
-    assert again.append(unit(1000)) == positions[PER_FILE + 10]
+    assert again.append(unit(1000).encode()) == positions[PER_FILE + 10]
     # What lay behind is gone, and does not come back with the next recovery.
     third = log_of(disk)
     assert [each.physical_offset for _, each in third.load(0)][-1] == 1000
@@ -153,13 +153,13 @@ def test_a_log_whose_files_are_gone_goes_on_behind_them(disk: SimulatedDisk) -> 
     """Nothing that the wheel still names is taken for something else."""
     log = log_of(disk)
     assert list(log.load(12_345)) == []
-    assert (log.appended, log.append(unit())) == (2 * FILE, 2 * FILE)
+    assert (log.appended, log.append(unit().encode())) == (2 * FILE, 2 * FILE)
 
 
 def test_a_flushed_log_survives_a_power_cut(disk: SimulatedDisk) -> None:
     log = log_of(disk)
     for number in range(120):
-        log.append(unit(number))
+        log.append(unit(number).encode())
     log.flush()
     image = disk.crash_image(random.Random(1))
     assert len(list(log_of(image).load(0))) == 120
@@ -168,7 +168,7 @@ def test_a_flushed_log_survives_a_power_cut(disk: SimulatedDisk) -> None:
 def test_old_files_are_deleted(disk: SimulatedDisk) -> None:
     log = log_of(disk)
     for number in range(250):
-        log.append(unit(number, write_ms=NOW_MS + number * 1000))
+        log.append(unit(number, write_ms=NOW_MS + number * 1000).encode())
     log.delete_before(NOW_MS + 150_000, 60_000)
     assert log.first == 0
     log.delete_before(NOW_MS + 159_000, 60_000)

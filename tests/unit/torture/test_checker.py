@@ -176,12 +176,26 @@ def test_committed_offsets_that_go_back_by_seconds_are_counted(story: Story) -> 
 
 
 def test_committed_offsets_that_go_back_by_more_are_a_fault(story: Story) -> None:
-    story.commit(0, 100)
+    for second in range(31):
+        story.commit(second, 100 + second)
     story.commit(31, 200)
     story.commit(32, 150)  # as after a crash
-    story.commit(90, 160)
+    for second in range(33, 90):
+        story.commit(second, 160)
     assert story.broken() == {}
-    story.commit(91, 149)
+    story.commit(90, 149)
+    finding = story.verdict().faults["commit regress"]
+    assert finding.examples == ("broker-a/0 offset 149 was committed at 90.0 s, long after 160",)
+
+
+def test_time_in_which_nobody_could_look_does_not_count(story: Story) -> None:
+    for second in range(5):
+        story.commit(second, 100 + second)
+    story.commit(100, 101)  # a crash just after the last look, and a long way back
+    assert story.broken() == {}
+    for second in range(101, 140):
+        story.commit(second, 200)
+    story.commit(300, 199)
     assert story.broken() == {"commit regress": 1}
 
 

@@ -118,3 +118,15 @@ def test_a_directory_with_something_in_it_is_not_written_to(
     done = torture("--keep", str(tmp_path))
     assert done.exit_code == 2
     assert "is not empty; choose a new directory" in done.stderr
+
+
+def test_files_that_cannot_be_written_are_told_before_the_work(
+    torture: Callable[..., Result], tmp_path: Path
+) -> None:
+    done = torture("--html", str(tmp_path / "none" / "page.html"))
+    assert (done.exit_code, "something was done" in done.stdout) == (2, False)
+    assert "there is no directory" in done.stderr
+    (tmp_path / "file").touch()
+    done = torture("--keep", str(tmp_path / "file"))
+    assert (done.exit_code, "something was done" in done.stdout) == (2, False)
+    assert "is no directory" in done.stderr

@@ -38,6 +38,7 @@ FLUSH_WORDS = {
     KAFKA: {"async": "no flush of its own (its default)", "sync": "log.flush.interval.messages=1"},
     NATS: {"async": "sync every 2 minutes (its default)", "sync": "sync_interval: always"},
 }
+LOG_FILE_WORDS = f"log files of {int(SETTINGS['mappedFileSizeCommitLog']) >> 30} GiB"
 ROCKETMQ_CLIENT = "thin client; rocketmq-client 5.3.3 (Java) in the cells java-*, consume, latency, memory"
 
 
@@ -49,6 +50,7 @@ class System(ABC):
     client: ClassVar[str]
     pom: ClassVar[Path]
     driver_class: ClassVar[str]
+    log_words: ClassVar[str] = LOG_FILE_WORDS
     needs_warm_up: ClassVar[bool] = True
     """A JVM compiles itself first."""
     stops_when_idle: ClassVar[bool] = False
@@ -67,8 +69,9 @@ class System(ABC):
 
     @classmethod
     def facts(cls, flushes: list[str], heap_mb: int) -> SystemFacts:
-        words = [f"{flush}: {FLUSH_WORDS[cls.name][flush]}" for flush in flushes]
-        return SystemFacts(cls.name, cls.title, "; ".join([*words, cls.memory_words(heap_mb)]), cls.client)
+        flushed = [f"{flush}: {FLUSH_WORDS[cls.name][flush]}" for flush in flushes]
+        words = [*flushed, cls.log_words, cls.memory_words(heap_mb)]
+        return SystemFacts(cls.name, cls.title, "; ".join(words), cls.client)
 
     @classmethod
     def memory_words(cls, heap_mb: int) -> str:
@@ -262,6 +265,7 @@ class Nats(System):
     client = f"jnats {nats.CLIENT_VERSION} (Java), JetStream: publishAsync, ordered consumer"
     pom = nats.POM
     driver_class = "NatsLoad"
+    log_words = "log files of sizes that it chooses"
 
     def __init__(self, directory: Path, flush: str, heap_mb: int) -> None:
         super().__init__(directory, flush, heap_mb)

@@ -99,7 +99,8 @@ def missing_lines(comparison: Comparison) -> list[str]:
 def page(comparison: Comparison) -> str:
     """The comparison as one HTML page that fetches nothing."""
     sections = [_peer_section(comparison, peer) for peer in peers_of(comparison)]
-    sections += [_charts(comparison, peer) for peer in peers_of(comparison) if peer]
+    charts = [_charts(comparison, peer) for peer in peers_of(comparison) if peer]
+    sections += [chart for chart in charts if chart.rows]
     lost = [[line] for line in loss_lines(comparison.rows)]
     sections += [
         Section("losses", "Where ours is worse, or below its bar", ["figure"], lost),

@@ -17,7 +17,7 @@ from skylark.errors import RocketMQError
 KILL_TIMEOUT_S = 60
 POLL_S = 0.05
 LOG_TAIL_LINES = 40
-INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ProcessFailed(RocketMQError):
@@ -41,7 +41,8 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in INTERRUPTIONS:
-            before[number] = signal.signal(number, lambda number, frame: heard.append(number))
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, lambda number, frame: heard.append(number))
     try:
         process = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - we name it
     finally:

@@ -21,7 +21,7 @@ from skylark.broker.refusals import (
 )
 from skylark.broker.schedule import parse_level
 from skylark.broker.state import BrokerState
-from skylark.broker.timed_messages import encode_handle, find_out_ms
+from skylark.broker.timed_messages import handle_of
 from skylark.broker.topics import Permission, describe
 from skylark.errors import BrokerError
 from skylark.model import names
@@ -43,6 +43,7 @@ from skylark.remoting.latency import ONEWAY
 from skylark.remoting.prepared import PreparedAnswer
 from skylark.remoting.server import Peer
 from skylark.store.batch_records import ClientBatch
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 
 Send = SendMessage | SendMessageV2
@@ -124,7 +125,9 @@ class SendPath:
             return
         messages: list[PutMessage] = []
         sent: list[TypedCommand[Send]] = []
-        for command in commands:
+        # Of many topics nothing is at hand: looked up together, several are on their way from memory at once.
+        places = [(command.request.topic, command.request.queue_id) for command in commands]
+        for command, queue in zip(commands, list(map(self._queues.get, places)), strict=True):
             if command.request.batch:
                 self._append(peer, sent, messages)
                 sent, messages = [], []
@@ -134,7 +137,7 @@ class SendPath:
                 self._refuse_empty(peer, command)
                 continue
             try:
-                messages.append(self._message(peer, command, now_ms))
+                messages.append(self._message(peer, command, queue, now_ms))
             except BrokerError as error:
                 self._refuse(peer, command, error)
             except ValueError as error:  # text that is no UTF-8, separators inside of values
@@ -144,15 +147,14 @@ class SendPath:
         self._append(peer, sent, messages)
 
     def _message(
-        self, peer: Peer, command: TypedCommand[Send], now_ms: int, *, in_batch: bool = False
-    ) -> PutMessage:
-        """What a send asks to store. Raises BrokerError."""
+        self, peer: Peer, command: TypedCommand[Send], queue: ConsumeQueue | None, now_ms: int, *,
+        in_batch: bool = False,
+    ) -> PutMessage:  # fmt: skip
+        """What a send asks to store; `queue` is the one it names, if it exists. Raises BrokerError."""
         request = command.request
         text, queue_id, sys_flag = request.properties, request.queue_id, request.sys_flag
         if "\0" in text:
             raise illegal(ZERO_REMARK)
-        # Of many topics each look-up is dear, as nothing of them is at hand: mostly this is the only one.
-        queue = self._queues.get((request.topic, queue_id))
         if queue is None or queue.admitted_by is not self._topics.edition:
             if 0 <= queue_id < self._topics.plain.get(request.topic, 0):
                 if queue is not None:
@@ -183,12 +185,9 @@ class SendPath:
     def _admit(self, peer: Peer, request: Send, now_ms: int) -> tuple[int, int]:
         """The queue and flags of a message to a topic that is not plain, or not there. Raises BrokerError."""
         config = self._broker.topics.for_send(
-            request.topic,
-            request.default_topic,
-            request.default_topic_queue_nums,
-            unit_mode=request.unit_mode,
-            now_ms=now_ms,
-        )
+            request.topic, request.default_topic, request.default_topic_queue_nums,
+            unit_mode=request.unit_mode, now_ms=now_ms,
+        )  # fmt: skip
         if config.order or config.attributes:
             self._check_topic(config, request.properties)
         queue_id = request.queue_id
@@ -351,26 +350,21 @@ class SendPath:
     def _stored_reply(
         self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
     ) -> bytes:
-        queue_id, is_timed, key = message.queue_id, False, find_unique_key(message.properties)
+        queue_id, handle, key = message.queue_id, None, find_unique_key(message.properties)
         if message.topic != command.request.topic:  # delayed or dead: the client hears of the queue it chose
             queue_id = max(command.request.queue_id, 0)
-            is_timed = message.topic == names.TIMER_TOPIC
+            if message.topic == names.TIMER_TOPIC:
+                name = self._broker.live.current.name
+                handle = handle_of(message.properties, command.request.topic, name, key or b"")
         return self._stored(
             command.opaque,
             self._message_id % placed.physical_offset,
             queue_id,
             placed.queue_offset,
             transaction_id=key,
-            recall_handle=self._recall_handle(command.request, message, key or b"") if is_timed else None,
+            recall_handle=handle,
             code=code,
         )
-
-    def _recall_handle(self, request: Send, message: PutMessage, key: bytes) -> bytes:
-        """What takes a timed message back."""
-        out_ms = int(find_out_ms(message.properties) or 0)
-        # A millisecond into its slot: at the slot's start a time belongs to the one before.
-        name = self._broker.live.current.name
-        return encode_handle(request.topic, name, out_ms + 1, key.decode(errors="replace"))
 
     def _refuse(self, peer: Peer, command: TypedCommand[Send], error: BrokerError) -> None:
         if not command.is_oneway:
@@ -425,7 +419,8 @@ class SendPath:
         request = command.request
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise illegal(f"batch request does not support retry group {request.topic}")
-        message = self._message(peer, command, now_ms, in_batch=True)
+        queue = self._queues.get((request.topic, request.queue_id))
+        message = self._message(peer, command, queue, now_ms, in_batch=True)
         bytes_max = self._broker.store.log.message_bytes_max
         # A batch cannot be delayed, timed or half.
         if message.topic != request.topic or len(command.body) > bytes_max:

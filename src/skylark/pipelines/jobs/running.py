@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL_S = 0.05
+POLL_INTERVAL_S = 0.02
 LOOK_INTERVAL_S = 0.5
 """Whether a query has ended is a small question, how far it is a large one."""
 

@@ -96,6 +96,9 @@ class _State(BrokerState):
     async def find_route(self, topic: str) -> TopicRouteData | None:
         return self.routes.get(topic)
 
+    async def keep_offsets(self) -> None:
+        raise AssertionError("nobody follows a master here")
+
     def watermarks(self) -> dict[str, int]:
         return {"send": 3, "pull": 1}
 

@@ -21,7 +21,6 @@ from skylark.protocol.requests.send import RecallMessage
 from skylark.protocol.stats_bodies import TimerMetrics
 from skylark.settings.delivery import TimerSettings
 from skylark.store.timer_check import TimerCheck
-from skylark.store.timer_log import TimerUnit
 from skylark.store.unit import UNIT
 from tests.support.store import ROOT
 from tests.unit.broker.handlers.rig import Rig, rigged
@@ -145,7 +144,7 @@ async def test_a_timer_log_that_could_not_be_written_has_everything_once_later(
     timers, writes = rig.broker.timers, itertools.count()
     append = timers.log.append
 
-    def fail_once(*units: TimerUnit) -> int:
+    def fail_once(*units: bytes) -> int:
         if next(writes) == 1:
             raise DiskFull(ROOT, "no room")
         return append(*units)

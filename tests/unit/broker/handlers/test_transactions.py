@@ -14,6 +14,7 @@ from skylark.broker.transaction import GROUP, Transactions
 from skylark.model import names
 from skylark.model.message import SCHEDULE_TOPIC, PutMessage, StoredMessage
 from skylark.model.record import decode
+from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.transaction import (
     COMMIT,
@@ -297,13 +298,31 @@ async def test_a_commit_without_its_op_message_is_finished_at_the_start(rig: Rig
     """Killed between the two: the commit is the last record of the log."""
     half(rig, "K0")
     placed = half(rig)
-    rig.broker.transactions._finish = lambda finished: None  # type: ignore[method-assign]
-    await end(rig, placed)
+    record = rig.broker.transactions.read_now(placed.physical_offset)
+    assert record is not None
+    commit = record.committed()
+    assert commit is not None
+    rig.append(commit)
     assert rig.stored(names.HALF_OP_TOPIC) == []
     found = restarted(rig)
     assert [each.key[0] for each in found.table] == ["K0"]
     assert [op.body for op in rig.stored(names.HALF_OP_TOPIC)] == [b"1,"]
     assert delivered(rig) == [b"body"]
+
+
+async def test_a_commit_that_is_refused_leaves_its_transaction_open(rig: Rig) -> None:
+    """The two are one append: the op message alone would lose the message."""
+    placed = half(rig)
+    log = rig.broker.store.log
+    allowed, log.message_bytes_max = log.message_bytes_max, len(b"body") - 1
+    assert (await end(rig, placed)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert (rig.stored(names.HALF_OP_TOPIC), delivered(rig)) == ([], [])
+    assert [each.key for each in restarted(rig).table] == [each.key for each in rig.broker.transactions.table]
+    assert rig.broker.transactions.open_count == 1
+    log.message_bytes_max = allowed
+    await end(rig, placed)
+    assert (len(rig.stored(names.HALF_OP_TOPIC)), delivered(rig)) == (1, [b"body"])
+    assert rig.broker.transactions.open_count == 0
 
 
 async def test_apaches_ops_and_copies_are_understood(rig: Rig) -> None:

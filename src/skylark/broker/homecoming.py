@@ -1,0 +1,51 @@
+"""A master that comes back: how far groups came at its slaves meanwhile it knows before anybody can ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from skylark.broker.metadata_sync import METADATA_LIMITS
+from skylark.broker.offsets import SEPARATOR
+from skylark.broker.state import BrokerState
+from skylark.errors import RocketMQError
+from skylark.model.names import is_system_group
+from skylark.protocol.requests.offset import GetAllConsumerOffset
+from skylark.protocol.stats_bodies import ConsumerOffsetTable
+from skylark.remoting.aio import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 3.0
+"""A start waits no longer for a slave that does not answer: that one tells what it has when it is back."""
+
+
+async def bring_offsets_home(broker: BrokerState, slaves: Iterable[str]) -> None:
+    """Take from slaves where their groups are ahead of what is known here. Failures are logged."""
+    pool = ConnectionPool(limits=METADATA_LIMITS)
+    try:
+        for address in slaves:
+            try:
+                table = await pool.call(address, GetAllConsumerOffset(), timeout_s=TIMEOUT_S)
+            except (RocketMQError, OSError) as error:
+                log.warning("offsets not taken from the slave address=%s reason=%s", address, error)
+                continue
+            taken = _take(broker, table)
+            log.info("offsets taken from the slave address=%s queues=%d", address, taken)
+    finally:
+        await pool.close()
+
+
+def _take(broker: BrokerState, table: ConsumerOffsetTable) -> int:
+    """Commit what is ahead, but nothing that this log has not got; returns of how many queues."""
+    taken = 0
+    for text, queues in table.offset_table.items():
+        topic, _, group = text.partition(SEPARATOR)
+        if is_system_group(group) or group not in broker.groups or broker.topics.get(topic) is None:
+            continue
+        for queue_id, queue_offset in queues.items():
+            known = broker.offsets.query(topic, group, queue_id) or 0
+            if known < queue_offset <= broker.store.max_offset(topic, queue_id):
+                broker.commit_offset(topic, group, queue_id, queue_offset)
+                taken += 1
+    return taken
