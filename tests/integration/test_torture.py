@@ -15,6 +15,7 @@ import pytest
 from skylark.torture.faults import ALL_FAULTS
 from skylark.torture.modes import MODES
 from skylark.torture.plan import plan
+from tests.support.signals import heeded
 
 # Seeds whose plans hold what matters most to the mode, and all kinds of faults together; about three minutes.
 RUNS = {"async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "delay": 165}
@@ -50,13 +51,15 @@ def test_nothing_acknowledged_is_lost(mode: str, seed: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_interrupts_it_finds_everything_cleaned_up(tmp_path: Path, number: signal.Signals) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "200"}
-    with subprocess.Popen(
-        [*COMMAND, "--mode", "async", "--minutes", "10", "--seed", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
+    with heeded(number):
+        started = subprocess.Popen(
+            [*COMMAND, "--mode", "async", "--minutes", "10", "--seed", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+    with started as process:
         assert process.stdout is not None
         for line in process.stdout:  # until everything runs, and something was done to it
             if " s  " in line:

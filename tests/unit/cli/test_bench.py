@@ -15,6 +15,7 @@ from skylark.cli.bench_options import SendOptions
 from skylark.cli.bench_output import ENDINGS, Outputs, interruptible, progress_line
 from skylark.cli.main import app
 from skylark.cli.reference import commands, root
+from tests.support.signals import heeded
 
 COMMANDS = {name.split()[-1]: found for name, found in commands(root()) if name.startswith("skylark bench ")}
 MEASURING = (
@@ -107,15 +108,15 @@ def test_what_was_found_is_printed_even_if_it_cannot_be_written(
 
 @pytest.mark.parametrize("number", ENDINGS)
 def test_an_end_from_outside_is_a_ctrl_c_and_comes_once(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), interruptible():
-        try:
-            signal.raise_signal(number)
-        finally:
-            signal.raise_signal(number)  # while it is cleaned up
-            cleaned_up = True
-    assert cleaned_up
-    assert signal.getsignal(number) is before
+    with heeded(number):
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            try:
+                signal.raise_signal(number)
+            finally:
+                signal.raise_signal(number)  # while it is cleaned up
+                cleaned_up = True
+        assert cleaned_up
+        assert signal.getsignal(number) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("number", ENDINGS)
@@ -131,7 +132,7 @@ def test_an_end_from_outside_cancels_what_an_event_loop_runs(number: signal.Sign
             seen.append("cleaned up")
             raise
 
-    with pytest.raises(KeyboardInterrupt), interruptible():
+    with heeded(number), pytest.raises(KeyboardInterrupt), interruptible():
         asyncio.run(work())
     assert seen == ["cleaned up"]
 
