@@ -19,6 +19,7 @@ final class Session {
     static final long WAIT_MS = 60_000;
     static final int SEND_TIMEOUT_MS = 30_000;
     static final int HEARTBEAT_MS = 1000;
+    static final long SHUTDOWN_MS = 10_000;
     static final int QUEUES = 4;
 
     final String nameServer;
@@ -86,6 +87,8 @@ final class Session {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(4);
+        // Else a client that leaves tells how far it is before its last listener has returned.
+        consumer.setAwaitTerminationMillisWhenShutdown(SHUTDOWN_MS);
         return consumer;
     }
 
