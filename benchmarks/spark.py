@@ -60,7 +60,7 @@ from tests.support.record_rows import batch_of, rows_of
 
 TOPIC = "bench"
 QUEUES = 4
-ROWS = {200: 4_000_000, 1024: 1_000_000}
+ROWS = {200: 4_000_000, 1024: 2_000_000}
 """By bytes of a body: so many that a job's fixed cost weighs little, so few that it ends in ten minutes."""
 CELLS = ["decoder", "floor", "files", "stream", "broker", "broker-stream"]
 QUIET_LOAD_MAX = 1.0
@@ -153,7 +153,7 @@ def cell(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
-    parser.add_argument("--rows", type=int, help="4,000,000 of 200 bytes, 1,000,000 of any other size")
+    parser.add_argument("--rows", type=int, help="4,000,000 of 200 bytes, 2,000,000 of any other size")
     parser.add_argument(
         "--body", type=int, action="append", help="bytes; may be given several times; 200 and 1024"
     )

@@ -41,9 +41,10 @@ def records_of(body_bytes: int, count: int) -> list[bytes]:
 class MoodyBroker:
     """Name server and broker of one topic, on threads. `moods` say when it does what nobody expects."""
 
-    def __init__(self, records: list[bytes], moods: random.Random) -> None:
+    def __init__(self, records: list[bytes], moods: random.Random, answer_bytes_max: int = 1 << 30) -> None:
         self._records = records
         self._moods = moods
+        self._answer_bytes_max = answer_bytes_max
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.pulls_at_once: list[int] = []
@@ -93,6 +94,8 @@ class MoodyBroker:
         if self._has_whim("short", 0.02):
             count = self._moods.randint(1, count)
         found = self._records[pull.queue_offset : pull.queue_offset + count]
+        while sum(map(len, found)) > self._answer_bytes_max:
+            found.pop()
         head = pull_reply_head(
             command.opaque, code=0, remark="FOUND", next_begin_offset=pull.queue_offset + len(found),
             min_offset=0, max_offset=len(self._records), body_bytes=sum(map(len, found)),
@@ -101,8 +104,10 @@ class MoodyBroker:
 
 
 @contextmanager
-def moody_broker(records: list[bytes], moods: random.Random) -> Iterator[MoodyBroker]:
-    broker = MoodyBroker(records, moods)
+def moody_broker(
+    records: list[bytes], moods: random.Random, answer_bytes_max: int = 1 << 30
+) -> Iterator[MoodyBroker]:
+    broker = MoodyBroker(records, moods, answer_bytes_max)
     thread = threading.Thread(target=broker.serve, daemon=True)
     thread.start()
     yield broker
@@ -117,8 +122,8 @@ class Steady(random.Random):
         return 0.5  # above the chance of every whim
 
 
-def read(broker: MoodyBroker, count: int) -> list[int]:
-    options = load(SourceOptions, {"namesrv": broker.address, "topic": "T", "bulkPulls": "false"})
+def read(broker: MoodyBroker, count: int, *, bulk: bool = False) -> list[int]:
+    options = load(SourceOptions, {"namesrv": broker.address, "topic": "T", "bulkPulls": str(bulk).lower()})
     origin = BrokerOrigin(options)
     try:
         wanted = QueueRange(Queue("T", BROKER, 0), 0, count)
@@ -142,3 +147,19 @@ def test_of_large_answers_fewer_are_on_their_way(body_bytes: int, count: int, at
     with moody_broker(records_of(body_bytes, count), Steady()) as broker:
         assert read(broker, count) == list(range(count))
     assert max(broker.pulls_at_once) <= at_once_max
+
+
+@pytest.mark.parametrize("sizes", [[1000], [1000, 20], [20, 5000, 20]])
+def test_hardly_anything_is_asked_for_in_vain(sizes: list[int]) -> None:
+    """An answer that is shorter than was asked for makes those behind it useless."""
+    records = [record for size in sizes for record in records_of(size, COUNT // len(sizes))]
+    records = [_placed_at(record, queue_offset) for queue_offset, record in enumerate(records)]
+    answer_bytes_max = 64 << 10
+    with moody_broker(records, Steady(), answer_bytes_max) as broker:
+        assert read(broker, len(records), bulk=True) == list(range(len(records)))
+    needed = sum(map(len, records)) / answer_bytes_max
+    assert sum(broker.pulls_at_once) <= 1.2 * needed + 8 * len(sizes)
+
+
+def _placed_at(record: bytes, queue_offset: int) -> bytes:
+    return record[:20] + queue_offset.to_bytes(8, "big") + record[28:]

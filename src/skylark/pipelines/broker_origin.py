@@ -40,7 +40,8 @@ BULK_PULLS_IN_FLIGHT = 4
 MISSING_WAIT_S = 10.0
 """How long a broker that does not have what it once had may take to find it again: it may be recovering."""
 MISSING_PAUSE_S = 0.2
-WHOLE_ANSWERS_UNTIL_MORE = 16
+WHOLE_ANSWERS_UNTIL_MORE = 128
+"""Then more is asked for than an answer held so far: brokers give less of what they read from disk."""
 SQL92 = "SQL92"
 _GOES_ON = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
@@ -203,7 +204,8 @@ class _Pulls:
     """Pulls of one range. Iterating gives the answers that have records.
 
     Where nothing is filtered the offset that comes next is known, so several pulls are on their way at once.
-    Answers that are shorter than was thought make what is asked for smaller, until they are whole again.
+    An answer that is shorter than was asked for makes those behind it useless: then no more is asked for than
+    the largest one would hold.
     """
 
     def __init__(self, brokers: Cluster, options: SourceOptions, wanted: QueueRange, losses: Losses) -> None:
@@ -227,6 +229,7 @@ class _Pulls:
         self._count = self._count_max
         self._whole_answers = 0
         self._answer_bytes = ANSWER_BYTES_GUESS
+        self._answer_bytes_max = 0
         self._asks: deque[tuple[_Ask, Asked[PullResult]]] = deque()
         self._missing_since: float | None = None
 
@@ -249,6 +252,7 @@ class _Pulls:
             self._asks.clear()
             self._cluster.forget_route(self._queue.topic)
             raise
+        self._answer_bytes_max = max(self._answer_bytes_max, len(result.records))
         self._move_on(ask, result)
         return [Answer(memoryview(result.records), result.units)] if len(result.records) else []
 
@@ -256,7 +260,8 @@ class _Pulls:
         if self._is_filtered:
             return 1
         if self._count > PULL_MESSAGES:
-            return BULK_PULLS_IN_FLIGHT
+            # The first answer says how many messages one holds.
+            return BULK_PULLS_IN_FLIGHT if self._answer_bytes_max else 1
         return max(min(BYTES_IN_FLIGHT // self._answer_bytes, PULLS_IN_FLIGHT_MAX), BULK_PULLS_IN_FLIGHT)
 
     def _ask_more(self) -> None:
@@ -304,21 +309,23 @@ class _Pulls:
             self._at = first
         elif code in _GOES_ON and next_offset > self._at:
             if not self._is_filtered:
-                self._learn(ask, next_offset)
+                self._learn(ask, next_offset, len(result.records))
             self._at, self._missing_since = next_offset, None
         else:
             self._wait_for_missing()
 
-    def _learn(self, ask: _Ask, next_offset: int) -> None:
+    def _learn(self, ask: _Ask, next_offset: int, answer_bytes: int) -> None:
         """Ask for as many messages as an answer can hold."""
         if next_offset != ask.next_place:
             self._asks.clear()
-            self._count = max(min(next_offset - ask.place, self._count) * 7 // 8, 1)
+            self._count = max(min(next_offset - ask.place, self._count) * 15 // 16, 1)
             self._whole_answers = 0
         elif self._count < self._count_max:
             self._whole_answers += 1
+            fitting = self._answer_bytes_max * ask.messages // max(answer_bytes, 1) * 15 // 16
             if self._whole_answers % WHOLE_ANSWERS_UNTIL_MORE == 0:
-                self._count = min(self._count + self._count // 8 + 1, self._count_max)
+                fitting = self._count + self._count // 8 + 1
+            self._count = min(max(fitting, self._count), self._count_max)
 
     def _wait_for_missing(self) -> None:
         """The broker has nothing here although the range was planned."""
