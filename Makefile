@@ -61,7 +61,7 @@ bench: setup ## benchmarks, each printing JSON: parts beside what they cannot av
 	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
 	@$(PYTHON) -m skylark.cli.start bench all --json
 
-figures: setup ## measure what docs/performance.md says of ours: 7 minutes of a machine that does nothing else
+figures: setup ## measure what docs/performance.md says of ours: 9 minutes of a machine that does nothing else
 	@mkdir -p build/figures
 	-$(PYTHON) -m skylark.cli.start bench all --seconds $(CELL_S) --out build/figures/all.json --svg docs/charts
 	-$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
