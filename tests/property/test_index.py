@@ -290,6 +290,9 @@ class CrashingFile:
     def read_resident(self, length: int, position: int) -> bytes:
         return self._file.read(length, position)
 
+    def is_resident(self, length: int, position: int) -> bool:
+        return True
+
     def is_zero_from(self, position: int) -> bool:
         return self._file.is_zero_from(position)
 

@@ -119,6 +119,9 @@ class _SimulatedFile:
     def read_resident(self, length: int, position: int) -> bytes | None:
         return self.read(length, position) if self._disk.resident else None
 
+    def is_resident(self, length: int, position: int) -> bool:
+        return self.read_resident(length, position) is not None
+
     def is_zero_from(self, position: int) -> bool:
         return not self.read(max(self.length - position, 0), position).strip(b"\0")
 

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _UNITS = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_COUNTS_KEPT = 64
+# An item of Arrow's binary_view: the bytes that it begins with are only used to compare.
+_VIEWS = np.dtype([("size", "<i4"), ("begin", "<i4"), ("buffer", "<i4"), ("place", "<i4")])
+_PLACE_MAX = (1 << 31) - 1
+_INLINE_MAX = 12
+"""Items that are no longer than this lie in the view itself."""
 
 
 def gather(view: memoryview, start: int, units: bytes | bytearray) -> memoryview | None:
     """The records of units, of a file that starts at `start`; None unless each lies behind the one before."""
     table = np.frombuffer(units, _UNITS)
-    bounds = np.empty(2 * len(table), np.int64)
-    bounds[0::2] = table["place"]
-    bounds[0::2] -= start
-    bounds[1::2] = bounds[0::2] + table["size"]
-    if bounds[0] < 0 or bounds[-1] > len(view) or (bounds[1:] < bounds[:-1]).any():
+    first = int(table["place"][0])
+    places = table["place"] - first
+    sizes = table["size"].astype(np.int64)
+    ends = places + sizes
+    span, position = int(ends[-1]), first - start
+    if (
+        not 0 <= position <= position + span <= len(view)
+        or places.max() > _PLACE_MAX
+        or (places[1:] < ends[:-1]).any()
+        or sizes.min() <= _INLINE_MAX
+    ):
         return None
-    # The items of one array are records and what lies between them, in turn: every other one is taken.
-    parts = [None, pa.py_buffer(bounds), pa.py_buffer(view)]
-    items = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(bounds) - 1, parts)
-    taken = pc.take(items, _every_other(len(table)), boundscheck=False)
-    return memoryview(taken.buffers()[2]).cast("B")
-
-
-@lru_cache(_COUNTS_KEPT)
-def _every_other(count: int) -> pa.Array:
-    return pa.array(np.arange(0, 2 * count, 2))
+    views = np.zeros(len(table), _VIEWS)
+    views["size"], views["place"] = sizes, places
+    parts = [None, pa.py_buffer(views), pa.py_buffer(view[position : position + span])]
+    items = pa.Array.from_buffers(pa.binary_view(), len(table), parts)
+    return memoryview(items.cast(pa.large_binary()).buffers()[2]).cast("B")

@@ -150,7 +150,7 @@ class CommitLog:
         try:
             if start not in self.files.starts:
                 return False
-            return self.file(start).read_resident(size, physical_offset - start) is not None
+            return self.file(start).is_resident(size, physical_offset - start)
         except FileNotFoundError:  # cleaned in between
             return False
 

@@ -21,6 +21,9 @@ Part = bytes | bytearray | memoryview
 # The kernel takes no more parts in one pwritev (IOV_MAX).
 WRITE_PARTS_MAX = 1024
 PAGE_BYTES = 4096
+# Where bytes go that are only asked for, again and again: the processor's cache holds it. Nobody reads it, so
+# threads may share it.
+_UNWANTED = memoryview(bytearray(PAGE_BYTES))
 
 # Record locks belong to the process: a second store on the same path must be refused here.
 _locked_here: set[Path] = set()
@@ -49,6 +52,9 @@ class DiskFile(Protocol):
 
     def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
         """What `read` would give, if it is in memory; None if it would wait for the disk."""
+
+    def is_resident(self, length: int, position: int) -> bool:
+        """Whether a stretch of up to 4 MiB can be read without waiting for the disk."""
 
     def is_zero_from(self, position: int) -> bool:
         """Whether nothing but zeros lies from there to the end; holes are not read. Raises OSError."""
@@ -155,17 +161,23 @@ class _RealFile:
             raise disk_error(error, self.path) from error
 
     def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
-        no_wait = getattr(os, "RWF_NOWAIT", None)
-        if no_wait is None:
-            return self.read(length, position)
         data = bytearray(length)
+        return data if self._read_at_once([data], position) == length else None
+
+    def is_resident(self, length: int, position: int) -> bool:
+        # Only a read can tell: cachestat also counts pages that are on their way from the disk.
+        whole, rest = divmod(length, len(_UNWANTED))
+        return self._read_at_once([_UNWANTED] * whole + [_UNWANTED[:rest]], position) == length
+
+    def _read_at_once(self, parts: Sequence[bytearray | memoryview], position: int) -> int:
+        """Fill parts with what is in memory, or with all where one cannot ask. How many bytes that was."""
         try:
-            return data if os.preadv(self._descriptor, [data], position, no_wait) == length else None
+            return os.preadv(self._descriptor, parts, position, getattr(os, "RWF_NOWAIT", 0))
         except BlockingIOError:
-            return None
+            return 0
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
-                return self.read(length, position)
+                return os.preadv(self._descriptor, parts, position)
             raise
 
     def is_zero_from(self, position: int) -> bool:

@@ -56,6 +56,7 @@ class _SlowFile:
         self.view = file.view
         self.read = file.read
         self.read_resident = file.read_resident
+        self.is_resident = file.is_resident
         self.is_zero_from = file.is_zero_from
         self.close = file.close
 

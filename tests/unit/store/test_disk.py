@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -153,11 +153,16 @@ def test_what_was_written_is_resident_and_what_was_dropped_is_not(file: DiskFile
     data = os.urandom(MEGABYTE)
     file.write([data], 0)
     assert file.read_resident(MEGABYTE, 0) == data
+    assert file.is_resident(MEGABYTE, 0)
+    assert file.is_resident(100, 5)
     file.sync()
     drop_cache(file.path)
     assert file.read_resident(MEGABYTE, 0) is None
+    assert not file.is_resident(MEGABYTE, 0)
     file.read(MEGABYTE, 0)
     assert file.read_resident(MEGABYTE, 0) == data
+    assert file.is_resident(MEGABYTE, 0)
+    assert not file.is_resident(MEGABYTE, 3 * MEGABYTE + 1), "beyond the end nothing is in memory"
 
 
 @pytest.mark.parametrize("can_tell_holes", [True, False])
@@ -224,10 +229,13 @@ def test_without_a_way_to_ask_everything_counts_as_resident(
     file.sync()
     drop_cache(file.path)
     with monkeypatch.context() as masked:
-        masked.setattr(os, "preadv", failing(errno.EOPNOTSUPP))
+        masked.setattr(os, "preadv", without_flags(os.preadv))
+        assert file.is_resident(MEGABYTE, 0)
         assert file.read_resident(MEGABYTE, 0) == data
     with monkeypatch.context() as masked:
         masked.delattr(os, "RWF_NOWAIT")
+        drop_cache(file.path)
+        assert file.is_resident(MEGABYTE, 0)
         assert file.read_resident(MEGABYTE, 0) == data
 
 
@@ -235,9 +243,20 @@ def test_an_error_while_asking_is_raised(file: DiskFile, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "preadv", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         file.read_resident(10, 0)
+    with pytest.raises(OSError, match="Input/output error"):
+        file.is_resident(10, 0)
 
 
 # Errors
+
+
+def without_flags(read: Callable[..., int]) -> Callable[..., int]:
+    def refuse_flags(descriptor: int, parts: list[bytearray], position: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return read(descriptor, parts, position)
+
+    return refuse_flags
 
 
 def failing(number: int) -> object:

@@ -103,11 +103,11 @@ def by_arrow() -> Gather:
 
 
 @given(
-    st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 300)), min_size=ARROW_UNITS_MIN, max_size=200),
+    st.lists(st.tuples(st.integers(-1, 40), st.integers(11, 300)), min_size=ARROW_UNITS_MIN, max_size=200),
     st.integers(-30, 2000),
 )
 def test_arrow_gives_what_slices_give(by_arrow: Gather, records: list[tuple[int, int]], first: int) -> None:
-    """A gap below 0 makes two records overlap: whoever gives up there leaves it to somebody else."""
+    """A gap below 0 makes two records overlap, and none is as short as 12 bytes: those are left to others."""
     places, sizes, place = [], [], START + first
     for gap, size in records:
         place += gap
@@ -117,23 +117,26 @@ def test_arrow_gives_what_slices_give(by_arrow: Gather, records: list[tuple[int,
     view = memoryview(FILE)
     fast = parts_of(view, places, sizes, is_checked=False, gather=by_arrow)
     slow = parts_of(view, places, sizes, is_checked=False)
-    assert fast == slow or (fast is None and any(gap < 0 for gap, _ in records[1:]))
+    assert fast == slow or (fast is None and (any(gap < 0 for gap, _ in records[1:]) or min(sizes) <= 12))
 
 
-@pytest.mark.parametrize("wrong", [(START - 1, 5), (START + len(FILE) - 4, 5), (1 << 62, 5), (START + 7, -3)])
+@pytest.mark.parametrize(
+    "wrong",
+    [(START - 1, 15), (START + len(FILE) - 4, 15), (START + 7, -3), (1 << 62, 15), ((1 << 63) - 4, 15)],
+)
 def test_arrow_leaves_what_is_elsewhere(by_arrow: Gather, wrong: tuple[int, int]) -> None:
-    units = sorted([*((START + 10 * number, 5) for number in range(ARROW_UNITS_MIN)), wrong])
+    units = sorted([*((START + 20 * number, 15) for number in range(ARROW_UNITS_MIN)), wrong])
     places, sizes = zip(*units, strict=True)
     assert parts_of(memoryview(FILE), places, sizes, is_checked=False, gather=by_arrow) is None
 
 
 def test_arrow_checks_the_sizes_of_records(by_arrow: Gather) -> None:
-    data = bytearray(20 * ARROW_UNITS_MIN)
-    places, sizes = range(START, START + len(data), 20), [10] * ARROW_UNITS_MIN
+    data = bytearray(40 * ARROW_UNITS_MIN)
+    places, sizes = range(START, START + len(data), 40), [20] * ARROW_UNITS_MIN
     for place in places:
-        data[place - START : place - START + 4] = (10).to_bytes(4, "big")
+        data[place - START : place - START + 4] = (20).to_bytes(4, "big")
     assert parts_of(memoryview(data), places, sizes, is_checked=True, gather=by_arrow) is not None
-    data[20 * 7 + 3] = 11
+    data[40 * 7 + 3] = 21
     assert parts_of(memoryview(data), places, sizes, is_checked=True, gather=by_arrow) is None
 
 

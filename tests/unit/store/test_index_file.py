@@ -547,6 +547,9 @@ class WatchedFile:
     def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
         return self._file.read_resident(length, position)
 
+    def is_resident(self, length: int, position: int) -> bool:
+        return self._file.is_resident(length, position)
+
     def is_zero_from(self, position: int) -> bool:
         return self._file.is_zero_from(position)
 

@@ -393,8 +393,10 @@ def test_damage_is_done_on_the_medium() -> None:
 def test_residence_is_as_told() -> None:
     disk, file = made()
     assert file.read_resident(10, 0) == file.read(10, 0)
+    assert file.is_resident(10, 0)
     disk.resident = False
     assert file.read_resident(10, 0) is None
+    assert not file.is_resident(10, 0)
 
 
 def test_the_manual_clock_moves_when_told() -> None:
