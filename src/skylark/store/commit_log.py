@@ -190,15 +190,15 @@ class CommitLog:
         if ready is not None and ready.path == self.files.path(self.files.end):
             self._disk.delete(ready.path)
 
-    def delete_file(self, start: int) -> None:
+    def delete_file(self, start: int) -> DiskFile | None:
         """Unlink and drop: slices handed out stay readable until their holders let go. Raises OSError."""
         self._disk.delete(self.files.path(start))
-        self._forget(start)
+        return self._forget(start)
 
-    def _forget(self, start: int) -> None:
+    def _forget(self, start: int) -> DiskFile | None:
         self.files.starts.remove(start)
         self.views.pop(start, None)
-        self._open.pop(start, None)
+        return self._open.pop(start, None)
 
     def truncate(self, physical_offset: int) -> None:
         """Forget everything from there on: later files go, what was appended reads as zeros."""

@@ -255,7 +255,19 @@ class ConsumeQueue(_Reached):
     def write(self) -> None:
         """Write published units to files, then forget them here. Raises OSError, DiskFull."""
         with self._lock:
-            start, data = self._tail_start, bytes(self.tail)
+            generation, start, data = self.generation, self._tail_start, bytes(self.tail)
+        with self._open_files.changing:
+            if generation == self.generation:
+                self._write_at(start, data)
+        end, written = start + len(data), slice(len(data))
+        with self._lock:
+            if generation != self.generation:
+                return  # it began anew meanwhile, as one with other units
+            # Nothing is called in between: `max_offset`, which takes no lock, must not see half of it.
+            del self.tail[written]
+            self._tail_start = end
+
+    def _write_at(self, start: int, data: bytes) -> None:
         position = 0
         while position < len(data):
             at = start + position
@@ -263,11 +275,6 @@ class ConsumeQueue(_Reached):
             length = min(len(data) - position, file_start + self._files.file_bytes - at)
             self._write_into(file_start, at - file_start, data[position : position + length])
             position += length
-        end, written = start + len(data), slice(len(data))
-        with self._lock:
-            # Nothing is called in between: `max_offset`, which takes no lock, must not see half of it.
-            del self.tail[written]
-            self._tail_start = end
 
     def _write_into(self, file_start: int, position: int, data: bytes) -> None:
         files = self._files
@@ -284,7 +291,7 @@ class ConsumeQueue(_Reached):
 
     def sync(self) -> None:
         """Make written units durable."""
-        upto = self.written_offset
+        generation, upto = self.generation, self.written_offset
         for file_start in sorted(self.unsynced):
             try:
                 self._open_files.get(self._files.directory, file_start).sync()
@@ -296,7 +303,9 @@ class ConsumeQueue(_Reached):
                 with suppress(FileNotFoundError):  # reset, and nothing written since
                     self._files.disk.sync_directory(directory)
             self._new_names = False
-        self.synced_offset = upto
+        with self._lock:
+            if generation == self.generation:
+                self.synced_offset = upto
 
     # Loading, truncating, cleaning: under the store's lock, or before it serves
 
@@ -386,10 +395,11 @@ class ConsumeQueue(_Reached):
 
     def reset(self) -> None:
         """Forget every unit, to be built again from the log."""
-        self.tail.clear()
-        self._cut(0)
-        self._files.starts = []
-        self._files.disk.delete_directory(self.directory)
+        with self._open_files.changing:  # not while the flush thread writes the old ones
+            self.tail.clear()
+            self._cut(0)
+            self._files.starts = []
+            self._files.disk.delete_directory(self.directory)
 
     def _cut(self, end: int) -> None:
         files = self._files

@@ -18,12 +18,13 @@ from skylark.store.placed import PutStatus
 log = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096
+FAILURE_PAUSE_S = 1.0
 
 Answer = Callable[[PutStatus], None]
 
 
 class Service:
-    """A named thread that runs a step again and again until stopped. Steps must not raise."""
+    """A named thread that runs a step again and again until stopped. A failure is logged and ends nothing."""
 
     def __init__(self, name: str, step: Callable[[], float]) -> None:
         """`step` returns how many seconds to wait before it is run again, unless woken."""
@@ -48,7 +49,12 @@ class Service:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._step())
+            try:
+                pause_s = self._step()
+            except Exception:
+                log.exception("a background step failed, it is tried again thread=%s", self._thread.name)
+                pause_s = FAILURE_PAUSE_S
+            self._wake.wait(pause_s)
             self._wake.clear()
 
 

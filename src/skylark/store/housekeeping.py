@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 
 from skylark.clock import Clock
-from skylark.errors import DiskFull, StoreFailed
+from skylark.errors import BadStoreFile, DiskFull, StoreFailed
 from skylark.settings import StoreSettings
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
@@ -144,11 +144,22 @@ class Housekeeper:
             if everything or number < NEW_FILES_MAX or len(queue.tail) > NEW_TAIL_BYTES_MAX:
                 del new[queue]
                 self._take(queue)
-        for queue in list(self._unwritten):  # with those that could not be written the last time
-            queue.write()
-            del self._unwritten[queue]
-            self._unsynced[queue] = None
+        self._write_taken()
         return taken == count and not new
+
+    def _write_taken(self) -> None:
+        """Write the queues that were taken, now or earlier. One that fails is told of when all were tried."""
+        failure: OSError | None = None
+        for queue in list(self._unwritten):
+            try:
+                queue.write()
+            except OSError as error:
+                failure = failure or error
+            else:
+                del self._unwritten[queue]
+                self._unsynced[queue] = None
+        if failure is not None:
+            raise failure
 
     def _take(self, queue: ConsumeQueue) -> None:
         """Have a queue written; what is published from now on makes it dirty again."""
@@ -260,7 +271,7 @@ class Housekeeper:
         state = self._disk_state()
         self.disk_full.update(state)
         files = [
-            LogFile(start, self._disk.modified_ms(self._log.files.path(start)))
+            LogFile(start, self._modified_ms(start))
             for start in list(self._log.files.starts)
             if start <= self._log.appended
         ]
@@ -276,6 +287,12 @@ class Housekeeper:
         delete_slowly(starts, self._delete_log_file, self.settings.delete_pause_ms / 1000)
         self.clean_derived()
         return starts
+
+    def _modified_ms(self, start: int) -> int:
+        try:
+            return self._disk.modified_ms(self._log.files.path(start))
+        except FileNotFoundError:
+            return 0  # somebody else deleted it: it is only to be forgotten
 
     def _vouch_for(self, end: int) -> None:
         """Make durable what was derived from the log below `end`, which could not be made anew without it."""
@@ -301,7 +318,8 @@ class Housekeeper:
         # Not under the lock: whoever appends would wait for the disk.
         self._disk.delete(self._log.files.path(start))
         with self._lock:
-            self._log.delete_file(start)
+            file = self._log.delete_file(start)
+        del file  # the last to hold its blocks, if nobody reads it: to free them takes long, too
         self._disk.sync_directory(self._log.files.directory)
         log.info("commit log file deleted physical_offset=%d", start)
 
@@ -310,9 +328,8 @@ class Housekeeper:
         minimum = self._log.min_offset
         if minimum <= self._cleaned_to:
             return
-        self._cleaned_to = minimum
         with self._flush_lock:
-            expired = {queue: queue.forget_expired(minimum) for queue in list(self._queues.values())}
+            expired = {queue: self._expired_of(queue, minimum) for queue in list(self._queues.values())}
             # First the word that they are not needed, or a crash in the middle would miss them.
             self._save_manifest()
         for queue, starts in expired.items():
@@ -321,3 +338,12 @@ class Housekeeper:
                     queue.delete_files(starts)
         if self._index is not None:
             self._index.delete_before(minimum)
+        self._cleaned_to = minimum
+
+    def _expired_of(self, queue: ConsumeQueue, minimum: int) -> list[int]:
+        """Which files of a queue may be deleted; one that cannot be read does not hold up the others."""
+        try:
+            return queue.forget_expired(minimum)
+        except (BadStoreFile, OSError) as error:
+            log.warning("consume queue not cleaned topic=%s queue=%d: %s", queue.topic, queue.queue_id, error)
+            return []

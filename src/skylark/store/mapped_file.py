@@ -30,6 +30,8 @@ class OpenFiles:
         self._files: OrderedDict[tuple[Path, int], DiskFile] = OrderedDict()
         self._lock = threading.Lock()
         self._forgotten = 0
+        self.changing = threading.Lock()
+        """For whoever writes files that another thread may throw away meanwhile."""
 
     def get(self, directory: Path, start: int, create_bytes: int | None = None) -> DiskFile:
         """The open file; with `create_bytes` it is made if missing. Raises FileNotFoundError, DiskFull."""

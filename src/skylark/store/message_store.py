@@ -213,7 +213,8 @@ class MessageStore(StoreQueries):
         # Under sync flush whoever appends wakes this thread; the pause only bounds what a lost wake-up costs.
         try:
             if self.settings.syncs_every_put:
-                is_flushed = self.log.appended > self.flusher.flushed
+                # Also where a slow append stored nothing: else sends would be refused for ever.
+                is_flushed = self.log.appended > self.flusher.flushed or self.flusher.slow_append
                 if is_flushed:
                     self.flusher.flush()
             else:
@@ -368,6 +369,8 @@ class MessageStore(StoreQueries):
             return
         deadline = self._clock.monotonic() + self.settings.sync_flush_timeout_ms / 1000
         self.waiters.add(end, deadline, answer)
+        if end <= self.flusher.flushed:  # just before it was added, so that nobody would tell it
+            self.waiters.flushed(self.flusher.flushed)
 
     def expire_waiters(self) -> None:
         self.waiters.expired(self._clock.monotonic())

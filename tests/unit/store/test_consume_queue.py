@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,41 @@ def test_a_queue_begins_anew_with_its_topic(disk: SimulatedDisk, queue: ConsumeQ
         assert queue.add(1, 20_100, RECORD_BYTES, 0)
         write(queue)
         assert offsets(loaded(disk)) == [20_000, 20_100]
+
+
+class Turn:
+    """A lock; who waits for it gets his turn, once, when it is given back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waiting: Callable[[], object] | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            waiting()
+
+
+@pytest.mark.parametrize("moment", ["before its files", "behind its files"])
+def test_a_queue_begins_anew_while_the_old_one_is_written(
+    disk: SimulatedDisk, queue: ConsumeQueue, moment: str
+) -> None:
+    """A slave reads from the log that a topic was deleted and made again, while its flush thread works."""
+    files_turn, units_turn = Turn(), Turn()
+    queue._open_files.changing = files_turn  # type: ignore[assignment]
+    queue._lock = units_turn  # type: ignore[assignment]
+    add(queue, *range(15))
+    turn = units_turn if moment == "before its files" else files_turn
+    turn.waiting = lambda: queue.add(0, 20_000, RECORD_BYTES, 0)
+    write(queue)
+    assert (offsets(queue), queue.synced_offset) == ([20_000], 0)
+    assert queue.add(1, 20_100, RECORD_BYTES, 0)
+    write(queue)
+    assert (offsets(loaded(disk)), queue.synced_offset) == ([20_000, 20_100], 2)
 
 
 def test_a_queue_whose_end_is_lost_does_not_begin_anew(queue: ConsumeQueue) -> None:

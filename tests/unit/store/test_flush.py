@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skylark.errors import StoreFailed
+from skylark.errors import BadStoreFile, StoreFailed
 from skylark.store.commit_log import CommitLog
 from skylark.store.flush import PAGE_BYTES, FlushWaiters, LogFlusher, Service
 from skylark.store.placed import PutStatus
@@ -259,6 +259,22 @@ def test_a_wake_during_the_step_is_not_lost() -> None:
     assert rounds.acquire(timeout=WAIT_S)
     assert rounds.acquire(timeout=WAIT_S)
     assert service.stop(WAIT_S)
+
+
+def test_a_step_that_fails_is_told_and_the_next_follows(caplog: pytest.LogCaptureFixture) -> None:
+    rounds = threading.Semaphore(0)
+
+    def step() -> float:
+        rounds.release()
+        raise BadStoreFile(ROOT, "played")
+
+    service = Service("test", step)
+    service.start()
+    assert rounds.acquire(timeout=WAIT_S)
+    service.wake()
+    assert rounds.acquire(timeout=WAIT_S)
+    assert service.stop(WAIT_S)
+    assert "a background step failed, it is tried again thread=test" in caplog.text
 
 
 def test_a_stuck_service_is_told() -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from weakref import finalize
 
 import pytest
 from msgspec.structs import replace as replace_members
@@ -259,6 +260,25 @@ def test_the_background_tries_again(error: int, caplog: pytest.LogCaptureFixture
 # Deleting a topic
 
 
+def test_a_queue_that_cannot_be_written_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Their units would stay in memory, and be built again from the log at the next start."""
+    disk = simulated_disk()
+    with opened(disk=disk) as store:
+        put_all(store, [message("A"), message("B")])
+        store.build_index()
+        disk.plan(Fault(Kind.CREATE, always=True, path_contains="consumequeue/A/", error=errno.EACCES))
+        before = durable_offset(disk)
+        with caplog.at_level(logging.WARNING):
+            store.housekeeper.flush_quietly()
+        assert "consume queues or index could not be written" in caplog.text
+        assert [store.queue(topic, 0).written_offset for topic in "AB"] == [0, 1]
+        assert durable_offset(disk) == before, "nothing vouches for a queue that is not written"
+        disk.heal()
+        store.housekeeper.flush_quietly()
+        assert store.queue("A", 0).written_offset == 1
+        assert durable_offset(disk) == store.appended_offset
+
+
 def test_a_deleted_topic_stays_deleted() -> None:
     disk = simulated_disk()
     with opened(disk=disk) as store:
@@ -448,6 +468,40 @@ def test_a_round_that_fails_is_told_and_the_next_goes_on(caplog: pytest.LogCaptu
         clock.advance(10_000)
         store.housekeeper.clean_step()
         assert log_names(disk) == [8192]
+
+
+def test_a_log_file_that_somebody_else_deleted_does_not_end_cleaning() -> None:
+    clock = ManualClock(FOUR)
+    disk = simulated_disk(clock)
+    with opened(small_settings(reserved_hours=0), disk, clock) as store:
+        put_all(store, [sized(1000) for _ in range(12)])
+        disk.lose(store.log.files.path(0))
+        assert store.housekeeper.clean() == [0, 4096]
+        assert store.log.min_offset == 8192
+        assert store.min_offset("T", 0) == 8
+
+
+def test_a_queue_that_cannot_be_read_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(FOUR)
+    disk = simulated_disk(clock)
+    with opened(small_settings(reserved_hours=0), disk, clock) as store:
+        put_all(store, [sized(500, topic) for _ in range(12) for topic in ("A", "B")])
+        store.housekeeper.flush()
+        disk.cut(ROOT / "consumequeue" / "A" / "0" / file_name(0), 20)
+        assert store.housekeeper.clean() == [0, 4096]
+        assert store.min_offset("B", 0) == 8
+        assert "consume queue not cleaned topic=A queue=0" in caplog.text
+
+
+def test_blocks_of_a_deleted_log_file_are_not_freed_under_the_lock() -> None:
+    """That takes as long as the file is large, and every append would wait for it."""
+    clock = ManualClock(FOUR)
+    with opened(small_settings(reserved_hours=0), simulated_disk(clock), clock) as store:
+        put_all(store, [sized(1000) for _ in range(12)])
+        is_locked: list[bool] = []
+        finalize(store.log.file(0), lambda: is_locked.append(store._lock.locked()))
+        store.housekeeper.clean()
+        assert is_locked == [False]
 
 
 # What to clean

@@ -160,6 +160,22 @@ def test_a_slow_append_makes_the_store_busy_until_a_flush(
         assert store.put(message())[0] is PutStatus.PUT_OK
 
 
+@pytest.mark.parametrize("mode", FlushMode)
+def test_a_slow_append_that_stored_nothing_does_not_refuse_sends_for_ever(
+    disk: SimulatedDisk, mode: FlushMode
+) -> None:
+    clock = ManualClock()
+    with opened(small_settings(flush_mode=mode), disk, clock) as store:
+        assert store.put(message())[0] is PutStatus.PUT_OK
+        disk.plan(Fault(Kind.WRITE, error=errno.ENOSPC))
+        disk.observer = lambda operation: clock.advance(1001) if operation.kind is Kind.WRITE else None
+        assert store.put(message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
+        disk.observer = None
+        assert store.put(message())[0] is PutStatus.OS_PAGE_CACHE_BUSY
+        store._flush_step()  # the flush thread's
+        assert store.put(message())[0] is PutStatus.PUT_OK
+
+
 def test_a_failed_write_stops_all_writes(disk: SimulatedDisk) -> None:
     with opened(disk=disk) as store:
         put_all(store, [message(body=b"before")])
@@ -319,6 +335,26 @@ def test_answers_without_waiting(disk: SimulatedDisk) -> None:
         store.advance()
         assert answers[3:] == [PutStatus.FLUSH_DISK_TIMEOUT]
         store.flusher.failure = None
+
+
+def test_a_flush_that_ends_while_somebody_begins_to_wait_answers_him(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    with opened(small_settings(**SYNC), disk, clock) as store:
+        end = placed(store.append([message()])[0]).end
+        answers: list[PutStatus] = []
+        with monkeypatch.context() as patch:
+
+            def flushed_meanwhile() -> float:
+                """The deadline is asked for between the look at what is flushed and the wait."""
+                patch.undo()
+                store.flush_log()
+                return clock.monotonic()
+
+            patch.setattr(clock, "monotonic", flushed_meanwhile)
+            store.when_flushed(end, answers.append)
+        assert answers == [PutStatus.PUT_OK]
 
 
 def test_a_broker_may_take_the_flush_to_its_own_thread(disk: SimulatedDisk) -> None:
