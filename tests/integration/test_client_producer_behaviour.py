@@ -43,6 +43,7 @@ from skylark.protocol.connection import Connection
 from skylark.settings.client import ClientSettings, Compression, ProducerSettings
 from tests.support.broker import offset_id, running_cluster, until
 from tests.support.client_rig import QUICK, Cluster, cluster
+from tests.support.raw_server import raw_server
 
 TOPIC = "orders"
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -112,11 +113,9 @@ async def moody_broker() -> AsyncIterator[tuple[str, list[int]]]:
                 fields = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "7"}
                 answer = command.reply(1500 if sends_away else 0, fields=fields)
                 writer.write(b"".join(encode(answer)))
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    async with raw_server(serve) as server:
+        yield server.address, asked
 
 
 @pytest.mark.parametrize("face", ["asyncio", "blocking"])
@@ -739,6 +738,11 @@ async def test_a_message_can_be_made_of_json(one: Cluster) -> None:
         (Message(TOPIC, b"x", deliver_after=timedelta(-1)), BadMessage, "negative"),
         (Message(TOPIC, b"x", delay_level=1, deliver_at=datetime.now(UTC)), BadMessage, "only one of"),
         (Message(TOPIC, b"x", tags="\ud800"), BadMessage, "UTF-8"),
+        (Message(TOPIC, b"x", tags=["a"]), BadMessage, r"tags is \['a'\], it must be str"),  # type: ignore[arg-type]
+        (Message(TOPIC, b"x", keys=[42]), BadMessage, r"keys are \[42\], they must be text"),  # type: ignore[list-item]
+        (Message(TOPIC, b"x", sharding_key=42), BadMessage, "sharding_key is 42"),  # type: ignore[arg-type]
+        (Message(TOPIC, b"x", deliver_after=5), BadMessage, "must be datetime.timedelta"),  # type: ignore[arg-type]
+        (Message(TOPIC, b"x", properties=["a"]), BadMessage, "must be Mapping"),  # type: ignore[arg-type]
     ],
 )
 async def test_what_no_broker_would_take_is_refused_before_the_network(

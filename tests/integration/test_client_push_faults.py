@@ -620,6 +620,26 @@ async def test_a_message_that_its_broker_refuses_goes_to_the_retry_topic() -> No
         assert bytes(sent.body) == b"body"
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_message_for_the_retry_topic_names_its_topic_with_the_namespace(orderly: bool) -> None:
+    async with fake_broker(queues={"ns%T": 1, "%RETRY%ns%G": 1}) as fake:
+        fake.answers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: command.reply(1, "no")
+        await fake.put("ns%T", record(0, topic="ns%T", reconsume_times=1))
+        topics: set[str] = set()
+
+        def listener(messages: Messages) -> None:
+            topics.update(message.topic for message in messages)
+            raise ValueError("again")
+
+        client = {"namespace": "ns"}
+        async with consumer_of(fake, listener, client=client, orderly=orderly, reconsume_times_max=1):
+            await eventually(lambda: fake.asked_for(RequestCode.SEND_MESSAGE_V2))
+        sent = fake.asked_for(RequestCode.SEND_MESSAGE_V2)[0].fields
+        assert sent["b"] == "%RETRY%ns%G"
+        assert "RETRY_TOPIC\x01ns%T\x02" in sent["i"]
+        assert topics == {"T"}
+
+
 async def test_messages_that_take_too_long_are_given_back() -> None:
     assert DEFAULTS.consume_timeout_ms == 15 * 60_000
     async with fake_broker() as fake:
@@ -670,6 +690,34 @@ async def test_a_broker_resets_the_offset() -> None:
             await eventually(lambda: len(got) == 16)
             await until_owned(consumer, "T", count=1)
         assert [message.queue_offset for message in got] == [*range(10), *range(4, 10)]
+
+
+async def test_resets_that_two_brokers_ask_for_at_the_same_time_are_both_done() -> None:
+    async with fake_broker(queues={"T": 2}) as fake:
+        queues = [MessageQueue("T", BROKER, number) for number in range(2)]
+        for queue in queues:
+            await fake.put("T", *map(record, range(3)), queue_id=queue.queue_id)
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend, reset_wait_ms=200) as consumer:
+            await eventually(lambda: len(got) == 6)
+            first = asyncio.create_task(consumer.reset_offsets("T", {queues[0]: 0}))
+            await eventually(lambda: queues[0] not in consumer.queues())
+            await consumer.reset_offsets("T", {queues[1]: 0})
+            await first
+            await eventually(lambda: len(got) == 12, timeout_s=20)
+
+
+async def test_a_reset_does_not_resume_who_was_suspended() -> None:
+    async with fake_broker() as fake:
+        await fake.put("T", record(0))
+        got: list[ReceivedMessage] = []
+        async with consumer_of(fake, got.extend) as consumer:
+            await eventually(lambda: len(got) == 1)
+            consumer.suspend()
+            await consumer.reset_offsets("T", {QUEUE: 0})
+            assert consumer._running().pulls.paused
+            consumer.resume()
+            await eventually(lambda: len(got) == 2)
 
 
 async def test_a_lost_connection_is_made_again() -> None:

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
+from skylark.client import session as sharing
 from skylark.client.routing import TopicRoute
 from skylark.client.session import ADMIN, CONSUMER, PRODUCER, BrokerHandler, Session, client_id_of, join
 from skylark.errors import (
@@ -30,6 +32,7 @@ from tests.support.broker import BrokerClient, consumer, until
 from tests.support.client_rig import QUICK, Cluster, cluster
 
 TOPIC = "orders"
+Sessions = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Session]]
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 HEARTBEAT = RequestCode.HEART_BEAT
 
@@ -245,3 +248,22 @@ async def test_a_connection_that_has_fallen_silent_is_closed(one: Cluster) -> No
     assert await session.call(proxy.address, GetMaxOffset(TOPIC, 0)) == 0
     assert proxy.connections == 2
     await session.leave(member)
+
+
+async def test_the_end_of_a_session_does_not_look_at_those_of_other_loops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other threads may add loops to the table, or take them out, at any moment."""
+
+    class Changing(Sessions):
+        def values(self) -> Any:
+            raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(sharing, "_sessions", Changing())
+    for _ in range(2):
+        someone = Someone()
+        session = await join(someone, QUICK, ("127.0.0.1:1",))
+        await session.leave(someone)
+        with pytest.raises(ClientClosed):
+            await session.call("127.0.0.1:1", GetMaxOffset(TOPIC, 0))
+    assert not any(dict(sharing._sessions).values())

@@ -27,6 +27,7 @@ from skylark.model.message import Message
 from skylark.settings.client import ProducerSettings
 from skylark.settings.consumer import PushConsumerSettings
 from tests.support.broker import until
+from tests.support.client_rig import QUICK, cluster
 from tests.support.consumer import ConsumerRig, consumer_rig, fast, until_count
 
 TOPIC, GROUP, TRACES = "T", "G", "RMQ_SYS_TRACE_TOPIC"
@@ -217,3 +218,21 @@ async def test_the_command_shows_a_message_s_whole_life(tmp_path: Path) -> None:
         ("delivered", "ok", "delivery 2"),
         ("consumed", "ok", "success"),
     }
+
+
+async def test_traces_go_where_their_topic_has_moved_to(tmp_path: Path) -> None:
+    settings = ProducerSettings(trace=True, trace_flush_ms=20, trace_topic="traces")
+    async with cluster(tmp_path, "broker-a", "broker-b") as servers:
+        await servers.create_topic(TOPIC, 1, "broker-b")
+        await servers.create_topic("traces", 1, "broker-a")
+        async with Producer("PG", namesrv=servers.namesrv, settings=settings, client=QUICK) as producer:
+
+            async def are_told_at(broker: str) -> bool:
+                await producer.send(Message(TOPIC, b"x"))
+                return bool(await servers.stored("traces", broker, 1))
+
+            await until(lambda: are_told_at("broker-a"))
+            await servers.create_topic("traces", 1, "broker-b")
+            servers.proxies["broker-a"].shut()
+            servers.registrars["broker-a"].hang_up()  # so that the name server forgets it
+            await until(lambda: are_told_at("broker-b"), timeout_s=20)

@@ -16,7 +16,7 @@ from skylark.broker.broker import Broker
 from skylark.client import sync_transaction
 from skylark.client.received import ReceivedMessage
 from skylark.client.transaction_producer import TransactionProducer, TransactionState
-from skylark.errors import BadMessage, SendFailed
+from skylark.errors import BadMessage, SendFailed, SettingsError
 from skylark.model.message import Message
 from skylark.namesrv.server import NameServer
 from skylark.settings.client import ClientSettings
@@ -168,6 +168,49 @@ async def test_threads_use_the_blocking_face(servers: tuple[NameServer, Broker])
 
     await asyncio.to_thread(work)
     assert await delivered(broker, {b"0", b"2"}) == [b"0", b"2"]
+
+
+async def test_a_sharding_key_chooses_the_queue_of_a_half_message_too(
+    servers: tuple[NameServer, Broker],
+) -> None:
+    name_server, _ = servers
+    done = TransactionState.COMMIT
+    async with TransactionProducer(
+        "shop", execute=lambda *_: done, check=lambda _: done, namesrv=name_server.address
+    ) as producer:
+        keyed = Message(TOPIC, b"x", sharding_key="order-1001")
+        results = [await producer.send_in_transaction(keyed) for _ in range(8)]
+        assert {result.receipt.queue.queue_id for result in results} == {3}
+
+
+@pytest.mark.parametrize("face", [TransactionProducer, sync_transaction.TransactionProducer])
+@pytest.mark.parametrize("missing", ["execute", "check"])
+def test_a_transaction_needs_both_functions(face: Any, missing: str) -> None:
+    functions = {"execute": print, "check": print, missing: None}
+    with pytest.raises(SettingsError, match=f"{missing}: None is no function"):
+        face("shop", namesrv="127.0.0.1:1", **functions)
+
+
+async def test_a_transaction_producer_sends_plain_messages_on_both_faces(
+    servers: tuple[NameServer, Broker],
+) -> None:
+    name_server, broker = servers
+    options: dict[str, Any] = {
+        "execute": lambda *_: TransactionState.COMMIT,
+        "check": lambda _: TransactionState.COMMIT,
+        "namesrv": name_server.address,
+    }
+
+    def work() -> None:
+        with sync_transaction.TransactionProducer("shop", **options) as producer:
+            assert producer.send(message(1)).is_ok
+            assert producer.submit(message(2)).result(60).is_ok
+            assert producer.client_id
+
+    await asyncio.to_thread(work)
+    async with TransactionProducer("shop", **options) as producer:
+        assert (await producer.send(message(3))).is_ok
+    assert await delivered(broker, {b"1", b"2", b"3"}) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.slow

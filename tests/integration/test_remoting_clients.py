@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +25,8 @@ from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
 from skylark.remoting.aio import ConnectionPool
 from skylark.remoting.blocking import BlockingConnection
 from skylark.remoting.server import ServerLimits
+from tests.support.black_hole import black_hole
+from tests.support.raw_server import raw_server
 from tests.unit.remoting.rig import HOST, LOOPS, SEND, Rig, run_on, running, until
 
 
@@ -150,20 +153,43 @@ def test_addresses_that_do_not_answer(loop: str, closed_port: int) -> None:
 
 def test_connecting_counts_as_waiting(loop: str) -> None:
     async def scenario() -> None:
-        with socket.socket() as deaf:
-            deaf.bind((HOST, 0))
-            deaf.listen(0)
-            port = deaf.getsockname()[1]
-            fillers = [socket.socket() for _ in range(4)]  # the queue of connections is full
-            for filler in fillers:
-                filler.setblocking(False)
-                filler.connect_ex((HOST, port))
+        with black_hole() as address:
             pool = ConnectionPool(connect_timeout_s=30)
             with pytest.raises(RequestTimeout):
-                await pool.call(f"{HOST}:{port}", GetMinOffset("t", 0), timeout_s=0.2)
+                await pool.call(address, GetMinOffset("t", 0), timeout_s=0.2)
             await pool.close()
-            for filler in fillers:
-                filler.close()
+
+    run_on(loop, scenario())
+
+
+def test_all_who_want_a_connection_share_one_attempt(loop: str) -> None:
+    async def scenario() -> None:
+        with black_hole() as address:
+            pool = ConnectionPool(connect_timeout_s=1)
+            began = asyncio.get_running_loop().time()
+            results = await asyncio.gather(
+                *(pool.connection(address) for _ in range(8)), return_exceptions=True
+            )
+            assert asyncio.get_running_loop().time() - began < 4
+            assert [type(result) for result in results] == [ConnectFailed] * 8
+            await pool.close()
+
+    run_on(loop, scenario())
+
+
+def test_closing_ends_what_is_being_opened(loop: str) -> None:
+    async def scenario() -> None:
+        with black_hole() as address:
+            pool = ConnectionPool(connect_timeout_s=60)
+            one, other = (asyncio.create_task(pool.connection(address)) for _ in range(2))
+            await asyncio.sleep(0)
+            one.cancel()  # the other one goes on
+            await asyncio.sleep(0.01)
+            assert one.cancelled() and not other.done()
+            async with asyncio.timeout(20):
+                await pool.close()
+                with pytest.raises(ClientClosed):
+                    await other
 
     run_on(loop, scenario())
 
@@ -191,16 +217,12 @@ def test_a_server_that_talks_nonsense(loop: str) -> None:
             await reader.read(1)
             writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             await reader.read()
-            writer.close()
 
-        server = await asyncio.start_server(nonsense, HOST, 0)
-        port = server.sockets[0].getsockname()[1]
-        pool = ConnectionPool()
-        with pytest.raises(ConnectionLost, match="larger than the limit"):
-            await pool.call(f"{HOST}:{port}", GetMinOffset("t", 0))
-        await pool.close()
-        server.close()
-        await server.wait_closed()
+        async with raw_server(nonsense) as server:
+            pool = ConnectionPool()
+            with pytest.raises(ConnectionLost, match="larger than the limit"):
+                await pool.call(server.address, GetMinOffset("t", 0))
+            await pool.close()
 
     run_on(loop, scenario())
 
@@ -312,3 +334,11 @@ def test_blocking_connections_that_fail(closed_port: int) -> None:
     for address in (f"{HOST}:{closed_port}", "nonsense"):
         with pytest.raises(ConnectFailed), BlockingConnection(address) as connection:
             connection.call(GetConsumerListByGroup("g"))
+
+
+def test_a_blocking_call_connects_within_its_time() -> None:
+    with black_hole() as address, BlockingConnection(address, connect_timeout_s=60) as connection:
+        began = time.monotonic()
+        with pytest.raises(ConnectFailed):
+            connection.call(GetMinOffset("t", 0), timeout_s=0.2)
+        assert time.monotonic() - began < 20

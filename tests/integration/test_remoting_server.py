@@ -1,6 +1,7 @@
 """The server over real sockets, on both kinds of loop."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -329,18 +330,35 @@ def test_a_peer_that_never_reads_is_cut_off(loop: str) -> None:
 def test_a_thousand_connections(loop: str) -> None:
     async def scenario() -> None:
         async with running() as rig:
-            pools = [ConnectionPool() for _ in range(1000)]
+            # None of these times matters: a machine may stand still for seconds.
+            pools = [ConnectionPool(connect_timeout_s=60) for _ in range(1000)]
             for start in range(0, 1000, 100):
                 part = pools[start : start + 100]
-                calls = (pool.call(rig.address, GetMaxOffset("t", 3), timeout_s=20) for pool in part)
+                calls = (pool.call(rig.address, GetMaxOffset("t", 3), timeout_s=60) for pool in part)
                 assert await asyncio.gather(*calls) == [3] * 100
             assert len(rig.server.peers) == 1000
-            sends = (pool.call(rig.address, SEND, timeout_s=20) for pool in pools)
+            sends = (pool.call(rig.address, SEND, timeout_s=60) for pool in pools)
             assert {result.code for result in await asyncio.gather(*sends)} == {0}
             for pool in pools:
                 await pool.close()
             await until(lambda: not rig.server.peers)
             assert len(rig.gone) == 1000
+
+    run_on(loop, scenario(), timeout_s=240)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_who_comes_while_a_server_closes_is_not_forgotten(loop: str, turns: int) -> None:
+    """In whichever turn of the loop: the connection is closed, and not when its memory is needed."""
+
+    async def scenario() -> None:
+        async with running() as rig:
+            with socket.create_connection((HOST, rig.port), timeout=20) as client:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await rig.server.close()
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.to_thread(client.recv, 1) == b""
 
     run_on(loop, scenario())
 

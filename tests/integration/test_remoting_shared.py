@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from skylark.errors import ConnectFailed, ConnectionLost, MalformedFrame, RequestTimeout
 from skylark.protocol.command import RemotingCommand, encode
 from skylark.remoting.shared import SharedConnection
+from tests.support.black_hole import black_hole
 
 PREFIX = struct.Struct(">iI")
 Answer = Callable[[socket.socket, list[int]], None]
@@ -241,3 +244,74 @@ def test_nobody_at_the_address_is_told() -> None:
         ask(SharedConnection("127.0.0.1:1"))
     with pytest.raises(ConnectFailed, match="host:port"):
         ask(SharedConnection("nonsense"))
+
+
+# --- Addresses that swallow connections ---
+
+
+def test_connecting_takes_no_more_time_than_there_is() -> None:
+    with black_hole() as address:
+        connection = SharedConnection(address, connect_timeout_s=60)
+        began = time.monotonic()
+        with pytest.raises(ConnectFailed, match="timed out"):
+            ask(connection, 0.2)
+        assert time.monotonic() - began < 20
+
+
+def test_threads_that_wait_for_a_connection_fail_together() -> None:
+    with black_hole() as address:
+        connection = SharedConnection(address, connect_timeout_s=1)
+        began = time.monotonic()
+        errors = in_threads(8, lambda _: ask(connection))
+        assert time.monotonic() - began < 4
+        assert [type(error) for error in errors] == [ConnectFailed] * 8
+
+
+def test_a_thread_does_not_wait_for_its_turn_beyond_its_time() -> None:
+    with black_hole() as address:
+        connection = SharedConnection(address, connect_timeout_s=5)
+        patient = threading.Thread(target=lambda: in_threads(1, lambda _: ask(connection)))
+        patient.start()
+        while not connection._sending.locked():
+            time.sleep(0.001)
+        with pytest.raises(ConnectFailed, match="other threads"):
+            ask(connection, 0.1)
+        assert patient.is_alive()
+        patient.join(60)
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals for threads")
+def test_nothing_follows_a_frame_that_was_interrupted(server: Server, connection: SharedConnection) -> None:
+    may_read = threading.Event()
+    sender = threading.main_thread().ident
+    serve = server.serve
+
+    def interrupt(connected: socket.socket) -> None:
+        connected.recv(1, socket.MSG_PEEK)  # some of it has left
+        assert sender is not None
+        signal.pthread_kill(sender, signal.SIGUSR1)
+        may_read.wait(60)
+        serve(connected)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    server.serve = interrupt  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(Interrupted):
+            connection.exchange(
+                lambda opaque: (*frame(opaque)[:-1], b"x" * (64 << 20)),
+                deadline=time.monotonic() + 60,
+                request="ASK",
+            )
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        server.serve = serve  # type: ignore[method-assign]
+        may_read.set()
+    ask(connection, 20)
+    assert len(server.connections) == 2

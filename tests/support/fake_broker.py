@@ -26,6 +26,7 @@ from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand
 from skylark.protocol.connection import Limits
 from skylark.protocol.requests.pull import PullReply
+from skylark.remoting.closing import stop_listening
 from skylark.remoting.link import Link
 
 HOST = "127.0.0.1"
@@ -47,6 +48,8 @@ class FakePeer(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._fake.peers.append(self)
+        if self._fake.is_gone:  # it was accepted before, and comes after
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -82,6 +85,7 @@ class FakeBroker:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: list[str] = []
         self.peers: list[FakePeer] = []
+        self.is_gone = False
         self._changed = asyncio.Condition()
 
     def asked_for(self, code: int) -> list[RemotingCommand]:
@@ -180,7 +184,8 @@ async def fake_broker(**attributes: Any) -> AsyncIterator[FakeBroker]:
         fake.address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
         yield fake
     finally:
-        server.close()
+        fake.is_gone = True
+        stop_listening(server)
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -147,7 +147,7 @@ class Accumulator:
         topic, body = message.topic, message.body
         if topic.startswith(RETRY_TOPIC_PREFIX) or not isinstance(body, bytes):
             return None
-        if not self._sender.has_room(len(body)):
+        if self._sender.is_crowded or not self._sender.has_room(len(body)):
             deadline = self._loop.time() + self._settings.send_timeout_ms / 1000
             await self._sender.wait_for_room(topic, len(body), deadline)
         key = (topic, queue, message.wait_for_store)

@@ -77,9 +77,9 @@ class Consumption(ABC, Generic[J, R]):
     def _deliver(self, results: list[R], /) -> None:
         """Do what follows from what listeners said."""
 
-    async def stop(self) -> None:
+    async def stop(self, wait_ms: int) -> None:
         """Let finish what runs, and what failed be given back; what waits is left for whoever comes next."""
-        deadline = time.monotonic() + self._settings.stop_wait_ms / 1000
+        deadline = time.monotonic() + wait_ms / 1000
         # One after the other, in this task: a listener that stops its own consumer must be known as such.
         await self.threads.stop(deadline - time.monotonic())
         await self._coroutines.stop(deadline - time.monotonic())

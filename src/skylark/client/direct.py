@@ -6,9 +6,11 @@ server crosses to the loop.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from skylark.client.preparing import Prepared, PreparedBatch
 from skylark.client.receipt import SendReceipt
@@ -19,11 +21,21 @@ from skylark.client.sending import Sending, vip_address
 from skylark.client.session import Session
 from skylark.client.sync import LoopThread
 from skylark.clock import SystemClock
-from skylark.errors import BrokerUnknown, ClientClosed, ConnectFailed, GoAway, RocketMQError
+from skylark.errors import (
+    BadMessage,
+    BrokerUnknown,
+    ClientClosed,
+    ConnectFailed,
+    GoAway,
+    LocalProtocolError,
+    RocketMQError,
+)
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.remoting.shared import SharedConnection
+
+T = TypeVar("T")
 
 _REQUEST = RequestCode.SEND_MESSAGE_V2.name
 
@@ -67,6 +79,10 @@ class DirectSender:
                 receipts = self._attempt(sending)
                 if receipts is not None:
                     return receipts
+        except RocketMQError:
+            if sending.stored is None:
+                raise
+            return sending.stored
         except KeyboardInterrupt as error:
             error.add_note(f"send to topic {sending.topic}: whether the message is stored is unknown")
             raise
@@ -123,6 +139,9 @@ class DirectSender:
         try:
             reply = self._exchange(sending)
             receipts = rules.answered(sending, reply, time.monotonic())
+        except (BadMessage, LocalProtocolError) as error:  # it cannot be sent, to nobody
+            rules.ended(sending, error, time.monotonic())
+            raise
         except RocketMQError as error:
             if isinstance(error, ConnectFailed):
                 error = self._session.explained(error)
@@ -131,7 +150,7 @@ class DirectSender:
             step = rules.failed(sending, error, time.monotonic())
             time.sleep(rules.pause_s(sending, self.sender.known_route(sending.topic), time.monotonic()))
             if step.refresh_route:
-                self._refresh(sending.topic)
+                self._refresh(sending)
             return None
         if self.sender.settings.retry_when_not_stored and rules.wants_better(
             sending, receipts, time.monotonic()
@@ -140,7 +159,7 @@ class DirectSender:
         return receipts
 
     def _begin(self, sending: Sending) -> None:
-        route = self._route(sending.topic)
+        route = self._route(sending)
         robin = self._turns.robins.get(sending.topic)
         if robin is None:
             robin = self._turns.robins[sending.topic] = RoundRobin()
@@ -149,8 +168,8 @@ class DirectSender:
         try:
             address = self._session.routes.master(queue.broker_name)
         except BrokerUnknown:
-            self._refresh(sending.topic)
-            queue = self.sender.rules.choose(sending, self._route(sending.topic), robin, now)
+            self._refresh(sending)
+            queue = self.sender.rules.choose(sending, self._route(sending), robin, now)
             address = self._session.routes.master(queue.broker_name)
         if self._session.settings.vip_channel:
             address = vip_address(address)
@@ -165,9 +184,9 @@ class DirectSender:
         deadline = rules.attempt_deadline(sending, sending.tried_at)
         return self._connection(sending.address).exchange(frame, deadline=deadline, request=_REQUEST)
 
-    def _route(self, topic: str) -> TopicRoute:
-        known = self.sender.known_route(topic)
-        return known if known is not None else self._thread.wait(self._introduce(topic))
+    def _route(self, sending: Sending) -> TopicRoute:
+        known = self.sender.known_route(sending.topic)
+        return known if known is not None else self._ask(sending, self._introduce)
 
     async def _introduce(self, topic: str) -> TopicRoute:
         """Find a topic's route and let its brokers hear of us, as this connection does not tell them."""
@@ -175,8 +194,20 @@ class DirectSender:
         self._session.tasks.spawn(self._session.heartbeat(), "heartbeat")
         return found.route
 
-    def _refresh(self, topic: str) -> None:
-        self._thread.wait(self.sender.refresh(topic))
+    def _refresh(self, sending: Sending) -> None:
+        self._ask(sending, self.sender.refresh)
+
+    def _ask(self, sending: Sending, ask: Callable[[str], Coroutine[Any, Any, T]]) -> T:
+        """Ask name servers about the topic while the send has time. Raises SendFailed, what `ask` raises."""
+
+        async def in_time() -> T:
+            async with asyncio.timeout(sending.deadline - time.monotonic()):
+                return await ask(sending.topic)
+
+        try:
+            return self._thread.wait(in_time())
+        except TimeoutError:
+            raise self.sender.rules.without_route(sending, time.monotonic()) from None
 
     def _connection(self, address: str) -> SharedConnection:
         connection = self._connections.get(address)

@@ -201,7 +201,7 @@ class Handler:
             exc_info=error,
         )  # fmt: skip
         done = 0 if context.done is None or self.is_java else _clamp(context.done, len(messages))
-        return Outcome(Verdict.RAISED, done, f"{type(error).__name__}: {error}")
+        return Outcome(Verdict.RAISED, done, _text_of(error))
 
     def run(self, messages: Messages, context: ConsumeContext, loop: asyncio.AbstractEventLoop) -> Outcome:
         """Call a listener that may block, in a thread. Never raises."""
@@ -234,6 +234,13 @@ _WARNINGS_MAX = 16
 
 def _clamp(done: int, size: int) -> int:
     return max(0, min(done, size))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 (an error that cannot say what it is must not end the worker)
+        return type(error).__name__
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

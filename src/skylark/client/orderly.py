@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from skylark.client.consumption import Consumption, ConsumptionParts
@@ -235,8 +236,7 @@ def _ends_stretch(outcome: Outcome, context: ConsumeContext) -> bool:
 
 def _put_back(ran: Ran, batches: int) -> None:
     """Put back what the worker did not come to."""
-    for batch in ran.stretch.batches[batches:]:
-        ran.stretch.process_queue.take_back(batch)
+    ran.stretch.process_queue.take_back(chain.from_iterable(ran.stretch.batches[batches:]))
 
 
 def _ms_since(started: float) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -244,28 +244,31 @@ class Preparation:
     def _properties(self, message: Message, system: Sequence[tuple[str, str]]) -> tuple[str, str]:
         """Return the property text before the unique key, and what follows it.
 
-        The application's come first, as nobody may hide one of the system's.
+        The application's come first, as nobody may hide one of the system's. Raises BadMessage.
         """
         rest = ""
-        if (
-            system
-            or self.namespace
-            or message.properties
-            or message.delay_level
-            or message.deliver_at is not None
-            or message.deliver_after is not None
-            or message.sharding_key is not None
-            or message.flag
-        ):
-            rest = self._rare_properties(message, system)
-        keys = message.keys if isinstance(message.keys, str) else KEY_SEPARATOR.join(message.keys)
-        if keys:
-            _check_text(message.topic, keys)
-            rest = f"{rest}KEYS\x01{keys}\x02"
-        after = "\x02WAIT\x01true\x02" if message.wait_for_store else "\x02WAIT\x01false\x02"
-        if message.tags:
-            _check_text(message.topic, message.tags)
-            after = f"{after}TAGS\x01{message.tags}\x02"
+        try:
+            if (
+                system
+                or self.namespace
+                or message.properties
+                or message.delay_level
+                or message.deliver_at is not None
+                or message.deliver_after is not None
+                or message.sharding_key is not None
+                or message.flag
+            ):
+                rest = self._rare_properties(message, system)
+            keys = message.keys if isinstance(message.keys, str) else KEY_SEPARATOR.join(message.keys)
+            if keys:
+                _check_text(message.topic, keys)
+                rest = f"{rest}KEYS\x01{keys}\x02"
+            after = "\x02WAIT\x01true\x02" if message.wait_for_store else "\x02WAIT\x01false\x02"
+            if message.tags:
+                _check_text(message.topic, message.tags)
+                after = f"{after}TAGS\x01{message.tags}\x02"
+        except (AttributeError, TypeError) as error:  # to look at the types first would cost all messages
+            raise BadMessage(message.topic, _type_fault(message)) from error
         return f"{rest}UNIQ_KEY\x01", after
 
     def _rare_properties(self, message: Message, system: Sequence[tuple[str, str]]) -> str:
@@ -276,6 +279,23 @@ class Preparation:
         for name, value in pairs:
             _check_text(message.topic, name + value)
         return property_text(pairs)
+
+
+def _type_fault(message: Message) -> str:
+    """Say which member is not what it must be."""
+    members: dict[str, tuple[Any, Any]] = {
+        "tags": (message.tags, str | None),
+        "properties": (message.properties, Mapping),
+        "sharding_key": (message.sharding_key, str | None),
+        "delay_level": (message.delay_level, int),
+        "deliver_at": (message.deliver_at, datetime | None),
+        "deliver_after": (message.deliver_after, timedelta | None),
+        "flag": (message.flag, int),
+    }
+    for name, (value, kind) in members.items():
+        if not isinstance(value, kind):
+            return f"{name} is {value!r:.80}, it must be {getattr(kind, '__name__', kind)}"
+    return f"keys are {message.keys!r:.80}, they must be text, or several texts"
 
 
 def property_text(pairs: list[tuple[str, str]]) -> str:

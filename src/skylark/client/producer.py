@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -104,13 +105,12 @@ class Producer:
         if self._accumulator is not None:
             self._accumulator.flush()
         stop_timeout_s = self._client.stop_timeout_ms / 1000
-        try:
-            await self._sender.close(stop_timeout_s)
-            self._requests.close()
+        async with contextlib.AsyncExitStack() as then:  # the last first, also after a cancellation
+            then.push_async_callback(self._session.leave, self)
             if self._trace is not None:
-                await self._trace.line.close(stop_timeout_s)
-        finally:
-            await self._session.leave(self)
+                then.push_async_callback(self._trace.line.close, stop_timeout_s)
+            then.callback(self._requests.close)
+            await self._sender.close(stop_timeout_s)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -156,7 +156,8 @@ class Producer:
         `sharding_key` go by its hash. Such a choice is tried once, all others again at other brokers.
 
         Raises BadMessage, BadName and MessageTooLarge before anything is sent; NoRoute if the topic does not
-        exist; SendFailed when all attempts failed. A send that is cancelled may still be stored.
+        exist, RemotingError if no name server can be asked; SendFailed when all attempts failed. A send that
+        is cancelled may still be stored.
         """
         future = await self.submit(
             message, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -145,14 +146,13 @@ class PullConsumer:
         self._state = "SHUTDOWN_ALREADY"
         session, fetcher = self._running_session(), self._fetcher
         assert fetcher is not None
-        await self._running_commits().settle()
-        await self._tasks.close()
-        await fetcher.close()
-        try:
+        async with contextlib.AsyncExitStack() as then:  # the last first, also after a cancellation
+            then.push_async_callback(session.leave, self._membership)
             if self.settings.auto_commit:
-                await self._commit_done()
-        finally:
-            await session.leave(self._membership)
+                then.push_async_callback(self._commit_done)
+            then.push_async_callback(fetcher.close)
+            then.push_async_callback(self._tasks.close)
+            await self._running_commits().settle()
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -98,6 +98,7 @@ class PushConsumer:
         self.listeners = Listeners()
         self._queue_listeners: list[QueueListener] = []
         self._state = "CREATE_JUST"
+        self._resetting = asyncio.Lock()
         self._ended = asyncio.Event()
         self._parts: PushParts | None = None
 
@@ -218,10 +219,12 @@ class PushConsumer:
         try:
             await parts.end()
         finally:
-            await parts.session.leave(self)
-            await parts.assignment.release()
-            self._parts = None
-            self._ended.set()
+            try:
+                await parts.session.leave(self)
+            finally:
+                await parts.assignment.release()
+                self._parts = None
+                self._ended.set()
 
     async def run(self) -> None:
         """Start, consume until SIGTERM, Ctrl-C, cancellation or `stop`, and stop."""
@@ -271,13 +274,17 @@ class PushConsumer:
 
     async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Move queues of a topic that are ours to other offsets, back or forth."""
-        parts = self._running()
-        self.suspend()
-        try:
-            await parts.assignment.reset(topic, offsets, self.settings.reset_wait_ms)
-        finally:
-            if self._parts is parts:
-                self.resume()
+        # One after the other: brokers tell of theirs at the same time, and a round in between would give up
+        # what another reset has only begun to move.
+        async with self._resetting:
+            parts = self._running()
+            was_suspended = parts.pulls.paused
+            self.suspend()
+            try:
+                await parts.assignment.reset(topic, offsets, self.settings.reset_wait_ms)
+            finally:
+                if self._parts is parts and not was_suspended:
+                    self.resume()
 
     async def reset_to_time(self, timestamp_ms: int) -> None:
         """Move all queues that are ours to a time. Raises RocketMQError if a broker does not answer."""

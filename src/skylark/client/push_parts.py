@@ -43,6 +43,7 @@ class PushParts:
         group = consumer.group
         clustering = settings.model is MessageModel.CLUSTERING
         self.session = session
+        self._stop_wait_ms = settings.stop_wait_ms
         self.offsets = consumer.offset_store or _offset_store(session, group, settings)
         self.stats = ConsumeStats()
         self.tasks = Tasks()
@@ -109,11 +110,21 @@ class PushParts:
         self.tasks.spawn(self.assignment.repair(queue, queue_offset), f"repair {queue}")
 
     async def end(self) -> None:
-        """Stop in order: no new messages, listeners finish, progress is kept."""
-        await self.assignment.finish_round()
+        """Stop in order: no new messages, listeners finish, progress is kept.
+
+        Cancelled, it waits for no listener any more, but leaves nothing behind that goes on.
+        """
+        try:
+            await self.assignment.finish_round()
+            await self._end(self._stop_wait_ms)
+        except BaseException:
+            await self._end(0)
+            raise
+
+    async def _end(self, listeners_wait_ms: int) -> None:
         await self.tasks.close()
         await self.pulls.stop()
-        await self.consumption.stop()
+        await self.consumption.stop(listeners_wait_ms)
         queues = list(self.assignment.process_queues)
         await self.offsets.persist_all(queues)
         if self.locks is not None:

@@ -120,10 +120,8 @@ class RouteTable:
             for broker in route.data.broker_datas
             for address in broker.broker_addrs.values()
         }
-        gone = [
-            address for addresses in self._addresses.values() for address in addresses.values()
-            if address not in named
-        ]  # fmt: skip
+        # Also those of brokers that have moved: they are known by name alone.
+        gone = [address for address in self._names if address not in named]
         for broker, addresses in list(self._addresses.items()):
             kept = {broker_id: address for broker_id, address in addresses.items() if address in named}
             if kept:
@@ -131,7 +129,7 @@ class RouteTable:
             else:
                 del self._addresses[broker]
         for address in gone:
-            self._names.pop(address, None)
+            del self._names[address]
             self._versions.pop(address, None)
         return gone
 

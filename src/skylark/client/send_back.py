@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 
+from skylark.client.namespace import with_namespace
 from skylark.client.received import PROPERTY_RETRY_TOPIC, PROPERTY_TRANSACTION, ReceivedMessage
 from skylark.client.session import Session
 from skylark.errors import BrokerUnknown, RocketMQError
@@ -36,7 +37,7 @@ class SendBack:
             physical_offset=message.physical_offset,
             delay_level=delay_level,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=self._wire_topic(message),
             max_reconsume_times=self._attempts_max,
             broker_name=message.broker_name,
         )
@@ -53,13 +54,17 @@ class SendBack:
         except BrokerUnknown:
             return message.store_host
 
+    def _wire_topic(self, message: ReceivedMessage) -> str:
+        """Where it was first sent to: tools send it there again, and know no namespaces."""
+        return with_namespace(self._session.settings.namespace, message.topic)
+
     async def send_to_retry_topic(self, message: ReceivedMessage) -> bool:
         """Send a copy to the group's retry topic; the broker makes it a dead letter if it came too often."""
         times = message.reconsume_times
         properties = dict(message.properties)
         properties.pop(PROPERTY_TRANSACTION, None)
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.message_id)
-        properties[PROPERTY_RETRY_TOPIC] = message.topic
+        properties[PROPERTY_RETRY_TOPIC] = self._wire_topic(message)
         properties[PROPERTY_DELAY_LEVEL] = str(FIRST_LEVEL + times)
         topic = names.retry_topic(self._group)
         try:

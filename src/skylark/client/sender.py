@@ -25,6 +25,7 @@ from skylark.clock import Clock, SystemClock
 from skylark.errors import (
     BrokerUnknown,
     ClientClosed,
+    ConnectFailed,
     GoAway,
     LocalProtocolError,
     NoRoute,
@@ -70,6 +71,13 @@ class Flight(Sending, ABC):
 
     def done(self) -> bool:
         return self.connection is None
+
+    def withdraw(self) -> ClientConnection | None:
+        """Want no answer to what was written; return the connection on which one was awaited."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.forget(self.opaque)
+        return connection
 
     def set_result(self, reply: RemotingCommand, /) -> None:
         self.connection = None
@@ -214,7 +222,7 @@ class Sender:
         if self.rules.hooks:
             flight.caller = copy_context()
         flight.fixed_queue, flight.selector, flight.argument = queue, selector, argument
-        if not self.has_room(flight.bytes):
+        if self._room_waiters or not self.has_room(flight.bytes):
             await self.wait_for_room(flight.topic, flight.bytes, deadline)
         self.launch(flight)
         return future
@@ -291,8 +299,7 @@ class Sender:
                 topic = await self.find_topic(flight.topic)
                 self._begin(flight, topic)
         except TimeoutError:
-            elapsed_ms = round((self._loop.time() - flight.started) * 1000)
-            self._end(flight, SendFailed(flight.topic, flight.brokers, elapsed_ms, "no route in time"))
+            self._end(flight, self.rules.without_route(flight, self._loop.time()))
         except Exception as error:  # noqa: BLE001 (as above)
             self._end(flight, error)
         else:
@@ -306,12 +313,18 @@ class Sender:
             log.info("route was not refreshed topic=%s error=%s", topic, error)
 
     async def _connect(self, flight: Flight) -> None:
+        connection: ClientConnection | None = None
         try:
-            async with asyncio.timeout_at(flight.deadline):
+            async with asyncio.timeout_at(self.rules.attempt_deadline(flight, flight.tried_at)):
                 connection = await self._session.connection(flight.address)
                 await connection.wait_writable()
         except TimeoutError:
-            self._retry(flight, self._timed_out(flight))
+            late = self._timed_out(flight)
+            if connection is not None:
+                self._retry(flight, late)
+            else:  # nothing has left
+                failure = ConnectFailed(flight.address, f"not within {late.timeout_ms} ms")
+                self._retry(flight, self._session.explained(failure))
         except RocketMQError as error:
             self._retry(flight, error)
         else:
@@ -374,7 +387,10 @@ class Sender:
     def _end(self, flight: Flight, error: Exception) -> None:
         self.rules.ended(flight, error, self._loop.time())
         self._land(flight)
-        flight.fail(error)
+        if flight.stored is None:
+            flight.fail(error)
+        else:
+            flight.deliver(flight.stored)
 
     def _land(self, flight: Flight) -> None:
         if flight not in self._flights:
@@ -402,10 +418,8 @@ class Sender:
         """Give up attempts whose time is over. Looks at all sends in flight, which are never very many."""
         now = self._loop.time()
         for flight in [each for each in self._flights if each.attempt_deadline <= now]:
-            connection = flight.connection
+            connection = flight.withdraw()
             if connection is not None:
-                connection.forget(flight.opaque)
-                flight.connection = None
                 connection.suspect(flight.tried_at)
                 self._retry(flight, self._timed_out(flight))
         again = bool(self._flights)
@@ -414,6 +428,11 @@ class Sender:
     def _timed_out(self, flight: Flight) -> RequestTimeout:
         timeout_ms = round((self._loop.time() - flight.tried_at) * 1000)
         return RequestTimeout(flight.address, _REQUEST, timeout_ms)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Do others wait for room already? Then it is their turn first."""
+        return bool(self._room_waiters)
 
     def has_room(self, message_bytes: int) -> bool:
         """Say whether a message may be sent now. A large one may always if it is the only one."""
@@ -438,6 +457,8 @@ class Sender:
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
                 self._wake_for_room()  # the room that was ours is for the next one
+            elif waiter in self._room_waiters:
+                self._room_waiters.remove(waiter)  # who comes later looks whether somebody waits
             if not isinstance(error, TimeoutError):
                 raise
             elapsed_ms = round((self._loop.time() - started) * 1000)
@@ -446,6 +467,12 @@ class Sender:
                 f"({self.settings.in_flight_max} and {self.settings.in_flight_bytes_max} are allowed)"
             )
             raise SendFailed(topic, (), elapsed_ms, reason) from None
+        self._loop.call_soon(self._share_room)  # when this one has taken off
+
+    def _share_room(self) -> None:
+        """What has landed may have left room for several of those who wait, if it was large."""
+        if self._room_waiters and self.has_room(1):
+            self._wake_for_room()
 
     @property
     def in_flight(self) -> int:
@@ -462,8 +489,10 @@ class Sender:
                     await self._idle.wait()
         except TimeoutError:
             log.warning("sends have no answer at the end in_flight=%d", len(self._flights))
-        for flight in list(self._flights):
-            self._end(flight, SendUnknown(flight.topic, "the producer was stopped before the answer came"))
-        if self._tick is not None:
-            self._tick.cancel()
-        await self._tasks.close()
+        finally:
+            for flight in list(self._flights):
+                flight.withdraw()
+                self._end(flight, SendUnknown(flight.topic, "the producer was stopped before its answer"))
+            if self._tick is not None:
+                self._tick.cancel()
+            await self._tasks.close()

@@ -36,6 +36,8 @@ class Sending:
     argument: Any = None
     brokers: tuple[str, ...] = ()
     maybe_stored = False
+    stored: list[SendReceipt] | None = None
+    """Receipts of an attempt that stored it, but not as safely as was asked for: better than no others."""
     queue: MessageQueue | None = None
     address = ""
     context: SendContext | None = None
@@ -199,11 +201,24 @@ class SendRules:
 
     def wants_better(self, sending: Sending, receipts: list[SendReceipt], now: float) -> bool:
         """Is a message that was stored, but not as safely as asked, worth another attempt?"""
-        return (
+        is_wanted = (
             self._settings.retry_when_not_stored
             and not receipts[0].is_ok
             and sending.attempts_left > 0
             and now < sending.deadline
+        )
+        if is_wanted:
+            sending.stored = receipts
+        return is_wanted
+
+    def without_route(self, sending: Sending, now: float) -> SendFailed:
+        """Return the error of a send whose time was over before a name server had answered."""
+        return SendFailed(
+            sending.prepared.messages[0].topic,
+            sending.brokers,
+            round((now - sending.started) * 1000),
+            "no route in time",
+            maybe_stored=sending.maybe_stored,
         )
 
     def failed(self, sending: Sending, error: RocketMQError, now: float) -> Step:

@@ -451,7 +451,8 @@ def client_id_of(
 
 
 def _forget(session: Session) -> None:
-    for sessions in _sessions.values():
-        for key, known in list(sessions.items()):
-            if known is session:
-                del sessions[key]
+    """Of the loop that runs, which is the session's: other loops' tables belong to other threads."""
+    sessions = _sessions.get(asyncio.get_running_loop(), {})
+    for key, known in list(sessions.items()):
+        if known is session:
+            del sessions[key]

@@ -17,6 +17,7 @@ from skylark.errors import AlreadyStarted, ClientClosed
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+FINISH_WAIT_S = 5.0
 
 
 class LoopThread:
@@ -33,6 +34,7 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
         # Here and not where `_end` is called: there another loop may be running.
+        self.loop.run_until_complete(_finish())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
@@ -55,6 +57,16 @@ class LoopThread:
     def _end(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+
+
+async def _finish() -> None:
+    """Let end what is left: a stop or a start that its caller was interrupted in, and that cleans up."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        await asyncio.wait(tasks, timeout=FINISH_WAIT_S)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _lock = threading.Lock()

@@ -7,9 +7,11 @@ futures and automatic batching are the asyncio producer's, on the loop thread.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import InvalidStateError
 from contextvars import copy_context
 from typing import Any
 
@@ -40,11 +42,13 @@ class _ThreadFlight(Flight):
         return self.outcome.cancelled()
 
     def deliver(self, receipts: list[SendReceipt]) -> None:
-        if not self.outcome.cancelled():
+        try:  # cheaper than to suppress it, for what happens to every message
             self.outcome.set_result(receipts[0])
+        except InvalidStateError:
+            pass  # its owner may cancel it at any moment
 
     def fail(self, error: Exception) -> None:
-        if not self.outcome.cancelled():
+        with contextlib.suppress(InvalidStateError):
             self.outcome.set_exception(error)
 
 
@@ -102,7 +106,7 @@ class Producer(BlockingFace[AsyncProducer]):
         Raises BadName for a group that cannot be one, SettingsError without name servers.
         """
         self._settings = settings or ProducerSettings()
-        inner = AsyncProducer(group, namesrv=namesrv, settings=self._settings, client=client)
+        inner = self._make_inner(group, namesrv, self._settings, client)
         super().__init__(inner, "producer")
         self._direct: DirectSender | None = None
         self._direct_lock = threading.Lock()
@@ -110,6 +114,11 @@ class Producer(BlockingFace[AsyncProducer]):
         self._room = _Room(self._settings.in_flight_max, self._settings.in_flight_bytes_max)
         self._inbox: list[_ThreadFlight] = []
         self._inbox_lock = threading.Lock()
+
+    def _make_inner(
+        self, group: str, namesrv: str, settings: ProducerSettings, client: ClientSettings | None
+    ) -> AsyncProducer:
+        return AsyncProducer(group, namesrv=namesrv, settings=settings, client=client)
 
     def stop(self) -> None:
         """Take no more messages, wait for those in flight (`client.stop_timeout_ms`), and leave."""
@@ -154,7 +163,8 @@ class Producer(BlockingFace[AsyncProducer]):
         `sharding_key` go by its hash. Such a choice is tried once, all others again at other brokers.
 
         Raises BadMessage, BadName and MessageTooLarge before anything is sent; NoRoute if the topic does not
-        exist; SendFailed when all attempts failed. A send that is interrupted may still be stored.
+        exist, RemotingError if no name server can be asked; SendFailed when all attempts failed. A send that
+        is interrupted may still be stored.
         """
         if self._settings.batching:
             return self._wait(
@@ -182,14 +192,20 @@ class Producer(BlockingFace[AsyncProducer]):
         """Send a message and return the future of its receipt, to have many on their way at once.
 
         Waits only while too much is in flight (`settings.in_flight_max`, `in_flight_bytes_max`). Raises what
-        is wrong with the message, and SendFailed if there is no room in time; all else is in the future.
+        is wrong with the message, and SendFailed if there is no room in time; all else is in the future. With
+        automatic batching, what is wrong with the message is in the future, too.
         """
         if self._settings.batching:
-            return self._submit(
+            wait_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
+            size, now = len(message.body), time.monotonic()
+            self._take_room(message.topic, size, now, now + wait_ms / 1000)
+            gathered = self._submit(
                 self._inner.send(
                     message, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
                 )
             )
+            gathered.add_done_callback(lambda _: self._room.give(size))
+            return gathered
         direct = self._direct or self._connect()
         queue, selector, argument = self._inner.target(message, queue, selector, argument)
         prepared = direct.sender.preparation.prepare(message)
@@ -198,9 +214,7 @@ class Producer(BlockingFace[AsyncProducer]):
         if timeout_ms is not None:
             flight.deadline = flight.started + timeout_ms / 1000
         size = flight.bytes
-        if not self._room.take(size, flight.deadline):
-            elapsed_ms = round((time.monotonic() - flight.started) * 1000)
-            raise SendFailed(message.topic, (), elapsed_ms, "no room in flight in time")
+        self._take_room(message.topic, size, flight.started, flight.deadline)
         flight.outcome.add_done_callback(lambda _: self._room.give(size))
         loop = self._running().loop
         with self._inbox_lock:
@@ -208,6 +222,11 @@ class Producer(BlockingFace[AsyncProducer]):
             if len(self._inbox) == 1:  # else the loop was called and has not come yet
                 loop.call_soon_threadsafe(self._launch_all)
         return flight.outcome
+
+    def _take_room(self, topic: str, size: int, started: float, deadline: float) -> None:
+        if not self._room.take(size, deadline):
+            elapsed_ms = round((time.monotonic() - started) * 1000)
+            raise SendFailed(topic, (), elapsed_ms, "no room in flight in time")
 
     def _flight(self, sender: Sender, prepared: Prepared, *, pinned: bool) -> _ThreadFlight:
         now = time.monotonic()
@@ -258,7 +277,7 @@ class Producer(BlockingFace[AsyncProducer]):
     ) -> None:
         """Send a message and hear nothing of it: for what may be lost, such as logs.
 
-        Raises BadMessage, BadName, MessageTooLarge, NoRoute, ConnectFailed.
+        Raises BadMessage, BadName, MessageTooLarge, NoRoute, ConnectFailed; SendFailed for no route in time.
         """
         direct = self._direct or self._connect()
         queue, selector, argument = self._inner.target(message, queue, selector, argument)

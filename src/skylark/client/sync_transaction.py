@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from skylark.client import transaction_producer
-from skylark.client.sync import BlockingFace
+from skylark.client import sync_producer, transaction_producer
 from skylark.client.transaction_producer import CheckTransaction, LocalTransaction, TransactionReceipt
 from skylark.model.message import Message
 from skylark.settings.client import ClientSettings, ProducerSettings
 
 
-class TransactionProducer(BlockingFace[transaction_producer.TransactionProducer]):
-    """Sends messages that nobody sees until their local transaction is committed.
+class TransactionProducer(sync_producer.Producer):
+    """Sends messages that nobody sees until their local transaction is committed; and others, as `Producer`.
 
     >>> with TransactionProducer("shop", execute=execute, check=check) as producer:
     ...     producer.send_in_transaction(Message("orders", b"hello", keys=["42"]), order)
@@ -33,10 +32,22 @@ class TransactionProducer(BlockingFace[transaction_producer.TransactionProducer]
         client: ClientSettings | None = None,
     ) -> None:
         """As `Producer`. Raises BadName, SettingsError."""
-        inner = transaction_producer.TransactionProducer(
-            group, execute=execute, check=check, namesrv=namesrv, settings=settings, client=client
+        self._execute = execute
+        self._check = check
+        super().__init__(group, namesrv=namesrv, settings=settings, client=client)
+
+    def _make_inner(
+        self, group: str, namesrv: str, settings: ProducerSettings, client: ClientSettings | None
+    ) -> transaction_producer.TransactionProducer:
+        self._transactions = transaction_producer.TransactionProducer(
+            group,
+            execute=self._execute,
+            check=self._check,
+            namesrv=namesrv,
+            settings=settings,
+            client=client,
         )
-        super().__init__(inner, f"transaction producer {group}")
+        return self._transactions
 
     def send_in_transaction(
         self, message: Message, argument: Any = None, *, timeout_ms: float | None = None
@@ -45,4 +56,4 @@ class TransactionProducer(BlockingFace[transaction_producer.TransactionProducer]
 
         Raises what `Producer.send` raises: then the local transaction did not run.
         """
-        return self._wait(self._inner.send_in_transaction(message, argument, timeout_ms=timeout_ms))
+        return self._wait(self._transactions.send_in_transaction(message, argument, timeout_ms=timeout_ms))

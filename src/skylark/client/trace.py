@@ -84,6 +84,7 @@ class TraceLine:
             if not self._is_failing:  # told once, until it goes again
                 log.warning("traces are not sent and lost topic=%s error=%s", self.topic, error)
             self._is_failing = True
+            await self._sender.refresh(self.topic)  # nobody else asks where its brokers are now
         else:
             self._is_failing = False
         return not self._is_failing
@@ -95,10 +96,11 @@ class TraceLine:
                 await self._flush()  # after the one that may be under way
         except TimeoutError:
             log.warning("traces were not sent in time topic=%s", self.topic)
-        await self._tasks.close()
-        if self._lost:
-            log.warning("traces were lost count=%d", self._lost)
-        await self._sender.close(0)
+        finally:
+            await self._tasks.close()
+            if self._lost:
+                log.warning("traces were lost count=%d", self._lost)
+            await self._sender.close(0)
 
 
 class TraceHook(SendHook):

@@ -16,7 +16,7 @@ from skylark.client.producer import Producer
 from skylark.client.receipt import SendReceipt
 from skylark.client.received import ReceivedMessage, decode_pull
 from skylark.client.session import BrokerHandler
-from skylark.errors import RocketMQError
+from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import Message
 from skylark.model.record import parse_offset_message_id
 from skylark.protocol.bodies import MessageQueue
@@ -90,6 +90,9 @@ class TransactionProducer(Producer):
     ) -> None:
         """As `Producer`. Raises BadName, SettingsError."""
         super().__init__(group, namesrv=namesrv, settings=settings, client=client)
+        for name, function in (("execute", execute), ("check", check)):
+            if not callable(function):
+                raise SettingsError(name, f"{function!r} is no function")
         self._execute = execute
         self._check = check
         self._answering = Tasks()
@@ -111,7 +114,9 @@ class TransactionProducer(Producer):
         """
         sender = self.sender
         prepared = sender.preparation.prepare(message, is_half=True)
-        receipt: SendReceipt = await (await sender.send(prepared, timeout_ms=timeout_ms))
+        queue, selector, key = self.target(message, None, None, None)
+        sending = sender.send(prepared, queue=queue, selector=selector, argument=key, timeout_ms=timeout_ms)
+        receipt: SendReceipt = await (await sending)
         if not receipt.is_ok:
             state, error = TransactionState.ROLLBACK, None
         else:

@@ -7,12 +7,13 @@ are gathered until the loop comes to take them all.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from skylark.tasks import Tasks
@@ -143,9 +144,10 @@ class ThreadWorkers(Generic[J, R]):
         self._stopping = True
         if self._check is not None:
             self._check.cancel()
-        while not self._jobs.empty():
-            if self._jobs.get() is not None:
-                self._undelivered -= 1
+        with contextlib.suppress(Empty):  # never wait here: a thread may take what was there a moment ago
+            while True:
+                if self._jobs.get_nowait() is not None:
+                    self._undelivered -= 1
         for _ in self._threads:
             self._jobs.put(None)
         self._take_results()

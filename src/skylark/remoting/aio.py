@@ -98,7 +98,7 @@ class ConnectionPool:
         self._connect_timeout_s = connect_timeout_s
         self._connections: dict[str, ClientConnection] = {}
         self._retired: list[ClientConnection] = []
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: dict[str, asyncio.Task[ClientConnection]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -126,18 +126,24 @@ class ConnectionPool:
         connection.notify(request)
 
     async def connection(self, address: str) -> ClientConnection:
-        """Return the connection to this address, opening it if needed. Raises ConnectFailed, ClientClosed."""
+        """Return the connection to this address, opening it if needed. Raises ConnectFailed, ClientClosed.
+
+        All who want it meanwhile share one attempt: if each tried again, the last would wait for all.
+        """
         connection = self._connections.get(address)
         if connection is not None and not connection.is_closed:
             return connection
-        async with self._opening.setdefault(address, asyncio.Lock()):
-            connection = self._connections.get(address)
-            if connection is None or connection.is_closed:
-                connection = await self._open(address)
-                self._connections[address] = connection
-                if self._on_open is not None:
-                    self._on_open(address)
-            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda done: self._opened(address, done))
+        return await asyncio.shield(opening)
+
+    def _opened(self, address: str, opening: asyncio.Task[ClientConnection]) -> None:
+        del self._opening[address]
+        if not opening.cancelled():
+            opening.exception()  # those who wait get it; it is no mistake if nobody does any more
 
     def open_connection(self, address: str) -> ClientConnection | None:
         """Return the connection to this address if there is one."""
@@ -156,12 +162,11 @@ class ConnectionPool:
         connection = self._connections.pop(address, None)
         if connection is not None:
             connection.close()
-        self._opening.pop(address, None)
 
     async def close(self) -> None:
         """Close all connections, sending what was written; cancel what still answers servers' requests."""
         self._closed = True
-        tasks = list(self._tasks)
+        tasks = [*self._tasks, *self._opening.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -194,7 +199,11 @@ class ConnectionPool:
             raise ConnectFailed(address, f"not within {self._connect_timeout_s:g} s") from None
         except (OSError, ValueError) as error:
             raise ConnectFailed(address, reason_of(error)) from error
-        if self._closed:
-            connection.abort()
-            raise ClientClosed("connection pool")
+        except asyncio.CancelledError:
+            if self._closed:  # by `close`, which is no reason for those who wait to be cancelled
+                raise ClientClosed("connection pool") from None
+            raise
+        self._connections[address] = connection
+        if self._on_open is not None:
+            self._on_open(address)
         return connection

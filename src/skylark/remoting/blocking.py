@@ -20,6 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 CALL_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_S_MIN = 0.001
 CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
 BLOCK_BYTES = 256 << 10
 READ_BYTES_MIN = 32 << 10
@@ -95,7 +96,7 @@ class BlockingConnection:
     ) -> list[Asked[T]]:
         """Send several requests with one write: each write may wake the server up. Raises as `ask`."""
         deadline = time.monotonic() + timeout_s
-        connected = self._connected()
+        connected = self._connected(deadline)
         codec, asked, parts = self._codec, list[Asked[T]](), list[Buffer]()
         for request in requests:
             asked.append(Asked(request, codec, deadline, timeout_s))
@@ -129,7 +130,7 @@ class BlockingConnection:
         """Send a request that wants no answer. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._send(self._connected(), encode(request.to_command(oneway=True)), deadline)
+            self._send(self._connected(deadline), encode(request.to_command(oneway=True)), deadline)
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
 
@@ -147,13 +148,14 @@ class BlockingConnection:
     ) -> None:
         self.close()
 
-    def _connected(self) -> socket.socket:
+    def _connected(self, deadline: float) -> socket.socket:
         if self._socket is not None and self._pid == os.getpid() and not is_lost(self._socket):
             return self._socket
         self.close()
         try:
             host, port = split_address(self.address)
-            connected = socket.create_connection((host, port), timeout=self._connect_timeout_s)
+            timeout_s = max(min(self._connect_timeout_s, deadline - time.monotonic()), CONNECT_TIMEOUT_S_MIN)
+            connected = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, ValueError) as error:
             raise ConnectFailed(self.address, reason_of(error)) from error
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -170,6 +172,9 @@ class BlockingConnection:
             if isinstance(error, TimeoutError):
                 raise
             raise ConnectionLost(self.address, str(error)) from error
+        except BaseException:  # an interrupt: the same
+            self.close()
+            raise
 
     def _take_replies(self, connected: socket.socket, deadline: float) -> None:
         take_waiter = self._codec.take_waiter
@@ -189,6 +194,9 @@ class BlockingConnection:
         except OSError as error:
             self.close()
             raise ConnectionLost(self.address, str(error)) from error
+        except BaseException:  # an interrupt: what was read may be lost
+            self.close()
+            raise
         if not count:
             self.close()
             raise ConnectionLost(self.address)

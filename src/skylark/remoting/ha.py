@@ -8,6 +8,7 @@ from typing import cast
 from skylark.errors import ConnectFailed
 from skylark.protocol.command import Buffer
 from skylark.remoting.address import join_address, reason_of, split_address
+from skylark.remoting.closing import stop_listening
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class HaListener:
     def close(self) -> None:
         """Take no more links. Those that are there are their owner's."""
         if self._server is not None:
-            self._server.close()
+            stop_listening(self._server)
             self._server = None
 
 

@@ -19,6 +19,7 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
 from skylark.protocol.connection import HOT_REQUESTS, Command, Limits
 from skylark.remoting.address import join_address
+from skylark.remoting.closing import stop_listening
 from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, Latencies
 from skylark.remoting.link import Answer, Handler, Link, error_reply
 from skylark.remoting.prepared import PreparedAnswer
@@ -403,7 +404,7 @@ class RemotingServer:
         """Take no more connections and requests; what is at work goes on, and is answered."""
         self.is_closing = True
         for listener in self._listeners:
-            listener.close()
+            stop_listening(listener)
         for peer in self.peers:
             peer.pause_reading()
 

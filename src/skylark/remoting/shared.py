@@ -17,7 +17,7 @@ from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Connection, Limits
 from skylark.remoting.address import reason_of, split_address
-from skylark.remoting.blocking import CLIENT_LIMITS, is_lost
+from skylark.remoting.blocking import CLIENT_LIMITS, CONNECT_TIMEOUT_S_MIN, is_lost
 
 # How often a waiting thread looks at the time: the kernel wakes it, so that no call needs a timer of its own.
 TICK_S = 0.05
@@ -73,6 +73,7 @@ class SharedConnection:
         self._reading = threading.Lock()  # held by the thread that reads for all
         self._socket: socket.socket | None = None
         self._codec: Connection[_Waiter] = Connection(limits)
+        self._failed_at, self._failure = 0.0, ""  # the last time that it could not be opened, and why
         self._used_at = 0.0
         self._received_at = 0.0
 
@@ -83,8 +84,9 @@ class SharedConnection:
         """
         started = time.monotonic()
         waiter = _Waiter()
-        with self._sending:
-            connected = self._connected()
+        self._take_turn(deadline)
+        try:
+            connected = self._connected(started, deadline)
             codec = self._codec
             opaque = codec.reserve_opaque(waiter)
             try:
@@ -92,6 +94,8 @@ class SharedConnection:
             except BaseException:
                 codec.take_waiter(opaque)
                 raise
+        finally:
+            self._sending.release()
         try:
             self._wait(connected, codec, waiter, deadline)
         except TimeoutError:
@@ -107,17 +111,28 @@ class SharedConnection:
 
     def notify(self, make_frame: MakeFrame, *, deadline: float) -> None:
         """Send a frame that wants no answer. Raises ConnectFailed, ConnectionLost."""
-        with self._sending:
-            self._send(self._connected(), make_frame(0), deadline)
+        started = time.monotonic()
+        self._take_turn(deadline)
+        try:
+            self._send(self._connected(started, deadline), make_frame(0), deadline)
+        finally:
+            self._sending.release()
 
     def close(self) -> None:
         """Close the connection; whoever waits gets ConnectionLost."""
         with self._sending:
             self._lose(ConnectionLost(self.address, "closed"))
 
+    def _take_turn(self, deadline: float) -> None:
+        """Take the sending lock. Raises ConnectFailed if others keep it for too long: nothing has left."""
+        if not self._sending.acquire(blocking=False) and not self._sending.acquire(
+            timeout=max(0.0, deadline - time.monotonic())
+        ):
+            raise ConnectFailed(self.address, "other threads were connecting or sending all the time")
+
     # --- Under the sending lock ---
 
-    def _connected(self) -> socket.socket:
+    def _connected(self, started: float, deadline: float) -> socket.socket:
         now = time.monotonic()
         if (
             self._socket is not None
@@ -132,10 +147,17 @@ class SharedConnection:
         self._used_at = now
         if self._socket is not None:
             return self._socket
+        if self._failed_at > started:
+            # Tried while this thread waited for its turn. If each tried again, the last would wait for all.
+            raise ConnectFailed(self.address, self._failure)
+        timeout_s = max(min(self._connect_timeout_s, deadline - now), CONNECT_TIMEOUT_S_MIN)
         try:
             host, port = split_address(self.address)
-            connected = socket.create_connection((host, port), timeout=self._connect_timeout_s)
+            connected = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, ValueError) as error:
+            is_shortened = isinstance(error, TimeoutError) and timeout_s < self._connect_timeout_s
+            if not is_shortened:  # by a deadline that is this thread's alone
+                self._failed_at, self._failure = time.monotonic(), reason_of(error)
             raise ConnectFailed(self.address, reason_of(error)) from error
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.settimeout(None)
@@ -158,6 +180,9 @@ class SharedConnection:
         except OSError as error:
             self._lose(ConnectionLost(self.address, str(error)))  # half a frame: nothing can follow it
             raise ConnectionLost(self.address, str(error)) from error
+        except BaseException:  # an interrupt, such as a signal's: the same
+            self._lose(ConnectionLost(self.address, "interrupted"))
+            raise
 
     def _lose(self, failure: Exception) -> None:
         connected, self._socket = self._socket, None
@@ -224,6 +249,8 @@ class SharedConnection:
                 return
 
     def _lost_by(self, connected: socket.socket, failure: Exception) -> None:
+        if self._socket is not connected:
+            return  # others have noticed, and one of them may be opening a new one
         with self._sending:
             if self._socket is connected:
                 self._lose(failure)

@@ -119,6 +119,18 @@ async def test_whatever_a_listener_raises_is_later(
     assert "listener" in caplog.records[0].getMessage()
 
 
+async def test_an_error_that_cannot_say_what_it_is_is_later_like_any_other() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def listener(messages: Messages) -> None:
+        raise Mute
+
+    outcome = await outcome_of(listener)
+    assert (outcome.verdict, outcome.reason) == (Verdict.RAISED, "Mute")
+
+
 async def test_a_coroutine_that_is_cancelled_from_inside_is_later_and_from_outside_is_cancelled() -> None:
     async def inside(messages: Messages) -> None:
         raise asyncio.CancelledError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from skylark.client.process_queue import EXPIRED_MAX, MEBIBYTE, NOTHING_HELD, ProcessQueue
@@ -82,6 +84,25 @@ def test_taken_messages_count_until_they_are_committed(held: ProcessQueue) -> No
     assert [message.queue_offset for message in held.take(9)] == [2, 3, 4]
     assert held.commit() == 5
     assert (held.message_count, held.message_bytes) == (0, 0)
+
+
+def test_what_is_put_back_is_taken_again_in_order(held: ProcessQueue) -> None:
+    messages = put(held, *range(10))
+    held.take(6)
+    put(held, 4)  # it came again meanwhile
+    held.take_back([messages[n] for n in (5, 2, 3)])
+    assert [message.queue_offset for message in held.take(10)] == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_to_put_back_a_stretch_costs_little_however_much_waits(held: ProcessQueue) -> None:
+    """A slow listener has it put back many times a second, on the loop."""
+    put(held, *range(1000))
+    began = time.process_time()
+    for _ in range(100):
+        held.take_back(held.take(256)[1:])
+        held.rollback()
+    assert time.process_time() - began < 1
+    assert [message.queue_offset for message in held.take(1000)] == list(range(1000))
 
 
 def test_only_what_a_listener_has_for_too_long_expires(held: ProcessQueue) -> None:

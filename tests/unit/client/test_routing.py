@@ -75,7 +75,7 @@ def test_addresses_that_no_route_names_are_forgotten() -> None:
     table.update("t", route("a", "b", ids=(0, 1)))
     table.update("u", route("b"))
     table.update("t", route("a", ids=(0,)))
-    assert sorted(table.clean()) == []
+    assert sorted(table.clean()) == ["a:1", "b:1"]
     assert table.brokers() == {"a": {0: "a:0"}, "b": {0: "b:0"}}
     table.update("u", TopicRouteData())
     assert table.clean() == ["b:0"]
@@ -83,6 +83,18 @@ def test_addresses_that_no_route_names_are_forgotten() -> None:
     assert (table.broker_of("a:0"), table.broker_of("b:0")) == ("a", None)
     with pytest.raises(BrokerUnknown):
         table.master("b")
+
+
+def test_the_old_address_of_a_broker_that_moved_is_forgotten() -> None:
+    table = RouteTable()
+    table.update("t", route("a"))
+    table.note_version("a:0", 479)
+    moved = route("a")
+    moved.broker_datas[0].broker_addrs[0] = "elsewhere:0"
+    table.update("t", moved)
+    assert table.clean() == ["a:0"]
+    assert (table.broker_of("a:0"), table.broker_of("elsewhere:0")) == (None, "a")
+    assert table.clean() == []
 
 
 def test_where_to_read() -> None:

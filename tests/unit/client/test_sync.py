@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -160,3 +162,52 @@ async def test_a_blocking_client_may_be_stopped_where_a_loop_runs() -> None:
     assert face.double(4) == 8
     face.stop()
     assert thread.loop.is_closed()
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises in the main thread."""
+
+
+class Lingering(Inner):
+    """Takes a moment to clean up when its stop is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopping = threading.Event()
+        self.is_clean = False
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            self.is_clean = True
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals for threads")
+def test_a_stop_that_is_interrupted_cleans_up_before_the_loop_ends() -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise Interrupted
+
+    def interrupt() -> None:
+        assert inner.stopping.wait(60)
+        main = threading.main_thread().ident
+        assert main is not None
+        while not interrupted.wait(0.05):  # one that comes just before a thread waits does not wake it
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    inner, interrupted = Lingering(), threading.Event()
+    face = BlockingFace(inner, "client").start()
+    interrupting = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        interrupting.start()
+        with pytest.raises(Interrupted):
+            face.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        interrupting.join()
+    assert inner.is_clean

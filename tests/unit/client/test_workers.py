@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -148,3 +150,19 @@ async def test_coroutines_are_cancelled_after_the_wait(caplog: pytest.LogCapture
     await asyncio.sleep(0.01)
     assert not await workers.stop(0.05)
     assert cancelled
+
+
+async def test_a_stop_does_not_wait_for_a_job_that_a_thread_has_just_taken() -> None:
+    class Racing(SimpleQueue[int | None]):
+        """A thread takes the job between a look at the line and what follows from it."""
+
+        def empty(self) -> bool:
+            was_empty = super().empty()
+            with contextlib.suppress(Empty):
+                super().get_nowait()
+            return was_empty
+
+    workers: ThreadWorkers[int, int] = ThreadWorkers(lambda job: job, lambda _: None, threads_max=0, name="w")
+    workers._jobs = Racing()
+    workers._jobs.put(1)
+    await workers.stop(0)
