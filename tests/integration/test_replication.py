@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,18 @@ async def test_a_master_that_is_back_is_asked_for_metadata_at_once(tmp_path: Pat
                 await send_many(master, 10, topic=topic)
             async with running_master(tmp_path / "master", port=port):
                 await until(lambda topic=topic: slave.topics.get(topic) is not None)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_slave_that_comes_while_its_master_stops_is_not_forgotten(tmp_path: Path, turns: int) -> None:
+    """In whichever turn of the loop: it hears that nobody is there, and the connection is closed."""
+    async with running_master(tmp_path) as master:
+        with socket.create_connection(("127.0.0.1", master.replica_port), 20) as slave:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            master.replication.stop()
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.to_thread(slave.recv, 1) == b""
 
 
 async def test_a_slave_that_stops_goes_on_where_it_was(tmp_path: Path) -> None:

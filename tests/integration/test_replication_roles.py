@@ -14,7 +14,7 @@ import pytest
 from skylark.broker import homecoming, registration
 from skylark.broker.broker import Broker
 from skylark.broker.metadata_sync import MetadataSync
-from skylark.errors import BrokerError, ConnectionLost, MasterExists
+from skylark.errors import BrokerError, ConnectionLost, MasterExists, SystemBusy
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.codes import ResponseCode
@@ -28,6 +28,7 @@ from skylark.protocol.requests.offset import (
     GetEarliestMsgStoreTime,
     GetMaxOffset,
     GetMinOffset,
+    InvokeBrokerToResetOffset,
     QueryConsumerOffset,
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
@@ -41,13 +42,14 @@ from skylark.protocol.requests.pull import (
     QueryMessage,
     ViewMessageById,
 )
-from skylark.protocol.requests.route import GetRouteInfoByTopic
+from skylark.protocol.requests.route import GetRouteInfoByTopic, RegisterBrokerReply
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.requests.topic import DeleteTopicInBroker
 from skylark.remoting.aio import ConnectionPool
 from skylark.torture.cluster import free_ports
 from tests.integration.broker_rig import healthy_client
 from tests.support.broker import BrokerClient, broker_settings, running_broker, running_name_server, until
+from tests.support.raw_server import raw_server
 from tests.support.replication import (
     connected,
     has_all,
@@ -207,8 +209,9 @@ async def test_what_is_committed_at_a_slave_beside_its_master_reaches_that_one(t
         assert slave.offsets.query("T", "CG", 0) == 1
 
 
+@pytest.mark.parametrize("failure", [ConnectionLost("master"), SystemBusy(2)])
 async def test_what_the_master_could_not_be_told_is_told_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     async with running_pair(tmp_path) as (master, slave), BrokerClient(master.address) as client:
         await send_code(client, b"x")
@@ -219,7 +222,7 @@ async def test_what_the_master_could_not_be_told_is_told_again(
         async def call_badly(self: ConnectionPool, address: str, request: Request[Any], **how: Any) -> Any:
             if isinstance(request, UpdateConsumerOffset) and len(refused) < 2:
                 refused.append(request)
-                raise ConnectionLost(address)
+                raise failure
             return await call(self, address, request, **how)
 
         monkeypatch.setattr(ConnectionPool, "call", call_badly)
@@ -259,6 +262,81 @@ async def test_a_master_that_is_back_knows_at_once_how_far_groups_came_at_its_sl
             async with running_master(tmp_path / "master", port=port, **shared) as master:
                 assert master.offsets.query("T", "CG", 0) == 3
                 assert master.offsets.query("T", "CG", 1) == 0
+
+
+async def test_a_master_that_is_back_leaves_a_group_where_it_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slave may still know the group to be where it was before."""
+
+    async def hear_nothing(sync: MetadataSync, address: str) -> None:
+        pass
+
+    async with running_name_server(tmp_path) as name_server:
+        shared: dict[str, Any] = {"name_servers": name_server.address}
+        port = free_ports("127.0.0.1", -2, 1)
+        async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave:
+            async with running_master(tmp_path / "master", port=port, **shared) as master:
+                async with BrokerClient(master.address) as client:
+                    for n in range(3):
+                        await send_code(client, b"%d" % n)
+                    await client.ask(NEW_GROUP)
+                    await client.ask(UpdateConsumerOffset("CG", "T", 0, 3))
+                    await until(lambda: slave.offsets.query("T", "CG", 0) == 3)
+                    monkeypatch.setattr(MetadataSync, "_offsets", hear_nothing)
+                    await client.ask(InvokeBrokerToResetOffset("T", "CG", 0, True, 0, 1))
+            await until(lambda: bool(slave.registration.registered))
+            async with running_master(tmp_path / "master", port=port, **shared) as master:
+                assert await master.registration.find_slaves() == {slave.address}
+                assert master.offsets.query("T", "CG", 0) == 1
+
+
+async def test_what_a_crash_took_from_the_master_its_slave_still_has(tmp_path: Path) -> None:
+    async with running_name_server(tmp_path) as name_server:
+        shared: dict[str, Any] = {"name_servers": name_server.address}
+        port = free_ports("127.0.0.1", -2, 1)
+        async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave:
+            async with running_master(tmp_path / "master", port=port, **shared) as master:
+                async with BrokerClient(master.address) as client:
+                    await send_code(client, b"x")
+                    await client.ask(NEW_GROUP)
+                    await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
+                await in_step(master, slave)
+                await until(lambda: slave.offsets.query("T", "CG", 0) == 1)
+            for file in (tmp_path / "master" / "config").glob("consumerOffset.json*"):
+                file.unlink()
+            (tmp_path / "master" / "abort").touch()
+            await until(lambda: bool(slave.registration.registered))
+            async with running_master(tmp_path / "master", port=port, **shared) as master:
+                assert master.offsets.query("T", "CG", 0) == 1
+
+
+async def test_what_was_committed_at_a_slave_reaches_its_master_though_the_slave_was_restarted(
+    tmp_path: Path,
+) -> None:
+    port = free_ports("127.0.0.1", -2, 1)
+    async with (
+        running_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave,
+        running_master(tmp_path / "master", port=port) as master,
+        BrokerClient(master.address) as client,
+    ):
+        for n in range(3):
+            await send_code(client, b"%d" % n)
+        await client.ask(NEW_GROUP)
+        await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
+        await in_step(master, slave)
+        await until(lambda: slave.offsets.query("T", "CG", 0) == 1)
+    async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave:
+        async with BrokerClient(slave.address) as at_slave:
+            await at_slave.ask(UpdateConsumerOffset("CG", "T", 0, 3))
+    async with (
+        running_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave,
+        running_master(tmp_path / "master", port=port) as master,
+    ):
+        await until(lambda: not slave.offsets.stray)
+        assert master.offsets.query("T", "CG", 0) == slave.offsets.query("T", "CG", 0) == 3
+    async with running_slave(tmp_path / "slave", "127.0.0.1:1") as slave:
+        assert slave.offsets.stray == set()
 
 
 async def test_a_master_starts_though_its_slave_does_not_say_how_far_groups_came(tmp_path: Path) -> None:
@@ -339,6 +417,30 @@ async def test_a_slave_finds_its_master_by_the_name_server_and_is_in_the_route(t
                 return route.broker_datas[0].broker_addrs == {0: master.address, 2: slave.address}
 
             await until(both_are_known)
+
+
+async def test_metadata_is_taken_from_the_master_that_is_followed(tmp_path: Path) -> None:
+    """A name server may speak of another one while the old one still sends its log."""
+    async with running_name_server(tmp_path) as name_server, running_master(tmp_path / "other") as other:
+        shared: dict[str, Any] = {"name_servers": name_server.address}
+        async with (
+            running_master(tmp_path / "master", **shared) as master,
+            running_broker(tmp_path / "slave", broker_id=1, replication=replication(), **shared) as slave,
+        ):
+            await connected(master)
+            async with BrokerClient(master.address) as client:
+                await send_code(client, b"x", topic="Ours")
+            async with BrokerClient(other.address) as client:
+                await send_code(client, b"x", topic="Theirs")
+            await until(lambda: slave.topics.get("Ours") is not None)
+            told = slave.registration.on_reply
+            slave.registration.on_reply = lambda _: None
+            told(RegisterBrokerReply(ha_server_addr=other.replica_address, master_addr=other.address))
+            for _ in range(3):
+                taken_ms = slave.slave_status.metadata_ms
+                await until(lambda taken_ms=taken_ms: slave.slave_status.metadata_ms > taken_ms)  # type: ignore[misc]
+            assert slave.topics.get("Theirs") is None
+            assert slave.topics.get("Ours") is not None
 
 
 async def test_a_second_master_does_not_start_unless_forced(tmp_path: Path) -> None:
@@ -626,15 +728,10 @@ async def test_a_master_that_talks_nonsense_or_is_silent_is_left_and_tried_again
             writer.write(answers.pop(0))
             while await reader.read(100):
                 pass
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with running_master(tmp_path / "master") as master:
-        settings = {"replica_address": f"127.0.0.1:{port}", "idle_timeout_ms": 300}
+    async with running_master(tmp_path / "master") as master, raw_server(serve) as liar:
+        settings = {"replica_address": liar.address, "idle_timeout_ms": 300}
         async with running_slave(tmp_path / "slave", master.address, settings=settings) as slave:
             for words in ("malformed frame", "larger than the limit", "silent for 300 ms"):
                 await until(lambda words=words: words in slave.slave_status.last_error)  # type: ignore[misc]
             assert slave.store.appended_offset == 0
-        server.close()
-        await server.wait_closed()

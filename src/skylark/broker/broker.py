@@ -68,6 +68,7 @@ class Broker(BrokerState):
         self._server.rate = request_rate(self.live.current)
         self._server.vigil.on_end = self._index_soon
         self._config_file: MetadataFile | None = None
+        self._opening: asyncio.Future[None] | None = None
         self._build_files()
 
     def _build_files(self) -> None:
@@ -100,7 +101,8 @@ class Broker(BrokerState):
         settings = self.live.current
         try:
             slaves = set() if self.role.is_slave else await self.registration.find_slaves()
-            await self._loop.run_in_executor(self.readers, self._open)
+            self._opening = self._loop.run_in_executor(self.readers, self._open)
+            await asyncio.shield(self._opening)
             await bring_offsets_home(self, slaves)
             main, fast = (make(self, self._send_path, self._pull_path) for make in (main_routes, fast_routes))
             await self._server.listen(settings.host, self.port, main)
@@ -165,6 +167,9 @@ class Broker(BrokerState):
 
     async def stop(self) -> None:
         """Unregister, answer what is at work, save everything, close the store. Also after a failed start."""
+        if self._opening is not None:
+            # A start was given up, its thread cannot be: what that one opens is closed, too.
+            await asyncio.wait([self._opening])
         await self.registration.stop()
         self.monitor.stop()
         self._server.stop_reading()

@@ -113,6 +113,15 @@ class _Membership:
     def groups_of(self, channel: Channel) -> list[str]:
         return sorted(self._groups_by_channel.get(channel, ()))
 
+    def member(self, group: str, channel: Channel) -> Client | None:
+        member = self.groups.get(group, {}).get(channel)
+        return member.client if member is not None else None
+
+    def speaks_on(self, channel: Channel, client_id: str) -> bool:
+        """Say whether a client of this id is in any group by this channel."""
+        groups = self._groups_by_channel.get(channel, ())
+        return any(self.groups[group][channel].client.client_id == client_id for group in groups)
+
     def clients(self, group: str) -> list[Client]:
         return [member.client for member in self.groups.get(group, {}).values()]
 
@@ -155,7 +164,7 @@ class Consumers:
 
     def __init__(self, live: Live[BrokerSettings]) -> None:
         self.changes = 0
-        """Counts whatever may change how a pull is served."""
+        """Counts whatever may change how a pull is served: no heartbeat that says the same again."""
         self._live = live
         self._membership = _Membership(live)
         self._groups: dict[str, ConsumerGroup] = {}
@@ -183,11 +192,12 @@ class Consumers:
         limit = self._live.current.group_subscriptions_max
         if len(data.subscription_data_set) > limit:
             raise full("subscriptions of one group", limit)
-        self.changes += 1
         joined = self._membership.join(name, client, now)
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = ConsumerGroup(name)
+        if joined or (group.consume_type, group.message_model) != (data.consume_type, data.message_model):
+            self.changes += 1
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
@@ -295,10 +305,12 @@ class Consumers:
             topics.add(data.topic)
             known = group.subscriptions.get(data.topic)
             if known is None or data.sub_version > known.data.sub_version:
+                self.changes += 1
                 group.subscriptions[data.topic] = ready(data)
                 self._groups_by_topic.setdefault(data.topic, set()).add(group.name)
                 changed = changed or known is None
         for topic in group.subscriptions.keys() - topics:
+            self.changes += 1
             del group.subscriptions[topic]
             self._forget_topic(topic, group.name)
             changed = True
@@ -345,8 +357,11 @@ class Producers:
 
     def register(self, group: str, client: Client, *, now: float) -> None:
         """Take what a heartbeat says of one group. Raises BrokerError 1 for more than the settings allow."""
+        before = self._membership.member(group, client.channel)
         self._membership.join(group, client, now)
         self._channels[client.client_id] = client.channel
+        if before is not None:
+            self._forget(before)
 
     def unregister(self, group: str, channel: Channel) -> None:
         """Take a client out that says goodbye."""
@@ -408,7 +423,11 @@ class Producers:
     def _leave(self, leaving: Iterable[tuple[str, Channel]]) -> None:
         for group, channel in list(leaving):
             client = self._membership.leave(group, channel)
-            if client is None or self._membership.groups_of(channel):
-                continue
-            if self._channels.get(client.client_id) is channel:
-                del self._channels[client.client_id]
+            if client is not None:
+                self._forget(client)
+
+    def _forget(self, client: Client) -> None:
+        """Forget where a client is reached, unless it is still there."""
+        client_id, channel = client.client_id, client.channel
+        if self._channels.get(client_id) is channel and not self._membership.speaks_on(channel, client_id):
+            del self._channels[client_id]

@@ -39,7 +39,7 @@ async def bring_offsets_home(broker: BrokerState, slaves: Iterable[str]) -> None
 def _take(broker: BrokerState, table: ConsumerOffsetTable) -> int:
     """Commit what is ahead, but nothing that this log has not got; returns of how many queues."""
     taken = 0
-    for text, queues in table.offset_table.items():
+    for text, queues in _missing(broker, table).items():
         topic, _, group = text.partition(SEPARATOR)
         if is_system_group(group) or group not in broker.groups or broker.topics.get(topic) is None:
             continue
@@ -49,3 +49,18 @@ def _take(broker: BrokerState, table: ConsumerOffsetTable) -> int:
                 broker.commit_offset(topic, group, queue_id, queue_offset)
                 taken += 1
     return taken
+
+
+def _missing(broker: BrokerState, table: ConsumerOffsetTable) -> dict[str, dict[int, int]]:
+    """What this broker may lack of what a slave has.
+
+    After an orderly end that is what clients committed at the slave. The rest it has from here, and may not
+    have heard yet that a group was sent back. After a crash it is all; and of Apache's, which does not say.
+    """
+    known = table.offset_table
+    if table.stray_offsets is None or not broker.store.report.clean_exit:
+        return known
+    return {
+        text: {queue_id: known[text][queue_id] for queue_id in queue_ids if queue_id in known.get(text, ())}
+        for text, queue_ids in table.stray_offsets.items()
+    }

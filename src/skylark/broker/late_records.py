@@ -51,20 +51,20 @@ class LateRecords:
 
     def _from_memory(self, places: Sequence[Place]) -> list[bytes | None] | None:
         """All of them out of one map, without a system call; None where it is not that simple."""
-        store, offsets = self._store, [physical_offset for physical_offset, _ in places]
-        first, (last, last_size) = offsets[0], places[-1]
-        start, end = store.log.files.start_of(first), last + last_size
+        store, (offsets, sizes) = self._store, zip(*places, strict=True)
+        first, last = offsets[0], offsets[-1]
+        start, end = store.log.files.start_of(first), last + sizes[-1]
         view = store.log.views.get(start) or store.log.view(start)
         if (
             view is None
             or not first == min(offsets) <= max(offsets) == last < end <= start + store.log.file_bytes
-            or end - first > STRETCH_BYTES_MAX
+            or not max(sizes) <= end - first <= STRETCH_BYTES_MAX  # a blank unit claims more
             or not store.reader.hot.holds(first, end - first)
         ):
             return None
         records = [view[place - start : place - start + size].tobytes() for place, size in places]
         try:
-            fits = [*map(_SIZE.unpack_from, records)] == [(size,) for _, size in places]
+            fits = [*map(_SIZE.unpack_from, records)] == [*zip(sizes, strict=True)]
         except struct.error:
             fits = False
         return [*records] if fits else None

@@ -9,7 +9,7 @@ from functools import partial
 from skylark.broker.offsets import SEPARATOR
 from skylark.broker.slave_timers import SlaveTimers
 from skylark.broker.state import BrokerState
-from skylark.errors import BrokerError, MalformedFrame
+from skylark.errors import BrokerError, MalformedFrame, SystemBusy
 from skylark.protocol.connection import Limits
 from skylark.protocol.requests.admin import GetTimerCheckPoint, GetTimerMetrics
 from skylark.protocol.requests.group import GetAllSubscriptionGroupConfig
@@ -94,20 +94,23 @@ class MetadataSync:
         """Tell the master what was committed here instead of there: else its groups would go back."""
         offsets = self._broker.offsets
         while offsets.stray:
-            topic, group, queue_id = place = offsets.stray.pop()
+            topic, group, queue_id = place = next(iter(offsets.stray))
             queues = table.offset_table.setdefault(topic + SEPARATOR + group, {})
             queue_offset = offsets.query(topic, group, queue_id) or 0
-            if queue_offset <= queues.get(queue_id, 0):
-                continue  # its members have moved on already
-            request = UpdateConsumerOffset(group, topic, queue_id, queue_offset)
-            try:
-                await self._pool.call(address, request, timeout_s=TIMEOUT_S)
-                queues[queue_id] = queue_offset
-            except BrokerError as error:  # the topic or the group is gone
-                log.warning("offset not taken by the master topic=%s group=%s reason=%s", topic, group, error)
-            except BaseException:
-                offsets.stray.add(place)  # it may not have heard it
-                raise
+            if queue_offset > queues.get(queue_id, 0):  # else its members have moved on already
+                request = UpdateConsumerOffset(group, topic, queue_id, queue_offset)
+                try:
+                    await self._pool.call(address, request, timeout_s=TIMEOUT_S)
+                    queues[queue_id] = queue_offset
+                except SystemBusy:
+                    raise  # it takes it later
+                except BrokerError as error:  # the topic or the group is gone
+                    log.warning(
+                        "offset not taken by the master topic=%s group=%s reason=%s", topic, group, error
+                    )
+            if (offsets.query(topic, group, queue_id) or 0) == queue_offset:  # else there is more to tell
+                offsets.stray.discard(place)
+                offsets.changes += 1  # the file has it still
 
     async def _delays(self, address: str) -> None:
         table = await self._pool.call(address, GetAllDelayOffset(), timeout_s=TIMEOUT_S)

@@ -35,7 +35,10 @@ class ConsumerOffsets:
         self._live = live
         self._commits = 0
         self.stray: set[tuple[str, str, int]] | None = None
-        """On a slave: what was committed here, by clients that know of no master, for the master to hear."""
+        """On a slave: what was committed here, by clients that know of no master, for the master to hear.
+
+        It is kept in the file, too: the master may be away for longer than the slave runs.
+        """
         self._committed: _Table = {}
         self._pulled: _Table = {}
         self._resets: _Table = {}
@@ -138,10 +141,9 @@ class ConsumerOffsets:
         """Say whether commits in a queue do not count now."""
         return self._live.current.server_side_reset and queue_id in self._resets.get((topic, group), ())
 
-    @property
-    def has_resets(self) -> bool:
-        """Whether any group has yet to hear that it was sent elsewhere."""
-        return bool(self._resets)
+    def has_reset(self, topic: str, group: str) -> bool:
+        """Say whether a group has yet to hear that it was sent elsewhere in a topic."""
+        return bool(self._resets) and (topic, group) in self._resets
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return where a group that pulls is to go instead, once; None where nothing was reset.
@@ -188,11 +190,19 @@ class ConsumerOffsets:
         """Return what writes the committed offsets as they are now."""
         committed = {key: dict(queues) for key, queues in self._committed.items()}
         version = self.data_version
-        return lambda: _encode(committed, version)
+        stray = None if self.stray is None else sorted(self.stray)
+        return lambda: _encode(committed, version, stray)
 
     def load(self, data: bytes) -> None:
         """Take consumerOffset.json. Raises ValueError."""
-        self._take(decode_document(data, ConsumerOffsetTable))
+        document = decode_document(data, ConsumerOffsetTable)
+        self._take(document)
+        if self.stray is not None:
+            self.stray |= {
+                (*_key_of(text), queue_id)
+                for text, queue_ids in (document.stray_offsets or {}).items()
+                for queue_id in queue_ids
+            }
 
     # --- Inside ---
 
@@ -229,6 +239,11 @@ class ConsumerOffsets:
         self.changes += 1
 
 
+def _key_of(text: str) -> Key:
+    topic, _, group = text.partition(SEPARATOR)
+    return topic, group
+
+
 def _pairs(table: _Table) -> Iterator[Key]:
     return (key for key in table if not key[1].endswith(BROADCAST_SUFFIX))
 
@@ -240,9 +255,15 @@ def _topics_by_group(keys: Iterable[Key]) -> dict[str, list[str]]:
     return topics
 
 
-def _encode(committed: _Table, version: DataVersion) -> bytes:
+def _encode(committed: _Table, version: DataVersion, stray: list[tuple[str, str, int]] | None) -> bytes:
     """Write the file. Python shows a map of numbers as RocketMQ writes it, but for the blanks."""
-    head = encode_document({"dataVersion": version, "groupTopicMap": _topics_by_group(_pairs(committed))})
+    members = {"dataVersion": version, "groupTopicMap": _topics_by_group(_pairs(committed))}
+    if stray is not None:
+        queues: dict[str, list[int]] = {}
+        for topic, group, queue_id in stray:
+            queues.setdefault(topic + SEPARATOR + group, []).append(queue_id)
+        members["strayOffsets"] = queues
+    head = encode_document(members)
     entries = [
         _encode_text(f"{topic}{SEPARATOR}{group}") + f":{queues}".replace(" ", "").encode()
         for (topic, group), queues in committed.items()

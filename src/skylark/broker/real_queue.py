@@ -6,6 +6,9 @@ import struct
 from collections.abc import Iterable
 from functools import lru_cache
 
+from zlib_ng.zlib_ng import crc32
+
+from skylark.errors import CorruptRecord
 from skylark.model.message import (
     HOST_V6_MASK,
     NAME_VALUE_SEPARATOR,
@@ -15,7 +18,7 @@ from skylark.model.message import (
     PutMessage,
     property_finder,
 )
-from skylark.model.record import HEAD, LENGTH, LENGTHS, MAGIC_V1, split
+from skylark.model.record import CRC_MASK, HEAD, LENGTH, LENGTHS, MAGIC_V1, split
 
 CACHED_NOTES_MAX = 4096
 CACHED_NOTE_BYTES_MAX = 256
@@ -70,10 +73,11 @@ def message_of(record: bytes) -> PutMessage:
     """The message that a record holds, for a queue that is still to be named. Raises CorruptRecord."""
     try:
         (
-            size, magic, _, _, flag, _, _, sys_flag, born_timestamp, born_host, _, _, reconsume_times,
+            size, magic, body_crc, _, flag, _, _, sys_flag, born_timestamp, born_host, _, _, reconsume_times,
             prepared_transaction_offset, body_bytes,
         ) = HEAD.unpack_from(record)  # fmt: skip
         body_end = HEAD.size + body_bytes
+        body = record[HEAD.size : body_end]
         text_at = body_end + 1 + record[body_end] + LENGTH.size
         text = record[text_at:]
         is_usual = (
@@ -82,21 +86,23 @@ def message_of(record: bytes) -> PutMessage:
             and magic == MAGIC_V1
             and not sys_flag & HOST_V6_MASK
             and body_bytes >= 0
+            and crc32(body) & CRC_MASK == body_crc
         )
     except (struct.error, IndexError):
         is_usual = False
     if not is_usual:
         return _unusual_message_of(record)
     return PutMessage(
-        "", 0, record[HEAD.size : body_end], text, flag, sys_flag, born_timestamp, born_host,
-        reconsume_times, prepared_transaction_offset, False,
+        "", 0, body, text, flag, sys_flag, born_timestamp, born_host, reconsume_times,
+        prepared_transaction_offset, False,
     )  # fmt: skip
 
 
 def _unusual_message_of(record: bytes) -> PutMessage:
     """As `message_of` for any record: of a long topic, of hosts with IPv6, a damaged one."""
     head, body_position, _, text = split(record)
-    return PutMessage(
-        "", 0, record[body_position : body_position + head[14]], text, head[4], head[7], head[8], head[9],
-        head[12], head[13], wait=False,
-    )  # fmt: skip
+    body = record[body_position : body_position + head[14]]
+    if body and crc32(body) & CRC_MASK != head[2]:
+        # It would be stored anew with a checksum that fits: nobody could see any more that it was altered.
+        raise CorruptRecord(head[6], "body CRC", expected=head[2], actual=crc32(body) & CRC_MASK)
+    return PutMessage("", 0, body, text, head[4], head[7], head[8], head[9], head[12], head[13], wait=False)

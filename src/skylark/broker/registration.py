@@ -49,6 +49,7 @@ class Registration:
         self._servers = name_servers(broker.live.current.name_servers)
         self._due = {server: asyncio.Event() for server in self._servers}
         self._started = False
+        self._tried: set[str] = set()
         self._registered: set[str] = set()
         self._connections: dict[str, ClientConnection] = {}
         self._told: dict[str, int] = {}
@@ -114,6 +115,12 @@ class Registration:
                 log.warning("name server gives no route address=%s reason=%s", server, error)
         return None
 
+    async def first_attempt(self) -> None:
+        """Wait until every name server has been told of the broker, or could not be; for a while at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_TIMEOUT_S), self._heard:
+                await self._heard.wait_for(lambda: self._tried.issuperset(self._servers))
+
     async def settle(self) -> None:
         """Wait until the name servers that are there know the topics as they are now, or for a while."""
         version = self._broker.topics.data_version.counter
@@ -139,6 +146,10 @@ class Registration:
                     reason = str(error)
                     log.warning("not registered with the name server address=%s reason=%s", server, reason)
                 wait_s = min(wait_s, RETRY_S)
+            if server not in self._tried:
+                self._tried.add(server)
+                async with self._heard:
+                    self._heard.notify_all()
             changed = await self._wait(server, wait_s)
 
     async def _wait(self, server: str, wait_s: float) -> list[TopicConfig] | None:

@@ -71,6 +71,7 @@ class Replication:
         self._waiters = FlushWaiters(late=PutStatus.FLUSH_SLAVE_TIMEOUT)
         self._confirmation = Confirmation()
         self._refused = RefusedConnections()
+        self._is_stopped = False
         self.last_error = ""
         """Why a link was closed last."""
 
@@ -86,6 +87,7 @@ class Replication:
 
     def stop(self) -> None:
         """Close all links. Sends that wait for slaves are answered: too late."""
+        self._is_stopped = True
         self._listener.close()
         self._store.on_appended = None
         for link in list(self._slaves):
@@ -149,6 +151,9 @@ class Replication:
     # --- Links ---
 
     def _opened(self, link: HaLink) -> None:
+        if self._is_stopped:  # it was accepted just before
+            link.abort()
+            return
         now = self._clock.monotonic()
         if len(self._slaves) >= self._settings.connections_max:
             reason = f"{self._settings.connections_max} slaves are connected already"

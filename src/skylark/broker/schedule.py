@@ -15,6 +15,7 @@ from skylark.broker.real_queue import (
     queues_needed,
     real_queue_note,
 )
+from skylark.broker.stats import BrokerStats
 from skylark.clock import Clock
 from skylark.errors import CorruptRecord
 from skylark.model import names
@@ -57,6 +58,7 @@ class Schedule:
         delays_ms: list[int],
         read_cold: ReadCold,
         adopt: Callable[[dict[str, int]], None],
+        stats: BrokerStats,
     ) -> None:
         """`adopt` is told of the topics that messages go to, each with the number of queues that it needs."""
         self._store = store
@@ -66,6 +68,7 @@ class Schedule:
         self._read_cold = read_cold
         self._records = LateRecords(store, read_cold)
         self._adopt = adopt
+        self._stats = stats
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to look at."""
         self.changes = 0
@@ -163,6 +166,7 @@ class Schedule:
         # Their topics may be lost: a broker killed just after it made one has them in no file and no queue.
         self._adopt(queues_needed(deliverable))
         results = self._store.append(deliverable)
+        self._stats.count_late_puts(results)
         if Refused not in map(type, results):
             return len(messages)
         return self._taken(level, messages, iter(results))

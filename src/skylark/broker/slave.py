@@ -56,11 +56,14 @@ class Slave:
         self._frames = FrameReader()
         self._intake = Intake(self._store, 0)
         self._found = asyncio.Event()
+        self._followed = ""
+        """The master of this attempt: name servers may speak of another one before the link to it is lost."""
         self._common_end = 0
         self._is_publishing = False
         self._joined = asyncio.Event()
         """Set while the link is open and the logs were found to be the same: it is the right master."""
         self._metadata_due = asyncio.Event()
+        broker.offsets.stray = set()
         self.status.master_address = self._settings.slave_of
         self.status.replica_address = self._settings.replica_address
         if self._settings.slave_of:
@@ -69,7 +72,6 @@ class Slave:
             self.status.last_error = "no name server has said who the master is"
 
     def start(self) -> None:
-        self._broker.offsets.stray = set()
         self._broker.spawn(self._run())
         self._broker.spawn(self._keep_metadata())
 
@@ -100,7 +102,7 @@ class Slave:
 
     async def _ask_master(self) -> MasterLog:
         """Raises CannotFollow, RemotingError, BrokerError."""
-        address = self.status.master_address
+        address = self._followed
         config = (await self._pool.call(address, GetBrokerConfig(), timeout_s=ASK_TIMEOUT_S)).text
         for key, value, _ in read_properties(config):
             if key == FILE_BYTES_KEY and value != str(self._store.log.file_bytes):
@@ -164,6 +166,7 @@ class Slave:
         if self._store.settings.syncs_every_put:
             # What is reported first is where the master begins: it must be on disk.
             await self._broker.read_cold(self._store.flusher.flush)
+        self._followed = self.status.master_address
         start, is_common = await self._where_to_begin(await self._ask_master())
         self._frames = FrameReader()
         self._intake = Intake(self._store, start, is_common=is_common)
@@ -223,7 +226,7 @@ class Slave:
 
     async def _first_record(self) -> bytes:
         request = ViewMessageById(0)
-        record = await self._pool.call(self.status.master_address, request, timeout_s=ASK_TIMEOUT_S)
+        record = await self._pool.call(self._followed, request, timeout_s=ASK_TIMEOUT_S)
         return bytes(record)
 
     def _received(self, link: HaLink, data: bytes) -> None:
@@ -321,7 +324,7 @@ class Slave:
             self._metadata_due.clear()
             pause_s = self._settings.metadata_interval_ms / 1000
             try:
-                await self._metadata.run(self.status.master_address)
+                await self._metadata.run(self._followed)
                 await self._ask_master()
             except (RocketMQError, OSError, ValueError) as error:
                 log.debug("metadata not taken reason=%s", error)

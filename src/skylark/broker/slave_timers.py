@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from skylark.broker.late_records import ReadCold
+from skylark.broker.stats import BrokerStats
 from skylark.broker.timer import MARGIN_MS, TimerHost, Timers
 from skylark.clock import Clock
 from skylark.model.message import PutMessage
@@ -46,6 +47,7 @@ class _Host:
         self.live: Live[BrokerSettings] = broker.live
         self.clock = clock
         self.store: MessageStore = broker.store
+        self.stats: BrokerStats = broker.stats
 
     @property
     def read_cold(self) -> ReadCold:
@@ -67,7 +69,8 @@ class SlaveTimers(Timers):
 
     def follow(self, check: TimerCheck, metrics: TimerMetrics) -> None:
         """Take how far the master is. It says so only now and then: empty slots are passed over."""
-        read_ms = max(check.read_ms, self._time.read_ms or 0)
+        # What it says may be years old, or nothing at all: what was dealt with here needs no second look.
+        read_ms = max(check.read_ms, self._time.read_ms or self.read_ms)
         while read_ms < self._time.latest_ms and self.wheel.get(read_ms) is None:
             read_ms += self._precision_ms
         self._time.read_ms = read_ms

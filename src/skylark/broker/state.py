@@ -35,7 +35,7 @@ from skylark.errors import BrokerError
 from skylark.model.message import PutMessage, pack_host
 from skylark.model.unique_id import UniqueIds
 from skylark.protocol.bodies import TopicRouteData
-from skylark.protocol.command import RemotingCommand
+from skylark.protocol.command import RemotingCommand, encode
 from skylark.protocol.replies import SendReplies
 from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
 from skylark.remoting.address import check_host, free_port, ip_of, join_address
@@ -111,7 +111,9 @@ class BrokerState(ABC):
         """Held for each topic that is deleted: of the reading threads only one shall wait for that."""
         self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
         delays_ms = parse_delay_levels(settings.store.delay_levels)
-        self.schedule = Schedule(self.store, self.clock, delays_ms, self.read_cold, self.adopt_undeleted)
+        self.schedule = Schedule(
+            self.store, self.clock, delays_ms, self.read_cold, self.adopt_undeleted, self.stats
+        )
         self.transactions = Transactions(self)
         timers = SlaveTimers if self.role.is_slave else Timers
         self.timers = timers(self, disk or RealDisk(), settings.store.path)
@@ -224,9 +226,13 @@ class BrokerState(ABC):
         """Tell the members of a group that it changed."""
         if notice is None:
             return
+        # All are told the same: of a thousand members that leave one by one, each hears of all the others.
+        command = NotifyConsumerIdsChanged(notice.group).to_command(oneway=True)
+        command.language = Peer.language
+        frame = b"".join(encode(command))
         for channel in notice.channels:
             if isinstance(channel, Peer) and not channel.is_closed:
-                channel.notify(NotifyConsumerIdsChanged(notice.group))
+                channel.write(frame)
 
 
 BrokerHandler = Callable[[BrokerState, Peer, RemotingCommand], Reply | Awaitable[Reply]]

@@ -10,7 +10,7 @@ from datetime import date
 from typing import Literal, NamedTuple
 
 from skylark.histogram import CREATION_MS, MESSAGE_BYTES, Histogram
-from skylark.store.placed import Placed, PutResult, Run
+from skylark.store.placed import Placed, PutResult, Refused, Run
 
 STEP_S = 10.0
 """How often `BrokerStats.slices` is gone through."""
@@ -194,6 +194,12 @@ class BrokerStats:
             counter.larger[size_range - 1] += count
         self.puts.count += total + count
         self.puts.size += total_bytes + size
+
+    def count_late_puts(self, results: Sequence[PutResult]) -> None:
+        """Count what was stored of messages that had waited: those that are refused come again."""
+        if Refused in map(type, results):
+            results = [result for result in results if type(result) is Placed]
+        self.count_puts(results)
 
     def _count_run(self, run: Run) -> None:
         count, size = len(run), run.end - run.physical_offsets[0]

@@ -20,6 +20,7 @@ from skylark.broker.late_records import LateRecords, Place, ReadCold
 from skylark.broker.real_queue import queues_needed
 from skylark.broker.refusals import system_error
 from skylark.broker.schedule import UNDELIVERABLE
+from skylark.broker.stats import BrokerStats
 from skylark.broker.timed_messages import (
     NEVER_ENQUEUED_MS,
     PROPERTY_DELETES,
@@ -31,7 +32,7 @@ from skylark.broker.timed_messages import (
 )
 from skylark.broker.timer_units import Entry, link, weight_of
 from skylark.clock import Clock
-from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.errors import CorruptRecord, DiskFull, OffsetOutOfRange
 from skylark.histogram import DELAY_S, Histogram
 from skylark.model import names
 from skylark.model.message import PutMessage
@@ -72,6 +73,7 @@ class TimerHost(Protocol):
     live: Live[BrokerSettings]
     clock: Clock
     store: MessageStore
+    stats: BrokerStats
 
     @property
     def read_cold(self) -> ReadCold: ...
@@ -249,7 +251,7 @@ class Timers:
             )
             try:
                 await self._broker.read_cold(lambda: self._write(changes, check))
-            except OSError as error:
+            except (DiskFull, OSError) as error:
                 log.warning("timers not written, will be tried again reason=%s", error)
                 self.wheel.lose_changes()
                 self._has_fired = True
@@ -321,12 +323,27 @@ class Timers:
             if record is not None and (timed := _timed(record)) is not None
         ]
         late = [timed for _, timed in found if timed.terms.out_ms < self.read_ms]
-        await self._put_late([timed for timed in late if timed.deletes is None])
-        self._into_wheel([each for each in found if each[1].terms.out_ms >= self.read_ms])
+        if 0 < len(late) < len(found):
+            found, later = self._alike(found)
+            end = self.queue_offset + places.index(later[0])
+            late = [timed for _, timed in found if timed.terms.out_ms < self.read_ms]
+        if late:
+            await self._put_late([timed for timed in late if timed.deletes is None])
+        else:
+            self._into_wheel(found)
         self.queue_offset = end
         self._note_enqueued([timed for _, timed in found])
         await asyncio.sleep(0)  # others have their turn
         return True
+
+    def _alike(self, found: list[Entry]) -> tuple[list[Entry], list[Place]]:
+        """The first messages that are all late, or all not, and where the others lie.
+
+        Each kind is done with by itself: where the log takes no more, nothing is delivered again and again.
+        """
+        is_late = [timed.terms.out_ms < self.read_ms for _, timed in found]
+        count = is_late.index(not is_late[0])
+        return found[:count], [where for where, _ in found[count:]]
 
     async def _put_late(self, late: list[TimedMessage]) -> None:
         """Deliver messages whose slot is over."""
@@ -432,6 +449,7 @@ class Timers:
             # A broker killed just after it made a topic has it in no file and no queue.
             self._broker.adopt_undeleted(queues_needed(messages))
             results = self._broker.store.append(messages)
+            self._broker.stats.count_late_puts(results)
             messages = _refused(messages, results) if Refused in map(type, results) else []
             await asyncio.sleep(FAILURE_PAUSE_S if messages else 0)
 

@@ -16,6 +16,8 @@ class ConsumerOffsetTable(Body):
     offset_table: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
     data_version: DataVersion | None = None
     group_topic_map: dict[str, list[str]] | None = None
+    stray_offsets: dict[str, list[Int32]] | None = None
+    """Of a slave of ours: the queues by `topic@group` in which clients committed there, not at its master."""
 
 
 class DelayOffsetTable(Body):

@@ -23,6 +23,8 @@ from skylark.protocol.requests.topic import DeleteTopicInBroker
 from skylark.remoting.rate import RequestRate
 from skylark.settings import BrokerSettings
 from skylark.settings.store import FlushMode
+from skylark.store.message_store import MessageStore
+from skylark.store.recovery import RecoveryReport
 from tests.support.broker import BrokerClient, broker_settings, consumer, running_broker, until
 from tests.support.simulated_disk import SimulatedDisk
 
@@ -67,6 +69,36 @@ async def test_the_grammar_is_loaded_in_short_turns(tmp_path: Path, monkeypatch:
     async with running_broker(tmp_path):
         await until(lambda: len(turns_s) == 1 and sys.getswitchinterval() == usual_turn_s)
     assert turns_s == [pytest.approx(broker_module.WARM_UP_TURN_S)]
+
+
+async def test_a_start_that_is_given_up_leaves_no_store_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, may_go_on, is_open = threading.Event(), threading.Event(), threading.Event()
+
+    def open_slowly(store: MessageStore) -> RecoveryReport:
+        opening.set()
+        may_go_on.wait()
+        try:
+            return open_store(store)
+        finally:
+            is_open.set()
+
+    open_store = MessageStore.open
+    with monkeypatch.context() as slow:
+        slow.setattr(MessageStore, "open", open_slowly)
+        start = asyncio.create_task(Broker(broker_settings(tmp_path)).start())
+        await until(opening.is_set)
+        start.cancel()
+        # Time enough to close what is not open yet.
+        await asyncio.wait([start], timeout=0.2)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        await until(is_open.is_set)
+    assert not abort_marker(tmp_path).exists()
+    async with running_broker(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("distance", [0, -2])
@@ -228,7 +260,7 @@ async def test_stopping_does_not_wait_for_ever_for_the_disk(
         disk.hold_sync = threading.Event()
         waiting = asyncio.create_task(client.send("T", b"second"))
         await until(lambda: len(broker.store.waiters) == 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await broker.stop()
         assert (await waiting).queue_offset == 1  # FLUSH_DISK_TIMEOUT says where, too
         disk.hold_sync.set()

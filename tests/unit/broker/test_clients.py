@@ -360,6 +360,20 @@ def test_a_client_that_connects_again_is_found_on_its_new_channel() -> None:
     assert producers.channel("a") is B
 
 
+def test_a_client_is_not_found_by_an_id_that_it_has_no_more() -> None:
+    producers = Producers(live())
+    for number in range(3):
+        producers.register("p1", client(A, f"a{number}"), now=0)
+    producers.register("p2", client(A, "other"), now=0)
+    found = {name for name in ("a0", "a1", "a2", "other") if producers.channel(name) is A}
+    assert found == {"a2", "other"}
+    producers.unregister("p2", A)
+    assert producers.channel("other") is None
+    producers.channel_closed(A)
+    assert producers.channel("a2") is None
+    assert not producers._channels
+
+
 def test_silent_producers_are_out_after_120_s() -> None:
     producers = Producers(live())
     producers.register("p1", client(A, "a"), now=0)

@@ -76,6 +76,20 @@ def test_commits_at_a_slave_are_noted() -> None:
     assert offsets.stray == {("T", "G", 1)}
 
 
+def test_commits_at_a_slave_are_noted_in_its_file() -> None:
+    offsets, slave, master = (ConsumerOffsets(live(), now_ms=1) for _ in range(3))
+    offsets.stray, slave.stray = set(), set()
+    for queue_id in (1, 3):
+        offsets.commit("T", "G@x", queue_id, 5, now_ms=2)
+    file = offsets.snapshot()()
+    slave.load(file)
+    master.load(file)
+    assert slave.stray == {("T", "G@x", 1), ("T", "G@x", 3)}
+    assert master.stray is None
+    assert slave.committed("T", "G@x") == master.committed("T", "G@x") == {1: 5, 3: 5}
+    assert b"stray" not in master.snapshot()()
+
+
 def test_modes_are_replaced() -> None:
     modes = RequestModes(live())
     changed: list[bool] = []

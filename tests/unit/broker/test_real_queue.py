@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from skylark.broker.real_queue import find_real_queue, message_of, queues_needed, real_queue_note
 from skylark.errors import CorruptRecord
 from skylark.model.message import HOST_V4_BYTES, HOST_V6_BYTES, HOST_V6_MASK, PutMessage
-from skylark.model.record import TOPIC_V1_BYTES_MAX, encode, split
+from skylark.model.record import TOPIC_V1_BYTES_MAX, decode, encode, split
 
 HOSTS = st.sampled_from([b"h" * HOST_V4_BYTES, b"H" * HOST_V6_BYTES])
 TOPICS = st.sampled_from(["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "t" * (TOPIC_V1_BYTES_MAX + 1)])
@@ -52,6 +52,7 @@ def test_a_damaged_record_is_taken_for_what_its_parts_say(
     )
     try:
         parts = split(record)
+        decode(record)
     except CorruptRecord:
         with pytest.raises(CorruptRecord):
             message_of(record)

@@ -25,6 +25,7 @@ from tests.support.broker import (
     running_name_server,
     until,
 )
+from tests.support.raw_server import raw_server
 
 
 def test_lists_of_name_servers() -> None:
@@ -108,23 +109,13 @@ async def test_a_name_server_that_is_away_does_not_hold_up_the_other(
 @contextlib.asynccontextmanager
 async def deaf_server() -> AsyncIterator[str]:
     """A server that takes everything and answers nothing."""
-    connections: list[asyncio.StreamWriter] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
-        with contextlib.suppress(ConnectionError):
-            while await reader.read(1 << 16):
-                pass
+        while await reader.read(1 << 16):
+            pass
 
-    server = await asyncio.start_server(listen, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
-    try:
-        yield f"{host}:{port}"
-    finally:
-        server.close()
-        for writer in connections:
-            writer.close()
-        await server.wait_closed()
+    async with raw_server(listen) as server:
+        yield server.address
 
 
 async def test_a_name_server_that_comes_late_or_back_is_told(

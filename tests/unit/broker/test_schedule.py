@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.broker.schedule import DELIVERED_MAX, Schedule, real_message
+from skylark.broker.stats import BrokerStats
 from skylark.errors import DiskFull
 from skylark.model.message import SCHEDULE_TOPIC, PutMessage, decode_properties, encode_properties
 from skylark.protocol.bodies import DataVersion
@@ -45,7 +47,10 @@ class Rig:
         self.store.open()
         self.cold_reads = 0
         self.adopted: list[dict[str, int]] = []
-        self.schedule = Schedule(self.store, self.clock, self.delays_ms, self.read, self.adopted.append)
+        self.stats = BrokerStats()
+        self.schedule = Schedule(
+            self.store, self.clock, self.delays_ms, self.read, self.adopted.append, self.stats
+        )
 
     async def read(self, work: Callable[[], T]) -> T:
         self.cold_reads += 1
@@ -102,7 +107,8 @@ def test_what_is_added_to_a_text_says_the_same_as_properties_taken_apart(
 ) -> None:
     text = b"".join(encode_properties({name: value}) for name, value in properties)
     store = MessageStore(small_settings(), disk=simulated_disk())
-    schedule = Schedule(store, ManualClock(), parse_delay_levels(LEVELS), Rig.read, lambda _: None)  # type: ignore[arg-type]
+    delays_ms = parse_delay_levels(LEVELS)
+    schedule = Schedule(store, ManualClock(), delays_ms, Rig.read, lambda _: None, BrokerStats())  # type: ignore[arg-type]
     quick, slow = PutMessage("T", 5, b"", text), PutMessage("T", 5, b"", text)
     if schedule.delay_as_sent(quick):
         taken_apart = decode_properties(text)
@@ -234,8 +240,10 @@ async def test_what_a_full_disk_refused_of_a_batch_comes_later_and_the_rest_only
     delivered = len(bodies(rig.store))
     assert 0 < delivered < len(sent)
     assert rig.schedule.offsets[1] == delivered
+    assert (rig.stats.topic_puts["T"].count, rig.stats.refused) == (delivered, 0)
     await rig.deliver()
     assert bodies(rig.store) == sent
+    assert (rig.stats.topic_puts["T"].count, rig.stats.puts.count) == (len(sent), len(sent))
     rig.close()
 
 
@@ -250,6 +258,28 @@ async def test_blank_units_stand_for_no_message(rig: Rig) -> None:
     await rig.deliver()
     assert bodies(rig.store) == [b"first", b"first"]
     assert rig.schedule.offsets[1] == 5
+
+
+async def test_blank_units_are_not_looked_for_in_the_log() -> None:
+    """They claim two gigabytes at the log's begin: its first file would be copied for each of them."""
+    file_bytes = 4 << 20
+    rig = Rig(commit_log_file_bytes=file_bytes)
+    rig.store.append([PutMessage("U", 0, b"body")])
+    rig.delay(b"first", 1)
+    queue = rig.store.queue(SCHEDULE_TOPIC, 0)
+    [unit] = UNIT.iter_unpack(queue.units(0, 1))
+    queue.add(9, *unit)
+    rig.schedule.offsets[1] = 1
+    rig.clock.advance(1_000)
+    tracemalloc.start()
+    try:
+        await rig.deliver()
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bodies(rig.store) == [b"first"]
+    assert peak_bytes < file_bytes
+    rig.close()
 
 
 async def test_messages_far_apart_are_delivered_in_order(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,6 +357,19 @@ async def test_foreign_records_do_not_hold_up_the_others(rig: Rig, properties: d
     await rig.deliver()
     assert bodies(rig.store) == [b"ours"]
     assert rig.schedule.offsets[1] == 2
+
+
+async def test_a_body_that_was_altered_on_the_disk_is_not_given_a_new_checksum(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.delay(b"first", 1)
+    rig.delay(b"other", 1)
+    path = rig.store.log.files.path(0)
+    rig.disk.flip_bit(path, rig.disk.content(path).index(b"first"))
+    rig.clock.advance(1_000)
+    await rig.deliver()
+    assert bodies(rig.store) == [b"other"]
+    assert "delayed message cannot be delivered: corrupt record at physical offset 0: body CRC" in caplog.text
 
 
 async def test_a_record_that_cannot_be_read_is_passed_over(rig: Rig) -> None:

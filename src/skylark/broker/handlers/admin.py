@@ -132,8 +132,10 @@ def set_cold_read_limits(broker: BrokerState, _: Peer, command: RemotingCommand)
     except SettingsError as error:
         raise invalid_parameter(str(error)) from None
     for group, value in pairs.items():
+        if not group.isprintable():  # half of a surrogate pair could be told to nobody
+            raise invalid_parameter(f"group {group!r} has characters that cannot be printed")
         if not LIMIT.fullmatch(value):
-            raise invalid_parameter(f"limit of group {group} is {value}, allowed is a number of bytes")
+            raise invalid_parameter(f"limit of group {group} is {value!r}, allowed is a number of bytes")
     broker.cold_reads.set_limits({group: int(value) for group, value in pairs.items()})
     is_on = broker.live.current.limit_cold_reads
     return command.reply(ResponseCode.SUCCESS, None if is_on else LIMITS_OFF_REMARK)

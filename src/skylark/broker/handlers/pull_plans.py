@@ -119,7 +119,9 @@ class PullPlans:
         """The plan for a pull, if it can be relied on."""
         request, broker = command.request, self._broker
         plan = self._plans.get(_asked(command))
-        if plan is None or command.flag or request.bulk_bytes or broker.offsets.has_resets:
+        if plan is None or command.flag or request.bulk_bytes:
+            return None
+        if broker.offsets.has_reset(request.topic, request.consumer_group):
             return None
         if broker.clock.monotonic() >= plan.until or not self._holds():
             return None

@@ -79,7 +79,9 @@ async def send_back(broker: BrokerState, peer: Peer, command: RemotingCommand) -
         message = _message(failed, retry_topic.topic_name, queue_id)
         broker.schedule.delay(message, failed.properties, level)
     _put(broker, message)
-    broker.stats.count_send_back(failed.properties[PROPERTY_RETRY_TOPIC], group.group_name)
+    topic = failed.properties[PROPERTY_RETRY_TOPIC]
+    if broker.topics.get(topic) is not None:  # senders may set the property to anything
+        broker.stats.count_send_back(topic, group.group_name)
     return command.reply()
 
 

@@ -69,10 +69,12 @@ async def delete_topic(broker: BrokerState, _: Peer, command: RemotingCommand) -
 
 async def _delete(broker: BrokerState, topic: str) -> None:
     """Delete a topic and all that is kept of it but its records. Raises BrokerError 29 for built-in ones."""
-    broker.topics.delete(topic, now_ms=broker.clock.now_ms())
+    was_there = broker.topics.delete(topic, now_ms=broker.clock.now_ms())
     broker.offsets.delete_topic(topic)
     broker.stats.forget_topic(topic)
-    await _delete_queues(broker, topic)
+    # The store remembers what was deleted as long as there may be records of it: not what never was.
+    if was_there or await broker.read_cold(lambda: topic in broker.store.topics()):
+        await _delete_queues(broker, topic)
     # They wait for a queue that is gone.
     broker.long_polling.wake_topic(topic)
 

@@ -221,8 +221,15 @@ async def test_limits_for_cold_reads_that_have_no_effect_say_so(rig: Rig) -> Non
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "9" * 19, ""])
 async def test_limits_for_cold_reads_are_numbers(rig: Rig, value: str) -> None:
     code, remark = await limit(rig, f"CG=1\nDG={value}\n".encode())
-    assert (code, remark) == (29, f"limit of group DG is {value}, allowed is a number of bytes")
+    assert (code, remark) == (29, f"limit of group DG is {value!r}, allowed is a number of bytes")
     assert rig.broker.cold_reads.limits == {}
+
+
+async def test_limits_for_cold_reads_are_of_groups_that_can_be_told(rig: Rig) -> None:
+    remark = "group '\\ud800' has characters that cannot be printed"
+    assert await limit(rig, rb"\ud800=1") == (29, remark)
+    assert (await limit(rig, rb"CG=\ud800"))[0] == 29
+    assert (await cold_reads(rig))["configTable"] == {}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ async def relayed(
     """What the consumer was asked, and what the tool was answered when the consumer has answered this."""
     asking = asyncio.ensure_future(rig.ask(ROUTES, request))
     asked: list[RemotingCommand] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not asked:
             asked = await client.taken()
     client.deliver(asked[0].reply(**answer))
@@ -108,7 +108,7 @@ async def test_a_consumer_that_does_not_answer(rig: Rig, monkeypatch: pytest.Mon
 async def test_a_consumer_that_leaves_while_it_is_asked(rig: Rig) -> None:
     client = join(rig)
     asking = asyncio.ensure_future(rig.ask(ROUTES, GetConsumerRunningInfo("CG", "c1")))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not await client.taken():
             pass
     client.peer.connection_lost(None)

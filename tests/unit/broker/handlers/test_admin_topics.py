@@ -23,6 +23,7 @@ from skylark.protocol.requests.topic import (
     UpdateAndCreateTopicList,
 )
 from tests.support.broker import consumer, until
+from tests.support.store import message
 from tests.unit.broker.handlers.rig import Rig, rigged
 
 DONE = (0, "not set any response code")
@@ -141,6 +142,20 @@ async def test_what_cannot_be_deleted_is_refused(rig: Rig) -> None:
     assert await delete(rig, "NeverMade") == (0, None), "it is gone, as wanted"
 
 
+@pytest.mark.parametrize("topic", ["NeverMade", "a/b", ".."])
+async def test_what_never_was_is_not_remembered_as_deleted(rig: Rig, topic: str) -> None:
+    rig.put("T")
+    assert await delete(rig, topic) == (0, None)
+    assert rig.broker.store.housekeeper.deleted == {}
+
+
+async def test_queues_of_a_topic_that_was_lost_are_deleted(rig: Rig) -> None:
+    rig.append(message("Lost", 0, b"x"))
+    assert await delete(rig, "Lost") == (0, None)
+    assert rig.broker.store.topics() == []
+    assert list(rig.broker.store.housekeeper.deleted) == ["Lost"]
+
+
 async def test_queues_without_a_topic_are_cleaned(rig: Rig) -> None:
     rig.put("T")
     rig.put("U")
@@ -219,9 +234,12 @@ async def test_many_deletions_leave_threads_for_readers(rig: Rig, monkeypatch: p
         assert disk.wait(60)
 
     monkeypatch.setattr(rig.broker.store.housekeeper, "delete_topic", slow)
-    deleting = [asyncio.ensure_future(delete(rig, f"T{number}")) for number in range(10)]
+    topics = [f"T{number}" for number in range(10)]
+    for topic in topics:
+        rig.put(topic)
+    deleting = [asyncio.ensure_future(delete(rig, topic)) for topic in topics]
     await until(lambda: bool(at_work))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await rig.broker.read_cold(lambda: "read") == "read"
     assert len(at_work) == 1
     disk.set()

@@ -359,6 +359,13 @@ async def test_a_change_is_heeded_at_once(
     assert rig.planned == 1
 
 
+async def test_a_group_that_never_hears_of_its_reset_slows_down_no_other(rig: PlannedRig) -> None:
+    rig.broker.offsets.reset("T", "Offline", {0: 3})
+    rig.pull()
+    rig.pull()
+    assert rig.planned == 1
+
+
 async def test_a_group_that_left_or_wants_another_thing_is_looked_at_again(rig: PlannedRig) -> None:
     consumers, peer = rig.broker.consumers, rig.client.peer
 
@@ -378,6 +385,17 @@ async def test_a_group_that_left_or_wants_another_thing_is_looked_at_again(rig: 
     consumers.unregister("CG", peer, notify=False)
     assert b'{"code":%d,' % ResponseCode.SUBSCRIPTION_NOT_EXIST in rig.pull(**online)
     assert rig.planned == 1
+
+
+async def test_heartbeats_that_say_the_same_again_are_no_reason(rig: PlannedRig) -> None:
+    online: dict[str, Any] = {"sys_flag": 0, "subscription": None, "sub_version": 1}
+    for heartbeat in range(3):
+        for group in ("CG", "Other"):
+            data = consumer(group, [subscription("T", "*", version=1)])
+            member = Member(rig.client.peer, "c1", "JAVA", 479)
+            rig.broker.consumers.register(member, data, notify=False, now=rig.clock.monotonic())
+        rig.pull(**online)
+        assert rig.planned == heartbeat
 
 
 async def test_a_queue_that_was_made_anew_is_read_anew(rig: PlannedRig) -> None:

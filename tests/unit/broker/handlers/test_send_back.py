@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from skylark.broker.handlers.send_back import ROUTES
-from skylark.model.message import SCHEDULE_TOPIC, PutMessage, StoredMessage, SystemFlag, pack_host
+from skylark.model.message import (
+    SCHEDULE_TOPIC,
+    PutMessage,
+    StoredMessage,
+    SystemFlag,
+    encode_properties,
+    pack_host,
+)
 from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import ConsumerSendMsgBack
@@ -287,9 +294,18 @@ async def test_under_sync_flush_the_answer_does_not_wait() -> None:
 
 
 async def test_what_came_back_is_counted(rig: Rig) -> None:
+    rig.broker.topics.ensure_topic("T", 4, now_ms=rig.clock.now_ms())
     first = failing(rig)
     await send_back(rig, first)
     [once] = waiting(rig)[3]
     await send_back(rig, once.physical_offset)
     assert {key: counter.count for key, counter in rig.broker.stats.send_backs.items()} == {("T", "CG"): 2}
     assert rig.broker.stats.topic_puts[SCHEDULE_TOPIC].count == 2
+
+
+async def test_there_are_no_counters_of_topics_that_only_a_property_names(rig: Rig) -> None:
+    for number in range(3):
+        properties = encode_properties({"RETRY_TOPIC": f"Made-up-{number}"})
+        said = rig.append(PutMessage("T", 0, b"body", properties))
+        assert refusal(await send_back(rig, said)) == (0, None)
+    assert not rig.broker.stats.send_backs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,6 +23,7 @@ from skylark.protocol.stats_bodies import TimerMetrics
 from skylark.settings.delivery import TimerSettings
 from skylark.store.timer_check import TimerCheck
 from skylark.store.unit import UNIT
+from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import ROOT
 from tests.unit.broker.handlers.rig import Rig, rigged
 
@@ -157,6 +159,26 @@ async def test_a_timer_log_that_could_not_be_written_has_everything_once_later(
     assert timers.waiting == timers.queue_offset == 100
     await step(rig, 3000)
     assert delivered(rig) == [b"%d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+async def test_a_wheel_that_could_not_be_written_is_written_later(
+    rig: Rig, caplog: pytest.LogCaptureFixture, error: int
+) -> None:
+    """So much later that its log is not read from the beginning after a restart."""
+    timed(rig, 50_000, b"first")
+    await step(rig)
+    disk = rig.broker.store._disk
+    assert isinstance(disk, SimulatedDisk)
+    disk.plan(Fault(Kind.WRITE, path_contains="timerwheel", error=error))
+    await rig.broker.timers.flush()
+    assert "timers not written, will be tried again" in caplog.text
+    for number in range(300):
+        timed(rig, 55_000, b"%d" % number, key=f"K{number}")
+    await step(rig)
+    await rig.broker.timers.flush()
+    await step(rig, 51_000, restarted(rig))
+    assert delivered(rig) == [b"first"]
 
 
 async def test_units_without_a_record_do_not_stop_the_others(rig: Rig) -> None:
@@ -349,6 +371,30 @@ async def test_a_disk_that_fails_is_tried_again(rig: Rig, monkeypatch: pytest.Mo
     assert restarted(rig).waiting == 1
 
 
+async def test_late_messages_come_once_though_the_log_takes_no_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late ones before the first that is not; those behind it wait with it."""
+    slot = timed(rig, 2000, b"late")
+    timed(rig, 50_000, b"in time")
+    timed(rig, 2000, b"late, too")
+    timers = rig.broker.timers
+    timers.read_ms = slot + 1000
+
+    def fail(*_: object) -> None:
+        raise DiskFull(ROOT, "no room")
+
+    with monkeypatch.context() as full:
+        full.setattr(timers.log, "append", fail)
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                await step(rig)
+        assert delivered(rig) == [b"late"]
+    await step(rig)
+    assert delivered(rig) == [b"late", b"late, too"]
+    assert (timers.waiting, timers.enqueued["T"], timers.dequeued["T"]) == (1, 3, 2)
+
+
 # --- Without files ---
 
 
@@ -412,6 +458,17 @@ async def test_what_goes_through_the_wheel_is_counted_by_topic(rig: Rig) -> None
     assert timers.enqueued == timers.dequeued
     assert timers.enqueued["T"] > 3
     assert timers.delays["T"].count == 3
+
+
+async def test_what_is_delivered_counts_for_its_topic(rig: Rig) -> None:
+    timed(rig, 1_000)
+    timed(rig, 500_000)  # it is put back on its way
+    await step(rig)
+    await step(rig, 62_000)
+    puts = rig.broker.stats.topic_puts
+    assert (puts["T"].count, puts["T"].size) == (1, rig.stored("T", 1)[0].size)
+    assert puts[names.TIMER_TOPIC].count == 1
+    assert rig.broker.stats.puts.count == 2
 
 
 async def test_delays_are_counted_from_birth(rig: Rig) -> None:
