@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -26,6 +27,7 @@ from skylark.pipelines.archive_log import (
     open_log,
 )
 from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
+from skylark.pipelines.table import TableStreamWriter, Written, read_options
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SCHEMA = arrow_schema(spark_schema(COLUMNS))
@@ -74,8 +76,12 @@ def messages(
 
 def archive(root: Path, layout_name: str, *, partition_by: tuple[str, ...] = ("dt", "topic")) -> Any:
     log = open_log(layout_name, root)
-    log.prepare(table_schema(layout(layout_name, partition_by=partition_by), SCHEMA), partition_by)
+    log.prepare(log_schema(partition_by), partition_by)
     return log
+
+
+def log_schema(partition_by: tuple[str, ...] = ("dt", "topic")) -> pa.Schema:
+    return table_schema(layout(partition_by=partition_by), SCHEMA)
 
 
 def write(log: Any, name: str, *batches: pa.RecordBatch, **changes: Any) -> list[Any]:
@@ -232,9 +238,15 @@ def test_retention_drops_old_days(tmp_path: Path, layout_name: str) -> None:
 
 @BOTH
 def test_another_shape_of_table_is_refused(tmp_path: Path, layout_name: str) -> None:
-    archive(tmp_path, layout_name)
-    with pytest.raises(SettingsError, match="columns"):
+    log = archive(tmp_path, layout_name)
+    with pytest.raises(SettingsError, match=r"partitions dt,topic, and not dt|other columns or partitions"):
         archive(tmp_path, layout_name, partition_by=("dt",))
+    other = table_schema(layout(layout_name, columns=("topic", "queueId")), SCHEMA)
+    differences = "a column body that the new rows have not; .*: choose its columns|other columns"
+    with pytest.raises(SettingsError, match=differences):
+        log.prepare(other, ("dt", "topic"))
+    with pytest.raises(SettingsError, match=r"has no column colour: choose|other columns"):
+        log.prepare(log_schema().append(pa.field("colour", pa.string())), ("dt", "topic"))
 
 
 @BOTH
@@ -275,6 +287,56 @@ def test_an_abandoned_task_leaves_nothing(tmp_path: Path) -> None:
     files.write(messages(0, 10))
     files.abandon()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_time_that_no_calendar_has_is_archived_like_any_other(tmp_path: Path) -> None:
+    """Clients stamp messages themselves, some with microseconds where milliseconds belong."""
+    log = archive(tmp_path, "delta")
+    batch = messages(0, 3)
+    odd = pa.array([0, (1 << 63) - 1000, 1_000_000], pa.int64()).view(SCHEMA.field("bornTimestamp").type)
+    batch = batch.set_column(SCHEMA.get_field_index("bornTimestamp"), SCHEMA.field("bornTimestamp"), odd)
+    [file] = write(log, "run", batch)
+    assert file.minima["bornTimestamp"] == "1970-01-01T00:00:00.000000Z"
+    assert "bornTimestamp" not in file.maxima
+    assert file.maxima["storeTimestamp"] == "2026-11-15T12:00:02.000000Z"
+    assert commit_batch(log, BatchName("q", 0), [file])
+    found = DeltaTable(tmp_path).to_pyarrow_table()["bornTimestamp"].cast(pa.int64()).to_pylist()
+    assert sorted(found) == [0, 1_000_000, (1 << 63) - 1000]
+
+
+def table_writer(log: Any) -> TableStreamWriter:
+    options = {"table": str(log.root), "layout": "parquet" if isinstance(log, ParquetLog) else "delta"}
+    return TableStreamWriter(read_options(options), spark_schema(COLUMNS))
+
+
+def test_a_parquet_commit_that_fails_after_its_decision_loses_nothing(tmp_path: Path) -> None:
+    """Spark gives a batch up whose commit raised, and tries it again; by then it is decided."""
+    log = archive(tmp_path, "parquet")
+    written = [Written("q", msgspec.msgpack.encode(write(log, f"run-{n}", messages(n, 1)))) for n in range(2)]
+    in_the_way = tmp_path / "dt=2026-11-15"
+    in_the_way.write_text("")
+    with pytest.raises(OSError, match="dt=2026-11-15"):
+        table_writer(log).commit([*written], 0)
+    table_writer(log).abort([*written], 0)
+    in_the_way.unlink()
+    table_writer(log).commit([*written], 0)
+    assert rows(log) == [("orders", 0), ("orders", 1)]
+
+
+def test_files_that_a_delta_table_names_stay_when_the_batch_is_given_up(tmp_path: Path) -> None:
+    log = archive(tmp_path, "delta")
+    written = Written("q", msgspec.msgpack.encode(write(log, "run", messages(0, 2))))
+    table_writer(log).commit([written], 0)  # and the answer is lost
+    table_writer(log).abort([written], 0)
+    assert rows(log) == [("orders", 0), ("orders", 1)]
+
+
+@BOTH
+def test_a_batch_that_was_given_up_leaves_nothing(tmp_path: Path, layout_name: str) -> None:
+    log = archive(tmp_path, layout_name)
+    files = write(log, "run", messages(0, 5))
+    table_writer(log).abort([None, Written("q", msgspec.msgpack.encode(files))], 0)
+    assert list(tmp_path.rglob("run*.parquet")) == []
 
 
 def test_directories_are_safe_names() -> None:

@@ -15,6 +15,7 @@ from skylark.pipelines.origin import DataLost, Losses, QueueRange
 from skylark.pipelines.ranges import read_ranges
 from skylark.pipelines.schema import arrow_schema, columns_schema
 from skylark.pipelines.wire import BULK_BYTES, BULK_MESSAGES, Cluster
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 COUNT = 3000
@@ -121,3 +122,14 @@ def test_losses_are_counted(cluster: PipelineCluster) -> None:
     losses = Losses(load(SourceOptions, cluster.options("sizes", failOnDataLoss="false")))
     losses.aged_out(QueueRange(cluster.queue("sizes"), 3, 10))
     assert losses.lost == 7
+
+
+def test_large_messages_of_a_key_may_not_be_all_there_are(shared_cluster: PipelineCluster) -> None:
+    topic = fresh_name("large")
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, [bytes(3 << 20)] * 4, properties={"KEYS": "large"})
+    shared_cluster.send(topic, [b"x"] * 4, properties={"KEYS": "small"})
+    origin = BrokerOrigin(load(SourceOptions, shared_cluster.options(topic)))
+    assert origin.by_key(topic, "large", unique=False, maximum=32) is None
+    found = origin.by_key(topic, "small", unique=False, maximum=32)
+    assert found is not None and sorted(item.from_offset for item in found) == [4, 5, 6, 7]

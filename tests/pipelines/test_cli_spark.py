@@ -130,6 +130,15 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], sentence: str) -> 
     assert sentence in refused(*arguments)
 
 
+def test_name_servers_of_the_environment_count_unless_store_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    assert "cannot connect to 127.0.0.1:1" in refused("archive", "-t", "a", "--to", "x", "--dry-run")
+    from_files = refused("archive", "-t", "a", "--to", "x", "--store", str(tmp_path), "--dry-run")
+    assert "is no store" in from_files
+
+
 def test_no_java_is_said_plainly(shared_cluster: PipelineCluster, topic: str, tmp_path: Path) -> None:
     arguments = ["archive", "-n", shared_cluster.namesrv, "-t", topic, "--to", f"delta:{tmp_path}", "--once"]
     assert "Spark needs Java 17 or newer" in refused(*arguments, env={"JAVA_HOME": "", "PATH": str(tmp_path)})

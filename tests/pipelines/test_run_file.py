@@ -105,6 +105,8 @@ def test_little_is_needed(tmp_path: Path) -> None:
         ),
         ("source: {topic: a}\nsteps:\n  - decode: {format: xml}\nsinks: [console]\n", 3, "format is 'xml'"),
         ("source: {topic: a}\nsinks: [console]\ntrigger: often\n", 3, "'often' is no duration"),
+        ("source: {topic: a}\nsinks: [console]\nname: !mine x\n", 3, "'x' is no value: put it in quotes"),
+        ("source: {topic: a}\nsinks: [console]\nname: 2026-13-45\n", 3, "'2026-13-45' is no value"),
         ("source: {topic: a, limit: {bytes: x}}\nsinks: [console]\n", 1, "'x' is no size"),
         ("source: {topic: a}\nsinks: [console]\nquality:\n  - {on_fail: drop}\n", 4, "a rule needs expect"),
         (

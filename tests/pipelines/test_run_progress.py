@@ -14,8 +14,10 @@ from skylark.cli.spark_launch import last_offsets
 from skylark.errors import NoRoute, SettingsError
 from skylark.page import Chart, Report, Section, render
 from skylark.pipelines.jobs.places import parse_output, state_directory
+from skylark.pipelines.jobs.replay import Stretch
 from skylark.pipelines.jobs.running import MESSAGES_READ, Tally, distance, is_late_worker, plain_error
 from skylark.pipelines.jobs.session import check_java
+from skylark.pipelines.origin import DataLost
 
 QUEUES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 1000), min_size=1)
 
@@ -86,10 +88,20 @@ skylark.errors.SettingsError: setting body: row 3: it is empty
  SQLSTATE: XXKST"""
 
 
+GONE = DataLost("orders/broker-a/0", 3, 9, "they were deleted before they were read")
+
+
+def str_of(error: Exception) -> str:
+    """As the last line of a trace has it."""
+    return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+
+
 def test_of_sparks_traces_the_sentence_is_left() -> None:
     assert str(plain_error(RuntimeError(WRAPPED))) == "setting body: row 3: it is empty"
     lost = WRAPPED.replace("SettingsError: setting body: row 3: it is empty", "NoRoute: no route for topic x")
     assert "no route for topic x" in str(plain_error(RuntimeError(lost)))
+    aged = WRAPPED.replace("skylark.errors.SettingsError: setting body: row 3: it is empty", str_of(GONE))
+    assert str(plain_error(RuntimeError(aged))) == f"setting DataLost: {GONE}"
     ours = NoRoute("t")
     assert plain_error(ours) is ours
     other = "Traceback\n  File\nZeroDivisionError: division by zero\n\tat org.apache.spark"
@@ -163,3 +175,18 @@ def test_a_page_escapes_what_it_shows_and_draws_what_is_there() -> None:
     assert "&lt;b&gt;" in page
     assert page.count("<rect") == 3
     assert "Nothing to show" in page
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "bounds"),
+    [
+        (None, None, (None, None)),
+        ("earliest", "latest", (None, None)),
+        ("-10m", "1970-01-01T01:00", (3_000_000, 3_600_000)),
+    ],
+)
+def test_a_stretch_of_time(
+    since: str | None, until: str | None, bounds: tuple[int | None, int | None]
+) -> None:
+    stretch = Stretch.parse(since, until, None, 3_600_000)
+    assert (stretch.since_ms, stretch.until_ms) == bounds

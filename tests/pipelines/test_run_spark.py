@@ -109,3 +109,38 @@ def test_a_step_that_fails_is_named_by_its_line(
     pipeline = load_pipeline(path)
     with pytest.raises(SettingsError, match=r"pipeline.yml:4: expect: .*colour"):
         run.run_pipeline(spark, pipeline, namesrv=shared_cluster.namesrv, state=tmp_path / "state", once=True)
+    for sink, sentence in (
+        ("rocketmq: {topic: x, keys: colour}", "rocketmq: .*colour"),
+        ("delta: {path: lake, partition: colour}", "columns: colour: no such column"),
+    ):
+        path.write_text(f"source: {{topic: {topic}}}\nsinks:\n  - {sink}\n")
+        pipeline, state = load_pipeline(path), tmp_path / "state"
+        with pytest.raises(SettingsError, match=f"pipeline.yml:3: {sentence}"):
+            run.run_pipeline(spark, pipeline, namesrv=shared_cluster.namesrv, state=state, once=True)
+
+
+PASSED_ON = """
+source: {{topic: {source}}}
+steps:
+  - sql: "select *, 'x' || queueOffset as id from input where keys <> 'k0'"
+sinks:
+  - rocketmq: {{topic: {target}, keys: id}}
+"""
+
+
+def test_messages_that_are_passed_on_keep_what_they_carry(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    register(spark)
+    source, target = f"R{uuid.uuid4().hex[:8]}", f"R{uuid.uuid4().hex[:8]}"
+    for topic in (source, target):
+        shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(source, [b"a", b"b"], properties={"TAGS": "paid", "KEYS": "k{n}", "colour": "red"})
+    path = tmp_path / "pipeline.yml"
+    path.write_text(PASSED_ON.format(source=source, target=target))
+    run.run_pipeline(
+        spark, load_pipeline(path), namesrv=shared_cluster.namesrv, state=tmp_path / "state", once=True
+    )
+    [message] = stored(shared_cluster, target)
+    assert (message.body, message.tags, message.keys) == (b"b", "paid", ["x1"])
+    assert message.properties["colour"] == "red"

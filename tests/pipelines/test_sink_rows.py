@@ -162,6 +162,13 @@ def test_columns_become_properties() -> None:
     assert message.is_single
 
 
+def test_a_time_of_birth_is_not_looked_at_unless_it_is_to_be_kept() -> None:
+    odd = pa.array([1 << 62]).view(pa.timestamp("us", tz="UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), odd], names=["body", "bornTimestamp"])
+    [message] = RowReader(batch.schema.names, read_options(OPTIONS), ME).messages(batch, lambda: "KEY")
+    assert (message.body, message.born_ms) == (b"x", None)
+
+
 def test_the_option_topic_wins_over_the_column() -> None:
     assert read([{"body": b"b", "topic": "elsewhere"}])[0].topic == "orders"
 

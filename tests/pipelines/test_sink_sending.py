@@ -90,6 +90,42 @@ async def test_a_sharding_key_keeps_order(tmp_path: Path) -> None:
                 assert seen.setdefault(number % 7, queue_id) == queue_id
 
 
+async def test_rows_with_and_without_a_sharding_key_are_all_sent(tmp_path: Path) -> None:
+    """Both kinds are gathered at once, now and then for the same queue."""
+    rows = [message(number, sharding_key="customer" if number % 100 == 0 else None) for number in range(3000)]
+    async with running(tmp_path) as (names, broker), BrokerClient(broker.address) as client:
+        await asyncio.to_thread(send, names.address, rows)
+        queues = await stored(client)
+    assert sorted(int(each.body) for queue in queues for each in queue) == list(range(3000))
+    [ordered] = [keyed for queue in queues if (keyed := [n for n in map(number_of, queue) if n % 100 == 0])]
+    assert ordered == list(range(0, 3000, 100))
+
+
+def number_of(each: StoredMessage) -> int:
+    return int(each.body)
+
+
+async def test_order_is_kept_with_times_of_birth_and_little_waits_in_memory(tmp_path: Path) -> None:
+    rows = [message(number, sharding_key="one", born_ms=1_000_000 + number % 3) for number in range(300)]
+    async with running(tmp_path) as (names, broker), BrokerClient(broker.address) as client:
+        cluster = Cluster(names.address, request_timeout_s=30, retry_timeout_s=30)
+
+        def run() -> int:
+            sender = Sender(cluster, group="g")
+            for each in rows:
+                sender.send(each)
+            waiting = sum(len(batch.messages) for batch in sender._batches())
+            sender.finish()
+            return waiting
+
+        waiting = await asyncio.to_thread(run)
+        cluster.close()
+        [queue] = [queue for queue in await stored(client) if queue]
+    assert waiting == 1
+    assert [number_of(each) for each in queue] == list(range(300))
+    assert [each.born_timestamp for each in queue] == [row.born_ms for row in rows]
+
+
 async def test_a_queue_can_be_chosen_and_must_exist(tmp_path: Path) -> None:
     async with running(tmp_path) as (names, broker), BrokerClient(broker.address) as client:
         await asyncio.to_thread(send, names.address, [message(number, queue_id=2) for number in range(10)])
@@ -163,6 +199,44 @@ async def test_sends_go_on_when_the_broker_comes_back(tmp_path: Path) -> None:
             async with BrokerClient(broker.address) as client:
                 bodies = {each.body for queue in await stored(client) for each in queue}
     assert bodies == {b"%d" % number for number in range(600)}
+
+
+async def test_a_topic_that_no_name_server_knows_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    """A broker that leaves in good order takes its topics with it."""
+    pauses, is_away, is_back = [], threading.Event(), threading.Event()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            is_away.set()
+            assert is_back.wait(60)
+
+    def run(name_server: str) -> None:
+        cluster = Cluster(name_server, request_timeout_s=10, retry_timeout_s=60)
+        sender = Sender(cluster, group="g", attempts_max=30, sleep=pause)
+        sender.send(message(0))
+        sender.finish()
+        has_sent.set()
+        assert has_left.wait(60)
+        sender.send(message(1))
+        sender.finish()
+        cluster.close()
+
+    has_sent, has_left = threading.Event(), threading.Event()
+    async with running_name_server(tmp_path) as names:
+        store = tmp_path / "store"
+        async with running_broker(store, name_servers=names.address) as broker:
+            await until(lambda: asyncio.to_thread(is_known, names.address))
+            port = int(broker.address.rpartition(":")[2])
+            sending = asyncio.create_task(asyncio.to_thread(run, names.address))
+            await until(has_sent.is_set)
+        has_left.set()
+        await until(lambda: is_away.is_set() or sending.done())
+        async with running_broker(store, name_servers=names.address, port=port) as broker:
+            is_back.set()
+            await asyncio.wait_for(sending, 60)
+            async with BrokerClient(broker.address) as client:
+                assert {each.body for queue in await stored(client) for each in queue} == {b"0", b"1"}
 
 
 async def test_the_rate_is_kept(tmp_path: Path) -> None:

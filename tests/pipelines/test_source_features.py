@@ -6,6 +6,7 @@ import json
 import time
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -166,6 +167,24 @@ def test_filters_of_a_query_are_handed_down(spark: SparkSession, halves: Halves)
     assert offsets(frame.where("keys = 'key1-0-3 all'")) == [(0, 23)]
 
 
+def test_more_of_a_unique_key_than_brokers_tell_are_all_read(
+    spark: SparkSession, shared_cluster: PipelineCluster
+) -> None:
+    topic = fresh_name("repeated")
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, [b"x"] * 40, properties={"UNIQ_KEY": "same"})
+    frame = spark.read.format("rocketmq").options(**shared_cluster.options(topic, pushdown="true")).load()
+    assert frame.where("uniqKey = 'same'").count() == 40
+
+
+def test_a_key_is_found_where_the_broker_has_no_index(spark: SparkSession, tmp_path: Path) -> None:
+    with PipelineCluster(tmp_path, {"messageIndexEnable": "false"}) as cluster:
+        cluster.create_topic("plain", 1)
+        cluster.send("plain", [b"x"] * 3, properties={"KEYS": "key-{n}"})
+        frame = spark.read.format("rocketmq").options(**cluster.options("plain", pushdown="true")).load()
+        assert offsets(frame.where("keys = 'key-1'")) == [(0, 1)]
+
+
 def test_times_and_ids_narrow_too(spark: SparkSession, halves: Halves) -> None:
     everything = read(spark, halves)
     time_ms = middle_ms(everything)
@@ -205,6 +224,20 @@ def test_json_with_a_schema_and_with_samples(spark: SparkSession, shared_cluster
             assert rejects == [b"poison", b'{"id": "text"}', b"\x00damaged"]
             found = frame.where("value is not null").select("value.id").collect()
             assert [row[0] for row in found] == [*range(10), 99]
+
+
+def test_json_without_a_member_that_must_be_there_is_rejected(
+    spark: SparkSession, shared_cluster: PipelineCluster
+) -> None:
+    topic = fresh_name("members")
+    shared_cluster.create_topic(topic, 1)
+    shared_cluster.send(topic, [b'{"id": 7}', b'{"name": "n"}'])
+    options = shared_cluster.options(topic, decode="json", decodeSchema="id BIGINT NOT NULL, name STRING")
+    frame = spark.read.format("rocketmq").options(**options).load().select("value", "rejects")
+    assert [(row[0] and row[0]["id"], row[1] and bytes(row[1])) for row in frame.collect()] == [
+        (7, None),
+        (None, b'{"name": "n"}'),
+    ]
 
 
 def test_text(spark: SparkSession, halves: Halves) -> None:

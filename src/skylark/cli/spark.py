@@ -154,6 +154,9 @@ def cdc(
         str | None,
         typer.Option("--sequence", help="Fields of the event that order changes, as in source.ts_ms."),
     ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", help="Only events of this table: users, or shop.users.")
+    ] = None,
     trigger: TriggerOption = "10s",
     run: RunOptions,
     place: PlaceOptions,
@@ -176,6 +179,7 @@ def cdc(
         keys=[name.strip() for name in keys.split(",") if name.strip()],
         schema=schema,
         sequence=[name.strip() for name in (sequence or "").split(",") if name.strip()],
+        table=table,
     )
     pipeline = spark_launch.Pipeline("cdc", "cdc", stream, run, source, output)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +66,10 @@ def make_input(origin: OriginOptions, topic: str, *, end: str | None = None) -> 
     _need_extra()
     from skylark.pipelines.jobs.places import Input  # noqa: PLC0415
 
-    return Input(namesrv=origin.namesrv, store=origin.store, topic=topic, start=origin.start, end=end)
+    namesrv = origin.namesrv
+    if origin.store is not None and namesrv == os.environ.get("NAMESRV_ADDR"):
+        namesrv = None  # said once for all commands, and not for this one
+    return Input(namesrv=namesrv, store=origin.store, topic=topic, start=origin.start, end=end)
 
 
 def stream_input(stream: StreamOptions) -> Input:
@@ -98,8 +102,7 @@ class Pipeline:
         """Where it keeps what it needs to go on."""
         from skylark.pipelines.jobs.places import state_directory  # noqa: PLC0415
 
-        stream = self.stream
-        identity = (stream.topic, stream.namesrv or stream.store, self.output)
+        identity = (self.source.topic, self.source.namesrv or self.source.store, self.output)
         return state_directory(self.run.state, self.name, *identity)
 
     def launch(self, place: PlaceOptions, job: Callable[[SparkSession], Summary]) -> None:
@@ -280,7 +283,9 @@ def show_files(files: Sequence[ArchiveFile], *, as_json: bool) -> None:
 
 def show_rows(df: DataFrame, *, limit: int, as_json: bool) -> None:
     """Print the rows of a query, at most so many."""
-    rows = df.limit(limit + 1).collect()
+    from skylark.pipelines.jobs.plain_rows import plain_rows  # noqa: PLC0415
+
+    rows = plain_rows(df, limit + 1)
     shown = [[printable(value) for value in row] for row in rows[:limit]]
     if as_json:
         for row in shown:

@@ -39,7 +39,10 @@ def _check_decode(text: str | None) -> str | None:
 
 
 NamesrvOption = Annotated[
-    str | None, typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Name servers, several with ';'.")
+    str | None,
+    typer.Option(
+        "--namesrv", "-n", envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Name servers, several with ';'."
+    ),
 ]
 StoreOption = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Read store files, without a broker.")

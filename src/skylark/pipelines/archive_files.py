@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +35,8 @@ WAITING_GROUPS_MAX = 2
 """So many row groups may wait in memory; with more, the largest is written before it is full."""
 BATCH_ID_DIGITS = 8
 NO_KEY = bytes(KEY_BYTES)
+_EPOCH = datetime(1970, 1, 1)
+"""From which Arrow counts, in UTC or by the clock on the wall."""
 
 
 class ArchiveFile(msgspec.Struct, frozen=True):
@@ -100,6 +102,7 @@ class _Open:
     writer: pq.ParquetWriter
     path: str
     partition: dict[str, str]
+    schema: pa.Schema
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     waiting_bytes: int = 0
     rows: int = 0
@@ -201,13 +204,13 @@ class PartitionedFiles:
             write_statistics=known,
             column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         )
-        return _Open(writer, path, partition)
+        return _Open(writer, path, partition, schema)
 
     def _note(self, file: _Open, part: pa.RecordBatch) -> None:
         file.rows += part.num_rows
         for name in STATISTICS_COLUMNS:
             if name in part.schema.names and name in self._layout.columns:
-                extremes = pc.min_max(part.column(name)).as_py()
+                extremes = pc.min_max(_countable(part.column(name))).as_py()
                 if extremes["min"] is not None:
                     file.minima[name] = min(file.minima.get(name, extremes["min"]), extremes["min"])
                     file.maxima[name] = max(file.maxima.get(name, extremes["max"]), extremes["max"])
@@ -232,8 +235,8 @@ class PartitionedFiles:
                 rows=file.rows,
                 size=(self._root / file.path).stat().st_size,
                 partition=file.partition,
-                minima={name: _plain_value(value) for name, value in file.minima.items()},
-                maxima={name: _plain_value(value) for name, value in file.maxima.items()},
+                minima=_bounds(file.minima, file.schema),
+                maxima=_bounds(file.maxima, file.schema),
                 keys=b"".join(file.keys),
             )
         )
@@ -248,9 +251,23 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
-def _plain_value(value: Any) -> int | str:
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _countable(column: pa.Array) -> pa.Array:
+    """Times as numbers: a client may claim to have made a message in a year that Python does not know."""
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def _bounds(values: dict[str, Any], schema: pa.Schema) -> dict[str, int | str]:
+    """Minima or maxima as Delta writes them, without those that it cannot."""
+    plain = {name: _plain_value(value, schema.field(name).type) for name, value in values.items()}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def _plain_value(value: Any, kind: pa.DataType) -> int | str | None:
+    if pa.types.is_timestamp(kind):
+        try:
+            return f"{(_EPOCH + timedelta(microseconds=value)).isoformat(timespec='microseconds')}Z"
+        except OverflowError:
+            return None
     return value.isoformat() if isinstance(value, date) else value
 
 

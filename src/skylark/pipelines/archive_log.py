@@ -108,14 +108,17 @@ class DeltaLog:
             DeltaTable.create(self.root, schema, mode="ignore", partition_by=list(partition_by))
             return
         table = self._table()
-        there = {field.name for field in table.schema().fields}
-        if there != set(schema.names) or list(table.metadata().partition_columns) != list(partition_by):
-            raise SettingsError(
-                "to",
-                f"the table in {self.root} has the columns {', '.join(sorted(there))} partitioned by "
-                f"{table.metadata().partition_columns}; this archive has {', '.join(sorted(schema.names))} "
-                f"partitioned by {list(partition_by)}. Choose the same columns, or another directory",
-            )
+        names, parts = {field.name for field in table.schema().fields}, table.metadata().partition_columns
+        differences = [
+            *(f"no column {name}" for name in schema.names if name not in names),
+            *(f"a column {name} that the new rows have not" for name in sorted(names - set(schema.names))),
+        ]
+        if parts != list(partition_by):
+            wanted = ",".join(partition_by) or "nothing"
+            differences.append(f"the partitions {','.join(parts) or 'nothing'}, and not {wanted}")
+        if differences:
+            sentence = f"the table in {self.root} has {'; '.join(differences)}"
+            raise SettingsError("to", f"{sentence}: choose its columns and partitions, or another directory")
 
     def has(self, batch: BatchName) -> bool:
         version = self._table().transaction_version(batch.application)

@@ -37,6 +37,8 @@ BYTES_IN_FLIGHT = 1 << 20
 ANSWER_BYTES_GUESS = 64 << 10
 """Before the first has come."""
 BULK_PULLS_IN_FLIGHT = 4
+LOOKUP_BYTES_MAX = 4 << 20
+"""Of records with a key: brokers leave out what is too much for an answer, and do not say so."""
 MISSING_WAIT_S = 10.0
 """How long a broker that does not have what it once had may take to find it again: it may be recovering."""
 MISSING_PAUSE_S = 0.2
@@ -113,7 +115,7 @@ class BrokerOrigin:
         for queue in self._one_of_each_broker([topic]):
             records = self._cluster.by_key(queue, key, maximum=maximum, unique=unique)
             places = _places(records, queue.broker_name)
-            if len(places) >= maximum:
+            if len(places) >= maximum or len(records) > LOOKUP_BYTES_MAX:
                 return None
             found += places
         return found

@@ -1,7 +1,7 @@
 """Pure. JSON bodies as an Arrow struct of a given type; what does not fit is rejected, row by row.
 
-Fields that the type does not have are ignored, missing ones are null. A string field takes any value, as its
-JSON text if it is no string; other types take only their own.
+Fields that the type does not have are ignored, missing ones are null, which does not fit where that is
+forbidden. A string field takes any value, as its JSON text if it is no string; other types only their own.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def _fit(kind: pa.DataType) -> Fit:
     if pa.types.is_struct(kind):
         return _fit_struct(kind)
     if pa.types.is_list(kind):
-        item = _fit(kind.value_type)
+        item = _fit_field(kind.value_field)
         return lambda value: [item(one) for one in _checked(value, list)] if value is not None else None
     if pa.types.is_map(kind):
-        item = _fit(kind.item_type)
+        item = _fit_field(kind.item_field)
         return lambda value: (
             [(name, item(one)) for name, one in _checked(value, dict).items()] if value is not None else None
         )
@@ -97,7 +97,7 @@ def _fit(kind: pa.DataType) -> Fit:
 
 
 def _fit_struct(kind: pa.StructType) -> Fit:
-    members = [(field.name, _fit(field.type)) for field in kind]
+    members = [(field.name, _fit_field(field)) for field in kind]
 
     def fit(value: Any) -> Any:
         if value is None:
@@ -106,6 +106,18 @@ def _fit_struct(kind: pa.StructType) -> Fit:
         return {name: member(found(name)) for name, member in members}
 
     return fit
+
+
+def _fit_field(field: pa.Field) -> Fit:
+    """The same for a part of a value; where that is never null, Spark does not look whether it is."""
+    fit = _fit(field.type)
+
+    def fit_what_is_there(value: Any) -> Any:
+        if value is None:
+            raise ValueError(f"{field.name} is NOT NULL")
+        return fit(value)
+
+    return fit if field.nullable else fit_what_is_there
 
 
 def _checked(value: Any, kind: type) -> Any:
@@ -165,7 +177,7 @@ def _kind_of(value: Any, depth: int) -> DataType | None:
     if isinstance(value, str) or depth >= DEPTH_MAX:
         return StringType()
     if isinstance(value, list):
-        return ArrayType(_merge_all([_kind_of(item, depth + 1) for item in value]) or StringType())
+        return ArrayType(_merge_all([_kind_of(item, depth + 1) for item in value]) or _Unknown())
     fields = [StructField(name, _kind_of(item, depth + 1) or _Unknown()) for name, item in value.items()]
     return StructType(fields)
 

@@ -157,7 +157,9 @@ def _matching(pattern: str, known: Iterable[str]) -> list[str]:
 
 
 def _unknown(topic: str, known: list[str]) -> str:
-    shown = [name for name in sorted(known) if name not in SYSTEM_TOPICS and not name.startswith(_HIDDEN)]
+    kind = next((prefix for prefix in _HIDDEN if topic.startswith(prefix)), "")
+    alike = sorted(name for name in known if name.startswith(kind))
+    shown = alike if kind else [n for n in alike if n not in SYSTEM_TOPICS and not n.startswith(_HIDDEN)]
     close = difflib.get_close_matches(topic, shown, 1)
     hint = f"; did you mean {close[0]}?" if close else "."
     names = ", ".join(shown[:_NAMES_SHOWN]) + (", …" if len(shown) > _NAMES_SHOWN else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -17,10 +17,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from skylark.model.message import KEY_SEPARATOR
 from skylark.pipelines.origin import QueueRange
 from skylark.pipelines.wire import Queue
 
 OFFSET_MAX = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(slots=True)
@@ -89,7 +92,7 @@ class Restrictions:
             (value,) = chosen
             if name == "keys":
                 # A message may have several keys; the index knows each of them.
-                self.key = next(iter(value.split()), None)
+                self.key = next(filter(None, value.split(KEY_SEPARATOR)), None)
             elif name == "uniqKey":
                 self.unique_key = value
             elif name == "msgId":
@@ -124,5 +127,5 @@ class Restrictions:
 
 
 def _milliseconds(moment: datetime) -> int:
-    """Rounded down: a bound may only be too wide."""
-    return int(moment.timestamp() * 1000 // 1)
+    """Rounded down, and exactly: a bound may only be too wide."""
+    return (moment - _EPOCH) // _MILLISECOND

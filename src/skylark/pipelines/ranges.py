@@ -60,7 +60,8 @@ SHORT_PAUSE_S = 0.2
 MADE_ANEW = "the queue ends before them: its topic was deleted and made again, or its broker lost its end"
 MESSAGE_BYTES_MAX = 4 << 20
 GATHERED_BYTES = 1 << 20
-INDEX_RESULTS_MAX = 64
+INDEX_RESULTS_MAX = 32
+"""Brokers give no more for a unique key, and do not say that there were more."""
 
 Tasks = list[list[QueueRange]]
 
@@ -259,7 +260,7 @@ class Planner:
             if places is None:
                 return None
             found += places
-        return found
+        return found or None  # a broker whose index is off knows no key
 
 
 def _within(places: Sequence[QueueRange], ranges: Sequence[QueueRange]) -> list[QueueRange]:

@@ -170,7 +170,7 @@ class Sender:
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._routes: dict[str, _Route] = {}
-        self._open: dict[tuple[str, Target, int | None], Batch] = {}
+        self._open: dict[tuple[str, Target], Batch] = {}
         self._spreading: dict[str, Batch] = {}
         self._flying: deque[_Flight] = deque()
         # In place of an address: no two workers share these bytes, wherever they run.
@@ -217,19 +217,25 @@ class Sender:
         if known is not None and not refresh:
             return known
         try:
-            route = _Route(self._brokers.route(topic, refresh=refresh))
+            found = _Route(self._brokers.route(topic, refresh=refresh))
         except NoRoute:
-            # As other clients do: a broker that makes topics by itself makes this one at the first message.
-            try:
-                route = _Route(self._brokers.route(AUTO_CREATE_TOPIC, refresh=refresh))
-            except NoRoute:
-                raise SettingsError(
-                    "topic", f"{topic} is unknown, and no broker makes topics by itself: create it first"
-                ) from None
-            route.queues = [queue for queue in route.queues if queue.queue_id < AUTO_CREATE_QUEUES]
-        if not route.queues:
+            found = known or self._route_of_a_new_one(topic)
+        # One that had queues has them again when its broker is back.
+        route = found if found.queues else known
+        if route is None:
             raise SettingsError("topic", f"{topic} has no queue that may be written to")
         self._routes[topic] = route
+        return route
+
+    def _route_of_a_new_one(self, topic: str) -> _Route:
+        """As other clients do: a broker that makes topics by itself makes this one at the first message."""
+        try:
+            route = _Route(self._brokers.route(AUTO_CREATE_TOPIC))
+        except NoRoute:
+            raise SettingsError(
+                "topic", f"{topic} is unknown, and no broker makes topics by itself: create it first"
+            ) from None
+        route.queues = [queue for queue in route.queues if queue.queue_id < AUTO_CREATE_QUEUES]
         return route
 
     def _batch_for(self, message: OutMessage) -> Batch:
@@ -245,10 +251,15 @@ class Sender:
         if message.is_single:
             self._flush_queue(topic, target)
             return Batch(topic, target, is_ordered, not is_free, message.born_ms)
-        key = (topic, target, message.born_ms)
-        if key not in self._open:
-            self._open[key] = Batch(topic, target, is_ordered, not is_free, message.born_ms)
-        return self._open[key]
+        batch = self._open.get((topic, target))
+        if batch is not None and batch.born_ms != message.born_ms:
+            self._close(batch)  # a request has one time of birth
+            batch = None
+        if batch is None:
+            batch = self._open[topic, target] = Batch(topic, target, False, False, message.born_ms)
+        batch.is_ordered |= is_ordered
+        batch.is_pinned |= not is_free
+        return batch
 
     def _next_target(self, topic: str) -> Target:
         route = self._route(topic)
@@ -282,7 +293,8 @@ class Sender:
                 self._close(batch)
 
     def _close(self, batch: Batch) -> None:
-        self._open.pop((batch.topic, batch.target, batch.born_ms), None)
+        if self._open.get((batch.topic, batch.target)) is batch:
+            del self._open[batch.topic, batch.target]
         if self._spreading.get(batch.topic) is batch:
             del self._spreading[batch.topic]
         if not batch.messages:

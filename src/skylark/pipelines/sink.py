@@ -66,7 +66,6 @@ PASSENGERS = frozenset(
     " bornHost storeHost reconsumeTimes sysFlag flag".split()
 )
 """Columns of the source that are no columns of the sink: they may stay in the rows."""
-_READ = frozenset([*TYPES, *ORIGIN, "bornTimestamp"])
 BROKERS_OWN = frozenset(
     {
         PROPERTY_CRC32,
@@ -206,9 +205,8 @@ class RowReader:
 
     def messages(self, batch: pa.RecordBatch, new_key: Callable[[], str]) -> Iterator[OutMessage]:
         """The messages of one batch; `new_key` gives a key to rows that need no lasting one."""
-        wanted = [
-            name for name in batch.schema.names if name in TYPES or name in ORIGIN or name == "bornTimestamp"
-        ]
+        read = {*TYPES, *ORIGIN, *(["bornTimestamp"] if self._options.keep_times else [])}
+        wanted = [name for name in batch.schema.names if name in read]
         columns = [batch.column(name).to_pylist() for name in wanted]
         for values in zip(*columns, strict=True):
             yield self._message(dict(zip(wanted, values, strict=True)), new_key)

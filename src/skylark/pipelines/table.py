@@ -165,11 +165,13 @@ class _TableWriting:
         batch = BatchName(query or written[0].query, number)
         commit_batch(self.options.log(), batch, files, seen_keys_max=self.options.dedup_keys)
 
-    def _remove(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        root = self.options.log().written_root
+    def _remove(self, messages: Sequence[WriterCommitMessage | None], query: str | None, number: int) -> None:
+        """Spark also gives up a batch whose commit failed: what the log names by then is no longer ours."""
+        log = self.options.log()
         for message in messages:
-            for file in message.decoded() if isinstance(message, Written) else ():
-                (root / file.path).unlink(missing_ok=True)
+            if isinstance(message, Written) and not log.has(BatchName(query or message.query, number)):
+                for file in message.decoded():
+                    (log.written_root / file.path).unlink(missing_ok=True)
 
 
 class TableStreamWriter(_TableWriting, DataSourceStreamArrowWriter):
@@ -179,7 +181,7 @@ class TableStreamWriter(_TableWriting, DataSourceStreamArrowWriter):
         self._add(messages, None, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._remove(messages)
+        self._remove(messages, None, batchId)
 
 
 class TableBatchWriter(_TableWriting, DataSourceArrowWriter):
@@ -189,7 +191,7 @@ class TableBatchWriter(_TableWriting, DataSourceArrowWriter):
         self._add(messages, self.options.batch_name, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._remove(messages)
+        self._remove(messages, self.options.batch_name, 0)
 
 
 class TableSource(DataSource):

@@ -67,6 +67,22 @@ def test_days_and_decimals() -> None:
     assert found == list(zip([date(2026, 11, 1), None, None, None], prices, strict=True))
 
 
+def test_null_does_not_fit_where_it_is_forbidden() -> None:
+    kind = pa.struct(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("items", pa.list_(pa.field("element", pa.string(), nullable=False))),
+            ("counts", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
+        ]
+    )
+    bodies = [
+        b'{"id": 1, "items": ["a"], "counts": {"a": 1}}', b'{"id": 2, "items": null}', b"{}", b'{"id": null}',
+        b'{"id": 3, "items": [null]}', b'{"id": 4, "counts": {"a": null}}',
+    ]  # fmt: skip
+    _, rejected = JsonBodies(kind).decode(pa.array(bodies, pa.binary()), np.zeros(len(bodies), np.bool_))
+    assert rejected.tolist() == [False, False, True, True, True, True]
+
+
 def test_what_could_not_be_decompressed_is_not_looked_at() -> None:
     bodies = pa.array([b'{"id": 1}'], pa.binary())
     values, rejected = JsonBodies(KIND).decode(bodies, np.ones(1, np.bool_))
@@ -89,3 +105,10 @@ def test_a_schema_from_samples() -> None:
         "none:string,later:boolean,huge:double>"
     )
     assert infer_schema([b"rubbish"]).fields == []
+
+
+def test_an_empty_list_says_nothing_of_its_elements() -> None:
+    bodies = [b'{"a": [], "b": [[]]}', b'{"a": [{"sku": 1}], "b": [[1.5]]}', b'{"a": [null], "c": []}']
+    for order in (bodies, bodies[::-1]):
+        kinds = {field.name: field.dataType.simpleString() for field in infer_schema(order)}
+        assert kinds == {"a": "array<struct<sku:bigint>>", "b": "array<array<double>>", "c": "array<string>"}

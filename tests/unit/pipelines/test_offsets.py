@@ -153,3 +153,8 @@ def test_queues_are_assigned() -> None:
 def test_a_queue_that_is_not_there_cannot_be_assigned(assign: str, name: str) -> None:
     with pytest.raises(SettingsError, match=f"there is no queue {name}; there are t/a/0, t/a/1, t/b/0"):
         assigned(assign, [A0, A1, B0], is_read)
+
+
+def test_dead_letters_that_are_not_there_are_named_with_those_that_are() -> None:
+    with pytest.raises(SettingsError, match=r"no topic '%DLQ%other'.* There are: %DLQ%g$"):
+        choose_topics("%DLQ%other", ORIGIN)

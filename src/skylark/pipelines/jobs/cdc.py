@@ -10,10 +10,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -22,13 +24,14 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, Output
-from skylark.pipelines.schema import arrow_schema
+from skylark.pipelines.schema import arrow_schema, table_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FORMATS = ("debezium", "canal")
+BEFORE, AFTER = "_before", "_after"
 DELETED = "_deleted"
 SEQUENCE = "_sequence"
 MERGE_ROWS_MAX = 2_000_000
@@ -45,6 +48,8 @@ class Changes:
     """DDL of the table's rows."""
     sequence: Sequence[str] = ()
     """Fields of the event that order changes of one key, before the order in the queue."""
+    table: str | None = None
+    """Only events of this table, `users` or `shop.users`: a topic may have those of several."""
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -58,10 +63,12 @@ def transform(df: DataFrame, changes: Changes) -> DataFrame:
 
     Messages of one key are expected in one queue; `sequence` orders them where that does not hold.
     """
-    rows = _debezium(df, changes) if changes.format == "debezium" else _canal(df, changes)
+    row_type = row_schema(changes)
     for name in changes.keys:
-        if name not in rows.columns:
+        if name not in row_type.names:
             raise SettingsError("keys", f"{name} is not in the schema: {changes.schema}")
+    read = _debezium if changes.format == "debezium" else _canal
+    rows = _states(read(df, changes, row_type), changes.keys)
     order = Window.partitionBy(*[f"`{name}`" for name in changes.keys]).orderBy(F.col(SEQUENCE).desc())
     # Without a key it is no row of the table: it would be added once more by every batch.
     known = rows.dropna(subset=list(changes.keys))
@@ -69,38 +76,89 @@ def transform(df: DataFrame, changes: Changes) -> DataFrame:
     return last.drop("_rank")
 
 
+def _states(events: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """What events say of rows. An update that gives a row another key says that the old one is gone, too."""
+    is_deleted = F.col(DELETED)
+    moves = [F.col(f"{BEFORE}.`{name}`") != F.col(f"{AFTER}.`{name}`") for name in keys]
+    has_left = is_deleted | F.coalesce(reduce(or_, moves), F.lit(False))
+    states = F.array(
+        F.when(has_left, _state(BEFORE, is_deleted=True, step=0)),
+        F.when(~is_deleted, _state(AFTER, is_deleted=False, step=1)),
+    )
+    each = events.select(F.explode(states).alias("_state"), SEQUENCE).where("_state is not null")
+    steps = F.concat(SEQUENCE, F.array(F.col("_state.step"))).alias(SEQUENCE)
+    return each.select("_state.row.*", F.col("_state.isDeleted").alias(DELETED), steps)
+
+
+def _state(row: str, *, is_deleted: bool, step: int) -> Column:
+    return F.struct(
+        F.col(row).alias("row"), F.lit(is_deleted).alias("isDeleted"), _number(F.lit(step)).alias("step")
+    )
+
+
+def _number(value: Column) -> Column:
+    return value.cast("decimal(38,0)")
+
+
 def _sequence(changes: Changes, event: Column, *, position: Column) -> Column:
-    given = [F.get_json_object(event, f"$.{name}").cast("decimal(38,0)") for name in changes.sequence]
-    own = [F.col("queueOffset").cast("decimal(38,0)"), position.cast("decimal(38,0)")]
-    return F.array(*[F.coalesce(each, F.lit(-1).cast("decimal(38,0)")) for each in [*given, *own]])
+    given = [F.get_json_object(event, f"$.{name}") for name in changes.sequence]
+    parts = [_number(each) for each in [*given, F.col("queueOffset"), position]]
+    return F.array(*[F.coalesce(each, _number(F.lit(-1))) for each in parts]).alias(SEQUENCE)
 
 
-def _debezium(df: DataFrame, changes: Changes) -> DataFrame:
-    row_type = row_schema(changes)
+def _is_of(table: str | None, name: str, *owners: str) -> Column:
+    """Whether an event is of a table, whose name and owner stand in these columns."""
+    owner, _, own_name = (table or "").rpartition(".")
+    is_same = F.col(name) == own_name if table else F.lit(True)
+    return is_same & reduce(or_, [F.col(each) == owner for each in owners]) if owner else is_same
+
+
+def _debezium(df: DataFrame, changes: Changes, row_type: StructType) -> DataFrame:
+    origin = StructType([StructField(name, StringType()) for name in ("db", "schema", "table")])
     event = StructType().add("op", StringType()).add("before", row_type).add("after", row_type)
+    event = event.add("source", origin)
     text = F.col("body").cast("string")
     # With schemas enabled the event stands below `payload`.
     inner = F.coalesce(F.get_json_object(text, "$.payload"), text)
     parsed = df.select("*", F.from_json(inner, event).alias("_event")).where("_event.op is not null")
-    is_deleted = F.col("_event.op") == "d"
-    row = F.when(is_deleted, F.col("_event.before")).otherwise(F.col("_event.after"))
-    order = _sequence(changes, inner, position=F.lit(0))
-    changed = parsed.select(row.alias("_row"), is_deleted.alias(DELETED), order.alias(SEQUENCE))
-    return changed.select("_row.*", DELETED, SEQUENCE)
+    owners = ("_event.source.db", "_event.source.schema")
+    kept = parsed.where(_is_of(changes.table, "_event.source.table", *owners))
+    return kept.select(
+        F.col("_event.before").alias(BEFORE),
+        F.col("_event.after").alias(AFTER),
+        (F.col("_event.op") == "d").alias(DELETED),
+        _sequence(changes, inner, position=F.lit(0)),
+    )
 
 
-def _canal(df: DataFrame, changes: Changes) -> DataFrame:
-    row_type = row_schema(changes)
+def _canal(df: DataFrame, changes: Changes, row_type: StructType) -> DataFrame:
     # Canal writes every value as text.
-    as_text = StructType([StructField(name, StringType()) for name in row_type.names])
-    event = StructType().add("type", StringType()).add("data", ArrayType(as_text))
-    parsed = df.select("*", F.from_json(F.col("body").cast("string"), event).alias("_event"))
+    rows_type = ArrayType(StructType([StructField(name, StringType()) for name in row_type.names]))
+    event = StructType().add("type", StringType()).add("data", rows_type).add("old", rows_type)
+    event = event.add("database", StringType()).add("table", StringType())
+    text = F.col("body").cast("string")
+    parsed = df.select("*", F.from_json(text, event).alias("_event"))
     kept = parsed.where("_event.type in ('INSERT', 'UPDATE', 'DELETE')")
+    kept = kept.where(_is_of(changes.table, "_event.table", "_event.database"))
     rows = kept.select("*", F.posexplode("_event.data").alias("_place", "_row"))
-    columns = [F.col(f"_row.`{field.name}`").cast(field.dataType).alias(field.name) for field in row_type]
-    is_deleted = F.col("_event.type") == "DELETE"
-    position = _sequence(changes, F.col("body").cast("string"), position=F.col("_place"))
-    return rows.select(*columns, is_deleted.alias(DELETED), position.alias(SEQUENCE))
+    # It has only what an update changed.
+    rows = rows.withColumn("_old", F.get("_event.old", F.col("_place")))
+
+    def typed(*sources: str) -> Column:
+        columns = [
+            F.coalesce(*[F.col(f"{source}.`{field.name}`") for source in sources])
+            .try_cast(field.dataType)
+            .alias(field.name)
+            for field in row_type
+        ]
+        return F.struct(*columns)
+
+    return rows.select(
+        typed("_old", "_row").alias(BEFORE),
+        typed("_row").alias(AFTER),
+        (F.col("_event.type") == "DELETE").alias(DELETED),
+        _sequence(changes, text, position=F.col("_place")),
+    )
 
 
 def row_schema(changes: Changes) -> StructType:
@@ -138,6 +196,28 @@ def merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], *, application
     return True
 
 
+def prepare(path: str, schema: StructType) -> None:
+    """Make the table, or give it the columns that it does not have yet. Raises SettingsError."""
+    wanted = arrow_schema(schema)
+    if not DeltaTable.is_deltatable(path):
+        DeltaTable.create(path, wanted, mode="ignore")
+        return
+    table = DeltaTable(path)
+    there = {field.name: field.type for field in table.schema().fields}
+    fields = Schema.from_arrow(table_columns(wanted)).fields
+    for field in fields:
+        if there.get(field.name, field.type) != field.type:
+            types = f"{_words(there[field.name])} in the table, {_words(field.type)} in the schema"
+            raise SettingsError("schema", f"{field.name} is {types}: choose the same, or another table")
+    if new := [field for field in fields if field.name not in there]:
+        table.alter.add_columns(new)
+
+
+def _words(kind: Any) -> str:
+    """A type of Delta's, as its users write it."""
+    return str(getattr(kind, "type", kind))
+
+
 def check_output(output: Output) -> None:
     """Raises SettingsError."""
     if output.kind != "delta":
@@ -159,8 +239,7 @@ def cdc(
     check_output(output)
     schema = row_schema(changes)
     path = output.where
-    if not DeltaTable.is_deltatable(path):
-        DeltaTable.create(path, arrow_schema(schema), mode="ignore")
+    prepare(path, schema)
     state.mkdir(parents=True, exist_ok=True)
     application = f"skylark-cdc-{_identity(state)}"
 

@@ -22,6 +22,7 @@ from skylark.model.names import dead_letter_topic, topic_fault
 from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, Output, write_batch
 from skylark.pipelines.jobs.replay import read_delta
+from skylark.pipelines.sink import SinkOptions, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 ORIGINAL = "original"
 ORIGIN_TOPIC = "RETRY_TOPIC"
 ORIGIN_ID = "ORIGIN_MESSAGE_ID"
+RESENT_FROM = "DLQ_ORIGIN_TOPIC"
+RESENT_ID = "DLQ_ORIGIN_MESSAGE_ID"
+SPENT = (ORIGIN_TOPIC, ORIGIN_ID, RESENT_FROM, RESENT_ID, "UNIQ_KEY", "DELAY")
+"""Properties that a letter does not keep when it is sent again. Some may have died before."""
 PLACE = ("deadTopic", "brokerName", "queueId", "queueOffset")
 """What names a dead letter."""
 Edit = Callable[["DataFrame"], "DataFrame"]
@@ -110,11 +115,10 @@ def chosen(letters: DataFrame, where: str | None) -> DataFrame:
 
 def outgoing(letters: DataFrame, to: str) -> DataFrame:
     """Letters as messages to send: where to, and where they came from. Pure."""
-    spent = F.array(*[F.lit(name) for name in (ORIGIN_TOPIC, ORIGIN_ID, "UNIQ_KEY", "DELAY")])
-    kept = F.map_filter("properties", lambda name, _: ~F.array_contains(spent, name))
+    kept = F.map_filter("properties", lambda name, _: ~name.isin(*SPENT))
     story = F.create_map(
-        *[F.lit("DLQ_ORIGIN_TOPIC"), F.col("deadTopic")],
-        *[F.lit("DLQ_ORIGIN_MESSAGE_ID"), F.coalesce("originId", F.lit("unknown"))],
+        *[F.lit(RESENT_FROM), F.col("deadTopic")],
+        *[F.lit(RESENT_ID), F.coalesce("originId", F.lit("unknown"))],
     )
     target = F.col("originTopic") if to == ORIGINAL else F.lit(to)
     return letters.select(
@@ -149,7 +153,8 @@ def resend(
         _complete(spark, plan, source.namesrv, wanted.rate, state, audit) for plan in _open_plans(state)
     ]
     letters = pending(spark, source, group, wanted, audit)
-    plan = _decide(spark, letters, dead_letter_topic(group), wanted, state)
+    rows = _edited(outgoing(letters, wanted.to), wanted.edit, source.namesrv)
+    plan = _decide(spark, rows, dead_letter_topic(group), state)
     sent = _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit)
     return running.Summary(
         pipeline="dlq",
@@ -195,14 +200,26 @@ def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> 
     return letters.join(done, list(PLACE), "left_anti")
 
 
-def _decide(spark: SparkSession, letters: DataFrame, dead_topic: str, wanted: Resend, state: Path) -> Plan:
+def _edited(rows: DataFrame, edit: Edit | None, namesrv: str) -> DataFrame:
+    """What a user's function makes of the rows. Raises SettingsError if they cannot be sent or noted."""
+    if edit is None:
+        return rows
+    edited = edit(rows)
+    if not hasattr(edited, "columns"):
+        raise SettingsError("edit", f"the function returned {type(edited).__name__} and no DataFrame")
+    if missing := {"topic", "body", "originId", *PLACE} - set(edited.columns):
+        raise SettingsError("edit", f"the edited rows have lost {', '.join(sorted(missing))}")
+    check_columns(_messages(edited).schema, SinkOptions(namesrv=namesrv))
+    return edited
+
+
+def _messages(rows: DataFrame) -> DataFrame:
+    """The columns that are for the sink."""
+    return rows.drop("deadTopic", "originId")
+
+
+def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path) -> Plan:
     plan_id = uuid.uuid4().hex
-    rows = outgoing(letters, wanted.to)
-    if wanted.edit is not None:
-        rows = wanted.edit(rows)
-        missing = {"topic", "body", *PLACE} - set(rows.columns)
-        if missing:
-            raise SettingsError("edit", f"the edited rows have lost {', '.join(sorted(missing))}")
     folder = state / "plans" / plan_id
     rows.write.parquet(str(folder / "rows"))
     # Before there is a plan: one that can never be carried out would be in the way of all that follow.
@@ -239,7 +256,7 @@ def _carry_out(
     rows = spark.read.parquet(plan.rows)
     count = rows.count()
     options = {"rowsPerSecond": rate} if rate else {}
-    messages = rows.drop("deadTopic", "originId")
+    messages = _messages(rows)
     try:
         if count:
             ordered = messages.coalesce(1) if rate else messages

@@ -19,12 +19,16 @@ ORIGIN = ("topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "born
 """What of a message stays beside the fields of its body; a field of the same name takes its place."""
 
 
+REJECTED_FROM = "REJECTED_FROM"
+
+
 def transform(df: DataFrame, *, select: Sequence[str] = (), where: str | None = None) -> DataFrame:
     """The fields of decoded bodies as columns, after what the message says of itself. Pure."""
     decoded = df.where(f"{REJECTS} is null")
     fields = df.select(f"{VALUE}.*").columns if df.schema[VALUE].dataType.typeName() == "struct" else []
     values = [f"{VALUE}.`{name}`" for name in fields] or [VALUE]
-    origin = [name for name in ORIGIN if name in df.columns and name not in fields]
+    taken = {name.lower() for name in fields}  # to Spark, Tags and tags are one name
+    origin = [name for name in ORIGIN if name in df.columns and name.lower() not in taken]
     flat = decoded.select(*origin, *values)
     filtered = flat.where(where) if where else flat
     return filtered.selectExpr(*select) if select else filtered
@@ -37,8 +41,9 @@ def rejected(df: DataFrame) -> DataFrame:
         *ORIGIN,
         F.col(REJECTS).alias("body"),
         F.map_concat(
-            F.coalesce("properties", F.create_map().cast("map<string,string>")),
-            F.create_map(F.lit("REJECTED_FROM"), place),
+            # Without the same of an earlier time: it may have been put aside before.
+            F.map_filter("properties", lambda name, _: name != REJECTED_FROM),
+            F.create_map(F.lit(REJECTED_FROM), place),
         ).alias("properties"),
     )
 

@@ -121,7 +121,10 @@ class _Reader:
             return found
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item) for item in node.value]
-        return yaml.SafeLoader("").construct_object(node)
+        try:
+            return yaml.SafeLoader("").construct_object(node)
+        except (yaml.YAMLError, ValueError):
+            self.fail(node.start_mark.line + 1, f"{node.value!r} is no value: put it in quotes")
 
     def mapping(self, value: Any, what: str, line: int, known: Sequence[str]) -> _Lined:
         """A mapping with only known keys."""

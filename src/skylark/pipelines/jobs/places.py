@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 from skylark.errors import SettingsError
 from skylark.model.names import topic_fault
 from skylark.pipelines import table
-from skylark.pipelines.sink import ORIGIN
+from skylark.pipelines.sink import ORIGIN, TYPES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 KINDS = ("delta", "parquet", "topic", "console")
@@ -63,13 +63,13 @@ class Input:
         return {name: value for name, value in values.items() if value is not None}
 
     def read(self, spark: SparkSession, **more: str) -> DataFrame:
-        """All messages there are now."""
-        return spark.read.format("rocketmq").options(**self.source_options(is_stream=False), **more).load()
+        """All messages there are now. What the job would have `more` is overruled by what the user said."""
+        return spark.read.format("rocketmq").options(**more | self.source_options(is_stream=False)).load()
 
     def read_stream(self, spark: SparkSession, **more: str) -> DataFrame:
-        """All messages there are and will be."""
-        options = self.source_options(is_stream=True)
-        return spark.readStream.format("rocketmq").options(**options, **more).load()
+        """All messages there are and will be; `more` as above."""
+        options = more | self.source_options(is_stream=True)
+        return spark.readStream.format("rocketmq").options(**options).load()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +160,24 @@ def as_messages(df: DataFrame) -> DataFrame:
     """Rows that a topic takes: those without a body become JSON, beside the columns that mean something."""
     if "body" in df.columns:
         return df
-    kept: list[str] = [name for name in ("tags", "keys", "shardingKey") if name in df.columns]
-    if all(name in df.columns for name in ORIGIN):
-        kept += ORIGIN  # so that a row that is sent again has the same key
-    return df.select(F.to_json(F.struct(*[F.col(f"`{name}`") for name in df.columns])).alias("body"), *kept)
+    kept = [*message_columns(df, ("tags", "keys", "shardingKey")), *origin_columns(df)]
+    return df.select(whole_row(df).alias("body"), *kept)
+
+
+def whole_row(df: DataFrame) -> Column:
+    """A row as JSON."""
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in df.columns]))
+
+
+def message_columns(df: DataFrame, names: Iterable[str]) -> list[str]:
+    """Those that are there and of a type that the sink takes: a body may have fields of such names."""
+    types = {field.name: field.dataType.simpleString() for field in df.schema}
+    return [name for name in names if types.get(name) in TYPES[name]]
+
+
+def origin_columns(df: DataFrame) -> Sequence[str]:
+    """Where rows come from, if they all say it: so one that is sent again has the same key."""
+    return ORIGIN if all(name in df.columns for name in ORIGIN) else ()
 
 
 def state_directory(given: Path | None, pipeline: str, *identity: Any) -> Path:

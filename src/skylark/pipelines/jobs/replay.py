@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from skylark.errors import SettingsError
 from skylark.pipelines.archive_files import DATE, ArchiveFile
@@ -25,6 +25,7 @@ from skylark.pipelines.jobs import running
 from skylark.pipelines.jobs.places import Input, Output, write_batch
 from skylark.pipelines.offsets import split_names
 from skylark.pipelines.options import parse_time_ms
+from skylark.pipelines.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,10 +43,9 @@ class Stretch:
 
     @staticmethod
     def parse(since: str | None, until: str | None, where: str | None, now_ms: int) -> Stretch:
-        """Raises SettingsError."""
-        since_ms, until_ms = (
-            _time_ms(name, text, now_ms) if text else None for name, text in (("from", since), ("to", until))
-        )
+        """`earliest` and `latest` are no bounds. Raises SettingsError."""
+        since_ms = None if since in (None, "earliest") else _time_ms("from", since, now_ms)
+        until_ms = None if until in (None, "latest") else _time_ms("to", until, now_ms)
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise SettingsError("from", f"{since} is not before {until}")
         return Stretch(since_ms=since_ms, until_ms=until_ms, where=where)
@@ -115,10 +115,17 @@ def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretc
     if archive.kind == "delta":
         df = read_delta(spark, archive.path, is_wanted)
     elif archive.kind == "parquet":
-        df = spark.read.parquet(archive.where)
+        df = _read_parquet(spark, archive.where)
     else:
         raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
     return df.where(df["topic"].rlike(f"^(?:{_topic_pattern(topic)})$")) if topic else df
+
+
+def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
+    """A directory says nothing of types, and Spark would guess: a topic named 007 is no number."""
+    guessed = spark.read.parquet(path).schema
+    schema = StructType([StructField(each.name, COLUMNS.get(each.name, each.dataType)) for each in guessed])
+    return spark.read.schema(schema).parquet(path)
 
 
 def read_delta(

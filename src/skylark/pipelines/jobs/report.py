@@ -11,7 +11,9 @@ from pyspark.sql import functions as F
 from skylark.errors import RocketMQError
 from skylark.page import Chart, Report, Section
 from skylark.pipelines.jobs.places import Input
-from skylark.pipelines.ranges import plan
+from skylark.pipelines.jobs.plain_rows import SECONDS, plain_rows
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.ranges import Planner
 from skylark.pipelines.wire import Cluster, cluster
 from skylark.protocol.requests.topic import QueryTopicConsumeByWho
 
@@ -172,14 +174,17 @@ def report(
 def _section(kind: str, df: DataFrame) -> Section:
     title, compute, chart, note = KINDS[kind]
     found = compute(df)
-    rows = [[_plain(value) for value in row] for row in found.limit(ROWS_MAX).collect()]
-    return Section(kind, title, found.columns, rows, chart, note)
+    rows = plain_rows(found, ROWS_MAX + 1, SECONDS)
+    if len(rows) > ROWS_MAX:
+        note = f"{note} These are the first {ROWS_MAX:,} rows only: --from and --to choose others.".strip()
+    return Section(kind, title, found.columns, rows[:ROWS_MAX], chart, note)
 
 
 def _lag_section(source: Input, groups: Sequence[str]) -> Section:
     assert source.namesrv is not None
     brokers = cluster(source.namesrv)
-    topics = sorted({row.topic for row in plan(source.source_options(is_stream=False))})
+    planner = Planner(load(SourceOptions, source.source_options(is_stream=False)))
+    topics = sorted({queue.topic for queue in planner.queues()})
     try:
         names = list(groups) or groups_of(brokers, topics)
         rows = lag(brokers, topics, names)
@@ -188,7 +193,3 @@ def _lag_section(source: Input, groups: Sequence[str]) -> Section:
         rows, note = [], f"not known: {error}"
     chart = Chart(label="queueId", value="lag", series="group", unit="messages")
     return Section("lag", "Lag of consumer groups", LAG_COLUMNS, rows, chart, note)
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat(" ", "seconds") if isinstance(value, datetime) else value

@@ -23,9 +23,17 @@ from skylark.pipelines import sink as sending
 from skylark.pipelines import table
 from skylark.pipelines.jobs import etl, running
 from skylark.pipelines.jobs.pipeline_file import PipelineFile, SinkEntry, Step
-from skylark.pipelines.jobs.places import Input, Output, parse_output, table_options, write_stream
+from skylark.pipelines.jobs.places import (
+    Input,
+    Output,
+    message_columns,
+    origin_columns,
+    parse_output,
+    table_options,
+    whole_row,
+    write_stream,
+)
 from skylark.pipelines.options import SourceOptions, load, parse_duration_ms
-from skylark.pipelines.sink import ORIGIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,9 +187,8 @@ def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -
 
 def _as_reject(rows: DataFrame, reason: str) -> DataFrame:
     """A row that breaks a rule, as a message: itself as JSON, the reason as a property."""
-    whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in rows.columns]))
     why = F.create_map(F.lit(REASON), F.lit(reason))
-    return rows.select(whole.cast("binary").alias("body"), why.alias("properties"))
+    return rows.select(whole_row(rows).cast("binary").alias("body"), why.alias("properties"))
 
 
 def _same(rejects: DataFrame) -> DataFrame:
@@ -223,14 +230,17 @@ def _names(value: Any) -> str | None:
 
 
 def with_message_columns(rows: DataFrame, options: Mapping[str, Any]) -> DataFrame:
-    """For a topic: the columns that the sink's `keys` and `tags` name, as the message's."""
-    whole = F.to_json(F.struct(*[F.col(f"`{name}`") for name in rows.columns])).cast("binary")
-    columns = [rows["body"] if "body" in rows.columns else whole.alias("body")]
-    for name in ("keys", "tags"):
-        if name in options:
-            columns.append(F.col(f"`{options[name]}`").cast("string").alias(name))
-    has_origin = all(name in rows.columns for name in ORIGIN)
-    return rows.select(*columns, *(ORIGIN if has_origin else ()))
+    """For a topic: what the sink takes of rows; `keys` and `tags` from the columns that it names for them."""
+    has_body = "body" in rows.columns
+    body = F.col("body") if has_body else whole_row(rows).cast("binary").alias("body")
+    named = {
+        name: F.col(f"`{options[name]}`").cast("string").alias(name)
+        for name in ("keys", "tags")
+        if name in options
+    }
+    own = ("keys", "tags", "shardingKey", *(("properties", "delayLevel", "deliverAt") if has_body else ()))
+    kept = message_columns(rows, [name for name in own if name not in named])
+    return rows.select(body, *named.values(), *kept, *origin_columns(rows))
 
 
 def run_pipeline(
@@ -248,8 +258,13 @@ def run_pipeline(
     outputs = outputs_of(pipeline)
     writers = {}
     for (name, output), sink in zip(outputs.items(), pipeline.sinks, strict=True):
-        rows = with_message_columns(flow.rows, sink.options) if sink.kind == "rocketmq" else flow.rows
-        writers[name] = write_stream(rows, output, source.namesrv)
+        try:
+            rows = with_message_columns(flow.rows, sink.options) if sink.kind == "rocketmq" else flow.rows
+            writers[name] = write_stream(rows, output, source.namesrv)
+        except PySparkException as error:
+            pipeline.fail(sink.line, f"{sink.kind}: {str(error).strip().splitlines()[0]}")
+        except SettingsError as error:
+            pipeline.fail(sink.line, f"{error.name}: {error.reason}")
     if flow.rejects is not None:
         for kind, where in pipeline.rejects.items():
             place = f"topic:{where}" if kind == "topic" else f"delta:{_beside(pipeline, where)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,8 @@ LOOK_INTERVAL_S = 0.5
 """Whether a query has ended is a small question, how far it is a large one."""
 
 START_ATTEMPTS_MAX = 4
+OUR_ERROR = re.compile(r"^\s*skylark\.(?:\w+\.)*(\w+): (.*)$", re.MULTILINE)
+"""The last line of a trace of ours, wherever the class is."""
 LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 
 MESSAGES_READ = "messagesRead"
@@ -263,12 +266,9 @@ def plain_error(error: BaseException | None) -> RocketMQError:
     if isinstance(error, RocketMQError):
         return error
     text = str(error)
-    ours = [line.strip() for line in text.splitlines() if "skylark.errors." in line and ": " in line]
-    if ours:
-        kind, _, sentence = ours[-1].partition(": ")
-        if kind.endswith("SettingsError"):
-            return SettingsError(*_setting(sentence))
-        return SettingsError(kind.rpartition(".")[2], sentence)
+    if ours := OUR_ERROR.findall(text):
+        kind, sentence = ours[-1]
+        return SettingsError(*(_setting(sentence) if kind == "SettingsError" else (kind, sentence)))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if "Error: " in line and not line.startswith("at ")]
     return SettingsError("spark", (python or lines or ["it failed"])[-1 if python else 0])
