@@ -20,9 +20,20 @@ from typing import Any
 from zlib_ng.zlib_ng import crc32
 
 from benchmarks._common import ratio, report, side_by_side
+from skylark.bench.load import LoadFailed
 from skylark.bench.machine import free_bytes, scratch
 from skylark.bench.processes import anonymous_bytes
-from skylark.bench.storing import BATCH, HOST, PROPERTIES, TOPIC, fill, messages, open_store, sync_rate
+from skylark.bench.storing import (
+    BATCH,
+    HOST,
+    PROPERTIES,
+    TOPIC,
+    append,
+    fill,
+    messages,
+    open_store,
+    sync_rate,
+)
 from skylark.model.message import PutMessage, encode_properties
 from skylark.model.record import CRC_MASK, HEAD, LENGTH, MAGIC_V1, BatchColumns, BatchElement, Scan
 from skylark.store.disk import Disk
@@ -30,8 +41,9 @@ from skylark.store.message_store import MessageStore
 from skylark.store.unit import UNIT
 
 CLIENT_BATCH = 32
+QUEUES = 4
 BODY_BYTES = (128, 1024)
-PUTS = 200
+PUTS, PUT_ROUNDS = 200, 15
 TOPIC_PART = bytes((len(TOPIC),)) + TOPIC.encode()
 BATCH_PROPERTIES = encode_properties(
     {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
@@ -73,7 +85,11 @@ class Bare:
 
 
 def against_bare(
-    ours: Callable[[], object], alone: Callable[[], object], messages_each: int, expected_at_most: float
+    store: MessageStore,
+    ours: Callable[[], object],
+    alone: Callable[[], object],
+    messages_each: int,
+    expected_at_most: float,
 ) -> dict[str, Any]:
     def repeated(put: Callable[[], object]) -> Callable[[], int]:
         def run() -> int:
@@ -83,7 +99,12 @@ def against_bare(
 
         return run
 
-    result: dict[str, Any] = dict(side_by_side({"store": repeated(ours), "bare": repeated(alone)}, 15))
+    result: dict[str, Any] = dict(
+        side_by_side({"store": repeated(ours), "bare": repeated(alone)}, PUT_ROUNDS)
+    )
+    stored = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES))
+    if stored != PUT_ROUNDS * PUTS * messages_each:  # refusing is quick
+        raise LoadFailed(f"{stored} messages are stored instead of {PUT_ROUNDS * PUTS * messages_each}")
     return result | {"ratio": ratio(result, "store", "bare"), "expected_at_most": expected_at_most}
 
 
@@ -92,9 +113,9 @@ def put_cell(_: argparse.Namespace) -> dict[str, Any]:
     for body_bytes in BODY_BYTES:
         with scratch() as path:
             store, bare = open_store(path / "store"), Bare(path / "bare")
-            batch = messages(BATCH, body_bytes)
+            batch = messages(BATCH, body_bytes, QUEUES)
             put, put_bare = partial(store.append, batch), partial(bare.put, batch)
-            results[f"{body_bytes}B"] = against_bare(put, put_bare, BATCH, 2.0)
+            results[f"{body_bytes}B"] = against_bare(store, put, put_bare, BATCH, 2.0)
             store.close()
             bare.close()
     return results
@@ -110,7 +131,7 @@ def put_batch_cell(_: argparse.Namespace) -> dict[str, Any]:
             batch = [PutMessage(TOPIC, 0, element.body, PROPERTIES) for element in elements]
             put = partial(store.append_batches, [(envelope, BatchColumns.of(elements))])
             put_bare = partial(bare.put, batch, BATCH_PROPERTIES)
-            results[f"{body_bytes}B"] = against_bare(put, put_bare, CLIENT_BATCH, 1.3)
+            results[f"{body_bytes}B"] = against_bare(store, put, put_bare, CLIENT_BATCH, 1.3)
             store.close()
             bare.close()
     return results
@@ -121,7 +142,7 @@ def get_cell(_arguments: argparse.Namespace) -> dict[str, Any]:
     with scratch() as path:
         store = open_store(path / "store")
         for _ in range(50):
-            store.append(messages(BATCH, 1024, queues=1))
+            append(store, messages(BATCH, 1024, queues=1))
         store.housekeeper.flush()
         view = store.log.select(0, store.appended_offset)
         units = store.queue(TOPIC, 0).units(0, count)
@@ -148,7 +169,7 @@ def scan_cell(_: argparse.Namespace) -> dict[str, Any]:
         with scratch() as path:
             store = open_store(path / "store", commit_log_file_bytes=64 << 20)
             while store.appended_offset < 32 << 20:
-                store.append(messages(BATCH, body_bytes))
+                append(store, messages(BATCH, body_bytes))
             data = store.read_log(0, store.appended_offset)
             store.close()
 
@@ -183,7 +204,7 @@ def start_cell(arguments: argparse.Namespace) -> dict[str, Any]:
         store = open_store(path)
         seconds = time.perf_counter() - started
         grown = anonymous_bytes() - before
-        store.append(messages(1, 128))
+        append(store, messages(1, 128))
         store.close()
     return {
         "gib": gib, "shrunk": gib < wanted, "seconds": round(seconds, 3), "expected_below_s": 2.0,
@@ -223,7 +244,7 @@ def synced(path: Path, waiters: int, disk: Disk | None) -> dict[str, float]:
 def put_spread(store: MessageStore, spread: list[PutMessage]) -> int:
     for number in range(PUTS):
         start = number * BATCH % (len(spread) - BATCH)
-        store.append(spread[start : start + BATCH])
+        append(store, spread[start : start + BATCH])
     return PUTS * BATCH
 
 
@@ -234,7 +255,7 @@ def flat_cell(arguments: argparse.Namespace) -> dict[str, Any]:
         cells = {}
         for queues, store in stores.items():
             spread = messages(10_000, 128, queues)
-            store.append(spread)
+            append(store, spread)
             store.start()
             cells[f"queues_{queues}"] = partial(put_spread, store, spread)
         measured = side_by_side(cells, 21)

@@ -14,7 +14,7 @@ Table = Mapping[str, list[str]]
 
 NUMBER = re.compile(r"\d[\d,]*\.?\d*")
 OURS, APACHE = 0, 1
-OUR_RATE, APACHE_RATE, OUR_WAITS, APACHE_WAITS, TIMES = 0, 1, 2, 3, 6
+OUR_WAITS, APACHE_WAITS, TIMES = 2, 3, 6
 """Columns of the table beside Apache, after the first."""
 WAITS_P50, WAITS_P99, WAITS_P999 = 0, 1, 2
 

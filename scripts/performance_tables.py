@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from skylark.bench.compare.merging import BETWEEN
-from skylark.bench.growth import TITLES
+from skylark.bench.growth import TITLES, growth_of
 from skylark.bench.plan import Demand, Hardware, make_plan
 from skylark.bench.plan_costs import load_costs
 from skylark.bench.results import Cell, Document
@@ -36,11 +36,11 @@ def number(value: float | None) -> str:
 def milliseconds(cell: Cell) -> str:
     """Of the median, of 99 and of 99.9 in a hundred."""
     found = cell.latency_us
-    return (
-        ""
-        if found is None
-        else " / ".join(number(value / 1000) for value in (found.p50, found.p99, found.p999))
-    )
+    if cell.is_void:
+        return VOID
+    if found is None:
+        return ""
+    return " / ".join(number(value / 1000) for value in (found.p50, found.p99, found.p999))
 
 
 def rate(cell: Cell) -> str:
@@ -141,14 +141,14 @@ def growth(found: Document) -> str:
     cells = found.cells
     for dimension in dict.fromkeys(str(cell.settings["dimension"]) for cell in cells):
         points = [cell for cell in cells if cell.settings["dimension"] == dimension]
-        costs = [cell.server_cpu_us or 0.0 for cell in points]
+        costs = [VOID if cell.is_void else number(cell.server_cpu_us) for cell in points]
         loads = sorted(float(cell.settings["load_1m"] or 0) for cell in points)
         rows.append(
             (
                 TITLES[dimension],
                 ", ".join(number(float(cell.settings["point"] or 0)) for cell in points),
-                ", ".join(map(number, costs)),
-                f"{costs[-1] / costs[0]:.2f}" if costs[0] else "",
+                ", ".join(costs),
+                f"{times:.2f}" if (times := growth_of(points).get(dimension)) else "",
                 f"{points[0].anonymous_mib or 0:.0f} → {points[-1].anonymous_mib or 0:.0f}",
                 f"{loads[0]:.1f} to {loads[-1]:.1f}",
             )
@@ -185,7 +185,7 @@ def _prediction(step: str, cell: Cell) -> Row:
     return (
         ("synchronous flush, " if step == "sync" else "") + cell.name,
         f"{number(plan.message_core_us)} µs, {per_s:,.0f}/s",
-        f"{number(cell.server_cpu_us)} µs, {cell.per_s:,.0f}/s",
+        VOID if cell.is_void else f"{number(cell.server_cpu_us)} µs, {cell.per_s:,.0f}/s",
     )
 
 

@@ -17,15 +17,18 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from skylark.bench import measuring
 from skylark.bench.load import Kind, Load, LoadFailed
 from skylark.bench.many_topics import ROUNDS
 from skylark.bench.measuring import Target
+from skylark.bench.peers.ports import listens
 from skylark.bench.results import Document, decode
 from skylark.bench.servers import BROKER, own_servers
 from skylark.bench.soak_run import BROKER_SETTINGS, LogFiles
 from skylark.bench.survey import Survey
 from skylark.bench.thin import ThinClient, compiled_program
 from skylark.cli.main import app
+from skylark.model.message import SCHEDULE_TOPIC
 from skylark.testing import EmbeddedServers
 from tests.support.names import fresh_name
 
@@ -357,28 +360,69 @@ def test_a_broker_that_is_not_known(servers: EmbeddedServers) -> None:
 
 
 def test_an_end_from_outside_takes_the_servers_along(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "skylark.cli.start", "bench", "producer", "--seconds", "300"]
-    with subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL
-    ) as process:
-        address = _wait_for_broker(tmp_path)
+    with producing(tmp_path) as (process, address):
         process.terminate()
         assert process.wait(60) == 130
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection(address, 5).close()
+    assert not listens(address, 5)
 
 
-def _wait_for_broker(directory: Path) -> tuple[str, int]:
+def test_a_kill_takes_the_servers_along(tmp_path: Path) -> None:
+    with producing(tmp_path) as (process, address):
+        process.kill()
+    deadline = time.monotonic() + 60
+    while listens(address, 5):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextmanager
+def producing(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A run that goes on for minutes, its files in a directory; and the address of its own broker."""
+    command = [sys.executable, "-m", "skylark.cli.start", "bench", "producer", "--seconds", "300"]
+    environment = {**os.environ, "TMPDIR": str(directory)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        yield process, _wait_for_broker(directory)
+
+
+def _wait_for_broker(directory: Path) -> str:
     """Until a run's own broker says that it listens: where."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for log in directory.glob("skylark-bench-*/server.log"):
             if found := BROKER.search(log.read_text()):
-                host, _, port = found[1].rpartition(":")
-                return host, int(port)
+                return found[1]
         time.sleep(0.05)
     raise AssertionError("no broker")
+
+
+# --- Backlogs ---
+
+
+def test_a_backlog_of_large_messages_is_made_in_small_batches(servers: EmbeddedServers) -> None:
+    load = Load(address=servers.broker_address, topic=fresh_name("large"), body_bytes=300_000, queues=2)
+    with Target(servers.broker_address, ThinClient()) as target:
+        target.fill(load, 20)
+        assert 20 <= target.stored(load) <= 23
+
+
+def test_a_backlog_is_whole_however_long_it_takes(
+    servers: EmbeddedServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "FILL_TIMEOUT_S", 0.02)
+    load = Load(address=servers.broker_address, topic=fresh_name("slow"), queues=2)
+    with Target(servers.broker_address, ThinClient()) as target:
+        target.fill(load, 32_000)
+        assert target.stored(load) >= 32_000
+
+
+def test_a_backlog_that_cannot_be_made_says_why(servers: EmbeddedServers) -> None:
+    load = Load(address=servers.broker_address, topic=SCHEDULE_TOPIC, queues=2)  # the broker's own
+    with (
+        Target(servers.broker_address, ThinClient()) as target,
+        pytest.raises(LoadFailed, match=r"the backlog could not be made: \d+ refused, the last with code"),
+    ):
+        target.fill(load, 100)
 
 
 # --- The thin clients ---

@@ -15,7 +15,7 @@ from skylark.bench.plan_costs import load_costs
 def test_the_costs_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"BACKLOG": 3200, "CONNECTIONS": 20, "TOPICS": 20, "SYNCS": 5, "ROUNDS": 1}.items():
         monkeypatch.setattr(plan_measure, name, value)
-    monkeypatch.setattr(plan_measure, "HUGE_MESSAGES", 500)  # no more than any disk takes
+    monkeypatch.setattr(plan_measure, "HUGE_MESSAGES", 2000)  # no more than any disk takes
     # Nothing that is measured may stay as it was given.
     given = msgspec.structs.replace(
         load_costs(),
@@ -40,10 +40,8 @@ def test_the_costs_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "master-large",
         "slave-small",
     } <= told.keys()
-    # What few messages cost may be less than the clock of processor time shows.
-    assert all(
-        used_us > 0 for name, used_us in told.items() if not name.startswith(("slave", "sync-1", "send-huge"))
-    )
+    # What few messages cost a slave may be less than the clock of processor time shows.
+    assert all(used_us > 0 for name, used_us in told.items() if not name.startswith("slave"))
     assert costs.machine != "given"
     assert all(getattr(costs, name) < 9999 for name in ("send_us", "slave_us", "sync_ms", "broker_mib"))
     assert costs.broker_mib > 10

@@ -28,6 +28,7 @@ def test_a_short_soak_at_half_of_the_maximum_loses_nothing_while_log_files_roll_
     values = {finding["name"]: int(finding["value"]) for finding in found["findings"]}
     assert values["messages missing"] == 0
     assert values["rolled back, yet received"] == 0
+    assert values["not asked for, yet received"] == 0
     assert values["log files begun"] > 0
     conditions = found["conditions"]
     assert conditions["wanted per s"] == pytest.approx(conditions["maximum per s"] / 2, abs=1)

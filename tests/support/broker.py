@@ -153,7 +153,7 @@ class BrokerClient:
         self.client_id = client_id
         self.asked: list[RemotingCommand] = []
         self.on_request: Callable[[RemotingCommand], RemotingCommand | None] = lambda command: None
-        self._pool = ConnectionPool(on_request=self._keep)
+        self._pool = ConnectionPool(on_request=self._keep, connect_timeout_s=ASK_TIMEOUT_S)
 
     async def __aenter__(self) -> Self:
         return self

@@ -134,11 +134,7 @@ class Growth:
         target.create(load)
         missing = messages - target.stored(load)
         if missing > 0:
-            single = load.body_bytes >= LARGE_BODY_BYTES
-            fill = replace(
-                load, messages_max=missing, batch=1 if single else 32, in_flight=8 if single else 16
-            )
-            self._client.run(replace(fill, seconds=600.0), None, CLIENT_CPU)
+            target.fill(load, missing)
 
     def _room(self, mib: int) -> int:
         room = (free_bytes(self._wanted.directory) - DISK_RESERVE_BYTES) >> 20
@@ -201,9 +197,13 @@ def write_charts(document: Document, directory: Path) -> None:
 
 
 def growth_of(cells: Sequence[Cell]) -> dict[str, float]:
-    """By dimension: the cost at the last point, times that at the first."""
-    found: dict[str, list[float]] = {}
+    """By dimension: the cost at the last point, times that at the first; where both were measured."""
+    ends: dict[str, tuple[Cell, Cell]] = {}
     for cell in cells:
-        if cell.server_cpu_us:
-            found.setdefault(str(cell.settings["dimension"]), []).append(cell.server_cpu_us)
-    return {dimension: round(costs[-1] / costs[0], 2) for dimension, costs in found.items()}
+        dimension = str(cell.settings["dimension"])
+        ends[dimension] = (ends.get(dimension, (cell, cell))[0], cell)
+    return {
+        dimension: round(last.server_cpu_us / first.server_cpu_us, 2)
+        for dimension, (first, last) in ends.items()
+        if first.server_cpu_us and last.server_cpu_us and not (first.is_void or last.is_void)
+    }

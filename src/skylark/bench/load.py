@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -98,6 +99,11 @@ class Load:
     @property
     def topic_names(self) -> list[str]:
         return [self.topic] if self.topics == 1 else [f"{self.topic}-{n}" for n in range(self.topics)]
+
+    @property
+    def body(self) -> bytes:
+        """Of each message, the same in every run: nothing that could be compressed."""
+        return random.Random(self.body_bytes).randbytes(self.body_bytes)  # noqa: S311
 
     @property
     def frames_per_s(self) -> float:

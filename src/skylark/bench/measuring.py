@@ -32,6 +32,8 @@ ASKED_AT_ONCE = 256
 FILL_TIMEOUT_S = 120
 FILL_BATCH = 32
 FILL_IN_FLIGHT = 16
+FILL_FRAME_BYTES = 1 << 20
+"""Large bodies travel in smaller batches: a broker takes no more than 4 MiB at once."""
 DISK_RESERVE_BYTES = 4 << 30
 RECORD_OVERHEAD_BYTES = 400
 """Of a stored message, queue and index entries included; a generous guess."""
@@ -79,18 +81,25 @@ class Target:
         return self._client.run(load, watch, self._cpu)
 
     def fill(self, load: Load, messages: int) -> None:
-        """Leave a backlog for pulls of this load. Raises LoadFailed if not all of it was stored."""
+        """Leave a backlog of at least so many for pulls of this load, however often a busy broker refuses.
+
+        Raises LoadFailed if nothing more is stored, or another number than was acknowledged.
+        """
+        batch = max(min(FILL_BATCH, FILL_FRAME_BYTES // max(load.body_bytes, 1)), 1)
         fill = replace(
-            load, kind=Kind.SEND, batch=FILL_BATCH, in_flight=FILL_IN_FLIGHT, processes=1, rate=0.0,
-            warm_up_s=0.0, seconds=FILL_TIMEOUT_S, messages_max=messages,
+            load, kind=Kind.SEND, batch=batch, in_flight=FILL_IN_FLIGHT, processes=1, rate=0.0,
+            warm_up_s=0.0, seconds=FILL_TIMEOUT_S,
         )  # fmt: skip
         self.create(load)
-        before = self.stored(load)
-        counted = self.run(fill)
-        expected = before + counted.acknowledged * FILL_BATCH
-        wrong = discrepancies(counted, expected, self.wait_stored(load, expected))
-        if wrong:
-            raise LoadFailed(f"the backlog could not be made: {'; '.join(wrong)}")
+        stored = self.stored(load)
+        end = stored + messages
+        while stored < end:
+            counted = self.run(replace(fill, messages_max=end - stored))
+            expected = stored + counted.acknowledged * batch
+            stored = self.wait_stored(load, expected)
+            if stored != expected or counted.unexpected or not counted.acknowledged:
+                wrong = "; ".join(discrepancies(counted, expected, stored))
+                raise LoadFailed(f"the backlog could not be made: {wrong}")
 
     def create(self, load: Load) -> None:
         """Make the load's topics, or give them its number of queues. Built-in ones stay as they are."""

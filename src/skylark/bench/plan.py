@@ -217,19 +217,23 @@ class Plan:
 
 
 def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> Plan:
-    """Raises BadPlan if no number of brokers suffices."""
+    """Raises BadPlan if no number of brokers suffices, or if by the costs a message needs no broker."""
     size = Size(machines=demand.replicas)
-    while (larger := _grown(size, demand, hardware, costs)) != size:
+    while (larger := _grown(size, demand, hardware, costs)) != size and size.brokers <= BROKERS_MAX:
         size = larger
-        if size.brokers > BROKERS_MAX:
-            raise BadPlan("messages_per_s", demand.messages_per_s, f"needs more than {BROKERS_MAX:,} brokers")
     limits = list(_limits(size, demand, hardware, costs))
+    if size.brokers > BROKERS_MAX:
+        most = max(limits, key=lambda limit: limit.count / (demand.replicas if limit.per == "machine" else 1))
+        reason = f"needs more than {BROKERS_MAX:,} brokers, because of {most.name}"
+        raise BadPlan("messages_per_s", demand.messages_per_s, reason)
     used = [_used(limit, size) for limit in limits]
     by_name = {limit.name: limit for limit in limits}
     peak = demand.messages_per_s * demand.peak_factor
     kib = demand.body_bytes / KIB
     spark_us = demand.spark_jobs * (costs.spark_row_us + kib * costs.spark_kib_us) / hardware.core_speed
     master_us = _message_us(demand, costs) / hardware.core_speed
+    if not master_us:
+        raise BadPlan("costs", f"of {costs.measured}", "by them a message costs its broker nothing")
     return Plan(
         demand=demand,
         hardware=hardware,

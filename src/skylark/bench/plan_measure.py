@@ -42,7 +42,7 @@ TOPIC = "plan-topics"
 """Of these topics, each with so many queues."""
 WARM_UP_MESSAGES = 2_000
 """Before memory is looked at: what a broker takes once, for its first messages, is no connection's."""
-ROUNDS = 3
+ROUNDS, TRIES = 3, 3
 SYNCS = 200
 SYNC_BYTES = 4096
 
@@ -102,7 +102,7 @@ def fit(used: Used, base: Costs) -> Costs:
         sync_us=round(max(synced - flush / IN_FLIGHT, 0.0), 2),
         flush_us=round(flush, 2),
         replica_us=round(max(used["master-large"] - used["send-large"], 0.0), 2),
-        slave_us=round(used["slave-small"] - SMALL_KIB * _slope(used, "slave"), 2),
+        slave_us=round(max(used["slave-small"] - SMALL_KIB * _slope(used, "slave"), 0.0), 2),
         slave_kib_us=round(_slope(used, "slave"), 2),
         queues_growth=round(min(max(growth, 0.0), 1.0), 3),
     )
@@ -148,7 +148,10 @@ def measure_costs(directory: Path, seconds: float, base: Costs, say: Say) -> Cos
 
 
 class Least:
-    """The least that each cell cost: rounds in which it was more, or which were void, were disturbed."""
+    """The least that each cell cost: rounds in which it was more, or which were void, were disturbed.
+
+    A void round is tried again, now and then in vain: a disk may stand still for longer than a round.
+    """
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -161,12 +164,13 @@ class Least:
 
     def measure(self, target: Target, name: str, load: Load) -> None:
         """A round of a cell."""
-        cell = target.measure(name, load)
-        if cell.is_void or cell.server_cpu_us is None:
-            reason = "; ".join(cell.wrong) or "the broker cannot be watched here"
+        for _ in range(TRIES):
+            cell = target.measure(name, load)
+            if cell.server_cpu_us and not cell.is_void:
+                self.add(name, cell.server_cpu_us)
+                return
+            reason = "; ".join(cell.wrong) or "the broker's processor time cannot be seen, or was too short"
             self._void[name] = LoadFailed(f"{name}: {reason}")
-        else:
-            self.add(name, cell.server_cpu_us)
 
     def found(self) -> dict[str, float]:
         """By cell. Raises LoadFailed if one was void in all rounds."""
@@ -214,21 +218,28 @@ def _memory(target: Target) -> dict[str, float]:
         topics=TOPICS,
         queues=1,
         messages_max=TOPICS,
+        seconds=FILL_TIMEOUT_S,
         warm_up_s=0.0,
     )
     single = replace(load, topic="plan-send", topics=1)
-    target.measure("warm-up", replace(single, messages_max=WARM_UP_MESSAGES, seconds=FILL_TIMEOUT_S))
+    _store(target, "warm-up", replace(single, messages_max=WARM_UP_MESSAGES))
     taken: dict[str, float] = {}
     with ExitStack() as stack:
         before = target.process.anonymous_mib() or 0.0
         stack.enter_context(connected(target.address, CONNECTIONS))
-        target.measure("connections", single)
+        _store(target, "connections", single)
         taken["connections"] = _more(target, before)
     for name, queues in (("topics", 1), ("queues", QUEUES)):
         before = target.process.anonymous_mib() or 0.0
-        target.measure(name, replace(load, queues=queues, messages_max=TOPICS * queues))
+        _store(target, name, replace(load, queues=queues, messages_max=TOPICS * queues))
         taken[name] = _more(target, before)
     return taken
+
+
+def _store(target: Target, name: str, load: Load) -> None:
+    """All messages of a load. Raises LoadFailed."""
+    if wrong := target.measure(name, load).wrong:
+        raise LoadFailed(f"{name}: {'; '.join(wrong)}")
 
 
 def _more(target: Target, before: float) -> float:

@@ -36,6 +36,9 @@ TOO_SHORT, UNCLEAR = "too short to say", "not clear: it varies too much"
 WINDOWS_MAX = 40
 """Samples are taken together to so many medians: neighbours disturb each other, medians do so less."""
 CONFIDENCE_Z = 1.96
+KEPT_FILES_MIN = 3
+DELETED_WITHIN_S = 30.0
+"""A file that may go: the broker looks every two seconds, on a machine that may be busy."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,15 +236,24 @@ def slopes(samples: Sequence[Sample]) -> list[Slope]:
     return [found for measure in MEASURES if (found := lean(measure, samples)) is not None]
 
 
-def log_findings(samples: Sequence[Sample], file_bytes: int) -> list[Finding]:
-    """Did the log roll to new files, and did old ones go?"""
+def log_findings(
+    samples: Sequence[Sample], file_bytes: int, message_bytes: float, keep_s: float
+) -> list[Finding]:
+    """Did the log roll to new files, and did old ones go?
+
+    A message has so many bytes at least, on average. Files may be deleted that nothing was written to for
+    `keep_s`, but for the last `KEPT_FILES_MIN`.
+    """
     if not samples:
         return []
     first, last = samples[0], samples[-1]
     rolled = last.log_end // file_bytes - first.log_end // file_bytes
     deleted = (last.log_begin - first.log_begin) // file_bytes
-    long_enough = rolled > 2
+    filled = (last.sent - first.sent) * message_bytes // file_bytes
+    is_full = filled > KEPT_FILES_MIN
+    then = [sample for sample in samples if sample.second < last.second - keep_s - DELETED_WITHIN_S]
+    is_old = is_full and bool(then) and then[-1].log_end > first.log_begin
     return [
-        Finding(name="log files begun", value=str(rolled), ok=rolled > 0 if long_enough else None),
-        Finding(name="log files deleted", value=str(deleted), ok=deleted > 0 if long_enough else None),
+        Finding(name="log files begun", value=str(rolled), ok=rolled >= filled - 1 if is_full else None),
+        Finding(name="log files deleted", value=str(deleted), ok=deleted > 0 if is_old else None),
     ]

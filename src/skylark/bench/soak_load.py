@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,13 +31,15 @@ GROUPS = (BY_TAG, BY_SQL, BY_PULL, WAITING)
 QUEUES = 4
 SIZES = (128, 128, 128, 128, 128, 128, 1024, 1024, 1024, 8192)
 """Bodies, in turn. The largest is above the size from which clients compress."""
+BODY_BYTES_MEAN = sum(SIZES) / len(SIZES)
 NUMBER_BYTES = 8
 CYCLE = 40
 BATCH = 10
 """The first messages of each cycle; behind them the transactions and what is delayed."""
 TRADING, DELAYED = range(11, 13), range(13, 17)
 DELAY_LEVEL, DELAY_S = 1, 1.0
-SQL = "number > 4"
+TAG_WANTED = "TagA"
+SQL, DIGIT_MIN = "number > 4", 5
 TICK_S = 0.002
 WAITING_MAX = 512
 """Batches and transactions under way."""
@@ -51,6 +52,19 @@ BEHIND_MAX = 1000
 def is_rolled_back(number: int) -> bool:
     """One transaction of five: nobody may see its message."""
     return number % CYCLE in TRADING and number // CYCLE % 5 == 0
+
+
+def tag_of(number: int) -> str:
+    return f"Tag{'AB'[number // 3 % 2]}"
+
+
+def groups_of(number: int) -> list[str]:
+    """Who is to get a message."""
+    if number % CYCLE in TRADING or number % CYCLE in DELAYED:
+        return [] if is_rolled_back(number) else [WAITING]
+    by_tag = [BY_TAG] if tag_of(number) == TAG_WANTED else []
+    by_sql = [BY_SQL] if number % 10 >= DIGIT_MIN else []
+    return [BY_PULL, *by_tag, *by_sql]
 
 
 @dataclass(slots=True)
@@ -66,9 +80,16 @@ class Ledger:
     received: int = 0
     again: int = 0
     unexpected: int = 0
+    """Rolled back, and yet received."""
+    stray: int = 0
+    """Received by a group that has not asked for it, or never sent."""
+    _end: int = 0
+    """No message that is sent has this number or a greater one."""
 
-    def expect(self, number: int, groups: Iterable[str], due_ns: int) -> None:
-        for group in groups:
+    def expect(self, number: int, due_ns: int) -> None:
+        """A message is about to be sent."""
+        self._end = max(self._end, number + 1)
+        for group in groups_of(number):
             self.pending[group][number] = due_ns
 
     def doubt(self, number: int) -> None:
@@ -85,6 +106,8 @@ class Ledger:
             self.received += 1
         elif is_rolled_back(number):
             self.unexpected += 1
+        elif number >= self._end or group not in groups_of(number):
+            self.stray += 1
         elif number not in self.doubtful:
             self.again += 1
         return due_ns
@@ -139,7 +162,7 @@ class MixedLoad:
         await self._stack.__aenter__()
         await self._stack.enter_async_context(self._producer)
         await self._stack.enter_async_context(self._transactions)
-        await self._stack.enter_async_context(self._push(BY_TAG, {MAIN: "TagA"}))
+        await self._stack.enter_async_context(self._push(BY_TAG, {MAIN: TAG_WANTED}))
         await self._stack.enter_async_context(self._push(BY_SQL, {MAIN: None}))
         await self._stack.enter_async_context(self._push(WAITING, {LATER: "*", TRADES: "*"}))
         pull = PullConsumer(
@@ -226,11 +249,11 @@ class MixedLoad:
             await self._busy.acquire()
             tasks.create_task(self._trade(number, due_ns))
         else:
+            self.ledger.expect(number, due_ns)
             if kind in DELAYED:
-                self.ledger.expect(number, (WAITING,), due_ns)
                 message = Message(LATER, self._body(number), delay_level=DELAY_LEVEL)
             else:
-                message = self._plain(number, due_ns)
+                message = self._plain(number)
             future = await self._producer.submit(message)
             future.add_done_callback(partial(self._answered, number, due_ns))
 
@@ -238,16 +261,13 @@ class MixedLoad:
         size = SIZES[number // CYCLE % len(SIZES)]
         return number.to_bytes(NUMBER_BYTES) + self._payload[NUMBER_BYTES:size]
 
-    def _plain(self, number: int, due_ns: int) -> Message:
-        tag, digit = "AB"[number // 3 % 2], number % 10
-        groups = [BY_PULL, *([BY_TAG] if tag == "A" else []), *([BY_SQL] if digit > 4 else [])]
-        self.ledger.expect(number, groups, due_ns)
+    def _plain(self, number: int) -> Message:
         return Message(
             MAIN,
             self._body(number),
-            tags=f"Tag{tag}",
+            tags=tag_of(number),
             keys=[f"soak-{number}"],
-            properties={"number": str(digit)},
+            properties={"number": str(number % 10)},
         )
 
     def _answered(self, number: int, due_ns: int, future: asyncio.Future[object]) -> None:
@@ -259,8 +279,10 @@ class MixedLoad:
 
     async def _send_batch(self, number: int, due_ns: int) -> None:
         numbers = range(number, number + BATCH)
+        for each in numbers:
+            self.ledger.expect(each, due_ns)
         try:
-            await self._producer.send_batch([self._plain(each, due_ns) for each in numbers])
+            await self._producer.send_batch([self._plain(each) for each in numbers])
             self.ledger.sent += BATCH
         except RocketMQError:
             for each in numbers:
@@ -270,8 +292,7 @@ class MixedLoad:
 
     async def _trade(self, number: int, due_ns: int) -> None:
         commit = not is_rolled_back(number)
-        if commit:
-            self.ledger.expect(number, (WAITING,), due_ns)
+        self.ledger.expect(number, due_ns)
         try:
             message = Message(TRADES, self._body(number), properties={"commit": str(int(commit))})
             await self._transactions.send_in_transaction(message, commit)

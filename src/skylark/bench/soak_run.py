@@ -14,8 +14,8 @@ from skylark.bench.histogram import Latencies, Percentiles
 from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, Listener, anonymous_bytes, pinned
 from skylark.bench.results import Stamped, Value, conditions_section
 from skylark.bench.servers import Served, own_servers
-from skylark.bench.soak import Finding, Sample, Slope, log_findings, slopes
-from skylark.bench.soak_load import MixedLoad
+from skylark.bench.soak import KEPT_FILES_MIN, Finding, Sample, Slope, log_findings, slopes
+from skylark.bench.soak_load import BODY_BYTES_MEAN, MixedLoad
 from skylark.page import Chart, Report, Section, render
 
 BENCHMARK = "soak"
@@ -24,7 +24,6 @@ MAXIMUM_S = 15.0
 RATE_SHARE = 0.5
 """Of the maximum."""
 RESERVED_HOURS = 1
-KEPT_FILES_MIN = 3
 DRAIN_IDLE_S = 60.0
 POLL_S = 0.1
 STAT = Path("/proc/stat")
@@ -144,9 +143,10 @@ class Soak:
             Finding(
                 name="rolled back, yet received", value=str(ledger.unexpected), ok=ledger.unexpected == 0
             ),
+            Finding(name="not asked for, yet received", value=str(ledger.stray), ok=ledger.stray == 0),
             Finding(name="sends failed", value=str(ledger.failed), ok=ledger.failed == 0),
             Finding(name="received more than once", value=str(ledger.again), ok=None),
-            *log_findings(self._samples, wanted.log_file_bytes),
+            *log_findings(self._samples, wanted.log_file_bytes, BODY_BYTES_MEAN, wanted.keep_s),
         ]
         return SoakReport.now(
             BENCHMARK,

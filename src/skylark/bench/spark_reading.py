@@ -57,7 +57,7 @@ def spark_cells(
         yield _best("read from files", partial(_read, spark, from_files), rows, rounds, load, progress)
     sunk = made_known(site, replace(load, topic=f"{load.topic}-sunk"))
     count = max(rows // SINK_SHARE, 1)
-    write = partial(_write, spark, site.served.namesrv, sunk, count)
+    write = partial(_write, spark, site, sunk, count)
     yield _best("write to the broker", write, count, rounds, load, progress)
 
 
@@ -68,11 +68,14 @@ def _read(spark: SparkSession, options: dict[str, str]) -> int:
     return int(row["rows"])
 
 
-def _write(spark: SparkSession, namesrv: str, load: Load, rows: int) -> int:
+def _write(spark: SparkSession, site: Site, load: Load, rows: int) -> int:
+    """How many more the topic holds then."""
     frame = spark.range(0, rows, 1, 2).selectExpr(f"lpad(cast(id as string), {load.body_bytes}, 'x') as body")
-    options = {"namesrv": namesrv, "topic": load.topic}
-    frame.write.format("rocketmq").mode("append").options(**options).save()
-    return rows
+    options = {"namesrv": site.served.namesrv, "topic": load.topic}
+    with site.target() as target:
+        before = target.stored(load)
+        frame.write.format("rocketmq").mode("append").options(**options).save()
+        return target.wait_stored(load, before + rows) - before
 
 
 def _best(name: str, work: Callable[[], int], rows: int, rounds: int, load: Load, progress: Progress) -> Cell:

@@ -90,7 +90,7 @@ class _Run:
 
     async def drive(self, watch: Watch) -> Driven:
         load = self._load
-        body = bytes(load.body_bytes)
+        body = load.body
 
         def hear(word: str) -> None:
             self._usage.hear(word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -155,9 +156,10 @@ def _measured(path: Path) -> Costs:
 def parse_number(text: str, option: str) -> float:
     """`300`, `1.5k`, `2M`, `1KiB`. Raises Mistake."""
     found = NUMBER.fullmatch(text.strip())
-    if found is None:
+    number = float(found[1]) * FACTORS[(found[2] or "").lower()] if found is not None else math.inf
+    if number == math.inf:  # also of hundreds of digits
         raise Mistake(f"{option} {text!r} is no number such as 300, 1.5k, 2M or 1KiB")
-    return float(found[1]) * FACTORS[(found[2] or "").lower()]
+    return number
 
 
 def parse_numbers(text: str, option: str) -> list[float]:
@@ -224,7 +226,7 @@ def _show_one(screen: Screen, plan: Plan) -> None:
 
 def _row(plan: Plan) -> tuple[object, ...]:
     return (
-        f"{plan.demand.messages_per_s:,.0f}",
+        f"{plan.demand.messages_per_s:,.10g}",
         f"{plan.demand.topics:,}",
         plan.brokers,
         plan.slaves,

@@ -8,6 +8,8 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
+from skylark.remoting.closing import stop_listening
+
 CHUNK_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 5.0
 PIECES_MAX = 50
@@ -62,7 +64,7 @@ class Proxy:
 
     async def stop(self) -> None:
         if self._server is not None:
-            self._server.close()
+            stop_listening(self._server)
         serving = list(self._serving)
         for task in serving:
             task.cancel()
@@ -156,11 +158,11 @@ class _Pipe:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._near.transport.abort()
+            self._far.transport.abort()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._near.transport.abort()
-            self._far.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
         with contextlib.suppress(OSError):

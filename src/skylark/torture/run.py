@@ -53,6 +53,8 @@ QUEUES = 4
 PULL_MESSAGES = 32
 READ_TRIES = 60
 READ_PAUSE_S = 0.5
+PATIENCE_S = 120.0
+"""A dozen processes start at the same time, on a machine that may be busy with something else, too."""
 QUIET_TIMEOUT_S = 60.0
 DRAIN_IDLE_S = 60.0
 """Without a new message for so long, what is missing is taken for lost."""
@@ -353,7 +355,8 @@ class Torture:
             knob.close()
 
     async def _until(self, step: Callable[[], Awaitable[bool]], what: str) -> None:
-        for _ in range(READ_TRIES):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
             try:
                 if await step():
                     return

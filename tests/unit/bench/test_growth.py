@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from skylark.bench.growth import POINTS, TITLES, Wanted, growth_of, section, sections
@@ -44,6 +45,15 @@ def test_scaled_points_begin_at_the_same_place_and_never_repeat(scale: float) ->
 def test_growth_is_the_last_point_over_the_first() -> None:
     assert growth_of(CELLS) == {"topics": 1.25, "log": 0.95}
     assert growth_of([cell("topics", 1, None)]) == {}
+
+
+@pytest.mark.parametrize("end", [0, -1])
+def test_growth_is_not_told_of_ends_that_were_not_measured(end: int) -> None:
+    cells = [cell("topics", 1, 10.0), cell("topics", 100, 11.0), cell("topics", 10_000, 12.0)]
+    cells[end] = msgspec.structs.replace(cells[end], wrong=["3 refused"])
+    assert growth_of(cells) == {}
+    cells[end] = cell("topics", 1, None)
+    assert growth_of(cells) == {}
 
 
 def test_a_section_has_the_points_of_its_dimension() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_process_over_its_limit_is_killed_with_its_children(tmp_path: Path) -> N
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             os.kill(pid, 0)
@@ -95,3 +96,41 @@ def test_a_process_is_not_lost_when_its_start_is_interrupted(tmp_path: Path) -> 
     with GroupProcess([sys.executable, "-c", INTERRUPTED_WHILE_STARTING], log=tmp_path / "log") as process:
         assert process.wait(60) == 0, process.log_tail()
         assert process.log_text() == "interrupted\n"
+
+
+STARTS_AND_WAITS = """
+import sys, time
+from pathlib import Path
+from skylark.bench.peers.process import GroupProcess
+
+process = GroupProcess([sys.executable, "-c", sys.argv[1]], log=Path(sys.argv[2]))
+process.wait_until(lambda: "child" in process.log_text(), "a child", 60)
+print(process.pid, *process.log_text().split()[1:], flush=True)
+time.sleep(600)
+"""
+
+
+def test_who_is_killed_leaves_no_processes_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTS_AND_WAITS, SPAWNS_A_CHILD, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        started = [int(pid) for pid in starter.stdout.readline().split()]
+        starter.kill()
+    assert len(started) == 2
+    for pid in started:
+        wait_until_gone(pid)
+
+
+def test_a_process_that_has_ended_leaves_no_guard_behind(tmp_path: Path) -> None:
+    before = children()
+    with GroupProcess([sys.executable, "-c", "pass"], log=tmp_path / "log") as process:
+        assert len(children() - before) == 2
+        assert process.wait(60) == 0
+        assert children() == before
+
+
+def children() -> set[int]:
+    """Processes that this one has started and not buried."""
+    return {
+        int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()
+    }

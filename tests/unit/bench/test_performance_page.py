@@ -106,6 +106,21 @@ def test_a_void_cell_has_no_rate(found: Survey) -> None:
     assert changed.is_void
 
 
+@pytest.mark.parametrize(
+    ("step", "table_name", "line"),
+    [
+        ("latency", "latency", "| broken | void |"),
+        ("growth", "growth", "| 10 | void |  |"),
+        ("sends", "predictions", "/s | void |"),
+        ("sends", "sends", "| void | 0.06 | void |"),
+    ],
+)
+def test_no_figure_of_a_void_cell_is_told(found: Survey, step: str, table_name: str, line: str) -> None:
+    void = make_document(step, {}, [a_cell("broken", wrong=["the rate was not kept"])])
+    changed = msgspec.structs.replace(found, documents={**found.documents, step: void})
+    assert line in tables_of({"all.json": encode(changed)})[table_name]
+
+
 def test_a_survey_for_people(found: Survey) -> None:
     assert next(line[:3] for line in rows(found)) == ["sends", "cell of sends", 500]
     text = page(found)

@@ -194,8 +194,31 @@ def test_more_brokers_share_topics_that_one_cannot_have() -> None:
 
 
 def test_a_machine_that_cannot_hold_a_broker_is_refused() -> None:
-    with pytest.raises(BadPlan, match="needs more than 100,000 brokers"):
+    with pytest.raises(BadPlan, match=r"needs more than 100,000 brokers, because of disk space$"):
         make_plan(Demand(messages_per_s=1e6), Hardware(disk_gib=5, disk_share=0.01), COSTS)
+
+
+@pytest.mark.parametrize(
+    ("demand", "hardware", "reason"),
+    [
+        (Demand(topics=10_000_000, topic_brokers=100_000, queues=1), Hardware(memory_gib=4096), "topics"),
+        (Demand(topics=1_000_000, topic_brokers=100_000, queues=100), Hardware(memory_gib=4096), "queues"),
+        (Demand(clients=100_000), Hardware(core_speed=0.5), "broker core"),
+        (Demand(clients=100_000), Hardware(memory_gib=0.5), "memory"),
+        (Demand(messages_per_s=1e9, spark_jobs=1000), Hardware(), "broker core"),
+    ],
+)
+def test_a_load_that_no_number_of_brokers_carries_says_what_it_lacks(
+    demand: Demand, hardware: Hardware, reason: str
+) -> None:
+    with pytest.raises(BadPlan, match=rf"because of {reason}$"):
+        make_plan(demand, hardware, COSTS)
+
+
+def test_costs_of_nothing_are_refused() -> None:
+    free = {name: 0.0 for name in COSTS.__struct_fields__ if name.endswith("_us")}
+    with pytest.raises(BadPlan, match="a message costs its broker nothing"):
+        make_plan(Demand(), Hardware(), msgspec.structs.replace(COSTS, **free))
 
 
 @pytest.mark.parametrize(

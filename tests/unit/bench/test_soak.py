@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.bench.soak import MEASURES, Sample, Slope, log_findings, slopes, trend
-from skylark.bench.soak_load import BY_PULL, BY_SQL, BY_TAG, CYCLE, TRADING, Ledger, is_rolled_back
+from skylark.bench.soak_load import (
+    BY_PULL,
+    BY_SQL,
+    BY_TAG,
+    CYCLE,
+    DELAYED,
+    TRADING,
+    WAITING,
+    Ledger,
+    groups_of,
+    is_rolled_back,
+)
 
 QUIET = Sample(
     second=0,
@@ -206,31 +217,59 @@ def test_a_slope_says_where_it_began_and_ended() -> None:
 
 def test_rolling_and_deleting_are_found_out() -> None:
     file = 1 << 20
-    moving = course(lambda m: {"log_end": int(m * 4) * file, "log_begin": int(m * 3) * file})
-    assert [(each.ok, int(each.value) > 0) for each in log_findings(moving, file)] == [
-        (True, True),
-        (True, True),
-    ]
-    stuck = course(lambda m: {"log_end": int(m * 4) * file})
-    assert [each.ok for each in log_findings(stuck, file)] == [True, False]
-    assert [each.ok for each in log_findings(course(lambda _: {}, minutes=1), file)] == [None, None]
+
+    def found(samples: list[Sample], keep_s: float = 60.0) -> list[bool | None]:
+        return [each.ok for each in log_findings(samples, file, message_bytes=1024, keep_s=keep_s)]
+
+    def sent(minute: float) -> dict[str, float]:
+        """Four files a minute."""
+        return {"sent": round(minute * 4 * 1024)}
+
+    def moving(minute: float) -> dict[str, float]:
+        return {**sent(minute), "log_end": int(minute * 4) * file, "log_begin": int(minute * 3) * file}
+
+    assert found(course(moving)) == [True, True]
+    assert found(course(lambda m: {**moving(m), "log_begin": 0})) == [True, False], "nothing is deleted"
+    assert found(course(sent)) == [False, None], "there is only one file, and it has no end"
+    assert found(course(lambda _: {}, minutes=1)) == [None, None], "not enough was sent to tell"
+
+
+def test_files_that_are_to_be_kept_for_longer_than_the_run_need_not_go() -> None:
+    file = 1 << 20
+    quick = course(lambda m: {"sent": round(m * 60 * 1024), "log_end": int(m * 60) * file}, minutes=1)
+    assert [each.ok for each in log_findings(quick, file, 1024, keep_s=60.0)] == [True, None]
+    assert [each.ok for each in log_findings(quick, file, 1024, keep_s=10.0)] == [True, False]
 
 
 def test_the_ledger_knows_what_is_missing_doubled_and_forbidden() -> None:
     ledger = Ledger()
-    ledger.expect(5, (BY_TAG, BY_PULL), due_ns=10)
-    ledger.expect(6, (BY_TAG,), due_ns=11)
-    ledger.expect(7, (BY_SQL,), due_ns=12)
-    assert ledger.missing == 4
-    assert ledger.take(BY_TAG, 5) == 10
-    assert ledger.take(BY_TAG, 5) is None
+    assert groups_of(7) == [BY_PULL, BY_TAG, BY_SQL]
+    assert groups_of(5) == [BY_PULL, BY_SQL]
+    for number in (5, 7, TRADING[0]):
+        ledger.expect(number, due_ns=10 * number)
+    assert ledger.missing == 5
+    assert ledger.take(BY_PULL, 5) == 50
+    assert ledger.take(BY_PULL, 5) is None
     assert (ledger.received, ledger.again) == (1, 1)
-    ledger.doubt(6)
-    assert ledger.take(BY_TAG, 6) is None, "a send that failed may still be stored"
-    assert (ledger.failed, ledger.again, ledger.unexpected) == (1, 1, 0)
-    assert ledger.missing == 2
-    assert ledger.take(BY_PULL, TRADING[0]) is None
+    ledger.doubt(7)
+    assert ledger.take(BY_TAG, 7) is None, "a send that failed may still be stored"
+    assert (ledger.failed, ledger.again, ledger.unexpected, ledger.stray) == (1, 1, 0, 0)
+    assert ledger.missing == 1
+    assert ledger.take(WAITING, TRADING[0]) is None
     assert ledger.unexpected == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "number"),
+    [(BY_TAG, 5), (BY_SQL, 1), (WAITING, 5), (BY_PULL, DELAYED[0]), (BY_PULL, 10**9), (BY_TAG, 2**63)],
+)
+def test_what_nobody_asked_for_is_no_second_delivery(group: str, number: int) -> None:
+    """A filter that lets everything through, a message of the wrong topic, a body that is not ours."""
+    ledger = Ledger()
+    for each in range(CYCLE):
+        ledger.expect(each, due_ns=0)
+    assert ledger.take(group, number) is None
+    assert (ledger.stray, ledger.again, ledger.unexpected) == (1, 0, 0)
 
 
 def test_one_transaction_of_five_is_rolled_back() -> None:

@@ -49,6 +49,11 @@ def test_several_loads_are_rows() -> None:
     assert brokers[0] < brokers[1]
 
 
+def test_a_rate_below_one_is_told_as_it_is() -> None:
+    lines = run("--rate", "0.05,2.5").output.splitlines()
+    assert [line.split("\t")[0] for line in lines if line[:1].isdigit()] == ["0.05", "2.5"]
+
+
 def test_json_has_the_plan_and_what_it_takes_for_granted() -> None:
     (plan,) = json.loads(run("--rate", "5k", "--replicas", 1, "--json").output)
     assert plan["slaves"] == 0
@@ -85,7 +90,11 @@ def test_costs_come_from_a_file(tmp_path: Path) -> None:
         (("--flush", "hard"), "--flush hard: async and sync are possible"),
         (("--peak", "0.5"), "--peak 0.5: from 1 to 1,000 is possible"),
         (("--cores", "0"), "--cores 0: from 1 to 4,096 is possible"),
-        (("--rate", "1G", "--disk-gib", "5"), "--rate 1000000000.0: needs more than 100,000 brokers"),
+        (
+            ("--rate", "1G", "--disk-gib", "5"),
+            "--rate 1000000000.0: needs more than 100,000 brokers, because of disk space",
+        ),
+        (("--size", "9" * 400), "9' is no number such as 300, 1.5k, 2M or 1KiB"),
         (("--costs", "nowhere.json"), "nowhere.json: No such file or directory"),
     ],
 )

@@ -18,6 +18,8 @@ KILL_TIMEOUT_S = 60
 POLL_S = 0.05
 LOG_TAIL_LINES = 40
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GUARD = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')
+"""Its input ends when we do, whatever ended us; then it kills the group that it was told."""
 
 
 class ProcessFailed(RocketMQError):
@@ -60,7 +62,10 @@ def _name(command: Sequence[str]) -> str:
 
 
 class GroupProcess:
-    """A process in a group of its own, its output in a log file. Leaving the context kills the group."""
+    """A process in a group of its own, its output in a log file. Leaving the context kills the group.
+
+    A `kill -9` of this process takes the group along, too.
+    """
 
     def __init__(
         self,
@@ -81,6 +86,12 @@ class GroupProcess:
                 env={**os.environ, **(env or {})},
                 cwd=directory,
             )
+        self._guard: subprocess.Popen[Any] | None = None
+        try:
+            self._guard = spawn([*GUARD, str(self.pid)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        except BaseException:
+            self.kill()
+            raise
 
     def __enter__(self) -> GroupProcess:
         return self
@@ -101,12 +112,14 @@ class GroupProcess:
     def wait(self, timeout_s: float) -> int:
         """The exit code. Raises ProcessFailed, and kills the group, when it outlives `timeout_s`."""
         try:
-            return self._process.wait(timeout_s)
+            code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise ProcessFailed(
                 f"{_name(self._command)} killed after {timeout_s} s\n{self.log_tail()}"
             ) from None
+        self._dismiss_guard()
+        return code
 
     def wait_until(
         self, condition: Callable[[], bool], what: str, timeout_s: float, poll_s: float = POLL_S
@@ -133,7 +146,15 @@ class GroupProcess:
     def kill(self) -> None:
         """SIGKILL for the whole group, and wait until the process is gone. Harmless on one that has ended."""
         self.signal(signal.SIGKILL)
+        self._dismiss_guard()
         self._process.wait(KILL_TIMEOUT_S)
+
+    def _dismiss_guard(self) -> None:
+        """Before the number of the group can become somebody else's."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            with guard:  # waits, and closes its pipe
+                guard.kill()
 
     def signal(self, number: signal.Signals) -> None:
         """Give the whole group a signal; nothing if the process has ended."""
