@@ -23,13 +23,18 @@ class Embedded:
         self.broker: Broker | None = None
 
     async def start(self) -> None:
-        """Raises StoreError, BadStoreFile, OSError; nothing is left running then."""
+        """Return when clients find the broker by the name server.
+
+        Raises StoreError, BadStoreFile, OSError; nothing is left running then.
+        """
         await self.name_server.start()
         try:
-            self.broker = Broker(replace(self._broker_settings, name_servers=self.name_server.address))
-            await self.broker.start()
+            broker = Broker(replace(self._broker_settings, name_servers=self.name_server.address))
+            await broker.start()
+            self.broker = broker
+            await broker.registration.first_attempt()
         except BaseException:
-            await self.name_server.stop()
+            await self.stop()
             raise
 
     async def stop(self) -> None:
@@ -46,6 +51,8 @@ async def serve(server: Embedded | Broker, on_ready: Callable[[], None]) -> None
         loop.add_signal_handler(number, stopped.set)
     await server.start()
     try:
+        if isinstance(server, Broker):
+            await server.registration.first_attempt()
         on_ready()
         await stopped.wait()
     finally:

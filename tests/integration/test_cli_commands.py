@@ -201,7 +201,9 @@ def test_a_broker_is_drained_and_comes_back(run: Commands) -> None:
         run("broker", "drain", "broker-a")
         assert {row["permission"] for row in run.json("topic", "route", TOPIC)} == {"r"}
     finally:
-        assert run.json("broker", "drain", "broker-a", "--undo")["writable"] is True
+        [broker] = run.json("broker", "list")
+        undone = run.json("broker", "drain", broker["address"], "--undo")
+        assert (undone["broker"], undone["writable"]) == ("broker-a", True)
     assert {row["permission"] for row in run.json("topic", "route", TOPIC)} == {"rw"}
 
 
@@ -297,7 +299,9 @@ def test_messages_are_found(run: Commands) -> None:
     assert (found["body"], found["tags"], found["queue"], found["offset"]) == ('{"order":3}', "paid", 1, 1)
     for wanted in (found["message_id"], found["offset_message_id"]):
         assert run.json("message", "get", TOPIC, wanted) == found
-    assert run.lines("message", "key", TOPIC, found["message_id"], "--unique") == [found]
+    unique = ("message", "key", TOPIC, found["message_id"], "--unique")
+    assert run.lines(*unique) == [found]
+    assert run.invoke(*unique, "--until", "2001-01-01").exit_code == 1
     assert run.json("message", "at", TOPIC, "broker-a:1", 1) == found
     assert ["id", found["message_id"]] in run.rows("message", "get", TOPIC, found["message_id"])
     tracked = run.json("message", "get", TOPIC, found["message_id"], "--track")
@@ -586,6 +590,7 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("topic", "create", "x", "--attribute", "a"), "--attribute a: KEY=VALUE is expected"),
         (("topic", "create", "x", "--cluster", "other"), "there is no cluster other"),
         (("topic", "create", "x", "--broker", "other"), "there is no broker other"),
+        (("topic", "list", "--cluster", "other"), "there is no cluster other; known are: DefaultCluster"),
         (("topic", "update", TOPIC), "nothing to change"),
         (("topic", "delete", TOPIC), "Say --yes"),
         (("topic", "order", TOPIC, "a:1", "--remove"), "not both"),
@@ -600,6 +605,7 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("cluster", "import", "nowhere.json"), "nowhere.json: No such file or directory"),
         (("cluster", "export", "--broker", "broker-z"), "broker-z"),
         (("group", "delete", GROUP), "Say --yes"),
+        (("group", "delete", "nobody", "--yes"), "there is no group nobody"),
         (("offset", "reset", GROUP, TOPIC), "say either --to TIME, or --queue"),
         (("offset", "reset", GROUP, TOPIC, "--to", "soon"), "--to 'soon' is no time"),
         (("offset", "reset", GROUP, TOPIC, "--queue", "x", "--offset", "1"), "BROKER:ID is expected"),
@@ -615,6 +621,16 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("broker", "clean", "all"), "queues, topics, log is possible"),
         (("broker", "config", "other"), "there is no broker other"),
         (("broker", "set", "nothing"), "KEY=VALUE is expected"),
+        (
+            ("broker", "set", "fileReservedTim=48"),
+            "no broker has a setting fileReservedTim, did you mean fileReservedTime?",
+        ),
+        (
+            ("broker", "set", "forceRegister=true", "--broker", "broker-a"),
+            "forceRegister has no effect: a broker",
+        ),
+        (("broker", "drain", "broker-z"), "there is no broker broker-z; known are: broker-a"),
+        (("broker", "ha", "broker-z"), "there is no broker broker-z; known are: broker-a"),
         (("namesrv", "delete", "NS", "zzz"), "there is no zzz in NS"),
         (("tail", TOPIC, "--tags", "a", "--sql", "b > 1"), "not both"),
         (("tail", TOPIC, "--json", "--body"), "not both"),
@@ -635,6 +651,27 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(
     assert first.startswith("skylark: ")
     assert sentence in first
     assert all(line.startswith("  hint: ") for line in result.stderr.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "create", "x"),
+        ("group", "create", "x"),
+        ("broker", "set", "fileReservedTime=48"),
+        ("broker", "clean", "log", "--yes"),
+        ("cluster", "import", "-"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_called_done_that_no_broker_has_done(words: tuple[str, ...]) -> None:
+    with EmbeddedServers() as servers:
+        servers.stop_broker()
+        run = Commands(servers.namesrv)
+        assert run.json("broker", "list") == []
+        result = run.invoke(*words, standard_input='[{"topicName": "x"}]')
+        assert result.exit_code == 2, result.output
+        assert f"no broker is registered with {servers.namesrv}" in result.stderr
 
 
 def test_servers_that_are_not_there_are_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -84,3 +85,22 @@ def test_queues_and_brokers_that_come_later_are_followed(tmp_path: Path) -> None
                 admin.topics.create("orders", queues=1, broker="broker-b")
                 send_to(producer, MessageQueue("orders", "broker-b", 0), "another broker")
                 assert following.bodies(1) == {"another broker"}
+
+
+def test_what_is_missing_because_a_broker_does_not_answer_is_said(tmp_path: Path) -> None:
+    with EmbeddedServers() as servers, Admin(namesrv=servers.namesrv) as admin:
+        with SkylarkBroker(tmp_path / "second", servers.namesrv, {"brokerName": "broker-b"}) as second:
+            admin.topics.create("orders", queues=1)
+            with Producer("shop", namesrv=servers.namesrv) as producer:
+                producer.send(Message("orders", b"here"), queue=MessageQueue("orders", "broker-a", 0))
+            second.signal(signal.SIGSTOP)
+            words = ("tail", "orders", "--from", "begin", "--no-follow", "--body")
+            done = subprocess.run(
+                [sys.executable, "-m", "skylark.cli.start", *words, "--namesrv", servers.namesrv],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+    assert (done.returncode, done.stdout) == (1, "here\n"), done.stderr
+    assert f"no answer from {second.broker}" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import resource
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from skylark import __version__
+from skylark.cli import many_brokers
 from skylark.errors import TopicNotExist
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import TopicRouteData
@@ -26,6 +28,7 @@ from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.remoting.blocking import BlockingConnection
+from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
 
 SKYLARK = [sys.executable, "-m", "skylark.cli.start"]
 START_TIMEOUT_S = 60.0
@@ -142,6 +145,8 @@ def test_serve_takes_messages_and_keeps_them_over_a_restart(tmp_path: Path) -> N
         assert first.stop() == 0
     with started_serve(tmp_path) as second:
         assert pull(second.address("broker broker-a"), "orders") == [b"one", b"two"]
+    more = run("serve", "--data", str(tmp_path), "--brokers", "2")
+    assert (more.returncode, "holds the store of one broker" in more.stderr) == (2, True), more.stderr
 
 
 def test_a_server_takes_all_descriptors_that_it_may_have(tmp_path: Path) -> None:
@@ -171,6 +176,59 @@ def test_several_brokers_share_a_name_server_and_a_dead_one_comes_back(tmp_path:
         assert running.stop() == 0
     assert (tmp_path / "broker-b" / "commitlog").is_dir()
     assert children_named(running.process.pid, "broker-") == []
+
+
+def test_several_brokers_have_each_their_own_log_whatever_is_set_for_all(tmp_path: Path) -> None:
+    """Two brokers that write to one log destroy each other's messages."""
+    config = tmp_path / "broker.conf"
+    config.write_text(
+        f"brokerName=mine\nstorePathCommitLog={tmp_path / 'log'}\nmappedFileSizeCommitLog=1048576\n"
+    )
+    sets = (f"storePathRootDir={tmp_path / 'store'}", "listenPort=0", "metricsPromExporterPort=0")
+    flags = [word for text in sets for word in ("--set", text)]
+    arguments = ("serve", "--brokers", "2", "--namesrv-port", "0", "-c", str(config), *flags)
+    with started(*arguments, last_words="2 brokers, ready") as running:
+        names = ("broker-a", "broker-b")
+        for name in names:
+            assert send(running.address(f"broker {name}"), "orders", name.encode()) == 0
+        for name in names:
+            assert pull(running.address(f"broker {name}"), "orders") == [name.encode()]
+        assert running.stop() == 0
+    assert "given twice" not in running.said
+    for name in names:
+        log = ("--commit-log", str(tmp_path / "log" / name))
+        verified = run("store", "verify", str(tmp_path / "store" / name), *log)
+        assert verified.returncode == 0, verified.stdout
+
+
+def test_brokers_that_take_long_to_start_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was killed may take minutes to recover; nobody gets further by being stopped meanwhile."""
+    monkeypatch.setattr(many_brokers, "LATE_S", 0.01)
+    said: list[str] = []
+
+    def ready(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = BrokerSettings(port=0, metrics_port=0, store=StoreSettings(path=tmp_path))
+    name_server = NameServerSettings(port=0, kv_config_path=tmp_path / "kvConfig.json")
+    asyncio.run(many_brokers.serve(name_server, settings, 2, (), said.append, ready))
+    assert "broker-a, broker-b: not ready yet; the store may be recovering" in said
+    assert not list(tmp_path.glob("broker-*/abort")), said
+
+
+def test_ctrl_c_ends_brokers_that_are_not_ready_yet(tmp_path: Path) -> None:
+    async def serve_and_stop_at_once() -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+        settings = BrokerSettings(port=0, metrics_port=0, store=StoreSettings(path=tmp_path))
+        name_server = NameServerSettings(port=0, kv_config_path=tmp_path / "kvConfig.json")
+        await many_brokers.serve(name_server, settings, 2, (), lambda _: None, ready.append)
+
+    ready: list[str] = []
+    asyncio.run(serve_and_stop_at_once())
+    assert ready == []
+    assert children_named(os.getpid(), "broker-") == []
 
 
 def test_brokers_end_in_order_when_the_process_that_watches_them_is_killed(tmp_path: Path) -> None:
@@ -291,6 +349,17 @@ def test_the_environment_speaks_to_a_name_server(
     assert (done.returncode, "brokers_max: 'none' cannot be used" in done.stderr) == (2, True), done.stderr
     assert "environment SKYLARK_NAMESRV_BROKERS_MAX" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_name_servers_that_serve_does_not_join_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("namesrvAddr=10.0.0.5:9876\n")
+    nowhere = ("--bind", "192.0.2.1", "--data", str(tmp_path / "data"))
+    assert "namesrvAddr has no effect here" in run("serve", "-c", str(config), *nowhere).stderr
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.5:9876")
+    assert "namesrvAddr" not in run("serve", *nowhere).stderr
 
 
 def test_the_printed_config_can_be_loaded_again(tmp_path: Path) -> None:

@@ -262,6 +262,14 @@ def test_a_key_without_effect_is_one_warning_with_the_reason() -> None:
     assert loaded.warnings == ("filterServerNums has no effect: there are no filter servers (command line)",)
 
 
+def test_a_file_as_people_have_it_is_taken_with_keys_that_rocketmq_passes_over(tmp_path: Path) -> None:
+    keys = "storePathConsumeQueue storePathIndex storeCheckpoint abortFile mapedFileSizeCommitLog".split()
+    lines = ["storePathRootDir=/data/store", *(f"{key}=/data/store" for key in keys)]
+    loaded = load(file=write(tmp_path, "broker.conf", "\n".join(lines)))
+    assert loaded.settings == BrokerSettings(store=StoreSettings(path=Path("/data/store")))
+    assert [warning.split()[0] for warning in loaded.warnings] == keys
+
+
 @pytest.mark.parametrize("key", sorted(REFUSED_KEYS))
 def test_keys_that_must_not_be_ignored_are_refused(key: str) -> None:
     for harmless in REFUSED_KEYS[key][0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -78,6 +79,14 @@ def test_the_translation_has_the_readmes_programs_and_commands() -> None:
         return [re.sub(r" *#.*", "", block) for block in blocks]
 
     assert code(text_of("zh/README")) == code((ROOT / "README.md").read_text())
+
+
+def test_every_name_of_ours_in_the_glossary_is_there() -> None:
+    rows = re.findall(r"^\|[^|]*\|([^|]*)\|$", text_of("glossary"), re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`([a-z_0-9]+(?:\.\w+)+)`", row)]
+    assert len(names) > 40
+    for name in names:
+        pkgutil.resolve_name(name if name.startswith("skylark.") else f"skylark.{name}")
 
 
 def test_the_page_on_name_servers_tells_every_setting_with_its_default() -> None:

@@ -132,7 +132,7 @@ class Brokers:
 
         Raises BrokerError 16 for what may not be changed, SomeServersFailed.
         """
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         request = UpdateBrokerConfig(write_properties(changes).encode())
         (await self._servers.ask_each(targets, request)).complete("update broker settings")
 
@@ -153,17 +153,17 @@ class Brokers:
 
     async def clean_queues(self, *, cluster: str | None = None, broker: str | None = None) -> None:
         """Delete entries of queues whose messages are gone. Raises SomeServersFailed."""
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         (await self._servers.ask_each(targets, CleanExpiredConsumeQueue())).complete("clean queues")
 
     async def clean_topics(self, *, cluster: str | None = None, broker: str | None = None) -> None:
         """Delete the queues of topics that there are no more. Raises SomeServersFailed."""
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         (await self._servers.ask_each(targets, CleanUnusedTopic())).complete("clean unused topics")
 
     async def delete_expired_log(self, *, cluster: str | None = None, broker: str | None = None) -> None:
         """Delete files of the log that are old enough, at any hour. Raises SomeServersFailed."""
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         (await self._servers.ask_each(targets, DeleteExpiredCommitLog())).complete("delete expired log")
 
     async def reset_master_flush_offset(self, broker: str, physical_offset: int) -> None:

@@ -46,7 +46,7 @@ class Groups:
         """Make a group, or replace its settings. Raises BadName, SomeServersFailed."""
         wanted = Group(group) if isinstance(group, str) else group
         _check(wanted.name)
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         request = UpdateAndCreateSubscriptionGroup(wanted.to_config())
         (await self._servers.ask_each(targets, request)).complete(f"create group {wanted.name}")
 
@@ -57,7 +57,7 @@ class Groups:
         for group in groups:
             _check(group.name)
         body = SubscriptionGroupList(group_config_list=[group.to_config() for group in groups])
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         gathered = await self._servers.ask_each(targets, UpdateAndCreateSubscriptionGroupList(body))
         gathered.complete(f"create {len(groups)} groups")
 

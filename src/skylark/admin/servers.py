@@ -104,6 +104,13 @@ class Servers:
             raise ClientError(f"there is no broker {broker}; known are: {', '.join(leaders) or 'none'}")
         return [leaders[broker].address]
 
+    async def targets_to_change(self, *, cluster: str | None = None, broker: str | None = None) -> list[str]:
+        """As `targets`, but at least one: what nobody has done must not look done. Raises ClientError."""
+        found = await self.targets(cluster=cluster, broker=broker)
+        if not found:
+            raise ClientError(f"no broker is registered with {', '.join(self.name_servers)}")
+        return found
+
     async def target(self, broker: str) -> str:
         """The address of one broker, by name or address. Raises ClientError."""
         [address] = await self.targets(broker=broker)

@@ -76,7 +76,7 @@ class Topics:
             topic_sys_flag=system_flag,
             attributes={f"+{name}": value for name, value in (attributes or {}).items()},
         )
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         gathered = await self._servers.ask_each(targets, _update_request(wanted))
         gathered.complete(f"create topic {topic}")
 
@@ -94,7 +94,7 @@ class Topics:
                 for topic in topics
             ]
         )
-        targets = await self._servers.targets(cluster=cluster, broker=broker)
+        targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         gathered = await self._servers.ask_each(targets, UpdateAndCreateTopicList(configs))
         gathered.complete(f"create {len(topics)} topics")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from skylark.cli.bench_output import Outputs, interruptible, show_conditions
+from skylark.cli.bench_output import Outputs, extra_needed, interruptible, show_conditions
 from skylark.cli.mistake import Mistake
 from skylark.cli.option_groups import grouped
 from skylark.cli.output import Screen
@@ -72,9 +72,10 @@ def compare(
               skylark bench compare --peer apache --cell 'send-*' --report compare.html
               skylark bench compare --peer kafka,nats --cell 'java-async-*' --cell start
     """
-    from skylark.bench.compare.cells import parse_peers  # noqa: PLC0415 - `skylark --help` must not wait
-    from skylark.bench.compare.measures import Effort  # noqa: PLC0415
-    from skylark.bench.compare.run import compare as run  # noqa: PLC0415
+    with extra_needed():
+        from skylark.bench.compare.cells import parse_peers  # noqa: PLC0415 - `skylark --help` must not wait
+        from skylark.bench.compare.measures import Effort  # noqa: PLC0415
+        from skylark.bench.compare.run import compare as run  # noqa: PLC0415
 
     screen = Screen()
     if list_cells:
@@ -105,7 +106,8 @@ def merge(
 
     Example: skylark bench merge sends.json topics.json --out all.json --report compare.html
     """
-    from skylark.bench.compare.merging import merge as merged  # noqa: PLC0415
+    with extra_needed():
+        from skylark.bench.compare.merging import merge as merged  # noqa: PLC0415
 
     _deliver(merged([_read(file) for file in files]), outputs)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,11 +20,16 @@ from skylark.cli.options import (
     Namesrv,
     Pairs,
     Yes,
+    asked_at_once,
     confirm,
     connected,
     pairs,
 )
 from skylark.cli.output import Rate, When, print_json
+from skylark.errors import RocketMQError
+
+if TYPE_CHECKING:
+    from skylark.admin.sync import Admin
 
 app = servers.broker_app
 
@@ -88,8 +95,37 @@ def set_config(
     """
     changes = pairs(settings, "setting")
     with connected(namesrv) as admin:
+        brokers = [broker] if broker else sorted({node.name for node in admin.brokers.nodes(cluster=cluster)})
+        _refuse_unknown(admin, changes, brokers)
         admin.brokers.update_config(changes, cluster=cluster, broker=broker)
     done(f"{', '.join(settings)} set on {broker or cluster or 'all brokers'}", changes, as_json=as_json)
+
+
+def _refuse_unknown(admin: Admin, keys: Iterable[str], brokers: Iterable[str]) -> None:
+    """Brokers pass over a key that they do not know, and whoever mistyped it would not hear of it.
+
+    Raises Mistake.
+    """
+    from skylark.settings import BrokerSettings  # noqa: PLC0415
+    from skylark.settings.loading import known_settings  # noqa: PLC0415
+    from skylark.settings.rocketmq_keys import UNUSED_KEYS  # noqa: PLC0415
+
+    known = {key for table in asked_at_once(lambda name: _config(admin, name), brokers) for key in table}
+    known |= {key for key, setting in known_settings(BrokerSettings).items() if setting.java in known}
+    for key in keys if known else ():
+        if key in known:
+            continue
+        if key in UNUSED_KEYS:
+            raise Mistake(f"{key} has no effect: {UNUSED_KEYS[key]}")
+        near = get_close_matches(key, known, n=1)
+        raise Mistake(f"no broker has a setting {key}{f', did you mean {near[0]}?' if near else ''}")
+
+
+def _config(admin: Admin, broker: str) -> dict[str, str]:
+    try:
+        return admin.brokers.config(broker)
+    except RocketMQError:
+        return {}  # the change itself will tell
 
 
 @app.command()
@@ -189,6 +225,7 @@ def drain(
     Example: skylark broker drain broker-a
     """
     with connected(namesrv) as admin:
+        name = _name_of(admin, name)
         change = admin.brokers.add_write_permission if undo else admin.brokers.wipe_write_permission
         counts = change(name)
     state = "takes messages again" if undo else "gets no more messages"
@@ -198,3 +235,13 @@ def drain(
         {"broker": name, "writable": undo, "topics": dict(counts)},
         as_json=as_json,
     )
+
+
+def _name_of(admin: Admin, broker: str) -> str:
+    """The name under which name servers know a broker. Raises Mistake: they say nothing of a wrong one."""
+    nodes = admin.brokers.nodes()
+    for node in nodes:
+        if broker in (node.name, node.address):
+            return node.name
+    known = ", ".join(sorted({node.name for node in nodes})) or "none"
+    raise Mistake(f"there is no broker {broker}; known are: {known}")

@@ -72,8 +72,11 @@ def _print_body(message: ReceivedMessage) -> None:
     sys.stdout.buffer.write(body + b"\n")
 
 
-def follow(wanted: Wanted, *, namesrv: str, printing: Printing) -> None:
-    """Until Ctrl-C, the end or the limit. Raises Mistake, NoRoute, SettingsError."""
+def follow(wanted: Wanted, *, namesrv: str, printing: Printing) -> bool:
+    """Until Ctrl-C, the end or the limit; whether all brokers of the topic were there at the beginning.
+
+    Raises Mistake, NoRoute, SettingsError.
+    """
     if wanted.sql is not None and wanted.tags != "*":
         raise Mistake("say --tags or --sql, not both")
     if wanted.sql is not None:
@@ -83,6 +86,8 @@ def follow(wanted: Wanted, *, namesrv: str, printing: Printing) -> None:
         start_ms = parse_time(wanted.start, "--from", round(time.time() * 1000))
     with connected(namesrv) as admin:
         stats = admin.topics.stats(wanted.topic)
+    for address, error in stats.failures.items():
+        Screen().warn(f"no answer from {address}: {error}")
     queues = {part.queue: part for part in stats.queues}
     settings = PullConsumerSettings(
         auto_commit=False, hold_ms=HOLD_MS, pull_batch_max=PULL_MESSAGES, poll_timeout_ms=POLL_MS
@@ -96,9 +101,10 @@ def follow(wanted: Wanted, *, namesrv: str, printing: Printing) -> None:
             _seek(consumer, wanted, start_ms, queues)
             _Following(consumer, wanted, queues, printing).run()
     except KeyboardInterrupt:
-        return  # the usual end
+        pass  # the usual end
     finally:
         logging.getLogger("skylark.client").removeHandler(warnings)
+    return not stats.failures
 
 
 class _Warnings(logging.Handler):

@@ -47,9 +47,9 @@ PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag", "in f
 class Changes:
     """What can be set of a group, and where."""
 
-    retries: Annotated[int | None, typer.Option("--retries", help="Before a message is a dead letter.")] = (
-        None
-    )
+    retries: Annotated[
+        int | None, typer.Option("--retries", min=0, help="Before a message is a dead letter.")
+    ] = None
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may consume.")] = (
         None
     )
@@ -154,8 +154,10 @@ def delete(
 
     Example: skylark group delete billing --yes
     """
-    confirm(f"Delete group {group}, its offsets and its dead letters?", yes=yes)
     with connected(namesrv) as admin:
+        if group not in admin.groups.names(cluster=cluster) and not admin.groups.topics(group):
+            raise Mistake(f"there is no group {group}; `skylark group list` shows what there is")
+        confirm(f"Delete group {group}, its offsets and its dead letters?", yes=yes)
         admin.groups.delete(group, cluster=cluster, keep_offsets=keep_offsets)
     done(f"group {group} is deleted", {"group": group, "deleted": True}, as_json=as_json)
 

@@ -163,7 +163,8 @@ async def _ports() -> Check:
 
 
 def _disk(data: Path) -> Check:
-    there = next(path for path in (data.absolute(), *data.absolute().parents) if path.exists())
+    # What may not even be looked at counts as not there: the directory above it tells.
+    there = next(path for path in (data.absolute(), *data.absolute().parents) if os.access(path, os.F_OK))
     try:
         usage = shutil.disk_usage(there)
     except OSError as error:

@@ -22,6 +22,16 @@ from skylark.errors import (
 
 NOT_SUPPORTED, CONSUMER_NOT_ONLINE = 3, 206
 PORT_TAKEN = "another server has it: stop that one, or choose other ports, which --help names; 0 is any"
+CANNOT_CHANGE = "cannot be changed while"
+"""What servers remark on settings that are fixed."""
+
+
+def _permission(error: Exception | None) -> str:
+    if CANNOT_CHANGE in str(error):
+        return "only live settings can be; the others are for the server's file or flags, before it starts"
+    return "`skylark topic config TOPIC` and `skylark broker config BROKER` show permissions"
+
+
 _BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[Exception | None], str]], ...] = (
     (NoRoute, lambda error: f"`skylark topic list` shows what there is; {_create(error)}"),
     (
@@ -33,10 +43,7 @@ _BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[Exception | None], str]], 
         SubscriptionGroupNotExist,
         lambda error: "`skylark group list` shows what there is; `skylark group create GROUP` makes one",
     ),
-    (
-        NoPermission,
-        lambda error: "`skylark topic config TOPIC` and `skylark broker config BROKER` show permissions",
-    ),
+    (NoPermission, _permission),
     (BadName, lambda error: "letters, digits, and the characters % | _ - make a name"),
     (
         MessageTooLarge,

@@ -21,7 +21,8 @@ EXIT_INCOMPLETE = 1
 class Listing:
     """Columns and rows, facts above them, and who could not be asked, by address.
 
-    As JSON it is a list of objects, or with facts an object that holds it as `items`.
+    As JSON it is a list of objects, or with facts an object that holds it as `items`; whoever does not
+    answer does not change that.
     """
 
     columns: Sequence[str]
@@ -33,20 +34,20 @@ class Listing:
     def document(self) -> object:
         names = [_member(column) for column in self.columns]
         rows = [dict(zip(names, map(_plain, row), strict=True)) for row in self.rows]
-        failures = {address: str(error) for address, error in self.failures.items()}
-        if not self.facts and not failures:
+        if not self.facts:
             return rows
+        failures = {address: str(error) for address, error in self.failures.items()}
         facts = {_member(name): _plain(value) for name, value in self.facts}
         return {**facts, self.items: rows, **({"failures": failures} if failures else {})}
 
     def show(self, screen: Screen, *, as_json: bool) -> None:
         if as_json:
             print_json(self.document())
-            return
-        screen.facts([(name, _text(value)) for name, value in self.facts])
-        if self.facts and screen.out.is_terminal:
-            screen.line()
-        screen.table(self.columns, [[_cell(cell) for cell in row] for row in self.rows])
+        else:
+            screen.facts([(name, _text(value)) for name, value in self.facts])
+            if self.facts and screen.out.is_terminal:
+                screen.line()
+            screen.table(self.columns, [[_cell(cell) for cell in row] for row in self.rows])
         for sentence in self.failure_sentences():
             screen.warn(sentence)
 

@@ -13,6 +13,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from skylark.cli.mistake import Mistake
@@ -24,13 +25,20 @@ log = logging.getLogger(__name__)
 BROKERS_MAX = 26  # each has a letter
 PORT_DISTANCE = 10
 READY_MARK = "ready after"
-READY_TIMEOUT_S = 30.0
+LATE_S = 30.0
+"""After so long somebody who waits for brokers is told which."""
 RESTART_FIRST_S = 0.5
 RESTART_MAX_S = 30.0
 STEADY_S = 60.0
 """A broker that ran for so long is started again at once, whatever happened before."""
 STOP_TIMEOUT_S = 15.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STORE_MARK = "lock"
+"""A file that every store has."""
+OWN_SETTINGS = frozenset(
+    "name name_servers port replica_port metrics_port store.path store.commit_log_path".split()
+)
+"""What each broker has for itself, whatever was said for all: two of them in one log would destroy it."""
 
 Say = Callable[[str], None]
 
@@ -68,6 +76,8 @@ class Broker:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True
         )
+        if self._stopping:  # since we asked for the process
+            self._process.terminate()
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             words = line.decode(errors="replace").rstrip()
@@ -93,19 +103,46 @@ class Broker:
 def broker_commands(
     count: int, settings: BrokerSettings, namesrv: str, more: Sequence[str]
 ) -> Mapping[str, list[str]]:
-    """The command of each broker, by its name."""
+    """The command of each broker, by its name; `more` are flags for all, none of them of OWN_SETTINGS."""
     commands = {}
     for number in range(count):
         name = f"broker-{chr(ord('a') + number)}"
-        port = settings.port + number * PORT_DISTANCE if settings.port else 0
-        metrics_port = settings.metrics_port + number if settings.metrics_port else 0
-        commands[name] = [
-            sys.executable, "-m", "skylark.cli.start", "broker", "--stop-with-stdin", *more,
-            "--name", name, "--namesrv", namesrv,
-            "--port", str(port), "--data", str(settings.store.path / name),
-            "--set", f"metrics_port={metrics_port}",
-        ]  # fmt: skip
+        own = {
+            "name": name,
+            "name_servers": namesrv,
+            "port": _apart(settings.port, number * PORT_DISTANCE),
+            "metrics_port": _apart(settings.metrics_port, number),
+            "store.path": settings.store.path / name,
+        }
+        if settings.replica_port is not None:
+            own["replica_port"] = _apart(settings.replica_port, number * PORT_DISTANCE)
+        if settings.store.commit_log_path is not None:
+            own["store.commit_log_path"] = settings.store.commit_log_path / name
+        sets = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
+        command = (sys.executable, "-m", "skylark.cli.start", "broker", "--stop-with-stdin")
+        commands[name] = [*command, *more, *sets]
     return commands
+
+
+def _apart(port: int, distance: int) -> int:
+    """0 is any port, for each of them."""
+    return port + distance if port else 0
+
+
+def check_layout(directory: Path, count: int) -> None:
+    """Beside a store that is not theirs brokers would begin anew, as if it were lost. Raises Mistake."""
+    is_one = (directory / STORE_MARK).exists()
+    several = sorted(mark.parent.name for mark in directory.glob(f"broker-?/{STORE_MARK}"))
+    if count > 1 and is_one and not several:
+        raise Mistake(
+            f"{directory} holds the store of one broker, which --brokers {count} would leave aside:"
+            f" move it to {directory / 'broker-a'}, or choose another --data"
+        )
+    if count == 1 and several and not is_one:
+        raise Mistake(
+            f"{directory} holds the stores of {', '.join(several)}: say --brokers {len(several)},"
+            " or choose another --data"
+        )
 
 
 def _check(count: int) -> None:
@@ -134,9 +171,11 @@ async def serve(
         brokers = [Broker(name, command, say) for name, command in commands.items()]
         watching = [asyncio.ensure_future(broker.watch()) for broker in brokers]
         try:
-            await _until_ready(brokers, watching)
-            on_ready(namesrv)
-            await _first([asyncio.ensure_future(stopped.wait()), *watching])
+            ending = asyncio.ensure_future(stopped.wait())
+            await _until_ready(brokers, [ending, *watching], say)
+            if not ending.done():
+                on_ready(namesrv)
+                await _first([ending, *watching])
         finally:
             await asyncio.gather(*(broker.stop() for broker in brokers))
             await asyncio.gather(*watching, return_exceptions=True)
@@ -144,13 +183,13 @@ async def serve(
         await name_server.stop()
 
 
-async def _until_ready(brokers: Sequence[Broker], watching: Sequence[asyncio.Future[None]]) -> None:
-    ready = asyncio.ensure_future(asyncio.wait_for(_all_ready(brokers), READY_TIMEOUT_S))
-    try:
-        await _first([ready, *watching])
-    except TimeoutError:
+async def _until_ready(brokers: Sequence[Broker], ends: Sequence[asyncio.Future[Any]], say: Say) -> None:
+    """Until all brokers are, or one of the ends has come. A long log takes its time to be recovered."""
+    ready = asyncio.ensure_future(_all_ready(brokers))
+    while not await _first([ready, *ends], LATE_S):
         late = ", ".join(broker.name for broker in brokers if not broker.ready.is_set())
-        raise Mistake(f"{late}: not ready after {READY_TIMEOUT_S:g} s") from None
+        say(f"{late}: not ready yet; the store may be recovering")
+    ready.cancel()
 
 
 async def _all_ready(brokers: Sequence[Broker]) -> None:
@@ -158,8 +197,9 @@ async def _all_ready(brokers: Sequence[Broker]) -> None:
         await broker.ready.wait()
 
 
-async def _first(waiting: Sequence[asyncio.Future[Any]]) -> None:
-    """Wait until one of them is done; what it raised is raised here."""
-    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+async def _first(waiting: Sequence[asyncio.Future[Any]], timeout_s: float | None = None) -> bool:
+    """Wait until one of them is done, and say whether one is; what it raised is raised here."""
+    done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for each in done:
         each.result()
+    return bool(done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,6 +92,8 @@ def key(
     with connected(namesrv) as admin:
         if unique:
             found = admin.messages.by_unique_key(topic, wanted)
+            chosen = [item for item in found.messages if begin_ms <= item.store_timestamp < end_ms]
+            found = replace(found, messages=tuple(chosen[:limit]))
         else:
             found = admin.messages.by_key(topic, wanted, begin_ms=begin_ms, end_ms=end_ms, messages_max=limit)
     _show_found(found, as_json=as_json)

@@ -137,5 +137,5 @@ def parse_queue(text: str) -> tuple[str, int]:
     """The broker and the number of a queue, from BROKER:ID. Raises Mistake."""
     broker, colon, number = text.rpartition(":")
     if not colon or not broker or not number.isdecimal():
-        raise Mistake(f"--queue {text}: BROKER:ID is expected, such as broker-a:0")
+        raise Mistake(f"queue {text}: BROKER:ID is expected, such as broker-a:0")
     return broker, int(number)

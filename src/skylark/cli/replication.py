@@ -12,10 +12,10 @@ from skylark.protocol.stats_bodies import HaStatus
 COLUMNS = ("slave", "in sync", "acknowledged", "behind", "seconds", "bytes/s")
 
 
-def show(address: str, *, as_json: bool) -> None:
-    """Print what the broker at an address says of its replicas. Raises RocketMQError."""
-    with Admin(namesrv=address) as admin:  # the broker itself is asked, no name server
-        status, runtime = admin.brokers.replication(address), admin.brokers.runtime(address)
+def show(broker: str, namesrv: str, *, as_json: bool) -> None:
+    """Print what a broker says of its replicas. Raises RocketMQError."""
+    with Admin(namesrv=broker if ":" in broker else namesrv) as admin:  # an address needs no name server
+        status, runtime = admin.brokers.replication(broker), admin.brokers.runtime(broker)
     if as_json:
         print_json(described(status, runtime))
     elif status.master:

@@ -72,6 +72,8 @@ def messages(wanted: Wanted, standard_input: BinaryIO, *, now_ms: int) -> Iterat
     reads = wanted.body in (None, "-")
     if (wanted.lines or wanted.from_json) and not reads:
         raise Mistake("--lines and --from-json read standard input: give no body, or -")
+    if (wanted.lines or wanted.from_json) and wanted.count > 1:
+        raise Mistake("--count repeats one body: it does not go with --lines and --from-json")
     if wanted.body is None and standard_input.isatty():
         raise Mistake(
             "there is nothing to send: give a body, or - and end it with Ctrl-D, or pipe something in"

@@ -18,7 +18,7 @@ from skylark import __version__
 from skylark.cli import logs
 from skylark.cli.descriptors import raise_descriptor_limit
 from skylark.cli.mistake import Mistake
-from skylark.cli.options import NAMESRV
+from skylark.cli.options import NAMESRV, AsJson, BrokerName, Namesrv
 
 if TYPE_CHECKING:
     from skylark.settings import BrokerSettings, NameServerSettings
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BROKER_PREFIX = "SKYLARK_BROKER_"
 NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 READ_BYTES = 4096
@@ -154,16 +155,19 @@ def broker(
 
 
 def ha(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="A broker, master or slave.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    name: BrokerName,
+    name_servers: Namesrv = NAMESRV,
+    as_json: AsJson = False,
 ) -> None:
     """Show how a broker replicates: of a master its slaves, of a slave its link to the master.
+
+    By its name it is the master that is asked; an address is asked without any name server.
 
     Example: skylark broker ha 127.0.0.1:10911
     """
     from skylark.cli import replication  # noqa: PLC0415 - no other command needs it
 
-    replication.show(address, as_json=as_json)
+    replication.show(name, name_servers, as_json=as_json)
 
 
 namesrv_app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
@@ -202,15 +206,19 @@ def serve(
     skylark serve --brokers 4
     """
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
+    from skylark.cli.many_brokers import check_layout  # noqa: PLC0415
     from skylark.settings import BrokerSettings  # noqa: PLC0415
 
     started = time.monotonic()
     logs.configure(log_format, log_levels)
     flags = {"port": broker_port, "host": bind, "advertised_host": advertise, **_store_flags(data, flush)}
-    settings = _checked(_load(BrokerSettings, BROKER_PREFIX, config, flags, sets).settings)
+    loaded = _load(BrokerSettings, BROKER_PREFIX, config, flags, sets)
+    _say_not_joined(loaded)
+    settings = _checked(loaded.settings)
     name_server = _name_server_of(settings, name_server_port)
+    check_layout(settings.store.path, brokers)
     if brokers != 1:
-        more = _given_again(flush=flush, bind=bind, advertise=advertise, config=config, sets=sets)
+        more = _given_again(flush=flush, bind=bind, advertise=advertise, config=config, sets=_shared(sets))
         more += logs.given_again(log_format, log_levels)
         _run(_serve_many(name_server, settings, brokers, more, started))
         return
@@ -229,6 +237,17 @@ def serve(
     _run(run())
 
 
+def _say_not_joined(loaded: Loaded[BrokerSettings]) -> None:
+    """Of name servers that a file or a flag names; the variable is mostly there for clients."""
+    origin = loaded.origins.get("name_servers", NAMESRV_VARIABLE)
+    if origin != NAMESRV_VARIABLE:
+        typer.echo(
+            "skylark: namesrvAddr has no effect here, as `serve` has a name server of its own;"
+            f" `skylark broker` registers with others ({origin})",
+            err=True,
+        )
+
+
 def _name_server_of(settings: BrokerSettings, port: int) -> NameServerSettings:
     """A name server beside a broker: set by the environment, with its values in the broker's directory."""
     from skylark.settings import NameServerSettings  # noqa: PLC0415
@@ -240,13 +259,24 @@ def _name_server_of(settings: BrokerSettings, port: int) -> NameServerSettings:
     return replace(loaded.settings, kv_config_path=settings.store.path / "namesrv/kvConfig.json")
 
 
+def _shared(sets: list[str] | None) -> list[str]:
+    """What --set says for all of several brokers: what each has for itself is reckoned from the rest."""
+    from skylark.cli.many_brokers import OWN_SETTINGS  # noqa: PLC0415 - no other command needs it
+    from skylark.settings import BrokerSettings  # noqa: PLC0415
+    from skylark.settings.loading import known_settings  # noqa: PLC0415
+
+    known = known_settings(BrokerSettings)
+    own = {key for key, setting in known.items() if setting.name in OWN_SETTINGS}
+    return [text for text in sets or () if text.partition("=")[0].strip() not in own]
+
+
 def _given_again(
-    *, flush: str | None, bind: str | None, advertise: str | None, config: Path | None, sets: list[str] | None
+    *, flush: str | None, bind: str | None, advertise: str | None, config: Path | None, sets: list[str]
 ) -> list[str]:
     """The flags that every broker process gets as they were given."""
     flags = {"--flush": flush, "--bind": bind, "--advertise": advertise, "--config": config}
     arguments = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
-    return arguments + [word for text in sets or () for word in ("--set", text)]
+    return arguments + [word for text in sets for word in ("--set", text)]
 
 
 def _serve_many(

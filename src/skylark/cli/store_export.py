@@ -76,8 +76,9 @@ def _sink(out: Path, layout: str, decompress: bool) -> Iterator[Sink]:
         return
     # The name appears when the file is whole.
     part = out.with_name(out.name + ".part")
+    file = part.open("xb")  # one that is there is somebody else's, and stays
     try:
-        with part.open("xb") as file:
+        with file:
             if layout == "lines":
                 yield lambda message, body: file.write(body + b"\n")
             else:

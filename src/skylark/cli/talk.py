@@ -11,6 +11,7 @@ from skylark.cli.times import TIME_HELP
 
 LAST = 10
 EXIT_NOT_SAFE = 1
+EXIT_INCOMPLETE = 1
 
 
 def send(
@@ -90,6 +91,8 @@ def tail(
 ) -> None:
     """Follow a topic: its last messages, then each new one, until Ctrl-C. No group's progress changes.
 
+    Exit code 1 if a broker of the topic did not answer at the beginning.
+
     Examples: skylark tail orders
 
     skylark tail orders --from 30m --tags 'created || paid' --json
@@ -99,6 +102,6 @@ def tail(
     from skylark.cli import following  # noqa: PLC0415
 
     wanted = following.Wanted(topic, start, last, follow, limit, tags, sql)
-    following.follow(
-        wanted, namesrv=namesrv, printing=following.printer(as_json=as_json, body_only=body_only)
-    )
+    printing = following.printer(as_json=as_json, body_only=body_only)
+    if not following.follow(wanted, namesrv=namesrv, printing=printing):
+        raise typer.Exit(EXIT_INCOMPLETE)

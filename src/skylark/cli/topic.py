@@ -318,6 +318,8 @@ def share(
 
 def named_topics(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
     """The names of topics; without `system` only those that people made."""
+    if cluster is not None:
+        admin.brokers.nodes(cluster=cluster)  # name servers say nothing of a cluster that they do not know
     names = admin.topics.names(cluster=cluster)
     if system:
         return names

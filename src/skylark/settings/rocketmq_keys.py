@@ -149,6 +149,12 @@ _UNUSED_BY_REASON = {
     "logs are configured on the command line": "isolateLogEnable",
     "a server closes within shutdownTimeout": "enableShutdownGracefully shutdownWaitTimeSeconds",
     "nothing is read from there": "clusterTest productEnvName rocketmqHome",
+    # In very many files that people have; RocketMQ passes over keys that it does not know.
+    "RocketMQ does not read it either, as all but the log lies in storePathRootDir": """
+        abortFile storeCheckpoint storePathAbort storePathCheckpoint storePathConsumeQueue
+        storePathConsumerQueue storePathIndex""",
+    "RocketMQ does not read this spelling either, only mappedFileSize…": """
+        mapedFileSizeCommitLog mapedFileSizeConsumeQueue""",
     "a name server does not look after the replicas of brokers": """
         enableControllerInNamesrv notifyMinBrokerIdChanged supportActingMaster""",
     "which keys of a name server cannot change is fixed": "configBlackList",

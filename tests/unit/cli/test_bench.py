@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -62,6 +63,23 @@ def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest
     result = CliRunner().invoke(app, ["bench", "routes"])
     assert result.exit_code == 2
     assert "pip install 'skylarkmq[bench]'" in result.output
+
+
+def test_no_benchmark_ends_with_a_trace_for_want_of_the_extra() -> None:
+    """In a process of its own, where the library cannot be imported."""
+    code = (
+        "import sys; sys.modules['hdrh'] = None\n"
+        "from typer.testing import CliRunner; from skylark.cli.main import app\n"
+        f"for name in {list(COMMANDS)}:\n"
+        "    words = ['bench', name, *(['x.json'] if name == 'merge' else [])]\n"
+        "    print(name, CliRunner().invoke(app, words).output.strip(), sep='\\t')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    said = dict(line.split("\t") for line in done.stdout.splitlines())
+    assert said.keys() == COMMANDS.keys()
+    assert set(said.values()) == {"skylark: hdrh.histogram is missing: pip install 'skylarkmq[bench]'"}, said
 
 
 def test_a_cell_of_an_open_loop_is_called_by_its_rate() -> None:

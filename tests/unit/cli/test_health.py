@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -52,8 +53,19 @@ def test_the_disk_below_which_the_data_will_be(tmp_path: Path, monkeypatch: pyte
     assert health._disk(tmp_path).state is State.OK
     monkeypatch.setattr(health, "FREE_BYTES_MIN", 1 << 62)
     assert health._disk(tmp_path).state is State.FAULT
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)
     assert health._disk(tmp_path).found == f"{tmp_path}: cannot be written to"
+
+
+def test_a_directory_that_may_not_be_looked_into_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)  # as for whoever is not root
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and path == tmp_path)
+    assert health._disk(tmp_path / "secret" / "data").found == f"{tmp_path}: cannot be written to"
 
 
 def test_limits() -> None:

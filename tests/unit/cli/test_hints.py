@@ -27,6 +27,7 @@ from skylark.errors import (
         (BrokerError.for_code(206, "not online"), "nobody of the group is connected"),
         (BrokerError.for_code(3, "request type 206 not supported"), "--namesrv takes name servers"),
         (BrokerError.for_code(16, "no"), "permissions"),
+        (BrokerError.for_code(16, "cannot be changed while the broker runs: listenPort"), "before it starts"),
         (SettingsError("name_servers", "none"), "NAMESRV_ADDR"),
         (BadName("topic", "a b", "bad"), "letters, digits"),
         (OSError(errno.EADDRINUSE, "address already in use"), "choose other ports"),

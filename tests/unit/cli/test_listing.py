@@ -51,6 +51,15 @@ def test_who_did_not_answer_is_told_and_exit_code_1(capsys: pytest.CaptureFixtur
     assert "no answer from h:1: cannot connect to h:1: refused" in capsys.readouterr().err
 
 
+def test_json_has_the_same_shape_whoever_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exit) as ended:
+        show(Listing(("x",), [(1,)], failures={"h:1": ConnectFailed("h:1", "refused")}), as_json=True)
+    assert ended.value.exit_code == 1
+    printed = capsys.readouterr()
+    assert printed.out == '[{"x":1}]\n'
+    assert "no answer from h:1" in printed.err
+
+
 def test_what_was_changed(capsys: pytest.CaptureFixture[str]) -> None:
     done("topic orders is made", {"topic": "orders", "at": When(5)}, as_json=False)
     done("topic orders is made", {"topic": "orders", "at": When(5)}, as_json=True)

@@ -97,6 +97,8 @@ def test_options_count_more_than_the_line() -> None:
         ({"body": "x", "at": "2001-01-01"}, b"", "--at 2001-01-01 is in the past"),
         ({"body": "x", "properties": ["a"]}, b"", "--property a: KEY=VALUE is expected"),
         ({"body": "x", "lines": True}, b"", "read standard input: give no body"),
+        ({"lines": True, "count": 3}, b"a", "--count repeats one body"),
+        ({"from_json": True, "count": 3}, b"{}", "--count repeats one body"),
         ({"from_json": True}, b'{"body": "x"}\n{"body"', "line 2 is no message as JSON"),
         ({"from_json": True}, b'{"tags": "x"}', "line 1 has neither body nor body_base64"),
         ({"from_json": True}, b'{"body_base64": "!"}', "line 1 is no message as JSON"),

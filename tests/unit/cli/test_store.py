@@ -432,6 +432,17 @@ def test_an_export_never_overwrites(run: Run, root: Path, tmp_path: Path) -> Non
     assert fingerprint(root) == before
 
 
+@pytest.mark.parametrize("layout", ["lines", "json"])
+def test_an_export_leaves_what_another_one_is_writing(
+    run: Run, root: Path, tmp_path: Path, layout: str
+) -> None:
+    part = tmp_path / "orders.part"
+    part.write_text("half of somebody's work")
+    result = run("export", root, "-o", tmp_path / "orders", "--format", layout)
+    assert (result.exit_code, "orders.part: File exists" in result.stderr) == (2, True), result.stderr
+    assert part.read_text() == "half of somebody's work"
+
+
 def test_a_topic_of_a_record_cannot_lead_out_of_the_export(run: Run, root: Path, tmp_path: Path) -> None:
     """A record may say anything; here its topic is made a path upwards of the same length."""
     path = root / "commitlog" / f"{0:020d}"
