@@ -305,7 +305,7 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
     assert second.returncode == 2
     sentence, hint = second.stderr.splitlines()
     assert sentence.endswith("is in use by another process")
-    assert hint == "  hint: one server has it open already: stop that one or choose another --data"
+    assert hint == "  hint: one server has it open already: stop that one or choose another directory"
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

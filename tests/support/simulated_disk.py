@@ -313,13 +313,17 @@ class SimulatedDisk:
 
     def lock(self, path: Path) -> DiskLock:
         with self._mutex:
-            if path in self._locked:
-                raise StoreLocked(path)
             if not self.exists(path):
                 inode = Inode(self.clock.now_ms())
                 inode.resize(self.operations, 4)
                 inode.put(self.operations, b"lock", 0)
                 self._make_parents(self.operations, path.parent).set(self.operations, path.name, inode)
+            return self.lock_directory(path)
+
+    def lock_directory(self, path: Path) -> DiskLock:
+        with self._mutex:
+            if path in self._locked:
+                raise StoreLocked(path)
             self._locked.add(path)
             return _SimulatedLock(self._locked, path)
 

@@ -50,7 +50,7 @@ _BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[Exception | None], str]], 
         lambda error: "send a reference to the data instead, or raise the limits of clients and brokers",
     ),
     (SomeServersFailed, lambda error: "what is done is done; say the same again when the others are back"),
-    (StoreLocked, lambda error: "one server has it open already: stop that one or choose another --data"),
+    (StoreLocked, lambda error: "one server has it open already: stop that one or choose another directory"),
 )
 
 

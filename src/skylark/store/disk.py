@@ -104,6 +104,9 @@ class Disk(Protocol):
     def lock(self, path: Path) -> DiskLock:
         """Take the store's lock. Raises StoreLocked."""
 
+    def lock_directory(self, path: Path) -> DiskLock:
+        """Make a directory and lock it, with nothing written into it. Raises StoreLocked."""
+
 
 class _RealFile:
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -284,6 +287,16 @@ class RealDisk:
             raise StoreLocked(path) from error
         os.pwrite(descriptor, b"lock", 0)
         _locked_here.add(path)
+        return _RealLock(path, descriptor)
+
+    def lock_directory(self, path: Path) -> DiskLock:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreLocked(path) from error
         return _RealLock(path, descriptor)
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from skylark.settings import StoreSettings
 from skylark.store.batch_records import ClientBatch
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
-from skylark.store.disk import Disk, DiskLock, RealDisk
+from skylark.store.disk import Disk, RealDisk
 from skylark.store.dispatch import Arrival, Dispatcher
 from skylark.store.flush import Answer, FlushWaiters, LogFlusher, Service
 from skylark.store.hot_chunks import HotChunks
@@ -84,7 +85,7 @@ class MessageStore(StoreQueries):
         self._services: list[Service] = []
         self._flush_service: Service | None = None
         self._clean_service: Service | None = None
-        self._file_lock: DiskLock | None = None
+        self._file_locks = ExitStack()
         self._sync_flush = settings.syncs_every_put
         self._raw_end = 0
         """End of what `append_raw` brought: published from the log, not as it was appended."""
@@ -98,8 +99,10 @@ class MessageStore(StoreQueries):
     def open(self) -> RecoveryReport:
         """Lock the directory and recover it. Raises StoreLocked, BadStoreFile, OSError."""
         settings, disk = self.settings, self._disk
-        self._file_lock = disk.lock(settings.path / "lock")
+        self._file_locks.callback(disk.lock(settings.path / "lock").release)
         try:
+            # It may be elsewhere, and named by the settings of another store, too.
+            self._file_locks.callback(disk.lock_directory(settings.commit_log_directory).release)
             clean_exit = not disk.exists(self._abort_path)
             self._mark_running()
             self.index = self._open_index(clean_exit)
@@ -110,7 +113,7 @@ class MessageStore(StoreQueries):
             self.report = recovery.run(clean_exit=clean_exit)
             self._begin_serving(recovery.checkpoint, recovery.manifest)
         except BaseException:
-            self._file_lock.release()
+            self._file_locks.close()
             raise
         self._closed = False
         return self.report
@@ -186,8 +189,7 @@ class MessageStore(StoreQueries):
                 self._close_cleanly()
         finally:
             self.waiters.failed()
-            if self._file_lock is not None:
-                self._file_lock.release()
+            self._file_locks.close()
 
     def apply(self, settings: StoreSettings) -> None:
         """Go on with other settings, of which only live ones may differ. Any thread."""

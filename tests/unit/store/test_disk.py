@@ -417,6 +417,20 @@ def test_a_lock_is_held_against_this_process(disk: RealDisk, tmp_path: Path) -> 
     disk.lock(path).release()
 
 
+def test_a_directory_is_locked_under_any_name(disk: RealDisk, tmp_path: Path) -> None:
+    path, other_name = tmp_path / "a" / "log", tmp_path / "link"
+    lock = disk.lock_directory(path)
+    other_name.symlink_to(path)
+    before = descriptors()
+    for name in (path, other_name):
+        with pytest.raises(StoreLocked):
+            RealDisk().lock_directory(name)
+    assert descriptors() == before
+    assert list(path.iterdir()) == []
+    lock.release()
+    disk.lock_directory(other_name).release()
+
+
 def test_a_lock_is_held_against_other_processes(disk: RealDisk, tmp_path: Path) -> None:
     path = tmp_path / "lock"
     lock = disk.lock(path)

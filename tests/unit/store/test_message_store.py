@@ -499,6 +499,20 @@ def test_a_second_store_on_the_same_directory_is_refused(tmp_path: Path) -> None
         pass
 
 
+@pytest.mark.parametrize("log", ["log", "one/commitlog"])
+def test_two_stores_never_share_a_log(tmp_path: Path, log: str) -> None:
+    """The one store may name the log of the other, or both a third place."""
+    others = tmp_path / log
+    one = StoreSettings(path=tmp_path / "one", commit_log_path=None if "one" in log else others)
+    two = StoreSettings(path=tmp_path / "two", commit_log_path=others)
+    with opened(one, RealDisk(), SystemClock()) as store:
+        put_all(store, [message()])
+        with pytest.raises(StoreLocked, match=str(others)):
+            MessageStore(two).open()
+    with opened(two, RealDisk(), SystemClock()), pytest.raises(StoreLocked):
+        MessageStore(one).open()
+
+
 OPEN_ELSEWHERE = textwrap.dedent(
     """
     import sys
