@@ -26,7 +26,7 @@ from skylark.model.message import (
     find_unique_key,
     property_finder,
 )
-from skylark.model.record import RecordParts, encode, split
+from skylark.model.record import encode, split
 
 PROPERTY_TRANSACTION = "TRAN_MSG"
 PROPERTY_PRODUCER_GROUP = "PGROUP"
@@ -57,13 +57,12 @@ A producer that has no answer sends once more; who is asked may answer for the c
 class HalfRecord:
     """A half message as the log holds it. Of its properties only those are looked for that are asked for."""
 
-    __slots__ = ("_body_position", "_record", "head", "text", "topic")
+    __slots__ = ("body", "head", "text", "topic")
 
     def __init__(self, record: bytes) -> None:
         """Raises CorruptRecord."""
-        parts: RecordParts = split(record)
-        self._record = record
-        self._body_position = parts.body_position
+        parts = split(record)
+        self.body = parts.body(record)
         self.head = parts.head
         self.topic = parts.topic.decode(errors="replace")
         self.text = parts.properties
@@ -121,10 +120,6 @@ class HalfRecord:
     def real_topic(self) -> str:
         """The topic that the message is meant for; empty where a record names none."""
         return _text(_find_real_topic(self.text))
-
-    @property
-    def body(self) -> bytes:
-        return self._record[self._body_position : self._body_position + self.head[14]]
 
     def open(self) -> Half:
         topic = sys.intern(self.real_topic)

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from zlib_ng.zlib_ng import crc32
 
-from skylark.errors import CorruptRecord
 from skylark.model.message import (
     HOST_V6_MASK,
     NAME_VALUE_SEPARATOR,
@@ -100,9 +99,10 @@ def message_of(record: bytes) -> PutMessage:
 
 def _unusual_message_of(record: bytes) -> PutMessage:
     """As `message_of` for any record: of a long topic, of hosts with IPv6, a damaged one."""
-    head, body_position, _, text = split(record)
-    body = record[body_position : body_position + head[14]]
-    if body and crc32(body) & CRC_MASK != head[2]:
-        # It would be stored anew with a checksum that fits: nobody could see any more that it was altered.
-        raise CorruptRecord(head[6], "body CRC", expected=head[2], actual=crc32(body) & CRC_MASK)
-    return PutMessage("", 0, body, text, head[4], head[7], head[8], head[9], head[12], head[13], wait=False)
+    parts = split(record)
+    head = parts.head
+    # Stored anew it would get a checksum that fits: nobody could see any more that it was altered.
+    body = parts.body(record)
+    return PutMessage(
+        "", 0, body, parts.properties, head[4], head[7], head[8], head[9], head[12], head[13], wait=False
+    )

@@ -165,6 +165,14 @@ class RecordParts(NamedTuple):
     topic: bytes
     properties: bytes
 
+    def body(self, data: bytes | memoryview, *, check_crc: bool = True) -> bytes:
+        """The body in the data that was taken apart. Raises CorruptRecord if it was altered."""
+        head = self.head
+        body = bytes(data[self.body_position : self.body_position + head[14]])
+        if check_crc and body and crc32(body) != head[2]:
+            raise CorruptRecord(head[6], f"body CRC {crc32(body)}, record says {head[2]}")
+        return body
+
 
 def split(data: bytes | memoryview, position: int = 0) -> RecordParts:
     """Take one record apart. Raises CorruptRecord when lengths and magic do not fit together."""
@@ -200,19 +208,17 @@ def split(data: bytes | memoryview, position: int = 0) -> RecordParts:
 
 def decode(data: bytes | memoryview, position: int = 0, *, check_crc: bool = True) -> StoredMessage:
     """One record as a value. Raises CorruptRecord."""
-    head, body_position, topic, properties = split(data, position)
-    body = bytes(data[body_position : body_position + head[14]])
-    if check_crc and body and crc32(body) != head[2]:
-        raise CorruptRecord(physical_offset=head[6], reason=f"body CRC {crc32(body)}, record says {head[2]}")
+    parts = split(data, position)
+    head = parts.head
     return StoredMessage(
-        topic=topic.decode(errors="replace"),
+        topic=parts.topic.decode(errors="replace"),
         queue_id=head[3],
         queue_offset=head[5],
         physical_offset=head[6],
         size=head[0],
-        body=body,
+        body=parts.body(data, check_crc=check_crc),
         body_crc=head[2],
-        properties=decode_properties(properties),
+        properties=decode_properties(parts.properties),
         flag=head[4],
         sys_flag=head[7],
         born_timestamp=head[8],

@@ -12,6 +12,7 @@ from skylark.broker.half_messages import (
     op_message,
     prepare,
 )
+from skylark.errors import CorruptRecord
 from skylark.model.message import PutMessage, decode_properties, encode_properties
 from skylark.model.record import decode, encode
 from tests.unit.broker.tables import NOW_MS
@@ -25,16 +26,18 @@ def half(queue_offset: int, key: str = "", topic: str = "T", **changes: int) -> 
     return Half(queue_offset, key=(key or str(queue_offset), 0), real_topic=topic, **members)  # type: ignore[arg-type]
 
 
-def record(message: PutMessage, queue_offset: int = 3, physical_offset: int = 700) -> HalfRecord:
-    return HalfRecord(
-        encode(
-            message,
-            queue_offset=queue_offset,
-            physical_offset=physical_offset,
-            store_timestamp=NOW_MS,
-            store_host=HOST,
-        )
+def stored(message: PutMessage, queue_offset: int = 3, physical_offset: int = 700) -> bytes:
+    return encode(
+        message,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        store_timestamp=NOW_MS,
+        store_host=HOST,
     )
+
+
+def record(message: PutMessage, queue_offset: int = 3, physical_offset: int = 700) -> HalfRecord:
+    return HalfRecord(stored(message, queue_offset, physical_offset))
 
 
 def prepared(**properties: str) -> PutMessage:
@@ -54,6 +57,11 @@ def test_sf_076_a_commit_is_the_message_of_its_own_topic() -> None:
         **{"UNIQ_KEY": "K", "PGROUP": "PG", "TRAN_MSG": "true", "KEYS": "k"},
         **{"REAL_TOPIC": "T", "REAL_QID": "2", "__transactionId__": "K"},
     }
+
+
+def test_an_altered_body_is_not_committed_with_a_checksum_that_fits() -> None:
+    with pytest.raises(CorruptRecord, match="body CRC"):
+        HalfRecord(stored(prepared()).replace(b"body", b"bady"))
 
 
 def test_a_record_without_a_topic_of_its_own_is_committed_to_none() -> None:

@@ -25,7 +25,7 @@ from skylark.model.message import (
     decode_properties,
     encode_properties,
 )
-from skylark.model.record import RecordParts, crc32, offset_message_id, split
+from skylark.model.record import RecordParts, offset_message_id, split
 from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
@@ -121,9 +121,9 @@ def _failed(record: bytes, physical_offset: int) -> _Failed:
     """Take a record apart. Raises CorruptRecord: clients may name any place, and damage is not copied."""
     parts = split(record)
     head = parts.head
-    body = record[parts.body_position : parts.body_position + head[14]]
-    if head[6] != physical_offset or (body and crc32(body) != head[2]):
-        raise CorruptRecord(physical_offset, "its offset or its body's CRC is another")
+    body = parts.body(record)
+    if head[6] != physical_offset:
+        raise CorruptRecord(physical_offset, f"it names another place, {head[6]}")
     properties = decode_properties(parts.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, parts.topic.decode())
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, offset_message_id(head[11], physical_offset))
