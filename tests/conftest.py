@@ -3,6 +3,7 @@
 import compileall
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -10,6 +11,10 @@ import pytest
 
 # Tests start hundreds of processes. Where writing bytecode is switched off, each would compile all modules.
 compileall.compile_dir(Path(__file__).parent.parent / "src", quiet=2)
+
+# A shell starts what runs in the background deaf to Ctrl-C, and programs hand that down to those they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: on a busy machine a slow example says nothing. A failure prints the blob that replays it.
 hypothesis.settings.register_profile("skylark", deadline=None, print_blob=True)
