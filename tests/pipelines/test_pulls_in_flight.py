@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from skylark.pipelines.broker_origin import BrokerOrigin
+from skylark.pipelines.decode import Decoder
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.origin import Losses, QueueRange
+from skylark.pipelines.schema import arrow_schema, columns_schema
 from skylark.pipelines.wire import Queue
 from skylark.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from skylark.protocol.codes import ResponseCode
@@ -25,6 +27,7 @@ from tests.support.store import message, opened, put_all, small_settings
 
 COUNT = 3000
 BROKER = "b"
+DECODER = Decoder(arrow_schema(columns_schema(["topic", "queueOffset", "body"])))
 
 
 def records_of(body_bytes: int, count: int) -> list[bytes]:
@@ -130,7 +133,7 @@ def read(broker: MoodyBroker, count: int, *, bulk: bool = False) -> list[int]:
         return [
             queue_offset
             for records in origin.read(wanted, Losses(options))
-            for queue_offset in records.heads["queue_offset"].tolist()
+            for queue_offset in DECODER.batch(records, BROKER)["queueOffset"].to_pylist()
         ]
     finally:
         origin._cluster.close()

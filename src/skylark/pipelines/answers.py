@@ -25,14 +25,26 @@ class Answer(NamedTuple):
         """Where the bytes lie."""
         return self.records.obj
 
+    @property
+    def address(self) -> int:
+        return int(pa.py_buffer(self.records).address)
+
+    def goes_on(self, before: Answer) -> bool:
+        """Say whether this answer lies behind the one before in the same block.
+
+        One that a broker had to read from its disk comes after those that were asked for later.
+        """
+        return self.block is before.block and self.address > before.address
+
 
 def located(answers: Sequence[Answer], to_offset: int) -> Records:
-    """The records of some answers in one block, without those from `to_offset` on. Raises CorruptRecord.
+    """The records of answers of which each goes on behind the one before, without those from `to_offset` on.
 
-    A broker that gives units has not looked at the records: those that do not fit theirs are bad.
+    A broker that gives units has not looked at the records: those that do not fit theirs are bad. Raises
+    CorruptRecord.
     """
     block = pa.py_buffer(answers[0].block)
-    places = [pa.py_buffer(answer.records).address - block.address for answer in answers]
+    places = [answer.address - block.address for answer in answers]
     sizes = _sizes(answers)
     if sizes is None:
         ends = [place + len(answer.records) for place, answer in zip(places, answers, strict=True)]

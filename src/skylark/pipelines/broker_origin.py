@@ -143,15 +143,12 @@ class BrokerOrigin:
     def read(self, wanted: QueueRange, losses: Losses) -> Iterator[Records]:
         answers: list[Answer] = []
         taken, bytes_max = 0, self._options.batch_bytes
-        block: object = None
         for answer in _Pulls(self._cluster, self._options, wanted, losses):
-            records = answer.records
-            if answers and (taken >= bytes_max or records.obj is not block):
+            if answers and (taken >= bytes_max or not answer.goes_on(answers[-1])):
                 yield located(answers, wanted.to_offset)
                 answers, taken = [], 0
             answers.append(answer)
-            block = records.obj
-            taken += len(records)
+            taken += len(answer.records)
         if answers:
             yield located(answers, wanted.to_offset)
 
