@@ -25,6 +25,7 @@ Handler = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
 
 _JOIN_BYTES_MAX = 64 << 10  # up to here, copying small answers together is cheaper than a vectored write
 _JOINED_PART_BYTES_MAX = 1024  # and beyond, if the parts are smaller than this on average
+_AT_ONCE_BYTES = 512 << 10  # leave at once: what was just made is still in the processor's cache
 _REMARK_CHARS_MAX = 1_000
 
 
@@ -63,6 +64,7 @@ class Link(asyncio.Protocol):
         self._requests_in_flight_max = requests_in_flight_max
         self._requests_in_flight = 0
         self._write_high_water_bytes = write_high_water_bytes
+        self._at_once_bytes = min(_AT_ONCE_BYTES, write_high_water_bytes)
         self._early_bytes = range(0)
         self._out: list[Buffer] = []
         self._out_bytes = 0
@@ -91,7 +93,7 @@ class Link(asyncio.Protocol):
         """Send parts whose length all together is known."""
         self._out += parts
         self._out_bytes += parts_bytes
-        if self._out_bytes >= self._write_high_water_bytes or self._out_bytes in self._early_bytes:
+        if self._out_bytes >= self._at_once_bytes or self._out_bytes in self._early_bytes:
             self._flush()
         elif not self._gathering and not self._flush_scheduled:
             self._flush_scheduled = True

@@ -135,7 +135,7 @@ class PullPath:
                 broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold, since))
             return None
         code = self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
-        if result.status is GetStatus.FOUND:
+        if result.status is GetStatus.FOUND and not request.bulk_bytes:
             self._plans.make(command, subscription, group, topic)
         return code
 
