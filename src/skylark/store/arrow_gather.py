@@ -7,7 +7,7 @@ import pyarrow as pa
 
 _UNITS = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
 # An item of Arrow's binary_view: the bytes that it begins with are only used to compare.
-_VIEWS = np.dtype([("size", "<i4"), ("begin", "<i4"), ("buffer", "<i4"), ("place", "<i4")])
+_VIEWS = np.dtype([("size", "i4"), ("begin", "i4"), ("buffer", "i4"), ("place", "i4")])
 _PLACE_MAX = (1 << 31) - 1
 _INLINE_MAX = 12
 """Items that are no longer than this lie in the view itself."""
