@@ -5,8 +5,10 @@ the machine did something else does not tilt it, and has the bounds within which
 Something is flat if the upper bound is, and not flat if not even the lower bound is; between them nobody can
 tell. The first part of a run, in which everything warms up, does not count.
 
-Latencies depend on what else the machine does. They are judged by those windows of the run in which others
-used about as many cores as in its median; if those are too few, or others used too much, they are not judged.
+Latencies depend on what else the machine does, and others only ever add to them: medians doubled for minutes
+in which neighbours took a percent of one of two busy cores. They are judged by the quieter half of the looks,
+those in which others used no more than in the median; if that half is not spread over the run, or others used
+too much even then, they are not judged. What grows in the broker itself grows in quiet moments, too.
 """
 
 from __future__ import annotations
@@ -26,12 +28,8 @@ JUDGED_MINUTES_MIN = 5.0
 """Before that, memory still fills caches and a slope says nothing."""
 OTHERS_CORES_MAX = 0.5
 """What others may use in the median: above it latencies are theirs."""
-OTHERS_SPREAD_MAX = 0.15
-"""By so many cores a window may differ from that median to be compared with the others."""
-COMPARED_SHARE_MIN = 0.5
-"""Of all windows."""
-COMPARED_SPAN_MIN = 0.6
-"""Of the time that counts, from the first compared window to the last."""
+QUIET_SPAN_MIN = 0.6
+"""Of the time that counts, from the first quiet look to the last."""
 TOO_SHORT, UNCLEAR = "too short to say", "not clear: it varies too much"
 WINDOWS_MAX = 40
 """Samples are taken together to so many medians: neighbours disturb each other, medians do so less."""
@@ -166,7 +164,7 @@ def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
     """How the measure leans over the samples that count; None if it was never seen."""
     kept, busy = counted(samples), ""
     if measure.drift_max is not None:
-        kept, busy = comparable(kept)
+        kept, busy = quieter_half(kept)
     points = [(each.second, value) for each in kept if (value := measure.value(each)) is not None]
     if not points:
         return None
@@ -202,27 +200,23 @@ def lean(measure: Measure, samples: Sequence[Sample]) -> Slope | None:
     )
 
 
-def comparable(samples: Sequence[Sample]) -> tuple[Sequence[Sample], str]:
+def quieter_half(samples: Sequence[Sample]) -> tuple[Sequence[Sample], str]:
     """The samples by which latencies can be judged.
 
     Where they cannot: all samples, and the reason.
     """
     if not samples:
         return samples, ""
-    parts = windows(samples)
-    others = [statistics.median(sample.other_cores for sample in part) for part in parts]
+    others = [sample.other_cores for sample in samples]
     usual = statistics.median(others)
-    alike = [part for part, used in zip(parts, others, strict=True) if abs(used - usual) <= OTHERS_SPREAD_MAX]
-    kept = [sample for part in alike for sample in part]
-    span_s = kept[-1].second - kept[0].second if kept else 0.0
-    is_enough = len(alike) >= COMPARED_SHARE_MIN * len(parts)
-    is_long = span_s >= COMPARED_SPAN_MIN * (samples[-1].second - samples[0].second)
-    if usual <= OTHERS_CORES_MAX and is_enough and is_long:
-        return kept, ""
+    quiet = [sample for sample in samples if sample.other_cores <= usual]
+    run_s, quiet_s = (part[-1].second - part[0].second for part in (samples, quiet))
+    if usual <= OTHERS_CORES_MAX and quiet_s >= QUIET_SPAN_MIN * run_s:
+        return quiet, ""
     stolen = statistics.median(sample.stolen_cores for sample in samples)
     return samples, (
         f"not judged: machine busy (others used {usual:.2f} cores, {min(others):.2f} to {max(others):.2f}, "
-        f"{stolen:.2f} of them stolen; {len(alike)} of {len(parts)} windows are alike)"
+        f"{stolen:.2f} of them stolen; its quieter half lasted {quiet_s:.0f} of {run_s:.0f} s)"
     )
 
 

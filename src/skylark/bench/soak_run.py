@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import uvloop
+
 from skylark.bench.histogram import Latencies, Percentiles
 from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, Listener, anonymous_bytes, pinned
 from skylark.bench.results import Stamped, Value, conditions_section
@@ -85,7 +87,7 @@ class Soak:
         settings = {**BROKER_SETTINGS, "mappedFileSizeCommitLog": self._wanted.log_file_bytes}
         with own_servers(directory, settings=settings, cpu=BROKER_CPU) as served:
             with pinned(CLIENT_CPU):
-                load, conditions = asyncio.run(self._measure(served, LogFiles(directory)))
+                load, conditions = uvloop.run(self._measure(served, LogFiles(directory)))
             return self._report(load, conditions)
 
     async def _measure(self, served: Served, files: LogFiles) -> tuple[MixedLoad, dict[str, Value]]:
