@@ -60,7 +60,7 @@ DOORS = {
 # Modules that only these parts may import.
 RESERVED = {
     "socket": {"remoting", "bench", "torture", "dashboard"},
-    "uvloop": {"cli", "torture"},
+    "uvloop": {"cli", "bench", "torture"},
 }
 ENVIRONMENT_READERS = {"settings", "admin", "pipelines", "embedded", "testing", "bench", "torture", "cli"}
 IO_MODULES = (
