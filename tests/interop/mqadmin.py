@@ -44,7 +44,6 @@ class MqAdmin:
             str(result),
             home=self._directory,
             heap_mb=HEAP_MB,
-            options=[f"-Djava.io.tmpdir={self._directory}"],
         )
         run(command, log=base.with_suffix(".log"), timeout_s=COMMANDS_TIMEOUT_S, directory=self._directory)
         return msgspec.json.decode(result.read_bytes(), type=list[str])

@@ -137,7 +137,9 @@ def jvm_command(
     heap_mb: int,
     options: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of a short-lived JVM; `home` takes the files meant for the user's home."""
-    heap = [f"-Xms{min(heap_mb, FIRST_HEAP_MB_MAX)}m", f"-Xmx{heap_mb}m", f"-Duser.home={home}"]
+    """The command line of a short-lived JVM; `home` takes the files meant for the user's home, and those that
+    programs which are killed leave behind in the directory for temporary ones: keys, unpacked libraries."""
+    heap = [f"-Xms{min(heap_mb, FIRST_HEAP_MB_MAX)}m", f"-Xmx{heap_mb}m"]
+    places = [f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
     java = str(find_toolchain().java)
-    return [java, *heap, *JVM_OPTIONS, *options, "-cp", str(classpath), main_class, *arguments]
+    return [java, *heap, *places, *JVM_OPTIONS, *options, "-cp", str(classpath), main_class, *arguments]
