@@ -137,8 +137,10 @@ def jvm_command(
     heap_mb: int,
     options: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of a short-lived JVM; `home` takes the files meant for the user's home, and those that
-    programs which are killed leave behind in the directory for temporary ones: keys, unpacked libraries."""
+    """The command line of a short-lived JVM.
+
+    `home` takes the files meant for the user's home, and temporary ones: Apache's servers leave keys behind.
+    """
     heap = [f"-Xms{min(heap_mb, FIRST_HEAP_MB_MAX)}m", f"-Xmx{heap_mb}m"]
     places = [f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
     java = str(find_toolchain().java)
