@@ -9,36 +9,62 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 FRONT = ["index.md", "tutorial.md"]
-"""Pages that come first, by themselves."""
+"""Pages that come first, outside the sections."""
+RUNNING = "Running it"
 EXPLANATION = "Explanation"
 SECTIONS = {
     "How-to": "howto",
+    RUNNING: None,
     "Spark": "spark",
     "Reference": "reference",
     EXPLANATION: "design",
     "中文": "zh",
 }
-RUNNING = ["operations.md", "security.md", "migration.md"]
+"""The folder of each section. Pages of a folder that ORDER does not name come last, by name."""
+ORDER = {
+    "How-to": (
+        "send-messages consume-messages duplicates test-your-code web-frameworks "
+        "send-in-order consume-in-order batch-messages delay-messages timers transactions request-reply "
+        "consume-broadcast filter-with-sql92 pull-messages hooks-and-traces "
+        "run-a-nameserver run-a-broker replicate administer mqadmin inspect-a-store "
+        "benchmark plan-capacity compare-with-others torture coming-from-the-java-client"
+    ),
+    RUNNING: "operations security migration",
+    "Spark": "source-options archive etl cdc agg sql report run sink replay dlq notebook clusters",
+    EXPLANATION: "guarantees architecture formats protocol faults performance interop requirements glossary",
+    "中文": "README quickstart guarantees operations migration",
+}
+"""The pages of a section in the order in which a reader needs them."""
 
 
 def on_config(config: Any) -> Any:
     """Give every page a place: those of a folder in its section, the others among the explanations."""
-    sections: dict[str, list[str]] = {"Running it": RUNNING}
-    for title, folder in SECTIONS.items():
-        sections[title] = sorted(page.relative_to(DOCS).as_posix() for page in (DOCS / folder).glob("*.md"))
-    others = {page.name for page in DOCS.glob("*.md")} - {*FRONT, *RUNNING}
-    sections[EXPLANATION] = [*sorted(others), *sections[EXPLANATION]]
-    config.nav = [*FRONT, *({title: pages} for title, pages in sections.items())]
+    config.nav = [*FRONT, *({title: pages_of(title, folder)} for title, folder in SECTIONS.items())]
     return config
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make plain text of links that lead out of `docs`: on the site there is nothing at their end."""
+def pages_of(title: str, folder: str | None) -> list[str]:
+    """Return the pages of a section: the named ones first, then the rest of its folder."""
+    within = "" if folder is None or title == EXPLANATION else f"{folder}/"
+    named = [f"{within}{name}.md" for name in ORDER.get(title, "").split()]
+    rest = (
+        [] if folder is None else [path.relative_to(DOCS).as_posix() for path in (DOCS / folder).glob("*.md")]
+    )
+    if title == EXPLANATION:
+        elsewhere = {*FRONT, *(f"{name}.md" for name in ORDER[RUNNING].split())}
+        rest += [path.name for path in DOCS.glob("*.md") if path.name not in elsewhere]
+    return [*(page for page in named if (DOCS / page).exists()), *sorted(set(rest) - set(named))]
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Point links that lead out of `docs` to the repository, as the site does not have their targets."""
     folder = posixpath.dirname(page.file.src_uri)
 
-    def plain(found: re.Match[str]) -> str:
-        leaves = posixpath.normpath(posixpath.join(folder, found[2])).startswith("..")
-        return found[1] if leaves else found[0]
+    def absolute(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, found[2]))
+        if target.startswith("docs/") or re.match(r"[a-z]+:", found[2]):
+            return found[0]
+        return f"[{found[1]}]({config.extra['repository']}/{target})"
 
     parts = FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else LINK.sub(plain, part) for part in parts)
+    return "".join(part if part.startswith("```") else LINK.sub(absolute, part) for part in parts)
