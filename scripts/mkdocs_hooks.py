@@ -31,7 +31,9 @@ ORDER = {
     ),
     RUNNING: "operations security migration",
     "Spark": "source-options archive etl cdc agg sql report run sink replay dlq notebook clusters",
-    EXPLANATION: "guarantees architecture formats protocol faults performance interop requirements glossary",
+    EXPLANATION: (
+        "guarantees architecture formats protocol faults performance comparison interop requirements glossary"
+    ),
     "中文": "README quickstart guarantees operations migration",
 }
 """The pages of a section in the order in which a reader needs them."""

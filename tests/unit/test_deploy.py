@@ -132,7 +132,7 @@ def last(wanted: str) -> str:
 
 
 def test_the_image_is_made_of_what_there_is() -> None:
-    known = "FROM WORKDIR COPY RUN USER VOLUME EXPOSE HEALTHCHECK STOPSIGNAL ENTRYPOINT".split()
+    known = "FROM WORKDIR COPY RUN USER VOLUME EXPOSE HEALTHCHECK STOPSIGNAL ENTRYPOINT CMD".split()
     assert {word for word, _ in instructions()} <= set(known)
     for image in (rest.split()[0] for word, rest in instructions() if word == "FROM"):
         assert re.fullmatch(r"[\w/.-]+:[\d.]+[\w.-]*", image), f"{image} has no version"
@@ -150,7 +150,8 @@ def test_the_image_runs_a_command_that_there_is_and_not_as_root() -> None:
     words = [word for word, _ in instructions()]
     assert words.index("USER") < words.index("ENTRYPOINT")
     assert last("USER") not in ("root", "0")
-    command = json.loads(last("ENTRYPOINT"))
+    assert json.loads(last("ENTRYPOINT")) == ["skylark"], "any command can be run"
+    command = ["skylark", *json.loads(last("CMD"))]
     check_command(command)
     assert command[command.index("--data") + 1] == last("VOLUME"), "messages outlive the container"
     broker, name_server = BrokerSettings(), NameServerSettings()

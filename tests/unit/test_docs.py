@@ -71,14 +71,36 @@ def test_every_code_that_a_server_answers_is_explained() -> None:
     assert answered <= MEANINGS.keys()
 
 
-def test_the_translation_has_the_readmes_programs_and_commands() -> None:
-    """Word for word, but for comments."""
+TRANSLATIONS = {
+    "README": ROOT / "README.md",
+    "quickstart": ROOT / "docs" / "tutorial.md",
+    "guarantees": ROOT / "docs" / "guarantees.md",
+    "operations": ROOT / "docs" / "operations.md",
+    "migration": ROOT / "docs" / "migration.md",
+}
+"""Pages of docs/zh, and what they translate."""
+NOT_TRANSLATED = re.compile(r"^## Every fault and its tests\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
+
+
+def test_every_page_in_chinese_is_a_translation() -> None:
+    assert {page.stem for page in (ROOT / "docs" / "zh").glob("*.md")} == TRANSLATIONS.keys()
+
+
+@pytest.mark.parametrize("page", TRANSLATIONS)
+def test_a_translation_has_the_programs_and_commands_of_its_original(page: str) -> None:
+    """The code blocks are the same except for comments, and the sentences name the same commands."""
 
     def code(text: str) -> list[str]:
-        blocks = [code for language, code in FENCE.findall(text) if language in ("python", "")]
+        blocks = [code for language, code in FENCE.findall(text) if language != "mermaid"]
         return [re.sub(r" *#.*", "", block) for block in blocks]
 
-    assert code(text_of("zh/README")) == code((ROOT / "README.md").read_text())
+    def commands(text: str) -> set[str]:
+        return set(re.findall(r"`((?:skylark|docker|make|pip|mqadmin) [^`\n]+)`", text))
+
+    translation = text_of(f"zh/{page}")
+    original = NOT_TRANSLATED.sub("", TRANSLATIONS[page].read_text())
+    assert code(translation) == code(original)
+    assert commands(translation) == commands(original)
 
 
 def test_every_name_of_ours_in_the_glossary_is_there() -> None:

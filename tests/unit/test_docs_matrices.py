@@ -31,7 +31,7 @@ def numbers(cells: list[list[str]], letter: str) -> list[int]:
 
 
 CELLS = rows("performance.md", "Every cell, and how to measure it")
-PLAYED = rows("guarantees.md", "Every fault, and what plays it")
+PLAYED = rows("guarantees.md", "Every fault and its tests")
 
 
 def test_every_benchmark_and_every_fault_has_its_row_in_order() -> None:

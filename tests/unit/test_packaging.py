@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -100,3 +101,17 @@ def test_pip_installs_the_wheel_with_its_dependencies(wheel: Path, tmp_path: Pat
         pytest.skip("packages cannot be fetched")
     run(python, "-m", "pip", "install", "-q", wheel, cwd=tmp_path)
     assert run(home / "bin" / "skylark", "--version", cwd=tmp_path).split()[-1] == __version__
+
+
+def test_every_link_of_the_description_is_absolute_and_leads_to_a_file(wheel: Path) -> None:
+    """A package index shows the README, and has none of the repository's files."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = Parser().parsestr(archive.read(f"skylarkmq-{__version__}.dist-info/METADATA").decode())
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
+    assert set(urls) == {"Repository", "Documentation", "Changelog", "Issues"}
+    links = re.findall(r"\]\(([^)\s]+)\)", str(metadata.get_payload()))
+    assert len(links) > 20
+    for link in links:
+        found = re.fullmatch(re.escape(urls["Repository"]) + "/(blob|raw)/main/(.+)", link)
+        assert found is not None, f"{link} is not absolute"
+        assert (ROOT / found[2]).exists(), f"{link} leads nowhere"
