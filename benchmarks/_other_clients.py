@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from skylark.bench.peers import kafka, nats
-from skylark.bench.peers.apache import POM
-from skylark.bench.peers.java import fetch_jars, jvm_command
-from skylark.bench.peers.server import Server
+from benchmarks.peers import kafka, nats
+from benchmarks.peers.apache import POM
+from benchmarks.peers.java import fetch_jars, jvm_command
+from skylark.processes import Server
 from tests.support.foreign import virtualenv
 from tests.support.java import compiled
 

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from skylark.pipelines.jobs import archive as job
-from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs.endpoints import Input, parse_output
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.ranges import Planner, read_ranges
+from skylark.pipelines.planner import Planner, read_ranges
 from skylark.pipelines.schema import COLUMNS, arrow_schema, columns_schema
 
 SEVEN = ["topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body"]

@@ -27,14 +27,13 @@ from typing import Any
 import pytest
 
 from benchmarks._common import report
-from skylark.bench.load import Kind, Load
-from skylark.bench.machine import scratch
-from skylark.bench.measuring import Target, messages_that_fit
-from skylark.bench.peers.apache import POM, ApacheNameServer, MeasuredBroker
-from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, can_pin, pinned
+from benchmarks.peers.apache import POM, ApacheNameServer, MeasuredBroker
+from skylark.bench.load import Load, LoadKind
+from skylark.bench.load_client import LoadClient
+from skylark.bench.load_target import LoadTarget, messages_that_fit
+from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, can_pin, pinned, scratch
 from skylark.bench.results import Cell as Measured
 from skylark.bench.servers import SETTINGS, own_servers
-from skylark.bench.thin import ThinClient
 from skylark.errors import RocketMQError
 from tests.support.java import jars_of
 
@@ -122,10 +121,10 @@ class Contender:
 # --- One cell ---
 
 
-class Contestant(Target):
+class Contestant(LoadTarget):
     """A running broker and what is needed to measure it."""
 
-    def __init__(self, contender: Contender, address: str, client: ThinClient, directory: Path) -> None:
+    def __init__(self, contender: Contender, address: str, client: LoadClient, directory: Path) -> None:
         super().__init__(address, client, cpu=CLIENT_CPU)
         self.contender = contender
         self._directory = directory
@@ -134,7 +133,7 @@ class Contestant(Target):
         """The figures of one round, and why they are void, if they are."""
         load = Load(
             address=self.address,
-            kind=Kind.PULL if cell.pulls else Kind.SEND,
+            kind=LoadKind.PULL if cell.pulls else LoadKind.SEND,
             # A backlog is new each time: the older it is, the more of it a broker may have to read from disk.
             topic=f"benchmark-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else ""),
             queues=QUEUES,
@@ -260,7 +259,7 @@ def run_mode(
     flush: str,
     cells: list[Cell],
     contenders: list[Contender],
-    client: ThinClient,
+    client: LoadClient,
     table: Table,
     arguments: argparse.Namespace,
 ) -> None:
@@ -283,7 +282,7 @@ def run_mode(
                     table.add(cell.name, target.contender.name, figures, wrong)
 
 
-def client_cell(client: ThinClient, seconds: float) -> dict[str, Any]:
+def client_cell(client: LoadClient, seconds: float) -> dict[str, Any]:
     """What the client can drive: a broker's figures near these would be the client's."""
     result: dict[str, Any] = {}
     for body, body_bytes in BODIES.items():
@@ -343,7 +342,7 @@ def main() -> None:
     if arguments.peer:
         contenders.append(Contender("apache", apache, arguments.warm_up))
     table = Table(arguments.seconds)
-    client = ThinClient()
+    client = LoadClient()
     results: dict[str, Any] = {
         "conditions": {
             "client": client.kind,

@@ -29,6 +29,7 @@ import pytest
 
 from benchmarks._common import report
 from benchmarks._other_clients import SERVERS, java_client, other_client
+from benchmarks.peers.java import MissingToolchain
 from skylark import (
     ConsumeFrom,
     Message,
@@ -39,12 +40,10 @@ from skylark import (
     aio,
 )
 from skylark.bench.load import Load
-from skylark.bench.machine import scratch
-from skylark.bench.peers.java import MissingToolchain
-from skylark.bench.peers.process import ProcessFailed
-from skylark.bench.processes import anonymous_bytes
-from skylark.bench.thin import ThinClient
-from skylark.client.received import decode_pull
+from skylark.bench.load_client import LoadClient
+from skylark.bench.machine import anonymous_bytes, scratch
+from skylark.client.received_message import decode_pull
+from skylark.processes import ProcessFailed
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.remoting.blocking import BlockingConnection
@@ -158,7 +157,7 @@ class Bench:
         self._stack = stack
         self._blocking: Producer | None = None
         self._groups = 0
-        self._thin = ThinClient()
+        self._thin = LoadClient()
 
     def _producer(self) -> Producer:
         if self._blocking is None:

@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks._common import ratio, report, side_by_side
 from skylark.bench.machine import scratch
 from skylark.bench.storing import HOST, TOPIC, open_store
-from skylark.broker.filters import parse_subscription
+from skylark.broker.filters.compiled_subscription import parse_subscription
 from skylark.model.message import PutMessage, encode_properties
+from skylark.store.log_reader import GetStatus
 from skylark.store.message_store import MessageStore
-from skylark.store.reading import GetStatus
 
 ENTRIES = 800
 """As many as one pull looks at when nothing matches."""

@@ -22,20 +22,18 @@ import pytest
 
 from benchmarks._common import report
 from benchmarks.broker import Cell, Contender, Contestant, Table, alone
-from skylark.bench.machine import scratch
-from skylark.bench.peers.apache import POM, ApacheNameServer, MeasuredBroker
-from skylark.bench.place import Place
-from skylark.bench.processes import BROKER_CPU, CLIENT_CPU, pinned
-from skylark.bench.replicating import own_pair
-from skylark.bench.servers import SETTINGS, wait_for_slave
-from skylark.bench.thin import ThinClient
+from benchmarks.peers.apache import POM, ApacheNameServer, MeasuredBroker
+from benchmarks.survey.replication import own_pair
+from skylark.bench.load_client import LoadClient
+from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, pinned, scratch
+from skylark.bench.servers import SETTINGS, ServerChoice, wait_for_slave
 from skylark.errors import RocketMQError
 from tests.support.java import jars_of
 
 ASYNC = Cell("async-64-1KiB", "async", 1024, 64)
 SYNC = Cell("sync-64-1KiB", "async", 1024, 64)
 EXPECTED_CPU_RATIO = 1.25
-PINNED = Place()
+PINNED = ServerChoice()
 
 
 @contextmanager
@@ -66,7 +64,7 @@ def apache(directory: Path) -> Iterator[str]:
 
 
 def run_cell(
-    cell: Cell, contenders: list[Contender], client: ThinClient, arguments: argparse.Namespace
+    cell: Cell, contenders: list[Contender], client: LoadClient, arguments: argparse.Namespace
 ) -> Table:
     """All rounds of one cell, the contenders in turn."""
     table = Table(arguments.seconds)
@@ -105,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    client = ThinClient()
+    client = LoadClient()
     results: dict[str, Any] = {
         "conditions": {"client": client.kind, "seconds": arguments.seconds, "rounds": arguments.rounds}
     }

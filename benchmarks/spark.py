@@ -39,22 +39,21 @@ from benchmarks._spark_cells import (
     warm_up,
 )
 from benchmarks._spark_ratios import ratios
-from skylark.bench.machine import free_bytes, scratch
-from skylark.bench.processes import anonymous_bytes
+from skylark.bench.machine import anonymous_bytes, free_bytes, scratch
 from skylark.model.message import PutMessage, pack_host
-from skylark.pipelines.decode import Decoder
-from skylark.pipelines.jobs.places import Input
+from skylark.pipelines.cluster_client import SparkQueue
+from skylark.pipelines.decode.decoder import Decoder
+from skylark.pipelines.decode.record_layout import locate, record_starts
+from skylark.pipelines.jobs.endpoints import Input
 from skylark.pipelines.jobs.session import SessionSettings, session
+from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.origin import Losses, QueueRange
-from skylark.pipelines.record_layout import locate, record_starts
+from skylark.pipelines.planner import keep_freed_memory
 from skylark.pipelines.schema import arrow_schema, columns_schema
-from skylark.pipelines.store_files import StoreOrigin, store_reader
-from skylark.pipelines.wire import Queue
-from skylark.pipelines.worker import keep_freed_memory
+from skylark.pipelines.store_source import StoreSource, shared_reader
 from skylark.settings import StoreSettings
+from skylark.store.append_result import Refused
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Refused
 from tests.support.pipeline_cluster import BROKER, PipelineCluster
 from tests.support.record_rows import batch_of, rows_of
 
@@ -111,12 +110,12 @@ def fill(directory: Path, rows: int, body_bytes: int) -> None:
 def decoder_cells(directory: Path, rows: int) -> dict[str, Any]:
     """The decoder alone, on one core, and the loop over records beside it. Memory is as in a worker."""
     keep_freed_memory()
-    origin = StoreOrigin(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
-    losses = Losses(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
-    ranges = [QueueRange(Queue(TOPIC, "store", queue), 0, rows // QUEUES) for queue in range(QUEUES)]
+    origin = StoreSource(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
+    losses = LossPolicy(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
+    ranges = [OffsetRange(SparkQueue(TOPIC, "store", queue), 0, rows // QUEUES) for queue in range(QUEUES)]
     sample = b"".join(
         bytes(view)
-        for view in store_reader(str(directory)).get(TOPIC, 0, 0, 32).records  # type: ignore[union-attr]
+        for view in shared_reader(str(directory)).get(TOPIC, 0, 0, 32).records  # type: ignore[union-attr]
     )
     sample *= LOOP_ROWS // len(record_starts(sample))
     results: dict[str, Any] = {}

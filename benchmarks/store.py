@@ -21,8 +21,7 @@ from zlib_ng.zlib_ng import crc32
 
 from benchmarks._common import ratio, report, side_by_side
 from skylark.bench.load import LoadFailed
-from skylark.bench.machine import free_bytes, scratch
-from skylark.bench.processes import anonymous_bytes
+from skylark.bench.machine import anonymous_bytes, free_bytes, scratch
 from skylark.bench.storing import (
     BATCH,
     HOST,
@@ -38,7 +37,7 @@ from skylark.model.message import PutMessage, encode_properties
 from skylark.model.record import CRC_MASK, HEAD, LENGTH, MAGIC_V1, BatchColumns, BatchElement, Scan
 from skylark.store.disk import Disk
 from skylark.store.message_store import MessageStore
-from skylark.store.unit import UNIT
+from skylark.store.queue_entry import ENTRY
 
 CLIENT_BATCH = 32
 QUEUES = 4
@@ -62,7 +61,7 @@ class Bare:
         self.entries = bytearray()
 
     def put(self, batch: list[PutMessage], shared: bytes = b"") -> None:
-        pack, pack_unit, pack_length = HEAD.pack, UNIT.pack, LENGTH.pack
+        pack, pack_unit, pack_length = HEAD.pack, ENTRY.pack, LENGTH.pack
         start = position = self._position
         parts: list[bytes | memoryview] = []
         entries = self.entries
@@ -155,7 +154,7 @@ def get_cell(_arguments: argparse.Namespace) -> dict[str, Any]:
 
         def by_hand() -> int:
             for _ in range(rounds):
-                [view[at : at + size] for at, size, _ in UNIT.iter_unpack(units)]
+                [view[at : at + size] for at, size, _ in ENTRY.iter_unpack(units)]
             return rounds
 
         result: dict[str, Any] = dict(side_by_side({"store": ours, "by_hand": by_hand}))

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 
 from skylark import ConsumeFrom, Message, Producer, PullConsumer
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.settings.client import PullConsumerSettings
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 TOPIC = "example-delay"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from skylark.pipelines.jobs.archive import archive
-from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs.endpoints import Input, parse_output
 from skylark.pipelines.jobs.replay import read_delta
 from skylark.pipelines.jobs.session import register
 

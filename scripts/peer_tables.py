@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.compare import cells as c
+from benchmarks.compare.figures import BETWEEN, Comparison, Spread, merge
+from benchmarks.compare.figures import Row as Compared
 from scripts.performance_tables import VOID, Row, number, table, when
-from skylark.bench.compare import cells as c
-from skylark.bench.compare.figures import Comparison, Spread
-from skylark.bench.compare.figures import Row as Compared
-from skylark.bench.compare.merging import BETWEEN, merge
 
 NOTHING = "none"
 SEND_AIM, OTHER_AIM = 1.5, 1.0

@@ -21,13 +21,13 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
+from benchmarks.compare.figures import Comparison
+from benchmarks.soak.run import SoakReport
+from benchmarks.survey.run import Survey
 from scripts.peer_tables import TABLES, Reported, compare_tables, program_tables
 from scripts.performance_figures import with_figures
 from scripts.performance_tables import growth_tables, soak_tables, survey_tables, table
-from skylark.bench.compare.figures import Comparison
 from skylark.bench.results import Document
-from skylark.bench.soak_run import SoakReport
-from skylark.bench.survey import Survey
 from skylark.cli.main import app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"

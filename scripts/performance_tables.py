@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from skylark.bench.compare.merging import BETWEEN
-from skylark.bench.growth import TITLES, growth_of
-from skylark.bench.plan import Demand, Hardware, make_plan
-from skylark.bench.plan_costs import load_costs
+from benchmarks.compare.figures import BETWEEN
+from benchmarks.growth import TITLES, growth_of
+from benchmarks.soak.run import SoakReport
+from benchmarks.survey.run import GROWTH, Survey
+from skylark.bench.plan import Demand, Hardware, load_costs, make_plan
 from skylark.bench.results import Cell, Document
-from skylark.bench.soak_run import SoakReport
-from skylark.bench.survey import GROWTH, Survey
 
 VOID = "void"
 

@@ -13,9 +13,9 @@ from skylark._version import __version__
 
 if TYPE_CHECKING:
     from skylark.admin.sync import Admin
-    from skylark.client.batching import split_into_batches
-    from skylark.client.hooks import SendContext, SendHook
-    from skylark.client.listeners import (
+    from skylark.client.consumer.blocking_pull_consumer import PullConsumer
+    from skylark.client.consumer.blocking_push_consumer import PushConsumer
+    from skylark.client.consumer.listeners import (
         ConsumeConcurrentlyStatus,
         ConsumeContext,
         ConsumeOrderlyStatus,
@@ -23,46 +23,52 @@ if TYPE_CHECKING:
         MessageListenerConcurrently,
         MessageListenerOrderly,
     )
-    from skylark.client.pulling import PullStatus
-    from skylark.client.receipt import SendReceipt, SendStatus
-    from skylark.client.received import ReceivedMessage
-    from skylark.client.replying import Reply, reply
-    from skylark.client.selectors import by_hash, by_random
-    from skylark.client.sync_producer import Producer
-    from skylark.client.sync_pull import PullConsumer
-    from skylark.client.sync_push import PushConsumer
-    from skylark.client.sync_transaction import TransactionProducer
+    from skylark.client.consumer.pull_policy import PullStatus
+    from skylark.client.producer.batches import split_into_batches
+    from skylark.client.producer.blocking_producer import Producer
+    from skylark.client.producer.blocking_transaction_producer import TransactionProducer
+    from skylark.client.producer.queue_selectors import by_hash, by_random
+    from skylark.client.producer.reply_message import Reply, reply
+    from skylark.client.producer.send_hooks import SendContext, SendHook
+    from skylark.client.producer.send_receipt import SendReceipt, SendStatus
+    from skylark.client.producer.transaction_producer import TransactionReceipt, TransactionState
+    from skylark.client.received_message import ReceivedMessage
     from skylark.client.telemetry import TelemetryHook, telemetry_middleware
-    from skylark.client.transaction_producer import TransactionReceipt, TransactionState
     from skylark.model.message import Message
     from skylark.protocol.bodies import MessageQueue
-    from skylark.settings.client import ClientSettings, Compression, ProducerSettings
-    from skylark.settings.consumer import ConsumeFrom, MessageModel, PushConsumerSettings
-    from skylark.settings.pull_consumer import PullConsumerSettings
+    from skylark.settings.client import (
+        ClientSettings,
+        Compression,
+        ConsumeFrom,
+        MessageModel,
+        ProducerSettings,
+        PullConsumerSettings,
+        PushConsumerSettings,
+    )
 
 _MODULES = {
     "admin.sync": "Admin",
-    "client.batching": "split_into_batches",
-    "client.hooks": "SendContext SendHook",
-    "client.listeners": """
+    "client.producer.batches": "split_into_batches",
+    "client.producer.send_hooks": "SendContext SendHook",
+    "client.consumer.listeners": """
         ConsumeConcurrentlyStatus ConsumeContext ConsumeOrderlyStatus ConsumeResult
         MessageListenerConcurrently MessageListenerOrderly""",
-    "client.pulling": "PullStatus",
-    "client.receipt": "SendReceipt SendStatus",
-    "client.received": "ReceivedMessage",
-    "client.replying": "Reply reply",
-    "client.selectors": "by_hash by_random",
-    "client.sync_producer": "Producer",
-    "client.sync_pull": "PullConsumer",
-    "client.sync_push": "PushConsumer",
-    "client.sync_transaction": "TransactionProducer",
+    "client.consumer.pull_policy": "PullStatus",
+    "client.producer.send_receipt": "SendReceipt SendStatus",
+    "client.received_message": "ReceivedMessage",
+    "client.producer.reply_message": "Reply reply",
+    "client.producer.queue_selectors": "by_hash by_random",
+    "client.producer.blocking_producer": "Producer",
+    "client.consumer.blocking_pull_consumer": "PullConsumer",
+    "client.consumer.blocking_push_consumer": "PushConsumer",
+    "client.producer.blocking_transaction_producer": "TransactionProducer",
     "client.telemetry": "TelemetryHook telemetry_middleware",
-    "client.transaction_producer": "TransactionReceipt TransactionState",
+    "client.producer.transaction_producer": "TransactionReceipt TransactionState",
     "model.message": "Message",
     "protocol.bodies": "MessageQueue",
-    "settings.client": "ClientSettings Compression ProducerSettings",
-    "settings.consumer": "ConsumeFrom MessageModel PushConsumerSettings",
-    "settings.pull_consumer": "PullConsumerSettings",
+    "settings.client": """
+        ClientSettings Compression ConsumeFrom MessageModel ProducerSettings PullConsumerSettings
+        PushConsumerSettings""",
 }
 _PACKAGES = ("aio", "errors", "testing")
 """There with `import skylark` alone: `skylark.errors.SendFailed`, `skylark.testing.broker()`."""

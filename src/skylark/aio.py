@@ -8,30 +8,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skylark.admin.admin import Admin
-    from skylark.client.producer import Producer
-    from skylark.client.pull_consumer import PullConsumer
-    from skylark.client.push_consumer import PushConsumer
-    from skylark.client.replying import reply
-    from skylark.client.transaction_producer import TransactionProducer
+    from skylark.admin.admin import AsyncAdmin as Admin
+    from skylark.client.consumer.pull_consumer import AsyncPullConsumer as PullConsumer
+    from skylark.client.consumer.push_consumer import AsyncPushConsumer as PushConsumer
+    from skylark.client.producer.producer import AsyncProducer as Producer
+    from skylark.client.producer.reply_message import reply
+    from skylark.client.producer.transaction_producer import AsyncTransactionProducer as TransactionProducer
 
 _PUBLIC = {
-    "Admin": "admin.admin",
-    "Producer": "client.producer",
-    "PullConsumer": "client.pull_consumer",
-    "PushConsumer": "client.push_consumer",
-    "TransactionProducer": "client.transaction_producer",
-    "reply": "client.replying",
+    "Admin": ("admin.admin", "AsyncAdmin"),
+    "Producer": ("client.producer.producer", "AsyncProducer"),
+    "PullConsumer": ("client.consumer.pull_consumer", "AsyncPullConsumer"),
+    "PushConsumer": ("client.consumer.push_consumer", "AsyncPushConsumer"),
+    "TransactionProducer": ("client.producer.transaction_producer", "AsyncTransactionProducer"),
+    "reply": ("client.producer.reply_message", "reply"),
 }
 
 __all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer", "reply"]
 
 
 def __getattr__(name: str) -> Any:
-    module = _PUBLIC.get(name)
-    if module is None:
+    if name not in _PUBLIC:
         raise AttributeError(f"module 'skylark.aio' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"skylark.{module}"), name)
+    module, its_name = _PUBLIC[name]
+    value = getattr(importlib.import_module(f"skylark.{module}"), its_name)
     globals()[name] = value
     return value
 

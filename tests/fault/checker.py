@@ -19,10 +19,10 @@ from skylark.model.java import java_hash
 from skylark.model.message import TRANSACTION_MASK, PutMessage, StoredMessage, SystemFlag, encode_properties
 from skylark.model.record import BLANK, MAGIC_BLANK, decode
 from skylark.settings import StoreSettings
+from skylark.store.append_result import AppendedRecord, PutStatus
 from skylark.store.disk import Disk
+from skylark.store.log_reader import GetStatus
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutStatus
-from skylark.store.reading import GetStatus
 from skylark.store.recovery import RecoveryReport
 from tests.fault.workload import Promises, Sent
 
@@ -200,7 +200,7 @@ def check_next_put(store: MessageStore, verdict: Verdict, promises: Promises) ->
         properties = encode_properties({"TAGS": "red", "KEYS": key})
         status, result = store.put(PutMessage(topic, queue_id, body, properties))
         assert status is PutStatus.PUT_OK, f"next put to {topic}/{queue_id}: {result}"
-        assert isinstance(result, Placed)
+        assert isinstance(result, AppendedRecord)
         assert result.queue_offset == expected, f"next put to {topic}/{queue_id}: {result.queue_offset}"
         assert expected > taken.get((topic, queue_id), -1), f"next put to {topic}/{queue_id}: reused"
         read = store.get(topic, queue_id, expected, 1)

@@ -15,9 +15,9 @@ from skylark.clock import SystemClock
 from skylark.errors import BadStoreFile, DiskFull, StoreError, StoreFailed
 from skylark.model.message import PutMessage
 from skylark.settings import FlushMode, StoreSettings
+from skylark.store.append_result import AppendedRecord, PutStatus, Refused
+from skylark.store.log_reader import GetStatus
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutStatus, Refused
-from skylark.store.reading import GetStatus
 from tests.fault.checker import check
 from tests.fault.workload import ROOT, Workload, small_settings
 from tests.support.simulated_disk import Fault, Kind, Operation, SimulatedDisk
@@ -193,7 +193,7 @@ def test_a_full_disk_refuses_and_reads_go_on(flush_mode: FlushMode, pages: int) 
     check_after(workload, seed=pages)
     workload.disk.capacity_bytes = None
     (result,) = workload.put([workload.message()])
-    assert isinstance(result, Placed), "room again, without a restart"
+    assert isinstance(result, AppendedRecord), "room again, without a restart"
     workload.flush_log()
     workload.flush_queues()
     check_after(workload, seed=pages)
@@ -263,7 +263,7 @@ def test_a_stalled_disk_gives_a_timeout_and_lets_reads_go_on() -> None:
     with started(store):
         status, result = store.put(PutMessage("alpha", 0, b"slow"))
         assert status is PutStatus.FLUSH_DISK_TIMEOUT
-        assert isinstance(result, Placed)
+        assert isinstance(result, AppendedRecord)
         assert store.max_offset("alpha", 0) == 1, "not shown before it is on disk"
         assert [message.body for message in store.get("alpha", 0, 0, 9).messages()] == [b"before"]
         release.set()

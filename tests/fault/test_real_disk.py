@@ -17,9 +17,9 @@ import pytest
 from skylark.clock import SystemClock
 from skylark.model.message import PutMessage, encode_properties
 from skylark.settings import FlushMode, StoreSettings
+from skylark.store.append_result import AppendedRecord, PutStatus
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutStatus
 from tests.fault.checker import check
 from tests.fault.workload import Promises, Sent, small_settings
 
@@ -33,7 +33,7 @@ WRITER = """
     from skylark.model.message import PutMessage, encode_properties
     from skylark.settings import FlushMode, StoreSettings
     from skylark.store.message_store import MessageStore
-    from skylark.store.placed import PutStatus
+    from skylark.store.append_result import PutStatus
 
     path, mode, life = sys.argv[1:]
     store = MessageStore(StoreSettings(
@@ -243,7 +243,7 @@ def test_calls_that_do_half_of_what_they_were_asked(tmp_path: Path, monkeypatch:
         body = f"{number}".encode() * rng.randrange(1, 200)
         properties = encode_properties({"TAGS": "red", "KEYS": f"key-{number}"})
         (placed,) = store.append([PutMessage("alpha", 0, body, properties)])
-        assert isinstance(placed, Placed)
+        assert isinstance(placed, AppendedRecord)
         place = (placed.queue_offset, placed.physical_offset, placed.size)
         sent.append(Sent("alpha", 0, *place, body, f"key-{number}", "red"))
         if number == 30:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from skylark.model.message import PutMessage, decode_properties, encode_properties
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import FlushMode, StoreSettings
+from skylark.store.append_result import AppendedRecord, PutResult, Refused
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutResult, Refused
 from skylark.store.recovery import RecoveryReport
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
@@ -174,7 +174,9 @@ class Workload:
         # A single refusal may stand for a whole batch. What was refused by a failing disk may yet be on it.
         answers = [*results, *[results[-1]] * (len(messages) - len(results))]
         pairs = list(zip(messages, attempts, answers, strict=True))
-        sent = tuple(sent_as(message, placed) for message, _, placed in pairs if isinstance(placed, Placed))
+        sent = tuple(
+            sent_as(message, placed) for message, _, placed in pairs if isinstance(placed, AppendedRecord)
+        )
         refused = tuple(attempt for _, attempt, result in pairs if isinstance(result, Refused))
         self.promises = replace(before, sent=before.sent + sent, attempts=before.attempts + refused)
         return results
@@ -261,7 +263,7 @@ def property_of(message: PutMessage, name: str) -> str:
     return decode_properties(message.properties)[name]
 
 
-def sent_as(message: PutMessage, placed: Placed) -> Sent:
+def sent_as(message: PutMessage, placed: AppendedRecord) -> Sent:
     return Sent(
         message.topic, message.queue_id, placed.queue_offset, placed.physical_offset, placed.size,
         bytes(message.body), property_of(message, "KEYS"), property_of(message, "TAGS"),

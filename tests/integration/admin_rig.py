@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skylark.admin.admin import Admin
+from skylark.admin.admin import AsyncAdmin
 from skylark.broker.broker import Broker
 from skylark.namesrv.server import NameServer
 from skylark.protocol.requests.send import SendReply
@@ -28,7 +28,7 @@ def unique_key(number: int) -> str:
 class Rig:
     """The servers, an admin, and a plain client of each broker."""
 
-    admin: Admin
+    admin: AsyncAdmin
     name_server: NameServer
     brokers: list[Broker]
     clients: list[BrokerClient]
@@ -64,7 +64,7 @@ async def running_rig(directory: Path, **changes: Any) -> AsyncIterator[Rig]:
             for name in ("broker-a", "broker-b")
         ]
         clients = [await stack.enter_async_context(BrokerClient(broker.address)) for broker in brokers]
-        admin = await stack.enter_async_context(Admin(namesrv=name_server.address))
+        admin = await stack.enter_async_context(AsyncAdmin(namesrv=name_server.address))
         await until(lambda: all(broker.registration.registered for broker in brokers))
         await admin.topics.create(TOPIC, queues=QUEUES)
         await admin.groups.create(GROUP)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.admin.admin import Admin
+from skylark.admin.admin import AsyncAdmin
 from skylark.admin.offsets import BEGIN, END
 from skylark.admin.results import Group, Topic
 from skylark.errors import (
@@ -43,7 +43,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 async def test_an_admin_is_started_once_and_used_between(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as (name_server, broker):
         await until(lambda: bool(broker.registration.registered))
-        admin = Admin(client=ClientSettings(name_servers=name_server.address))
+        admin = AsyncAdmin(client=ClientSettings(name_servers=name_server.address))
         with pytest.raises(ClientClosed):
             await admin.topics.names()
         await admin.start()
@@ -59,11 +59,11 @@ async def test_an_admin_is_started_once_and_used_between(tmp_path: Path) -> None
 def test_an_admin_wants_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     with pytest.raises(SettingsError, match="NAMESRV_ADDR"):
-        Admin()
+        AsyncAdmin()
 
 
 async def test_a_name_server_that_is_away_is_passed_over(rig: Rig) -> None:
-    async with Admin(namesrv=f"127.0.0.1:1;{rig.name_server.address}") as admin:
+    async with AsyncAdmin(namesrv=f"127.0.0.1:1;{rig.name_server.address}") as admin:
         assert TOPIC in await admin.topics.names()
         # What all of them must be told is told to those who listen, and the rest is reported.
         with pytest.raises(SomeServersFailed, match=r"127\.0\.0\.1:1 ") as caught:

@@ -12,11 +12,16 @@ from skylark.admin.dead_letters import PROPERTY_RESENT_FROM
 from skylark.admin.messages import FOREVER_MS, TrackState
 from skylark.errors import BrokerError, ClientError, NoRoute, RemotingError
 from skylark.model.record import decode, parse_offset_message_id
-from skylark.protocol.bodies import MessageQueue, encode_body
+from skylark.protocol.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumerStatus,
+    MessageQueue,
+    encode_body,
+)
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import ConsumerSendMsgBack
-from skylark.protocol.stats_bodies import ConsumeResult, ConsumerRunningInfo, ConsumerStatus
 from tests.integration.admin_rig import GROUP, TOPIC, Rig, running_rig, unique_key
 from tests.support.broker import consumer, subscription, until
 
@@ -142,7 +147,7 @@ async def test_a_consumer_is_asked_through_its_broker(rig: Rig) -> None:
             return command.reply(body=encode_body(ConsumerStatus(message_queue_table={FIRST: 5})))
         if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             consumed.append(decode(command.body).body)
-            return command.reply(body=encode_body(ConsumeResult(consume_result="CR_SUCCESS")))
+            return command.reply(body=encode_body(ConsumeDirectlyResult(consume_result="CR_SUCCESS")))
         return None
 
     client.on_request = answer

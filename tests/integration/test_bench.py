@@ -17,18 +17,18 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from skylark.bench import measuring
-from skylark.bench.load import Kind, Load, LoadFailed
-from skylark.bench.many_topics import ROUNDS
-from skylark.bench.measuring import Target
-from skylark.bench.peers.ports import listens
+from benchmarks.soak.run import BROKER_SETTINGS, LogFiles
+from benchmarks.survey.run import Survey
+from benchmarks.survey.topics import ROUNDS
+from skylark.bench import load_target
+from skylark.bench.load import Load, LoadFailed, LoadKind
+from skylark.bench.load_client import LoadClient, compiled_program
+from skylark.bench.load_target import LoadTarget
 from skylark.bench.results import Document, decode
 from skylark.bench.servers import BROKER, own_servers
-from skylark.bench.soak_run import BROKER_SETTINGS, LogFiles
-from skylark.bench.survey import Survey
-from skylark.bench.thin import ThinClient, compiled_program
 from skylark.cli.main import app
 from skylark.model.message import SCHEDULE_TOPIC
+from skylark.processes import listens
 from skylark.testing import EmbeddedServers
 from tests.support.names import fresh_name
 
@@ -401,7 +401,7 @@ def _wait_for_broker(directory: Path) -> str:
 
 def test_a_backlog_of_large_messages_is_made_in_small_batches(servers: EmbeddedServers) -> None:
     load = Load(address=servers.broker_address, topic=fresh_name("large"), body_bytes=300_000, queues=2)
-    with Target(servers.broker_address, ThinClient()) as target:
+    with LoadTarget(servers.broker_address, LoadClient()) as target:
         target.fill(load, 20)
         assert 20 <= target.stored(load) <= 23
 
@@ -409,9 +409,9 @@ def test_a_backlog_of_large_messages_is_made_in_small_batches(servers: EmbeddedS
 def test_a_backlog_is_whole_however_long_it_takes(
     servers: EmbeddedServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "FILL_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(load_target, "FILL_TIMEOUT_S", 0.02)
     load = Load(address=servers.broker_address, topic=fresh_name("slow"), queues=2)
-    with Target(servers.broker_address, ThinClient()) as target:
+    with LoadTarget(servers.broker_address, LoadClient()) as target:
         target.fill(load, 32_000)
         assert target.stored(load) >= 32_000
 
@@ -419,7 +419,7 @@ def test_a_backlog_is_whole_however_long_it_takes(
 def test_a_backlog_that_cannot_be_made_says_why(servers: EmbeddedServers) -> None:
     load = Load(address=servers.broker_address, topic=SCHEDULE_TOPIC, queues=2)  # the broker's own
     with (
-        Target(servers.broker_address, ThinClient()) as target,
+        LoadTarget(servers.broker_address, LoadClient()) as target,
         pytest.raises(LoadFailed, match=r"the backlog could not be made: \d+ refused, the last with code"),
     ):
         target.fill(load, 100)
@@ -433,13 +433,13 @@ def test_both_thin_clients_count_what_is_stored(
     servers: EmbeddedServers, tmp_path: Path, compiled: bool
 ) -> None:
     topic = fresh_name("thin")
-    client = ThinClient(compiled=compiled)
+    client = LoadClient(compiled=compiled)
     load = Load(
         address=servers.broker_address, topic=topic, in_flight=32, processes=2, warm_up_s=0.2,
         seconds=2.5,
     )  # fmt: skip
     words: list[str] = []
-    with Target(servers.broker_address, client) as target:
+    with LoadTarget(servers.broker_address, client) as target:
         cell = target.measure("both", load, words.append)
         assert cell.wrong == []
         assert servers.message_count(topic) >= cell.operations > 0
@@ -454,7 +454,10 @@ def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     """A topic whose first messages are gone."""
     directory = tmp_path_factory.mktemp("expired")
     settings = {**BROKER_SETTINGS, "mappedFileSizeCommitLog": 1 << 18}
-    with own_servers(directory, settings=settings) as served, Target(served.broker, ThinClient()) as target:
+    with (
+        own_servers(directory, settings=settings) as served,
+        LoadTarget(served.broker, LoadClient()) as target,
+    ):
         load = Load(address=served.broker, topic="expired", warm_up_s=0.1, seconds=2.0)
         target.fill(load, 8000)
         deadline = time.monotonic() + 120
@@ -467,14 +470,16 @@ def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_pulls_begin_where_a_queue_now_begins(expired: Load, compiled: bool) -> None:
-    with Target(expired.address, ThinClient(compiled=compiled)) as target:
+    with LoadTarget(expired.address, LoadClient(compiled=compiled)) as target:
         cell = target.measure("pulls", _pulls(expired))
         assert cell.wrong == []
         assert cell.operations > 0
 
 
 def _pulls(load: Load) -> Load:
-    return Load(address=load.address, kind=Kind.PULL, topic=load.topic, batch=32, warm_up_s=0.1, seconds=2.0)
+    return Load(
+        address=load.address, kind=LoadKind.PULL, topic=load.topic, batch=32, warm_up_s=0.1, seconds=2.0
+    )
 
 
 class Stalling:
@@ -524,7 +529,7 @@ def stalling() -> Iterator[str]:
 def test_an_open_loop_sees_a_stall_in_every_message_that_waited(compiled: bool) -> None:
     with stalling() as address:
         load = Load(address=address, rate=200.0, in_flight=7, warm_up_s=0.0, seconds=2.0)
-        counted = ThinClient(compiled=compiled).run(load)
+        counted = LoadClient(compiled=compiled).run(load)
     # Seven in flight: a closed loop would have seen seven slow answers, whatever else waited.
     assert counted.acknowledged == counted.sent
     assert counted.sent + counted.unsent >= 395
@@ -534,4 +539,4 @@ def test_an_open_loop_sees_a_stall_in_every_message_that_waited(compiled: bool) 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_a_client_that_cannot_connect_says_so(compiled: bool) -> None:
     with pytest.raises(LoadFailed, match="cannot connect"):
-        ThinClient(compiled=compiled).run(Load(address="127.0.0.1:1"))
+        LoadClient(compiled=compiled).run(Load(address="127.0.0.1:1"))

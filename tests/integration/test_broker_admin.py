@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from skylark.broker.broker import Broker
-from skylark.broker.filters import parse_subscription
-from skylark.broker.handlers import admin, queries
-from skylark.broker.stats import Counter, TopicCounter
+from skylark.broker.filters.compiled_subscription import parse_subscription
+from skylark.broker.handlers import broker_admin, message_queries
+from skylark.broker.monitoring.stats import Counter, TopicCounter
 from skylark.model import java
 from skylark.model.record import decode_all
 from skylark.protocol.codes import RequestCode as Code
@@ -32,7 +32,7 @@ from tests.support.store import golden_settings, unpack_golden
 from tests.unit.protocol.golden_frames import FRAMES, NOT_FRAMES, lines
 from tests.unit.remoting.rig import HOST, RawClient
 
-OURS = {int(code) for code in (*admin.ROUTES, *queries.ROUTES)}
+OURS = {int(code) for code in (*broker_admin.ROUTES, *message_queries.ROUTES)}
 SPOKEN = {int(Code.HEART_BEAT), int(Code.UNREGISTER_CLIENT)}  # said again, so that clients are online
 OTHER_BROKERS = ("auth", "client-reset")  # with settings and stores of their own
 # Apache's broker serves it, and so takes it as a mode.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.broker.unsupported import NOT_SERVED_HERE, REASONS, UNSUPPORTED
+from skylark.broker.request_routes import NOT_SERVED_HERE, REASONS, UNSUPPORTED
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import RequestMode
 from skylark.protocol.codes import ResponseCode
@@ -21,13 +21,13 @@ from skylark.protocol.requests.admin import (
     GetBrokerRuntimeInfo,
     UpdateBrokerConfig,
 )
-from skylark.protocol.requests.heartbeat import (
+from skylark.protocol.requests.client import (
     GetAllMessageRequestMode,
     GetConsumerRunningInfo,
     SetMessageRequestMode,
 )
+from skylark.protocol.requests.name_server import GetRouteInfoByTopic
 from skylark.protocol.requests.pull import QueryMessage, ViewMessageById
-from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.topic import (
     DeleteTopicInBroker,
     GetTopicConfig,

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import fuzz.broker
-from skylark.broker.routes import ROUTES
+from skylark.broker.request_routes import ROUTES
 from skylark.model.message import SCHEDULE_TOPIC, SystemFlag, encode_properties
 from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.protocol.codes import RequestCode

@@ -10,15 +10,17 @@ from skylark.errors import BrokerError
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import (
     AssignmentRequest,
+    ConsumerStatus,
     LockRequest,
     MessageQueue,
+    QueueOffsets,
     SubscriptionGroupConfig,
     decode_body,
     encode_body,
 )
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import (
+from skylark.protocol.requests.client import (
     GetConsumerListByGroup,
     LockBatchMq,
     NotifyConsumerIdsChanged,
@@ -26,6 +28,7 @@ from skylark.protocol.requests.heartbeat import (
     UnlockBatchMq,
     UnregisterClient,
 )
+from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.protocol.requests.offset import (
     GetConsumerStatusFromClient,
     GetMaxOffset,
@@ -42,9 +45,7 @@ from skylark.protocol.requests.pull import (
     PullMessage,
     PullResult,
 )
-from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
-from skylark.protocol.stats_bodies import ConsumerStatus, QueueOffsets
 from skylark.remoting.address import free_port, join_address
 from skylark.settings.broker import FAST_PORT_DISTANCE, BrokerSettings
 from tests.support.broker import (

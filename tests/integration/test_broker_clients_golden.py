@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from skylark.broker.broker import Broker
-from skylark.broker.clients import Client
-from skylark.broker.filters import PARSE_FAILED_REMARK
+from skylark.broker.clients import ConnectedClient
+from skylark.broker.filters.compiled_subscription import PARSE_FAILED_REMARK
 from skylark.model import java
 from skylark.model.message import PutMessage
-from skylark.protocol.bodies import decode_body
+from skylark.protocol.bodies import QueueOffsets, decode_body
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.stats_bodies import QueueOffsets
 from skylark.settings.broker import FAST_PORT_DISTANCE
 from tests.support.broker import consumer, running_broker
 from tests.support.clock import ManualClock
@@ -163,7 +162,7 @@ class Replay:
     def learn_members(self, group: str, client_ids: list[str]) -> None:
         known = {client.client_id for client in self.broker.consumers.clients(group)}
         for client_id in set(client_ids) - known:
-            member = Client(FakeChannel(), client_id, "JAVA", 479)
+            member = ConnectedClient(FakeChannel(), client_id, "JAVA", 479)
             now = self.broker.clock.monotonic()
             self.broker.consumers.register(member, consumer(group), notify=False, now=now)
 

@@ -15,7 +15,7 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import encode, prefix
 from skylark.protocol.request import Request
 from skylark.protocol.requests.admin import UpdateBrokerConfig
-from skylark.protocol.requests.heartbeat import LockBatchMq
+from skylark.protocol.requests.client import LockBatchMq
 from skylark.protocol.requests.offset import GetMaxOffset, UpdateConsumerOffset
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import UpdateAndCreateTopic

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from skylark.bench.load import Load, LoadFailed
-from skylark.bench.measuring import Target
+from skylark.bench.load_client import LoadClient
+from skylark.bench.load_target import LoadTarget
 from skylark.bench.servers import own_servers
-from skylark.bench.thin import ThinClient
 
 BODY_BYTES = 1 << 20
 FLOOD_CONNECTIONS, FLOOD_IN_FLIGHT = 16, 128
@@ -26,12 +26,12 @@ def address_space(pid: int) -> int:
 
 @pytest.mark.slow  # a process without memory may do anything: its neighbours in CI shall not see it
 def test_no_more_memory_for_a_while(tmp_path: Path) -> None:
-    client = ThinClient()
+    client = LoadClient()
     with own_servers(tmp_path, settings={"mappedFileSizeCommitLog": 64 << 20}) as served:
         load = Load(
             address=served.broker, topic="large", body_bytes=BODY_BYTES, warm_up_s=0.0, messages_max=100
         )
-        with Target(served.broker, client) as target:
+        with LoadTarget(served.broker, client) as target:
             assert target.measure("before", load).wrong == []
         unlimited = resource.prlimit(served.pid, resource.RLIMIT_AS)
         resource.prlimit(served.pid, resource.RLIMIT_AS, (address_space(served.pid), unlimited[1]))
@@ -43,6 +43,6 @@ def test_no_more_memory_for_a_while(tmp_path: Path) -> None:
             client.run(flood)
         resource.prlimit(served.pid, resource.RLIMIT_AS, unlimited)
         assert "MemoryError" in (tmp_path / "server.log").read_text()
-        with Target(served.broker, client) as target:
+        with LoadTarget(served.broker, client) as target:
             assert target.stored(load) >= 100
             assert target.measure("after", load).wrong == []

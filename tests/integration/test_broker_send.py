@@ -13,7 +13,7 @@ from skylark.errors import BrokerError
 from skylark.model.message import encode_properties
 from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.protocol.command import RemotingCommand, encode
-from skylark.protocol.requests.route import GetRouteInfoByTopic
+from skylark.protocol.requests.name_server import GetRouteInfoByTopic
 from skylark.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from tests.integration.broker_rig import Exchange, Wire, exchanges, fast_address, wire
 from tests.support.broker import (

@@ -237,7 +237,7 @@ async def test_metadata_that_cannot_be_written(disk: StuckDisk, monkeypatch: pyt
         gate.wait(STUCK_S)
         atomic_file.write_file(path, data)
 
-    monkeypatch.setattr("skylark.broker.persistence.write_file", write)
+    monkeypatch.setattr("skylark.broker.metadata_files.write_file", write)
     async with broker_on(disk) as broker, BrokerClient(broker.address) as client, unharmed(broker):
         await client.send("New", b"x")
         await until(lambda: bool(stuck))

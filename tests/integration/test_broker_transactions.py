@@ -16,7 +16,7 @@ from skylark.model.record import decode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import SendReply
 from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, CheckTransactionState, EndTransaction
-from skylark.settings.delivery import TransactionSettings
+from skylark.settings.broker import TransactionSettings
 from tests.integration.test_broker_kill import Process, listening
 from tests.support.broker import BrokerClient, running_broker, until
 

@@ -15,8 +15,8 @@ import pytest
 from skylark import ClientSettings, ConsumeFrom, Message, Producer, PullConsumer, PullConsumerSettings
 from skylark.store.backup import BackupRefused, back_up
 from skylark.store.message_store import MessageStore
-from skylark.store.reader import StoreReader
-from skylark.store.verify import verify
+from skylark.store.store_reader import StoreReader
+from skylark.store.verification import verify
 from tests.integration.test_cli_store import live_writer, skylark
 from tests.support import live_writer as writing
 from tests.support.broker import BrokerClient, running_broker, until

@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 
 from skylark import __version__
-from skylark.cli import many_brokers
+from skylark.cli import broker_processes
 from skylark.errors import TopicNotExist
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import TopicRouteData
+from skylark.protocol.requests.name_server import GetRouteInfoByTopic
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
-from skylark.protocol.requests.route import GetRouteInfoByTopic
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.remoting.blocking import BlockingConnection
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
@@ -205,7 +205,7 @@ def test_brokers_that_take_long_to_start_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that was killed may take minutes to recover; nobody gets further by being stopped meanwhile."""
-    monkeypatch.setattr(many_brokers, "LATE_S", 0.01)
+    monkeypatch.setattr(broker_processes, "LATE_S", 0.01)
     said: list[str] = []
 
     def ready(_: str) -> None:
@@ -213,7 +213,7 @@ def test_brokers_that_take_long_to_start_are_waited_for(
 
     settings = BrokerSettings(port=0, metrics_port=0, store=StoreSettings(path=tmp_path))
     name_server = NameServerSettings(port=0, kv_config_path=tmp_path / "kvConfig.json")
-    asyncio.run(many_brokers.serve(name_server, settings, 2, (), said.append, ready))
+    asyncio.run(broker_processes.serve(name_server, settings, 2, (), said.append, ready))
     assert "broker-a, broker-b: not ready yet; the store may be recovering" in said
     assert not list(tmp_path.glob("broker-*/abort")), said
 
@@ -223,7 +223,7 @@ def test_ctrl_c_ends_brokers_that_are_not_ready_yet(tmp_path: Path) -> None:
         asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
         settings = BrokerSettings(port=0, metrics_port=0, store=StoreSettings(path=tmp_path))
         name_server = NameServerSettings(port=0, kv_config_path=tmp_path / "kvConfig.json")
-        await many_brokers.serve(name_server, settings, 2, (), lambda _: None, ready.append)
+        await broker_processes.serve(name_server, settings, 2, (), lambda _: None, ready.append)
 
     ready: list[str] = []
     asyncio.run(serve_and_stop_at_once())

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from skylark.store.disk import RealDisk
-from skylark.store.reader import StoreReader
-from skylark.store.verify import verify
+from skylark.store.store_reader import StoreReader
+from skylark.store.verification import verify
 from tests.support.directory import fingerprint
 from tests.support.live_writer import ITEMS, QUEUES, SLOTS, TOPICS
 from tests.support.store import message, opened, put_all, small_settings, unpack_golden

@@ -21,7 +21,7 @@ LOAD = textwrap.dedent(
     """
     import asyncio, gc, sys
     from skylark import ConsumeFrom, Message, Producer, ProducerSettings, PushConsumerSettings, aio
-    from skylark.bench.processes import anonymous_bytes
+    from skylark.bench.machine import anonymous_bytes
 
     count, topic = int(sys.argv[1]), sys.argv[2]
     received = 0

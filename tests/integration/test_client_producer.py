@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from skylark import aio
-from skylark.client import sync_producer
-from skylark.client.hooks import SendContext, SendHook
-from skylark.client.receipt import SendReceipt, SendStatus
-from skylark.client.unique_keys import unique_ids
+from skylark.client.producer import blocking_producer
+from skylark.client.producer.send_hooks import SendContext, SendHook
+from skylark.client.producer.send_receipt import SendReceipt, SendStatus
+from skylark.client.producer.unique_keys import unique_ids
 from skylark.clock import SystemClock
 from skylark.errors import (
     AlreadyStarted,
@@ -36,7 +36,7 @@ from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.group import GetProducerConnectionList
 from skylark.settings.client import ClientSettings, ProducerSettings
-from skylark.testing.servers import EmbeddedServers
+from skylark.testing.embedded_servers import EmbeddedServers
 from tests.support.broker import BrokerClient, offset_id, running_cluster, until
 from tests.support.client_rig import QUICK, Cluster, cluster
 
@@ -71,7 +71,7 @@ def message(number: int = 0, **members: object) -> Message:
 
 def test_sf_052_three_lines_start_and_send() -> None:
     with EmbeddedServers() as servers:
-        with sync_producer.Producer("shop", namesrv=servers.namesrv) as producer:
+        with blocking_producer.Producer("shop", namesrv=servers.namesrv) as producer:
             receipt = producer.send(Message("orders", b"hello", tags="created", keys=["42"]))
     assert receipt.is_ok
     assert receipt.status is SendStatus.OK
@@ -96,7 +96,7 @@ async def test_sf_053_a_producer_is_started_once_and_used_between_start_and_stop
 
 async def test_sf_053_the_blocking_producer_has_the_same_states(one: Cluster) -> None:
     def use() -> None:
-        producer = sync_producer.Producer("PG", namesrv=one.namesrv)
+        producer = blocking_producer.Producer("PG", namesrv=one.namesrv)
         with pytest.raises(ClientClosed):
             producer.send(message())
         producer.start()
@@ -182,7 +182,7 @@ async def test_sf_056_traces_appear_when_they_are_enabled(tmp_path: Path, face: 
     sent = [message(number, tags="t", keys=[f"k{number}"]) for number in range(300)]
 
     def use(namesrv: str) -> list[SendReceipt]:
-        with sync_producer.Producer("PG", namesrv=namesrv, settings=settings) as producer:
+        with blocking_producer.Producer("PG", namesrv=namesrv, settings=settings) as producer:
             return [producer.send(each) for each in sent]
 
     async with cluster(tmp_path, trace_topic=True) as rig:
@@ -248,7 +248,9 @@ async def test_sf_070_the_blocking_producer_sends_over_one_connection_too(one: C
     settled = ClientSettings(route_refresh_interval_ms=600_000)
 
     def use() -> None:
-        with sync_producer.Producer("PG", namesrv=one.namesrv, settings=PATIENT, client=settled) as producer:
+        with blocking_producer.Producer(
+            "PG", namesrv=one.namesrv, settings=PATIENT, client=settled
+        ) as producer:
             threads = [
                 threading.Thread(target=lambda: [producer.send(message()) for _ in range(200)])
                 for _ in range(5)
@@ -269,7 +271,7 @@ async def test_sf_061_new_queues_are_used_after_the_next_refresh(
     one: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert ClientSettings().route_refresh_interval_ms == 30_000
-    caplog.set_level("INFO", "skylark.client.session")
+    caplog.set_level("INFO", "skylark.client.session.session")
     async with aio.Producer("PG", namesrv=one.namesrv, client=QUICK) as producer:
         await producer.send(message())
         await until(lambda: len(one.names.asked(ROUTE)) >= 3)
@@ -340,7 +342,7 @@ async def test_sf_064_queues_take_turns(two: Cluster) -> None:
 
 async def test_sf_064_each_thread_takes_turns_of_its_own(two: Cluster) -> None:
     def use() -> list[Counter[MessageQueue]]:
-        with sync_producer.Producer("PG", namesrv=two.namesrv, settings=PATIENT) as producer:
+        with blocking_producer.Producer("PG", namesrv=two.namesrv, settings=PATIENT) as producer:
             found: list[Counter[MessageQueue]] = []
 
             def send() -> None:

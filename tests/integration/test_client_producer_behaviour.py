@@ -18,11 +18,11 @@ import msgspec
 import pytest
 
 from skylark import aio
-from skylark.client import sync_producer
-from skylark.client.batching import split_into_batches
-from skylark.client.hooks import SendContext, SendHook
-from skylark.client.receipt import SendReceipt
-from skylark.client.selectors import by_hash, by_random
+from skylark.client.producer import blocking_producer
+from skylark.client.producer.batches import split_into_batches
+from skylark.client.producer.queue_selectors import by_hash, by_random
+from skylark.client.producer.send_hooks import SendContext, SendHook
+from skylark.client.producer.send_receipt import SendReceipt
 from skylark.errors import (
     BadMessage,
     BrokerError,
@@ -63,11 +63,11 @@ def message(number: int = 0, **members: Any) -> Message:
     return Message(TOPIC, b"body %d" % number, **members)
 
 
-async def in_thread(rig: Cluster, work: Callable[[sync_producer.Producer], Any], **options: Any) -> Any:
+async def in_thread(rig: Cluster, work: Callable[[blocking_producer.Producer], Any], **options: Any) -> Any:
     """Let a thread use a blocking producer; the servers need this loop."""
 
     def use() -> Any:
-        with sync_producer.Producer("PG", namesrv=rig.namesrv, **options) as producer:
+        with blocking_producer.Producer("PG", namesrv=rig.namesrv, **options) as producer:
             return work(producer)
 
     return await asyncio.to_thread(use)
@@ -145,7 +145,7 @@ async def test_a_connection_that_is_lost_costs_one_attempt(one: Cluster, face: s
     proxy = one.proxies["broker-a"]
     loop = asyncio.get_running_loop()
 
-    def use(producer: sync_producer.Producer) -> list[SendReceipt]:
+    def use(producer: blocking_producer.Producer) -> list[SendReceipt]:
         producer.add_hook(hook)
         first = producer.send(message(1))
         loop.call_soon_threadsafe(proxy.cut)
@@ -222,7 +222,7 @@ async def test_a_send_within_a_timeout_of_the_caller_ends_in_time(one: Cluster) 
 
 
 async def test_a_blocking_send_ends_in_time(one: Cluster) -> None:
-    def use(producer: sync_producer.Producer) -> None:
+    def use(producer: blocking_producer.Producer) -> None:
         producer.send(message(), timeout_ms=60_000)
         one.proxies["broker-a"].is_silent = True
         with pytest.raises(SendFailed) as raised:
@@ -290,7 +290,7 @@ async def test_what_has_no_answer_at_the_end_is_unknown(one: Cluster) -> None:
 
 async def test_the_blocking_producer_waits_for_its_futures(one: Cluster) -> None:
     def use() -> list[SendReceipt]:
-        with sync_producer.Producer(
+        with blocking_producer.Producer(
             "PG", namesrv=one.namesrv, settings=ProducerSettings(in_flight_max=50)
         ) as producer:
             futures = [producer.submit(message(number)) for number in range(2000)]
@@ -302,7 +302,7 @@ async def test_the_blocking_producer_waits_for_its_futures(one: Cluster) -> None
 
 
 async def test_many_threads_send_at_once_and_each_gets_its_own_receipt(one: Cluster) -> None:
-    def use(producer: sync_producer.Producer) -> dict[str, bytes]:
+    def use(producer: blocking_producer.Producer) -> dict[str, bytes]:
         sent: dict[str, bytes] = {}
 
         def send(thread: int) -> None:
@@ -328,8 +328,8 @@ async def test_two_blocking_producers_share_a_loop_and_the_last_one_ends_it(one:
         def loops() -> int:
             return sum(thread.name == "skylark-client" for thread in threading.enumerate())
 
-        with sync_producer.Producer("PG1", namesrv=one.namesrv) as first:
-            with sync_producer.Producer("PG2", namesrv=one.namesrv) as second:
+        with blocking_producer.Producer("PG1", namesrv=one.namesrv) as first:
+            with blocking_producer.Producer("PG2", namesrv=one.namesrv) as second:
                 assert loops() == 1
                 assert first.send(message()).is_ok
                 assert second.send(message()).is_ok
@@ -537,7 +537,7 @@ async def test_hooks_see_what_was_gathered_and_may_add_to_it(one: Cluster) -> No
 
 
 async def test_blocking_threads_are_batched_together(one: Cluster) -> None:
-    def use(producer: sync_producer.Producer) -> list[SendReceipt]:
+    def use(producer: blocking_producer.Producer) -> list[SendReceipt]:
         futures = [producer.submit(message(number)) for number in range(200)]
         return [future.result(timeout=60) for future in futures] + [producer.send(message())]
 
@@ -790,7 +790,7 @@ class Forbidding(SendHook):
 async def test_hooks_see_every_attempt_and_may_forbid_it(one: Cluster, face: str) -> None:
     watcher = Watcher()
 
-    def use(producer: sync_producer.Producer) -> None:
+    def use(producer: blocking_producer.Producer) -> None:
         producer.add_hook(Forbidding())
         producer.add_hook(watcher)
         producer.send(message())

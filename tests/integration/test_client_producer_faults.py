@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from skylark import aio
-from skylark.client import sync_producer
-from skylark.client.receipt import SendReceipt, SendStatus
-from skylark.client.sync_producer import _ThreadFlight
+from skylark.client.producer import blocking_producer
+from skylark.client.producer.blocking_producer import _ThreadSend
+from skylark.client.producer.send_receipt import SendReceipt, SendStatus
 from skylark.errors import BadMessage, ClientClosed, ConnectFailed, SendFailed, SendUnknown
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue
@@ -51,7 +51,7 @@ async def send(
             return await producer.send(sent, timeout_ms=timeout_ms)
 
     def use() -> SendReceipt:
-        with sync_producer.Producer("PG", namesrv=namesrv, **options) as blocking:
+        with blocking_producer.Producer("PG", namesrv=namesrv, **options) as blocking:
             return blocking.send(sent, timeout_ms=timeout_ms)
 
     return await asyncio.to_thread(use)
@@ -218,7 +218,9 @@ async def test_gathering_in_threads_waits_for_room(fake: FakeBroker) -> None:
 
     def use() -> list[concurrent.futures.Future[SendReceipt]]:
         client = ClientSettings(stop_timeout_ms=50)
-        with sync_producer.Producer("PG", namesrv=fake.address, settings=settings, client=client) as producer:
+        with blocking_producer.Producer(
+            "PG", namesrv=fake.address, settings=settings, client=client
+        ) as producer:
             futures = [producer.submit(message(number)) for number in range(5)]
             with pytest.raises(SendFailed, match="no room"):
                 producer.submit(message(5), timeout_ms=100)
@@ -243,8 +245,8 @@ async def test_an_answer_after_the_end_disturbs_nobody_who_shares_the_connection
     loop = asyncio.get_running_loop()
 
     def use() -> BaseException | None:
-        with sync_producer.Producer("PG-2", namesrv=fake.address, client=client) as other:
-            with sync_producer.Producer("PG-1", namesrv=fake.address, client=client) as producer:
+        with blocking_producer.Producer("PG-2", namesrv=fake.address, client=client) as other:
+            with blocking_producer.Producer("PG-1", namesrv=fake.address, client=client) as producer:
                 future = producer.submit(message())
                 while not fake.asked_for(SEND):
                     time.sleep(0.005)
@@ -280,8 +282,8 @@ def test_a_future_may_be_cancelled_at_any_moment() -> None:
         def cancelled(self) -> bool:
             return False
 
-    def flight() -> _ThreadFlight:
-        made = _ThreadFlight.__new__(_ThreadFlight)
+    def flight() -> _ThreadSend:
+        made = _ThreadSend.__new__(_ThreadSend)
         made.outcome = Racing()
         made.outcome.cancel()
         return made

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from skylark import aio
-from skylark.client import sync_producer
-from skylark.client.receipt import SendReceipt
+from skylark.client.producer import blocking_producer
+from skylark.client.producer.send_receipt import SendReceipt
 from skylark.model.message import Message
 from skylark.settings.client import ClientSettings, ProducerSettings
 from tests.support.broker import BrokerClient
@@ -81,7 +81,7 @@ async def test_blocking_sends_go_on_after_a_kill(servers: SkylarkServers) -> Non
     ending = threading.Event()
 
     def use() -> None:
-        with sync_producer.Producer(
+        with blocking_producer.Producer(
             "PG", namesrv=servers.name_server, settings=PATIENT, client=QUICK
         ) as producer:
 

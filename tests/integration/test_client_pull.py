@@ -11,20 +11,18 @@ from typing import Any
 
 import pytest
 
-from skylark.admin.admin import Admin
+from skylark.admin.admin import AsyncAdmin
 from skylark.admin.offsets import BEGIN, END
 from skylark.broker.broker import Broker
-from skylark.client.fetching import Puller
-from skylark.client.pull_consumer import PullConsumer
-from skylark.client.pulling import PullStatus
-from skylark.client.sync_pull import PullConsumer as BlockingPullConsumer
+from skylark.client.consumer.blocking_pull_consumer import PullConsumer as BlockingPullConsumer
+from skylark.client.consumer.fetcher import Puller
+from skylark.client.consumer.pull_consumer import AsyncPullConsumer
+from skylark.client.consumer.pull_policy import PullStatus
 from skylark.errors import AlreadyStarted, BadName, BrokerError, ClientClosed, ClientError, SettingsError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom, MessageModel
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, MessageModel, PullConsumerSettings
 from skylark.testing import EmbeddedServers
 from tests.support.broker import BrokerClient, running_cluster, until
 from tests.support.fake_broker import fake_broker
@@ -41,7 +39,7 @@ ALL = [MessageQueue(TOPIC, "broker-a", n) for n in range(QUEUES)]
 class Rig:
     """Servers, an admin, and a way to make consumers that end with the test."""
 
-    def __init__(self, namesrv: str, broker: Broker, admin: Admin, client: BrokerClient) -> None:
+    def __init__(self, namesrv: str, broker: Broker, admin: AsyncAdmin, client: BrokerClient) -> None:
         self.namesrv = namesrv
         self.broker = broker
         self.admin = admin
@@ -54,8 +52,8 @@ class Rig:
             await self.client.send(TOPIC, b"%d" % number, at, properties={"TAGS": tag})
 
     @contextlib.asynccontextmanager
-    async def consumer(self, group: str = GROUP, **changes: Any) -> AsyncIterator[PullConsumer]:
-        async with PullConsumer(
+    async def consumer(self, group: str = GROUP, **changes: Any) -> AsyncIterator[AsyncPullConsumer]:
+        async with AsyncPullConsumer(
             group, namesrv=self.namesrv, client=CLIENT, settings=fast(**changes)
         ) as consumer:
             yield consumer
@@ -82,7 +80,7 @@ def fast(**changes: Any) -> PullConsumerSettings:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     async with (
         running_cluster(tmp_path) as (name_server, broker),
-        Admin(namesrv=name_server.address) as admin,
+        AsyncAdmin(namesrv=name_server.address) as admin,
         BrokerClient(broker.address) as client,
     ):
         await until(lambda: bool(broker.registration.registered))
@@ -104,7 +102,7 @@ def count_commits(broker: Broker) -> list[object]:
     return commits
 
 
-async def poll_all(consumer: PullConsumer, count: int, timeout_s: float = 60) -> list[bytes]:
+async def poll_all(consumer: AsyncPullConsumer, count: int, timeout_s: float = 60) -> list[bytes]:
     bodies: list[bytes] = []
     async with asyncio.timeout(timeout_s):
         while len(bodies) < count:
@@ -202,7 +200,7 @@ async def test_a_polled_batch_is_done_when_the_next_is_asked_for(rig: Rig) -> No
         ]
 
 
-async def _committed(consumer: PullConsumer, queue: MessageQueue, queue_offset: int) -> bool:
+async def _committed(consumer: AsyncPullConsumer, queue: MessageQueue, queue_offset: int) -> bool:
     return await consumer.committed(queue) == queue_offset
 
 
@@ -237,7 +235,7 @@ async def test_a_consumer_goes_on_when_its_broker_comes_back(tmp_path: Path) -> 
     with EmbeddedServers() as servers:
         servers.create_topic(TOPIC)
         async with (
-            PullConsumer(GROUP, namesrv=servers.namesrv, client=CLIENT, settings=fast()) as consumer,
+            AsyncPullConsumer(GROUP, namesrv=servers.namesrv, client=CLIENT, settings=fast()) as consumer,
             BrokerClient(servers.broker_address) as client,
         ):
             consumer.subscribe(TOPIC)
@@ -256,7 +254,7 @@ async def test_a_consumer_goes_on_when_its_broker_comes_back(tmp_path: Path) -> 
 async def test_messages_are_iterated_over_until_the_end(rig: Rig) -> None:
     await rig.send(30)
     seen: list[bytes] = []
-    consumer = PullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT, settings=fast())
+    consumer = AsyncPullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT, settings=fast())
     consumer.subscribe(TOPIC)
     await consumer.start()
 
@@ -298,7 +296,7 @@ async def test_messages_are_chosen_by_an_sql92_condition(rig: Rig) -> None:
 
 
 async def test_a_bad_condition_is_refused_at_the_start(rig: Rig) -> None:
-    consumer = PullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT)
+    consumer = AsyncPullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT)
     consumer.subscribe(TOPIC, sql="price >")
     with pytest.raises(BrokerError) as caught:
         await consumer.start()
@@ -487,10 +485,12 @@ async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(
     await rig.send(8)
 
     @contextlib.asynccontextmanager
-    async def member(name: str) -> AsyncIterator[PullConsumer]:
+    async def member(name: str) -> AsyncIterator[AsyncPullConsumer]:
         settings = fast(model=MessageModel.BROADCASTING, offset_directory=tmp_path / "offsets")
         client = ClientSettings(client_ip="127.0.0.1", instance_name=name)
-        async with PullConsumer(GROUP, namesrv=rig.namesrv, client=client, settings=settings) as consumer:
+        async with AsyncPullConsumer(
+            GROUP, namesrv=rig.namesrv, client=client, settings=settings
+        ) as consumer:
             consumer.subscribe(TOPIC)
             yield consumer
 
@@ -524,7 +524,7 @@ async def test_a_namespace_is_on_the_wire_and_not_in_the_program(rig: Rig) -> No
     await rig.client.send(f"ns%{TOPIC}", b"inside", 0)
     await rig.send(1)
     client = ClientSettings(client_ip="127.0.0.1", namespace="ns")
-    async with PullConsumer(GROUP, namesrv=rig.namesrv, client=client, settings=fast()) as consumer:
+    async with AsyncPullConsumer(GROUP, namesrv=rig.namesrv, client=client, settings=fast()) as consumer:
         consumer.subscribe(TOPIC)
         [message] = await consumer.poll(WAIT_MS)
         assert (message.topic, message.body) == (TOPIC, b"inside")
@@ -540,7 +540,7 @@ async def test_a_namespace_is_on_the_wire_and_not_in_the_program(rig: Rig) -> No
 async def test_a_reset_moves_a_running_consumer(tmp_path: Path, server_side: bool) -> None:
     async with (
         running_cluster(tmp_path, server_side_reset=server_side) as (name_server, broker),
-        Admin(namesrv=name_server.address) as admin,
+        AsyncAdmin(namesrv=name_server.address) as admin,
         BrokerClient(broker.address) as client,
     ):
         await until(lambda: bool(broker.registration.registered))
@@ -548,7 +548,7 @@ async def test_a_reset_moves_a_running_consumer(tmp_path: Path, server_side: boo
         await admin.groups.create(GROUP)
         for number in range(5):
             await client.send(TOPIC, b"%d" % number, 0)
-        async with PullConsumer(
+        async with AsyncPullConsumer(
             GROUP, namesrv=name_server.address, client=CLIENT, settings=fast()
         ) as consumer:
             consumer.subscribe(TOPIC)
@@ -594,7 +594,7 @@ async def test_tools_see_the_inside_of_a_consumer(rig: Rig) -> None:
 
 
 async def test_a_consumer_is_started_once_and_used_between(rig: Rig) -> None:
-    consumer = PullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT)
+    consumer = AsyncPullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT)
     with pytest.raises(ClientClosed):
         await consumer.poll(0)
     await consumer.start()
@@ -607,7 +607,7 @@ async def test_a_consumer_is_started_once_and_used_between(rig: Rig) -> None:
     with pytest.raises(ClientClosed):
         await consumer.seek(ALL[0], 0)
     with pytest.raises(BadName):
-        PullConsumer("not a group", namesrv=rig.namesrv)
+        AsyncPullConsumer("not a group", namesrv=rig.namesrv)
 
 
 def test_defaults_are_those_of_the_java_client() -> None:
@@ -645,7 +645,7 @@ async def test_sf_101_real_time(rig: Rig) -> None:
     """Two minutes without a pull make a push consumer give its queues up; a pull consumer keeps them."""
     await rig.send(2000, queue_id=0)
     settings = PullConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, queue_messages_max=10)
-    async with PullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT, settings=settings) as consumer:
+    async with AsyncPullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT, settings=settings) as consumer:
         consumer.subscribe(TOPIC)
         await until(lambda: len(consumer.assignment()) == QUEUES)
         held = dict(consumer.held)
@@ -657,7 +657,7 @@ async def test_sf_101_real_time(rig: Rig) -> None:
 @pytest.mark.slow
 async def test_defaults_in_real_time(rig: Rig) -> None:
     """What is done is committed within five seconds; an idle pull is held for twenty and then repeated."""
-    async with PullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT) as consumer:
+    async with AsyncPullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT) as consumer:
         consumer.assign([ALL[0]])
         await until(lambda: consumer.positions().get(ALL[0]) is not None)
         await rig.send(1, queue_id=0)
@@ -762,7 +762,7 @@ async def test_brokers_before_5_0_are_pulled_by_the_code_that_they_know() -> Non
     async with fake_broker() as fake:
         fake.answers[RequestCode.LITE_PULL_MESSAGE] = refuse_lite_pulls
         await fake.put("T", *(record(number, b"%d" % number) for number in range(40)))
-        async with PullConsumer(GROUP, namesrv=fake.address, client=CLIENT, settings=fast()) as consumer:
+        async with AsyncPullConsumer(GROUP, namesrv=fake.address, client=CLIENT, settings=fast()) as consumer:
             consumer.assign([MessageQueue("T", "broker-a", 0)])
             found = await poll_all(consumer, 40)
         assert found == [b"%d" % number for number in range(40)]
@@ -786,7 +786,9 @@ async def test_commits_of_one_queue_do_not_overtake_each_other() -> None:
         fake.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = slowly_at_first
         await fake.put("T", *(record(number, b"%d" % number) for number in range(20)))
         settings = fast(auto_commit_interval_ms=10, pull_batch_max=10)
-        async with PullConsumer(GROUP, namesrv=fake.address, client=CLIENT, settings=settings) as consumer:
+        async with AsyncPullConsumer(
+            GROUP, namesrv=fake.address, client=CLIENT, settings=settings
+        ) as consumer:
             consumer.assign([MessageQueue("T", "broker-a", 0)])
             await poll_all(consumer, 20)  # the first ten are done, and soon committed
             await until(lambda: fake.asked_for(RequestCode.UPDATE_CONSUMER_OFFSET) != [])
@@ -810,7 +812,9 @@ async def test_a_commit_that_is_under_way_ends_before_the_consumer_does(auto_com
     async with fake_broker() as fake:
         fake.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = when_allowed
         settings = fast(auto_commit=auto_commit, auto_commit_interval_ms=60_000, commit_timeout_ms=60_000)
-        async with PullConsumer(GROUP, namesrv=fake.address, client=CLIENT, settings=settings) as consumer:
+        async with AsyncPullConsumer(
+            GROUP, namesrv=fake.address, client=CLIENT, settings=settings
+        ) as consumer:
             committing = asyncio.create_task(consumer.commit({MessageQueue("T", "broker-a", 0): 7}))
             await asked.wait()
             stopping = asyncio.create_task(consumer.stop())
@@ -827,7 +831,9 @@ async def test_what_is_done_of_queues_that_were_just_given_up_is_committed_at_th
         fake.answers[RequestCode.LITE_PULL_MESSAGE] = refuse_lite_pulls
         await fake.put("T", *(record(number, b"%d" % number) for number in range(5)))
         settings = fast(auto_commit_interval_ms=60_000)
-        async with PullConsumer(GROUP, namesrv=fake.address, client=CLIENT, settings=settings) as consumer:
+        async with AsyncPullConsumer(
+            GROUP, namesrv=fake.address, client=CLIENT, settings=settings
+        ) as consumer:
             consumer.assign([queue])
             await poll_all(consumer, 5)
             assert await consumer.poll(10) == []  # so the five are done

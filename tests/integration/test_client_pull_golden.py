@@ -10,13 +10,11 @@ import pytest
 
 from skylark.admin.offsets import END
 from skylark.admin.sync import Admin
-from skylark.client.sync_pull import PullConsumer
+from skylark.client.consumer.blocking_pull_consumer import PullConsumer
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from skylark.testing import EmbeddedServers
 from tests.support.broker import BrokerClient
 from tests.unit.protocol.golden_frames import lines

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from skylark.admin.admin import Admin
-from skylark.client.pull_consumer import PullConsumer
+from skylark.admin.admin import AsyncAdmin
+from skylark.client.consumer.pull_consumer import AsyncPullConsumer
 from skylark.errors import RocketMQError
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from tests.support.broker import BrokerClient, running_cluster, until
 from tests.support.skylark_servers import SkylarkServers
 
@@ -42,7 +40,7 @@ class Seen:
     def duplicates(self) -> int:
         return sum(self.places.values()) - len(self.places)
 
-    async def read(self, consumer: PullConsumer) -> None:
+    async def read(self, consumer: AsyncPullConsumer) -> None:
         async for message in consumer:
             self.bodies.add(message.body)
             self.places[message.queue_id, message.queue_offset] += 1
@@ -71,9 +69,9 @@ async def test_nothing_is_lost_when_the_broker_is_killed(servers: SkylarkServers
     seen = Seen()
     try:
         await asyncio.to_thread(servers.start)
-        async with Admin(namesrv=servers.name_server, client=CLIENT) as admin:
+        async with AsyncAdmin(namesrv=servers.name_server, client=CLIENT) as admin:
             await admin.topics.create(TOPIC, queues=QUEUES)
-        async with PullConsumer(
+        async with AsyncPullConsumer(
             GROUP, namesrv=servers.name_server, client=CLIENT, settings=SETTINGS
         ) as consumer:
             consumer.subscribe(TOPIC)
@@ -97,15 +95,15 @@ async def test_members_come_and_go_under_load(tmp_path: Path) -> None:
     seen = Seen()
     async with (
         running_cluster(tmp_path) as (name_server, broker),
-        Admin(namesrv=name_server.address, client=CLIENT) as admin,
+        AsyncAdmin(namesrv=name_server.address, client=CLIENT) as admin,
     ):
         await until(lambda: bool(broker.registration.registered))
         await admin.topics.create(TOPIC, queues=QUEUES)
         sending = asyncio.create_task(send_all(broker.address, bodies))
-        members: list[tuple[PullConsumer, asyncio.Task[None]]] = []
+        members: list[tuple[AsyncPullConsumer, asyncio.Task[None]]] = []
 
         async def join() -> None:
-            consumer = PullConsumer(GROUP, namesrv=name_server.address, client=CLIENT, settings=SETTINGS)
+            consumer = AsyncPullConsumer(GROUP, namesrv=name_server.address, client=CLIENT, settings=SETTINGS)
             consumer.subscribe(TOPIC)
             await consumer.start()
             members.append((consumer, asyncio.create_task(seen.read(consumer))))

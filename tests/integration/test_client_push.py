@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from skylark.client.listeners import (
+from skylark.client.consumer.blocking_push_consumer import PushConsumer as BlockingPushConsumer
+from skylark.client.consumer.listeners import (
     ConsumeConcurrentlyStatus,
     ConsumeContext,
     ConsumeOrderlyStatus,
@@ -20,16 +21,13 @@ from skylark.client.listeners import (
     MessageListenerConcurrently,
     MessageListenerOrderly,
 )
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
-from skylark.client.sync_push import PushConsumer as BlockingPushConsumer
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import AlreadyStarted, BrokerError, ClientClosed, RemotingError, SettingsError
-from skylark.protocol.bodies import MessageQueue
-from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly, GetConsumerRunningInfo
-from skylark.protocol.stats_bodies import ConsumerRunningInfo
+from skylark.protocol.bodies import ConsumerRunningInfo, MessageQueue
+from skylark.protocol.requests.client import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.settings import DELAY_LEVELS
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
 from tests.support.consumer import (
     bodies,
     consumer_rig,
@@ -647,7 +645,7 @@ async def test_consuming_directly_on_a_tool_s_behalf(tmp_path: Path) -> None:
 
 
 async def test_no_name_server_is_an_error_at_the_start(tmp_path: Path) -> None:
-    consumer = PushConsumer(
+    consumer = AsyncPushConsumer(
         "G", namesrv="127.0.0.1:1", settings=fast(), client=ClientSettings(connect_timeout_ms=500)
     )
     consumer.subscribe("T", "*", print)

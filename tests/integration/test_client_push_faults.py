@@ -13,18 +13,16 @@ from typing import Any
 
 import pytest
 
-from skylark.client.offset_table import read_reset_body
-from skylark.client.pulling import PullStatus
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
-from skylark.protocol.bodies import MessageQueue, decode_body, encode_body
+from skylark.client.consumer.offset_store import read_reset_body
+from skylark.client.consumer.pull_policy import PullStatus
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.received_message import ReceivedMessage
+from skylark.protocol.bodies import MessageQueue, QueueOffsets, decode_body, encode_body
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
+from skylark.protocol.requests.client import NotifyConsumerIdsChanged
 from skylark.protocol.requests.offset import ResetConsumerClientOffset
-from skylark.protocol.stats_bodies import QueueOffsets
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
 from tests.support.consumer import FAST_CLIENT, eventually, fast, until_count, until_owned
 from tests.support.fake_broker import BROKER, FakeBroker, fake_broker, pull_reply
 from tests.unit.client.messages import record
@@ -43,8 +41,8 @@ def consumer_of(
     *,
     client: dict[str, Any] | None = None,
     **settings: Any,
-) -> PushConsumer:
-    consumer = PushConsumer(
+) -> AsyncPushConsumer:
+    consumer = AsyncPushConsumer(
         "G",
         namesrv=fake.address,
         settings=fast(**settings),
@@ -786,7 +784,7 @@ async def test_the_clock_may_jump(tmp_path: Path) -> None:
 
     async with fake_broker(queues={"T": 2}) as fake:
         got: list[ReceivedMessage] = []
-        consumer = PushConsumer(
+        consumer = AsyncPushConsumer(
             "G", namesrv=fake.address, settings=fast(), client=ClientSettings(**FAST_CLIENT), clock=Jumping()
         )
         consumer.subscribe("T", "*", got.extend)

@@ -14,20 +14,19 @@ from typing import Any
 
 import pytest
 
-from skylark.client.listeners import (
+from skylark.client.consumer.listeners import (
     ConsumeContext,
     ConsumeOrderlyStatus,
     ConsumeResult,
     MessageListenerOrderly,
 )
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.received_message import ReceivedMessage
 from skylark.protocol.bodies import LockedQueues, LockRequest, MessageQueue, decode_body, encode_body
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import LockBatchMq, UnlockBatchMq
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import MessageModel, PushConsumerSettings
+from skylark.protocol.requests.client import LockBatchMq, UnlockBatchMq
+from skylark.settings.client import ClientSettings, MessageModel, PushConsumerSettings
 from tests.support.consumer import (
     FAST_CLIENT,
     consumer_rig,
@@ -48,8 +47,8 @@ def numbered(count: int) -> list[bytes]:
     return [b"%05d" % number for number in range(count)]
 
 
-def orderly_of(fake: FakeBroker, listener: Any, **settings: Any) -> PushConsumer:
-    consumer = PushConsumer(
+def orderly_of(fake: FakeBroker, listener: Any, **settings: Any) -> AsyncPushConsumer:
+    consumer = AsyncPushConsumer(
         "G",
         namesrv=fake.address,
         settings=fast(orderly=True, **settings),
@@ -343,7 +342,7 @@ async def test_order_is_kept_through_rebalances_and_restarts(tmp_path: Path) -> 
                 await asyncio.sleep(0.002)
 
         feeding = asyncio.create_task(feed())
-        members: list[PushConsumer] = []
+        members: list[AsyncPushConsumer] = []
         for _ in range(5):
             members.append(await rig.consumer("G", "T", listener, orderly=True).start())
             await asyncio.sleep(0.1)

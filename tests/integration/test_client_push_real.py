@@ -18,10 +18,10 @@ from typing import Self
 
 import pytest
 
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError
-from skylark.protocol.requests.heartbeat import GetConsumerRunningInfo
+from skylark.protocol.requests.client import GetConsumerRunningInfo
 from skylark.settings.client import ClientSettings
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
 from tests.support.consumer import FAST_CLIENT, ConsumerRig, consumer_rig, eventually, fast, until_owned
@@ -64,7 +64,7 @@ async def test_sf_029_ten_membership_changes_lose_nothing(
             got.update(message.body for message in messages)
 
         async with contextlib.AsyncExitStack() as stack:
-            members: list[PushConsumer] = []
+            members: list[AsyncPushConsumer] = []
             async with load(rig, 1500) as sent:
                 for change in range(10):
                     if change % 3 == 2:
@@ -251,7 +251,7 @@ async def test_a_broker_that_is_killed_loses_no_progress(tmp_path: Path) -> None
     """kill -9 of name server and broker, and a new start: everything acknowledged is consumed."""
     with SkylarkServers(tmp_path, {}) as servers:
         got: Counter[bytes] = Counter()
-        consumer = PushConsumer(
+        consumer = AsyncPushConsumer(
             "G", namesrv=servers.name_server, settings=fast(), client=ClientSettings(**FAST_CLIENT)
         )
 
@@ -293,7 +293,7 @@ async def test_a_name_server_that_is_killed_is_not_missed(tmp_path: Path) -> Non
             rig = ConsumerRig(second, broker, client)
             await rig.topic("T", 2)
             got: list[ReceivedMessage] = []
-            consumer = PushConsumer(
+            consumer = AsyncPushConsumer(
                 "G",
                 namesrv=f"{first.address};{second.address}",
                 settings=fast(),
@@ -359,7 +359,7 @@ async def test_a_consumer_outlives_its_variable(tmp_path: Path) -> None:
         await rig.send("T", b"x")
         await eventually(lambda: got)
         [client] = rig.broker.consumers.clients("G")
-        found = [thing for thing in gc.get_objects() if isinstance(thing, PushConsumer)]
+        found = [thing for thing in gc.get_objects() if isinstance(thing, AsyncPushConsumer)]
         for consumer in found:
             await consumer.stop()
         assert client.client_id

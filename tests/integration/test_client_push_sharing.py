@@ -16,15 +16,12 @@ from typing import Any
 import pytest
 
 from skylark.broker.broker import Broker
-from skylark.client.listeners import (
-    ConsumeResult,
-)
-from skylark.client.offset_store import BrokerOffsetStore
-from skylark.client.offset_table import OffsetTable
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.listeners import ConsumeResult
+from skylark.client.consumer.offset_store import BrokerOffsetStore, OffsetTable
+from skylark.client.received_message import ReceivedMessage
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.offset import InvokeBrokerToGetConsumerStatus
-from skylark.settings.consumer import MessageModel, PushConsumerSettings
+from skylark.settings.client import MessageModel, PushConsumerSettings
 from tests.support.broker import BrokerClient, running_broker, until
 from tests.support.consumer import (
     ConsumerRig,

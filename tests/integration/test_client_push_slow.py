@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.received_message import ReceivedMessage
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings import DELAY_LEVELS
-from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.settings.client import ConsumeFrom, PushConsumerSettings
 from tests.support.broker import until
 from tests.support.consumer import consumer_rig, eventually, until_owned
 from tests.support.fake_broker import BROKER, fake_broker
@@ -26,9 +26,9 @@ SLACK_S = 3.0
 """What a loaded machine may add."""
 
 
-def whole(group: str, namesrv: str, **changes: object) -> PushConsumer:
+def whole(group: str, namesrv: str, **changes: object) -> AsyncPushConsumer:
     settings = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, **changes)  # type: ignore[arg-type]
-    return PushConsumer(group, namesrv=namesrv, settings=settings)
+    return AsyncPushConsumer(group, namesrv=namesrv, settings=settings)
 
 
 async def test_sf_006_011_047_rounds_holds_and_commits_at_full_length() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from skylark.client import sync_producer, sync_push
-from skylark.client.producer import Producer
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
-from skylark.client.replying import Reply, reply
+from skylark.client.consumer import blocking_push_consumer
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.producer import blocking_producer
+from skylark.client.producer.producer import AsyncProducer
+from skylark.client.producer.reply_message import Reply, reply
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BadMessage, ClientClosed, NoReply, NoRoute, SendFailed
 from skylark.model.message import Message
 from skylark.settings.client import ClientSettings, Compression, ProducerSettings
@@ -36,9 +37,9 @@ async def rig(tmp_path: Path) -> AsyncIterator[ConsumerRig]:
 @contextlib.asynccontextmanager
 async def answering(
     rig: ConsumerRig, answer: Callable[[ReceivedMessage], bytes], **settings: Any
-) -> AsyncIterator[Producer]:
+) -> AsyncIterator[AsyncProducer]:
     """A consumer that replies to every message; the producer that it does so with."""
-    async with Producer(
+    async with AsyncProducer(
         "answerers", namesrv=rig.name_server.address, settings=ProducerSettings(**settings)
     ) as producer:
 
@@ -59,7 +60,7 @@ async def test_a_request_gets_its_reply(rig: ConsumerRig) -> None:
         asked.append(message)
         return b"answer to " + message.body
 
-    async with answering(rig, answer), Producer("askers", namesrv=rig.name_server.address) as asker:
+    async with answering(rig, answer), AsyncProducer("askers", namesrv=rig.name_server.address) as asker:
         bodies = [b"question %d" % number for number in range(20)]
         replies = await asyncio.gather(
             *(asker.request(Message(TOPIC, body, keys=["k"]), timeout_ms=PATIENT_MS) for body in bodies)
@@ -88,8 +89,8 @@ async def test_producers_of_one_client_get_each_their_own(rig: ConsumerRig) -> N
         answering(
             rig, lambda message: message.body + large, compress_from_bytes=100, compression=Compression.ZLIB
         ),
-        Producer("one", namesrv=rig.name_server.address, client=shared) as one,
-        Producer("two", namesrv=rig.name_server.address, client=shared) as two,
+        AsyncProducer("one", namesrv=rig.name_server.address, client=shared) as one,
+        AsyncProducer("two", namesrv=rig.name_server.address, client=shared) as two,
     ):
         assert one.session is two.session
         replies = await asyncio.gather(
@@ -104,8 +105,8 @@ async def test_requests_in_a_namespace(rig: ConsumerRig) -> None:
     space = ClientSettings(namespace="ns")
     namesrv = rig.name_server.address
     async with (
-        Producer("answerers", namesrv=namesrv, client=space) as answerer,
-        Producer("askers", namesrv=namesrv, client=space) as asker,
+        AsyncProducer("answerers", namesrv=namesrv, client=space) as answerer,
+        AsyncProducer("askers", namesrv=namesrv, client=space) as asker,
     ):
 
         async def answer(messages: Sequence[ReceivedMessage]) -> None:
@@ -123,8 +124,10 @@ async def test_the_reply_goes_to_the_broker_that_had_the_request(tmp_path: Path)
     async with cluster(tmp_path, "broker-a", "broker-b") as servers:
         await servers.create_topic(TOPIC, 1, "broker-b")
         async with (
-            Producer("answerers", namesrv=servers.namesrv, settings=ProducerSettings(retries=0)) as answerer,
-            Producer("askers", namesrv=servers.namesrv) as asker,
+            AsyncProducer(
+                "answerers", namesrv=servers.namesrv, settings=ProducerSettings(retries=0)
+            ) as answerer,
+            AsyncProducer("askers", namesrv=servers.namesrv) as asker,
         ):
 
             async def answer(messages: Sequence[ReceivedMessage]) -> None:
@@ -132,7 +135,7 @@ async def test_the_reply_goes_to_the_broker_that_had_the_request(tmp_path: Path)
                 for message in messages:
                     await answerer.send(reply(message, message.body))
 
-            consumer = PushConsumer("G", namesrv=servers.namesrv, settings=fast(), client=QUICK)
+            consumer = AsyncPushConsumer("G", namesrv=servers.namesrv, settings=fast(), client=QUICK)
             consumer.subscribe(TOPIC, listener=answer)
             async with consumer:
                 for body in (b"1", b"2", b"3", b"4"):
@@ -142,7 +145,7 @@ async def test_the_reply_goes_to_the_broker_that_had_the_request(tmp_path: Path)
 
 
 async def test_without_a_reply_the_error_says_so(rig: ConsumerRig) -> None:
-    async with Producer("askers", namesrv=rig.name_server.address) as asker:
+    async with AsyncProducer("askers", namesrv=rig.name_server.address) as asker:
         with pytest.raises(NoReply) as caught:
             await asker.request(Message(TOPIC, b"anyone?"), timeout_ms=4000)
         error = caught.value
@@ -159,10 +162,10 @@ async def test_without_a_reply_the_error_says_so(rig: ConsumerRig) -> None:
 async def test_a_late_reply_and_one_for_nobody(rig: ConsumerRig) -> None:
     got: list[ReceivedMessage] = []
     async with (
-        Producer("answerers", namesrv=rig.name_server.address) as answerer,
+        AsyncProducer("answerers", namesrv=rig.name_server.address) as answerer,
         rig.consumer("G", TOPIC, got.extend),
     ):
-        async with Producer("askers", namesrv=rig.name_server.address) as asker:
+        async with AsyncProducer("askers", namesrv=rig.name_server.address) as asker:
             with pytest.raises(NoReply):
                 await asker.request(Message(TOPIC, b"slow"), timeout_ms=4000)
             await until(lambda: len(got) == 1, timeout_s=60)
@@ -176,7 +179,7 @@ async def test_a_late_reply_and_one_for_nobody(rig: ConsumerRig) -> None:
 async def test_what_cannot_be_asked_or_answered(rig: ConsumerRig) -> None:
     got: list[ReceivedMessage] = []
     async with (
-        Producer("askers", namesrv=rig.name_server.address) as asker,
+        AsyncProducer("askers", namesrv=rig.name_server.address) as asker,
         rig.consumer("G", TOPIC, got.extend),
     ):
         with pytest.raises(BadMessage, match="not positive"):
@@ -205,7 +208,7 @@ async def test_what_cannot_be_asked_or_answered(rig: ConsumerRig) -> None:
 
 
 async def test_who_waits_hears_of_the_stop(rig: ConsumerRig) -> None:
-    asker = await Producer("askers", namesrv=rig.name_server.address).start()
+    asker = await AsyncProducer("askers", namesrv=rig.name_server.address).start()
     waiting = asyncio.create_task(asker.request(Message(TOPIC, b"x"), timeout_ms=PATIENT_MS))
     await until(lambda: bool(asker.session.awaited_replies) and not asker.sender.in_flight, timeout_s=60)
     await asker.stop()
@@ -214,22 +217,22 @@ async def test_who_waits_hears_of_the_stop(rig: ConsumerRig) -> None:
 
 
 async def test_a_topic_without_a_route(rig: ConsumerRig) -> None:
-    async with Producer("askers", namesrv=rig.name_server.address) as asker:
+    async with AsyncProducer("askers", namesrv=rig.name_server.address) as asker:
         with pytest.raises(NoRoute):
             await asker.request(Message("nowhere", b"x"), timeout_ms=PATIENT_MS)
         assert not asker.session.awaited_replies
 
 
 def ask_blocking(namesrv: str) -> tuple[bytes, list[bytes]]:
-    consumer = sync_push.PushConsumer("G", namesrv=namesrv, settings=fast())
-    with sync_producer.Producer("answerers", namesrv=namesrv) as answerer:
+    consumer = blocking_push_consumer.PushConsumer("G", namesrv=namesrv, settings=fast())
+    with blocking_producer.Producer("answerers", namesrv=namesrv) as answerer:
 
         @consumer.subscribe(TOPIC)
         def answer(messages: Sequence[ReceivedMessage]) -> None:
             for message in messages:
                 answerer.send(reply(message, message.body.upper()))
 
-        with consumer, sync_producer.Producer("askers", namesrv=namesrv) as asker:
+        with consumer, blocking_producer.Producer("askers", namesrv=namesrv) as asker:
             alone = asker.request(Message(TOPIC, b"alone"), timeout_ms=PATIENT_MS)
             futures = [
                 asker.submit_request(Message(TOPIC, b"number %d" % number), timeout_ms=PATIENT_MS)

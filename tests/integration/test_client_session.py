@@ -11,9 +11,17 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from skylark.client import session as sharing
-from skylark.client.routing import TopicRoute
-from skylark.client.session import ADMIN, CONSUMER, PRODUCER, BrokerHandler, Session, client_id_of, join
+from skylark.client.session import session as sharing
+from skylark.client.session.routes import TopicRoute
+from skylark.client.session.session import (
+    ADMIN,
+    CONSUMER,
+    PRODUCER,
+    BrokerHandler,
+    Session,
+    client_id_of,
+    join,
+)
 from skylark.errors import (
     BrokerError,
     ClientClosed,
@@ -25,7 +33,7 @@ from skylark.errors import (
 from skylark.protocol.bodies import ConsumerData, ProducerData, TopicRouteData
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import GetConsumerRunningInfo, NotifyConsumerIdsChanged
+from skylark.protocol.requests.client import GetConsumerRunningInfo, NotifyConsumerIdsChanged
 from skylark.protocol.requests.offset import GetMaxOffset
 from skylark.settings.client import ClientSettings
 from tests.support.broker import BrokerClient, consumer, until

@@ -13,8 +13,7 @@ import pytest
 from skylark import aio
 from skylark.errors import BrokerError
 from skylark.model.message import Message
-from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.settings.client import ConsumeFrom, PullConsumerSettings, PushConsumerSettings
 from skylark.testing import EmbeddedServers
 from tests.support.broker import until
 

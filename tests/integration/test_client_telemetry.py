@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from skylark.client import sync_producer
-from skylark.client.listeners import ConsumeResult
-from skylark.client.producer import Producer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.listeners import ConsumeResult
+from skylark.client.producer import blocking_producer
+from skylark.client.producer.producer import AsyncProducer
+from skylark.client.received_message import ReceivedMessage
 from skylark.client.telemetry import TelemetryHook, telemetry_middleware
 from skylark.errors import SendFailed
 from skylark.model.message import Message
@@ -68,7 +68,7 @@ async def test_one_trace_from_sender_to_listener(rig: ConsumerRig) -> None:
 
     consumer = rig.consumer("G", TOPIC, listen)
     consumer.use(telemetry_middleware(spans.provider))
-    async with consumer, Producer("PG", namesrv=rig.name_server.address) as producer:
+    async with consumer, AsyncProducer("PG", namesrv=rig.name_server.address) as producer:
         producer.add_hook(TelemetryHook(spans.provider))
         with spans.tracer.start_as_current_span("order"):
             message = Message(TOPIC, b"hello", tags="paid", keys=["42"], properties={"mine": "kept"})
@@ -121,7 +121,7 @@ async def test_listeners_that_fail(rig: ConsumerRig) -> None:
 
     consumer = rig.consumer("G", TOPIC, listen)
     consumer.use(telemetry_middleware(spans.provider))
-    async with consumer, Producer("PG", namesrv=rig.name_server.address) as producer:
+    async with consumer, AsyncProducer("PG", namesrv=rig.name_server.address) as producer:
         await producer.send(Message(TOPIC, b"untraced"))
         await until(lambda: len(spans.named(f"process {TOPIC}")) == 3, timeout_s=60)
     calls = spans.named(f"process {TOPIC}")
@@ -139,7 +139,7 @@ async def test_listeners_that_fail(rig: ConsumerRig) -> None:
 async def test_batches_are_linked(rig: ConsumerRig) -> None:
     spans = Spans()
     got: list[ReceivedMessage] = []
-    async with Producer("PG", namesrv=rig.name_server.address) as producer:
+    async with AsyncProducer("PG", namesrv=rig.name_server.address) as producer:
         producer.add_hook(TelemetryHook(spans.provider))
         await producer.send_batch([Message(TOPIC, b"1"), Message(TOPIC, b"2")])
         await producer.send(Message(TOPIC, b"3"))
@@ -156,7 +156,7 @@ async def test_batches_are_linked(rig: ConsumerRig) -> None:
 
 async def test_a_send_that_fails(rig: ConsumerRig) -> None:
     spans = Spans()
-    async with Producer("PG", namesrv=rig.name_server.address) as producer:
+    async with AsyncProducer("PG", namesrv=rig.name_server.address) as producer:
         producer.add_hook(TelemetryHook(spans.provider))
         [queue] = await producer.queues(TOPIC)
         with pytest.raises(SendFailed):
@@ -174,7 +174,7 @@ async def test_attempts_are_children_of_one_span(tmp_path: Path) -> None:
         await servers.create_topic(TOPIC, 1)
         async with BrokerClient(servers.brokers["broker-a"].address) as client:
             await client.ask(DeleteTopicInBroker(TOPIC))
-        async with Producer("PG", namesrv=servers.namesrv) as producer:
+        async with AsyncProducer("PG", namesrv=servers.namesrv) as producer:
             for _ in range(2):
                 await producer.send(Message(TOPIC, b"x"))  # so that the connections are nobody's
             producer.add_hook(TelemetryHook(spans.provider))
@@ -187,7 +187,7 @@ async def test_attempts_are_children_of_one_span(tmp_path: Path) -> None:
 
 
 def send_blocking(namesrv: str, spans: Spans) -> None:
-    with sync_producer.Producer("PG", namesrv=namesrv) as producer:
+    with blocking_producer.Producer("PG", namesrv=namesrv) as producer:
         producer.add_hook(TelemetryHook(spans.provider))
         with spans.tracer.start_as_current_span("waits"):
             producer.send(Message(TOPIC, b"1"))

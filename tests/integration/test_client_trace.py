@@ -13,19 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 from skylark.cli.main import app
-from skylark.client import trace
-from skylark.client.listeners import (
+from skylark.client import message_trace
+from skylark.client.consumer.blocking_push_consumer import PushConsumer as BlockingPushConsumer
+from skylark.client.consumer.listeners import (
     ConsumeConcurrentlyStatus,
     ConsumeContext,
     ConsumeResult,
     MessageListenerConcurrently,
     Messages,
 )
-from skylark.client.producer import Producer
-from skylark.client.sync_push import PushConsumer as BlockingPushConsumer
+from skylark.client.producer.producer import AsyncProducer
 from skylark.model.message import Message
-from skylark.settings.client import ProducerSettings
-from skylark.settings.consumer import PushConsumerSettings
+from skylark.settings.client import ProducerSettings, PushConsumerSettings
 from tests.support.broker import until
 from tests.support.client_rig import QUICK, cluster
 from tests.support.consumer import ConsumerRig, consumer_rig, fast, until_count
@@ -173,7 +172,7 @@ async def test_more_traces_than_fit_are_lost_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor do they hold up consumption when there is no trace topic at all."""
-    monkeypatch.setattr(trace, "WAITING_MAX", 10)
+    monkeypatch.setattr(message_trace, "WAITING_MAX", 10)
     got: list[Any] = []
     async with consumer_rig(tmp_path, auto_create_topics=False) as rig:
         await rig.topic(TOPIC, 1)
@@ -198,7 +197,7 @@ async def test_the_command_shows_a_message_s_whole_life(tmp_path: Path) -> None:
         producer_settings = ProducerSettings(trace=True, trace_flush_ms=50, send_timeout_ms=30_000)
         namesrv = rig.name_server.address
         async with (
-            Producer("PG", namesrv=namesrv, settings=producer_settings) as producer,
+            AsyncProducer("PG", namesrv=namesrv, settings=producer_settings) as producer,
             rig.consumer(GROUP, TOPIC, failing_once, **TRACED),
         ):
             receipt = await producer.send(Message(TOPIC, b"x", keys=["k"]))
@@ -225,7 +224,7 @@ async def test_traces_go_where_their_topic_has_moved_to(tmp_path: Path) -> None:
     async with cluster(tmp_path, "broker-a", "broker-b") as servers:
         await servers.create_topic(TOPIC, 1, "broker-b")
         await servers.create_topic("traces", 1, "broker-a")
-        async with Producer("PG", namesrv=servers.namesrv, settings=settings, client=QUICK) as producer:
+        async with AsyncProducer("PG", namesrv=servers.namesrv, settings=settings, client=QUICK) as producer:
 
             async def are_told_at(broker: str) -> bool:
                 await producer.send(Message(TOPIC, b"x"))

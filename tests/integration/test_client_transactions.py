@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from skylark.broker.broker import Broker
-from skylark.client import sync_transaction
-from skylark.client.received import ReceivedMessage
-from skylark.client.transaction_producer import TransactionProducer, TransactionState
+from skylark.client.producer import blocking_transaction_producer
+from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BadMessage, SendFailed, SettingsError
 from skylark.model.message import Message
 from skylark.namesrv.server import NameServer
+from skylark.settings.broker import TransactionSettings
 from skylark.settings.client import ClientSettings
-from skylark.settings.delivery import TransactionSettings
 from tests.support.broker import BrokerClient, running_cluster, until
 
 TOPIC = "orders"
@@ -64,7 +64,7 @@ async def test_what_is_committed_comes_once(servers: tuple[NameServer, Broker]) 
         asked.append(half)
         return TransactionState.COMMIT if int(half.body) % 2 else TransactionState.ROLLBACK
 
-    async with TransactionProducer(
+    async with AsyncTransactionProducer(
         "shop", execute=execute, check=check, namesrv=name_server.address
     ) as producer:
         for number in range(12):
@@ -91,7 +91,7 @@ async def test_what_raises_is_unknown_and_asked_about(servers: tuple[NameServer,
             raise answer
         return answer
 
-    async with TransactionProducer(
+    async with AsyncTransactionProducer(
         "shop", execute=execute, check=check, namesrv=name_server.address
     ) as producer:
         result = await producer.send_in_transaction(message(1), "database is down")
@@ -106,7 +106,7 @@ async def test_another_producer_of_the_group_is_asked(servers: tuple[NameServer,
     def lost(*_: Any) -> TransactionState:
         return TransactionState.UNKNOWN
 
-    async with TransactionProducer(
+    async with AsyncTransactionProducer(
         "shop", execute=lost, check=lost, namesrv=name_server.address, client=ClientSettings(namespace="ns")
     ) as first:
         await first.send_in_transaction(message(1))
@@ -117,7 +117,7 @@ async def test_another_producer_of_the_group_is_asked(servers: tuple[NameServer,
         assert half.topic == TOPIC
         return TransactionState.COMMIT
 
-    second = TransactionProducer(
+    second = AsyncTransactionProducer(
         "shop", execute=lost, check=check, namesrv=name_server.address, client=ClientSettings(namespace="ns")
     )
     async with second:
@@ -138,7 +138,7 @@ async def test_without_a_half_message_there_is_no_transaction(tmp_path: Path) ->
         raise AssertionError("nothing is open")
 
     async with running_cluster(tmp_path, transactions=TransactionSettings(reject=True)) as (name_server, _):
-        async with TransactionProducer(
+        async with AsyncTransactionProducer(
             "shop", execute=execute, check=check, namesrv=name_server.address
         ) as producer:
             with pytest.raises(SendFailed, match="sending transaction message is forbidden"):
@@ -158,7 +158,7 @@ async def test_threads_use_the_blocking_face(servers: tuple[NameServer, Broker])
         return TransactionState.COMMIT
 
     def work() -> None:
-        with sync_transaction.TransactionProducer(
+        with blocking_transaction_producer.TransactionProducer(
             "shop", execute=execute, check=check, namesrv=name_server.address
         ) as producer:
             for number, state in enumerate(STATES):
@@ -175,7 +175,7 @@ async def test_a_sharding_key_chooses_the_queue_of_a_half_message_too(
 ) -> None:
     name_server, _ = servers
     done = TransactionState.COMMIT
-    async with TransactionProducer(
+    async with AsyncTransactionProducer(
         "shop", execute=lambda *_: done, check=lambda _: done, namesrv=name_server.address
     ) as producer:
         keyed = Message(TOPIC, b"x", sharding_key="order-1001")
@@ -183,7 +183,9 @@ async def test_a_sharding_key_chooses_the_queue_of_a_half_message_too(
         assert {result.receipt.queue.queue_id for result in results} == {3}
 
 
-@pytest.mark.parametrize("face", [TransactionProducer, sync_transaction.TransactionProducer])
+@pytest.mark.parametrize(
+    "face", [AsyncTransactionProducer, blocking_transaction_producer.TransactionProducer]
+)
 @pytest.mark.parametrize("missing", ["execute", "check"])
 def test_a_transaction_needs_both_functions(face: Any, missing: str) -> None:
     functions = {"execute": print, "check": print, missing: None}
@@ -202,13 +204,13 @@ async def test_a_transaction_producer_sends_plain_messages_on_both_faces(
     }
 
     def work() -> None:
-        with sync_transaction.TransactionProducer("shop", **options) as producer:
+        with blocking_transaction_producer.TransactionProducer("shop", **options) as producer:
             assert producer.send(message(1)).is_ok
             assert producer.submit(message(2)).result(60).is_ok
             assert producer.client_id
 
     await asyncio.to_thread(work)
-    async with TransactionProducer("shop", **options) as producer:
+    async with AsyncTransactionProducer("shop", **options) as producer:
         assert (await producer.send(message(3))).is_ok
     assert await delivered(broker, {b"1", b"2", b"3"}) == [b"1", b"2", b"3"]
 
@@ -233,7 +235,7 @@ async def test_a_load_like_that_of_rocketmqs_benchmark(tmp_path: Path) -> None:
         return TransactionState.ROLLBACK if int(half.body) % 20 == 12 else TransactionState.COMMIT
 
     async with running_cluster(tmp_path, transactions=settings) as (name_server, broker):
-        async with TransactionProducer(
+        async with AsyncTransactionProducer(
             "shop", execute=execute, check=check, namesrv=name_server.address
         ) as producer:
             end = asyncio.get_running_loop().time() + load_s

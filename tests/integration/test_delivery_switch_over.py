@@ -14,16 +14,15 @@ from typing import Any
 
 import pytest
 
-from skylark.admin.admin import Admin
-from skylark.client.producer import Producer
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.admin.admin import AsyncAdmin
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.producer.producer import AsyncProducer
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError, SendFailed
 from skylark.model.message import Message
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import MessageQueue
-from skylark.settings.client import ClientSettings, ProducerSettings
-from skylark.settings.consumer import MessageModel
+from skylark.settings.client import ClientSettings, MessageModel, ProducerSettings
 from skylark.torture.cluster import free_ports
 from tests.support.broker import running_broker, running_name_server, until
 from tests.support.consumer import FAST_CLIENT, consumer_rig, eventually, fast, until_owned
@@ -59,7 +58,7 @@ class Sequenced:
 class Source:
     """Sends numbers to the queues in turn, each until it is acknowledged."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: AsyncProducer) -> None:
         self._producer = producer
         self._count = 0
         self.acknowledged: dict[int, list[bytes]] = defaultdict(list)
@@ -87,14 +86,14 @@ class Source:
 @contextlib.asynccontextmanager
 async def source_of(name_server: NameServer) -> AsyncIterator[Source]:
     settings = ProducerSettings(send_timeout_ms=5000)
-    async with Producer("P", namesrv=name_server.address, settings=settings, client=CLIENT) as producer:
+    async with AsyncProducer("P", namesrv=name_server.address, settings=settings, client=CLIENT) as producer:
         yield Source(producer)
 
 
 def consumer_of(
     name_server: NameServer, listener: Any, client: ClientSettings = CLIENT, **settings: Any
-) -> PushConsumer:
-    consumer = PushConsumer("G", namesrv=name_server.address, settings=fast(**settings), client=client)
+) -> AsyncPushConsumer:
+    consumer = AsyncPushConsumer("G", namesrv=name_server.address, settings=fast(**settings), client=client)
     consumer.subscribe("T", "*", listener)
     return consumer
 
@@ -108,7 +107,7 @@ async def switch_over(directory: Path, name_server: NameServer, source: Source, 
                 running_slave(directory / "b", master.address, **shared)
             )
             await connected(master)
-            async with Admin(namesrv=name_server.address) as admin:
+            async with AsyncAdmin(namesrv=name_server.address) as admin:
                 await admin.topics.create("T", cluster="DefaultCluster", queues=QUEUES)
             await source.send(ROUND)
             await until(lambda: all(map(source.was_delivered_to, received)))
@@ -196,10 +195,10 @@ async def test_a_fixed_order_of_queues_keeps_keys_in_their_place_while_a_broker_
         shared: dict[str, Any] = {"name_servers": name_server.address}
         port = free_ports("127.0.0.1", -2, 1)
         await stack.enter_async_context(running_broker(tmp_path / "a", **shared))
-        admin = await stack.enter_async_context(Admin(namesrv=name_server.address))
+        admin = await stack.enter_async_context(AsyncAdmin(namesrv=name_server.address))
         settings = ProducerSettings(send_timeout_ms=3000)
         producer = await stack.enter_async_context(
-            Producer("P", namesrv=name_server.address, settings=settings, client=CLIENT)
+            AsyncProducer("P", namesrv=name_server.address, settings=settings, client=CLIENT)
         )
 
         async def place(key: str) -> MessageQueue:

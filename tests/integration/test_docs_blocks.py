@@ -37,7 +37,7 @@ from skylark import (
     ReceivedMessage,
 )
 from skylark.admin.sync import Admin
-from skylark.bench.peers.ports import PortReservation
+from skylark.processes import PortReservation
 from skylark.settings import StoreSettings
 from skylark.store.message_store import MessageStore
 from skylark.testing import EmbeddedServers

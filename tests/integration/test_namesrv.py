@@ -19,8 +19,8 @@ from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import ClusterInfo
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import GetConsumerListByGroup
-from skylark.protocol.requests.route import (
+from skylark.protocol.requests.client import GetConsumerListByGroup
+from skylark.protocol.requests.name_server import (
     BrokerHeartbeat,
     GetAllTopicListFromNameServer,
     GetBrokerClusterInfo,
@@ -32,7 +32,7 @@ from skylark.protocol.requests.route import (
     UnregisterBroker,
     UpdateNamesrvConfig,
 )
-from skylark.remoting.aio import ConnectionPool
+from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings import NameServerSettings
 from tests.support.clock import ManualClock
 from tests.support.name_server import NameServerProcess

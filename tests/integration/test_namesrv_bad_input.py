@@ -9,7 +9,7 @@ from pathlib import Path
 from skylark.namesrv.handlers import ROUTES
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand, encode
-from skylark.protocol.requests.route import GetRouteInfoByTopic
+from skylark.protocol.requests.name_server import GetRouteInfoByTopic
 from tests.integration.broker_rig import wire
 from tests.integration.test_broker_bad_input import (
     CLOSING,

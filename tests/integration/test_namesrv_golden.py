@@ -20,7 +20,7 @@ from skylark.model import java
 from skylark.protocol.bodies import DataVersion, QueueData, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.route import (
+from skylark.protocol.requests.name_server import (
     GetAllTopicListFromNameServer,
     GetRouteInfoByTopic,
     PutKvConfig,

@@ -7,15 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skylark.bench import plan_measure
-from skylark.bench.plan import Demand, Hardware, make_plan
-from skylark.bench.plan_costs import load_costs
+from benchmarks import plan_costs
+from skylark.bench.plan import Demand, Hardware, load_costs, make_plan
 
 
 def test_the_costs_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"BACKLOG": 3200, "CONNECTIONS": 20, "TOPICS": 20, "SYNCS": 5, "ROUNDS": 1}.items():
-        monkeypatch.setattr(plan_measure, name, value)
-    monkeypatch.setattr(plan_measure, "HUGE_MESSAGES", 2000)  # no more than any disk takes
+        monkeypatch.setattr(plan_costs, name, value)
+    monkeypatch.setattr(plan_costs, "HUGE_MESSAGES", 2000)  # no more than any disk takes
     # Nothing that is measured may stay as it was given.
     given = msgspec.structs.replace(
         load_costs(),
@@ -27,7 +26,7 @@ def test_the_costs_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         broker_mib=9999.0,
     )
     told: dict[str, float] = {}
-    costs = plan_measure.measure_costs(tmp_path, 2.0, given, told.__setitem__)
+    costs = plan_costs.measure_costs(tmp_path, 2.0, given, told.__setitem__)
     assert {
         "send-1",
         "send-small",

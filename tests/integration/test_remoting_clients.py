@@ -20,10 +20,10 @@ from skylark.errors import (
 )
 from skylark.protocol.command import RemotingCommand, encode
 from skylark.protocol.connection import Connection, Limits
-from skylark.protocol.requests.heartbeat import GetConsumerListByGroup, NotifyConsumerIdsChanged
+from skylark.protocol.requests.client import GetConsumerListByGroup, NotifyConsumerIdsChanged
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
-from skylark.remoting.aio import ConnectionPool
 from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.server import ServerLimits
 from tests.support.black_hole import black_hole
 from tests.support.raw_server import raw_server

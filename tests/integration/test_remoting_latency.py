@@ -4,10 +4,10 @@ import pytest
 
 from skylark.errors import BrokerError
 from skylark.protocol.codes import RequestCode, ResponseCode
-from skylark.protocol.requests.heartbeat import GetConsumerListByGroup
+from skylark.protocol.requests.client import GetConsumerListByGroup
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, UpdateConsumerOffset
-from skylark.remoting.aio import ConnectionPool
-from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, Kind, Latencies
+from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, Kind, RequestLatencies
 from tests.unit.remoting.rig import LOOPS, Rig, frame, raw_client, run_on, running, until
 
 pytestmark = pytest.mark.parametrize("loop", list(LOOPS))
@@ -15,12 +15,12 @@ MAX, MIN = RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET
 OK = ResponseCode.SUCCESS
 
 
-def timed(rig: Rig) -> Latencies:
-    rig.server.latencies = latencies = Latencies()
+def timed(rig: Rig) -> RequestLatencies:
+    rig.server.latencies = latencies = RequestLatencies()
     return latencies
 
 
-def counts(latencies: Latencies) -> dict[Kind, int]:
+def counts(latencies: RequestLatencies) -> dict[Kind, int]:
     return {kind: times.count for kind, times in latencies.table.items()}
 
 

@@ -13,11 +13,11 @@ from skylark.errors import BrokerError, ConnectionLost, RequestTimeout, SystemBu
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand, TypedCommand, prefix
 from skylark.protocol.connection import Limits
-from skylark.protocol.requests.heartbeat import GetConsumerListByGroup, NotifyConsumerIdsChanged
+from skylark.protocol.requests.client import GetConsumerListByGroup, NotifyConsumerIdsChanged
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, UpdateConsumerOffset
-from skylark.remoting.aio import REQUESTS_IN_FLIGHT_MAX, ConnectionPool
+from skylark.remoting.connection_pool import REQUESTS_IN_FLIGHT_MAX, ConnectionPool
 from skylark.remoting.link import Link
-from skylark.remoting.server import EARLY_BYTES, Batch, Peer, RemotingServer, ServerLimits
+from skylark.remoting.server import EARLY_BYTES, BatchRoute, Peer, RemotingServer, ServerLimits
 from tests.unit.remoting.rig import HOST, LOOPS, PULL, SEND, Rig, frame, raw_client, run_on, running, until
 
 pytestmark = pytest.mark.parametrize("loop", list(LOOPS))
@@ -181,7 +181,7 @@ def test_every_port_has_its_own_table(loop: str) -> None:
 def test_tables_must_give_hot_codes_to_batches(loop: str) -> None:
     async def scenario() -> None:
         rig = Rig()
-        for routes in ({10: rig.min_offset}, {30: Batch(rig.send)}):
+        for routes in ({10: rig.min_offset}, {30: BatchRoute(rig.send)}):
             with pytest.raises(ValueError, match="hot codes"):
                 await RemotingServer().listen(HOST, 0, routes)
 

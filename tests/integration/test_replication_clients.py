@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from skylark.broker.broker import Broker
 from skylark.cli.main import app
-from skylark.client.producer import Producer
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.producer.producer import AsyncProducer
+from skylark.client.received_message import ReceivedMessage
 from skylark.model.message import Message
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.settings.client import ClientSettings
@@ -43,7 +43,7 @@ async def make_topic(address: str) -> None:
         await client.ask(request)
 
 
-async def send(producer: Producer, sent: set[bytes], count: int) -> set[str]:
+async def send(producer: AsyncProducer, sent: set[bytes], count: int) -> set[str]:
     """Send so many new messages; the names of the brokers that took them."""
     brokers = set()
     for number in range(len(sent), len(sent) + count):
@@ -63,13 +63,13 @@ async def test_a_dead_master_stops_neither_consumers_nor_producers(tmp_path: Pat
     client = ClientSettings(client_ip="127.0.0.1", **FAST_CLIENT)
     async with running_name_server(tmp_path) as name_server:
         shared: dict[str, Any] = {"name_servers": name_server.address, "slave_read": True}
-        consumer = PushConsumer("G", namesrv=name_server.address, settings=fast(), client=client)
+        consumer = AsyncPushConsumer("G", namesrv=name_server.address, settings=fast(), client=client)
         consumer.subscribe("T", listener=handle)
         port = free_ports("127.0.0.1", -2, 1)
         async with (
             running_broker(tmp_path / "other", name="broker-b", **shared) as other,
             running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave,
-            Producer("P", namesrv=name_server.address, client=client) as producer,
+            AsyncProducer("P", namesrv=name_server.address, client=client) as producer,
         ):
             await make_topic(other.address)
             async with running_master(tmp_path / "master", port=port, **shared) as master:

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from skylark.broker import homecoming, registration
+from skylark.broker import registration
 from skylark.broker.broker import Broker
-from skylark.broker.metadata_sync import MetadataSync
+from skylark.broker.replication import restore_offsets
+from skylark.broker.replication.metadata_sync import MetadataSync
 from skylark.errors import BrokerError, ConnectionLost, MasterExists, SystemBusy
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.request import Request
 from skylark.protocol.requests.admin import GetBrokerHaStatus
+from skylark.protocol.requests.client import ConsumeMessageDirectly
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
-from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly
+from skylark.protocol.requests.name_server import GetRouteInfoByTopic, RegisterBrokerReply
 from skylark.protocol.requests.offset import (
     CloneGroupOffset,
     GetAllConsumerOffset,
@@ -42,10 +44,9 @@ from skylark.protocol.requests.pull import (
     QueryMessage,
     ViewMessageById,
 )
-from skylark.protocol.requests.route import GetRouteInfoByTopic, RegisterBrokerReply
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.requests.topic import DeleteTopicInBroker
-from skylark.remoting.aio import ConnectionPool
+from skylark.remoting.connection_pool import ConnectionPool
 from skylark.torture.cluster import free_ports
 from tests.integration.broker_rig import healthy_client
 from tests.support.broker import BrokerClient, broker_settings, running_broker, running_name_server, until
@@ -239,7 +240,7 @@ async def test_a_master_that_is_back_knows_at_once_how_far_groups_came_at_its_sl
     async def say_nothing(sync: MetadataSync, address: str) -> None:
         pass
 
-    monkeypatch.setattr(homecoming, "TIMEOUT_S", 60.0)  # nobody may be late here
+    monkeypatch.setattr(restore_offsets, "TIMEOUT_S", 60.0)  # nobody may be late here
     monkeypatch.setattr(registration, "MASTER_TIMEOUT_S", 60.0)
     async with running_name_server(tmp_path) as name_server:
         shared: dict[str, Any] = {"name_servers": name_server.address}

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from skylark.bench import soak_run
+from benchmarks.soak import run
 from skylark.cli.main import app
 
 
 def test_a_short_soak_at_half_of_the_maximum_loses_nothing_while_log_files_roll_and_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soak_run, "MAXIMUM_S", 3.0)
+    monkeypatch.setattr(run, "MAXIMUM_S", 3.0)
     out, report = tmp_path / "soak.json", tmp_path / "soak.html"
     result = CliRunner().invoke(
         app,

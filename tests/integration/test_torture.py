@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from skylark.torture.faults import ALL_FAULTS
-from skylark.torture.modes import MODES
-from skylark.torture.plan import plan
+from skylark.torture.plan import MODES, plan
 from tests.support.signals import heeded
 
 # Seeds whose plans hold what matters most to the mode, and all kinds of faults together; about three minutes.

@@ -18,7 +18,7 @@ from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import HOST, FakeClock, Process, ProcessFailed, free_ports, python_command
 from skylark.torture.faults import Targets
 from skylark.torture.plan import Planned, inflict
-from skylark.torture.slow_disk import SlowDisk
+from skylark.torture.server import SlowDisk
 
 WAIT_S = 60.0
 LISTEN = """

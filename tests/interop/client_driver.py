@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from skylark.bench.peers import apache
-from skylark.bench.peers.java import Classpath, jvm_command
-from skylark.bench.peers.process import GroupProcess
+from benchmarks.peers import apache
+from benchmarks.peers.java import Classpath, jvm_command
+from skylark.processes import GroupProcess
 from tests.interop.verdict import Results, results
 from tests.support.java import compiled
 from tests.support.names import fresh_name

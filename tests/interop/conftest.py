@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from skylark.bench.peers.apache import ApacheNameServer
-from skylark.bench.peers.java import Classpath
+from benchmarks.peers.apache import ApacheNameServer
+from benchmarks.peers.java import Classpath
 from tests.interop.servers import KINDS, SETTINGS, ApacheServers, Servers, make_servers
 from tests.interop.store_driver import StoreDriver, driver_classpath
 

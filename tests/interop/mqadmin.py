@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from skylark.bench.peers.apache import POM
-from skylark.bench.peers.java import Classpath, jvm_command
-from skylark.bench.peers.process import run
+from benchmarks.peers.apache import POM
+from benchmarks.peers.java import Classpath, jvm_command
+from skylark.processes import run
 from tests.support.java import compiled
 
 JAVA = Path(__file__).parent / "java"

@@ -9,8 +9,8 @@ from typing import Protocol, Self
 
 import pytest
 
-from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
-from skylark.bench.peers.java import Classpath
+from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
+from benchmarks.peers.java import Classpath
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.blocking import BlockingConnection
 from tests.interop.mqadmin import admin_classpath

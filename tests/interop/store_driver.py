@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from skylark.bench.peers.apache import POM
-from skylark.bench.peers.java import Classpath, jvm_command
-from skylark.bench.peers.process import GroupProcess, run
+from benchmarks.peers.apache import POM
+from benchmarks.peers.java import Classpath, jvm_command
+from skylark.processes import GroupProcess, run
 from tests.support.java import compiled
 
 JAVA = Path(__file__).parent / "java"

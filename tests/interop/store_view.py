@@ -20,9 +20,9 @@ from skylark.model.message import SCHEDULE_TOPIC, StoredMessage, pack_host
 from skylark.model.record import offset_message_id
 from skylark.settings import StoreSettings
 from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.log_reader import GetResult, TagsFilter
 from skylark.store.message_store import MessageStore
-from skylark.store.reader import StoreReader
-from skylark.store.reading import GetResult, TagsFilter
+from skylark.store.store_reader import StoreReader
 from tests.interop.store_driver import Json
 
 SHAPE: dict[str, int] = {

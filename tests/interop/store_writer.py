@@ -19,8 +19,8 @@ import msgspec
 
 from skylark.model.message import PutMessage, SystemFlag, pack_host
 from skylark.model.record import BatchColumns, decode, encode, offset_message_id
+from skylark.store.append_result import AppendedRecord, PutResult
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutResult
 from tests.interop import every_kind
 from tests.interop.every_kind import BORN_V4, BORN_V6, KINDS_TOPIC, Maker
 from tests.interop.store_driver import Json
@@ -108,7 +108,7 @@ class Writer:
 
 
 def _receipt(result: PutResult) -> Receipt:
-    assert isinstance(result, Placed), result
+    assert isinstance(result, AppendedRecord), result
     return Receipt(result.queue_offset, result.physical_offset, result.store_timestamp)
 
 

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from skylark.admin.admin import Admin
+from skylark.admin.admin import AsyncAdmin
 from skylark.admin.offsets import BEGIN, END
 from skylark.admin.results import Group, Topic
-from skylark.client.pull_consumer import PullConsumer
-from skylark.client.pulling import PullStatus
+from skylark.client.consumer.pull_consumer import AsyncPullConsumer
+from skylark.client.consumer.pull_policy import PullStatus
 from skylark.errors import BrokerError, ClientError, NoRoute
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.remoting.blocking import BlockingConnection
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from tests.interop.admin_script import (
     CLUSTER,
     GROUP,
@@ -68,12 +66,12 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
 
 
 @pytest.fixture
-async def admin(apache: Apache) -> AsyncIterator[Admin]:
-    async with Admin(namesrv=apache.servers.name_server, client=CLIENT, timeout_ms=20_000) as running:
+async def admin(apache: Apache) -> AsyncIterator[AsyncAdmin]:
+    async with AsyncAdmin(namesrv=apache.servers.name_server, client=CLIENT, timeout_ms=20_000) as running:
         yield running
 
 
-async def test_brokers(admin: Admin, apache: Apache) -> None:
+async def test_brokers(admin: AsyncAdmin, apache: Apache) -> None:
     [node] = await admin.brokers.nodes(cluster=CLUSTER)
     assert (node.name, node.address, node.is_master) == (BROKER, apache.servers.broker, True)
     assert await admin.brokers.replicas(CLUSTER, BROKER) == {0: apache.servers.broker}
@@ -95,7 +93,7 @@ async def test_brokers(admin: Admin, apache: Apache) -> None:
     assert "configTable" in await admin.brokers.cold_reads(BROKER)
 
 
-async def test_name_servers(admin: Admin) -> None:
+async def test_name_servers(admin: AsyncAdmin) -> None:
     await admin.name_servers.put("space", "key", "value")
     assert await admin.name_servers.get("space", "key") == "value"
     assert await admin.name_servers.table("space") == {"key": "value"}
@@ -112,7 +110,7 @@ async def test_name_servers(admin: Admin) -> None:
     assert (await admin.topics.route(TOPIC)).brokers[0].permission == 6
 
 
-async def test_topics(admin: Admin) -> None:
+async def test_topics(admin: AsyncAdmin) -> None:
     topics = admin.topics
     name, others = fresh_name("Made"), [fresh_name("Listed"), fresh_name("Listed")]
     await topics.create(name, read_queues=6, write_queues=5, attributes={"message.type": "FIFO"})
@@ -139,7 +137,7 @@ async def test_topics(admin: Admin) -> None:
     await until(is_gone)
 
 
-async def _has_route(admin: Admin, topic: str) -> bool:
+async def _has_route(admin: AsyncAdmin, topic: str) -> bool:
     try:
         await admin.topics.route(topic)
     except NoRoute:
@@ -147,7 +145,7 @@ async def _has_route(admin: Admin, topic: str) -> bool:
     return True
 
 
-async def test_groups(admin: Admin) -> None:
+async def test_groups(admin: AsyncAdmin) -> None:
     groups = admin.groups
     name, others = fresh_name("MadeGroup"), [fresh_name("ListedGroup"), fresh_name("ListedGroup")]
     await groups.create(Group(name, retries_max=7, retry_queues=2, broadcast_enabled=False))
@@ -163,7 +161,7 @@ async def test_groups(admin: Admin) -> None:
     assert name not in await groups.names()
 
 
-async def test_offsets(admin: Admin) -> None:
+async def test_offsets(admin: AsyncAdmin) -> None:
     group, clone = fresh_name(GROUP), fresh_name("Cloned")
     for name in (group, clone):
         await admin.groups.create(Group(name))
@@ -194,7 +192,7 @@ async def test_offsets(admin: Admin) -> None:
     assert (await admin.offsets.committed(clone, TOPIC))[ALL[2]] == 1
 
 
-async def test_messages(admin: Admin, apache: Apache) -> None:
+async def test_messages(admin: AsyncAdmin, apache: Apache) -> None:
     async def are_indexed() -> bool:
         return len((await admin.messages.by_key(TOPIC, "all")).messages) == MESSAGES
 
@@ -221,7 +219,7 @@ async def test_messages(admin: Admin, apache: Apache) -> None:
         await admin.messages.get(TOPIC, unique_key(999))
 
 
-async def test_a_java_consumer_answers_through_its_broker(admin: Admin, apache: Apache) -> None:
+async def test_a_java_consumer_answers_through_its_broker(admin: AsyncAdmin, apache: Apache) -> None:
     consumers = await admin.clients.consumers(LIVE_CONSUMERS)
     [client] = consumers.clients
     assert (client.client_id, client.language) == (apache.consumer, "JAVA")
@@ -246,7 +244,7 @@ async def test_a_java_consumer_answers_through_its_broker(admin: Admin, apache: 
     assert caught.value.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
-async def test_dead_letters_are_sent_again(admin: Admin, apache: Apache) -> None:
+async def test_dead_letters_are_sent_again(admin: AsyncAdmin, apache: Apache) -> None:
     group = fresh_name("Burying")
     await admin.groups.create(Group(group))
     message = await admin.messages.get(TOPIC, apache.sent[3])
@@ -294,10 +292,10 @@ def settings(**changes: object) -> PullConsumerSettings:
     return PullConsumerSettings(**{**values, **changes})  # type: ignore[arg-type]
 
 
-async def test_sf_021_034_a_plain_pull_on_apache(apache: Apache, admin: Admin) -> None:
+async def test_sf_021_034_a_plain_pull_on_apache(apache: Apache, admin: AsyncAdmin) -> None:
     end = await admin.offsets.end(ALL[0])
     group = fresh_name("PlainPuller")
-    async with PullConsumer(group, namesrv=apache.servers.name_server, client=CLIENT) as consumer:
+    async with AsyncPullConsumer(group, namesrv=apache.servers.name_server, client=CLIENT) as consumer:
         assert await consumer.queues(TOPIC) == ALL
         found = await consumer.pull(ALL[0], "*", 0, 1)
         assert (found.status, found.next_offset, found.min_offset) == (PullStatus.FOUND, 1, 0)
@@ -309,7 +307,7 @@ async def test_sf_021_034_a_plain_pull_on_apache(apache: Apache, admin: Admin) -
     assert (await admin.groups.progress(group)).queues == ()
 
 
-async def read_until(consumer: PullConsumer, wanted: set[bytes]) -> None:
+async def read_until(consumer: AsyncPullConsumer, wanted: set[bytes]) -> None:
     """Poll until all of these have come, whatever comes beside."""
     seen: set[bytes] = set()
     async with asyncio.timeout(WAIT_S):
@@ -317,13 +315,13 @@ async def read_until(consumer: PullConsumer, wanted: set[bytes]) -> None:
             seen |= {message.body for message in await consumer.poll(1000)}
 
 
-async def test_a_pull_consumer_of_ours_on_apache(apache: Apache, admin: Admin) -> None:
+async def test_a_pull_consumer_of_ours_on_apache(apache: Apache, admin: AsyncAdmin) -> None:
     group, bodies = fresh_name("LitePuller"), {f"body {n}".encode() for n in range(MESSAGES)}
 
     async def has_read_all() -> bool:
         return (await admin.groups.progress(group, TOPIC)).lag == 0
 
-    async with PullConsumer(
+    async with AsyncPullConsumer(
         group, namesrv=apache.servers.name_server, client=CLIENT, settings=settings()
     ) as consumer:
         consumer.subscribe(TOPIC)

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skylark.bench.compare.figures import Comparison
-from skylark.bench.compare.systems import SYSTEMS
-from skylark.bench.peers.java import MissingToolchain
+from benchmarks.compare.figures import Comparison
+from benchmarks.compare.systems import SYSTEMS
+from benchmarks.peers.java import MissingToolchain
 from tests.support.java import missing
 
 LIMIT_S = 600

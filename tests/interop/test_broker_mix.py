@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
+from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
 from skylark.errors import TopicNotExist
 from skylark.protocol.bodies import QueueData
-from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoByTopic
+from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.remoting.blocking import BlockingConnection
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import admin_classpath

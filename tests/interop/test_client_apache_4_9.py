@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from skylark import Message, ProducerSettings, aio
-from skylark.client.listeners import ConsumeResult, Messages
-from skylark.client.received import ReceivedMessage
-from skylark.client.sync_producer import Producer as BlockingProducer
+from skylark.client.consumer.listeners import ConsumeResult, Messages
+from skylark.client.producer.blocking_producer import Producer as BlockingProducer
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BrokerError
 from skylark.protocol.requests.offset import QueryConsumerOffset
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom
-from skylark.settings.pull_consumer import PullConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from tests.interop.servers import SETTINGS, ApacheServers, create_topic
 from tests.support.broker import BrokerClient, until
 from tests.support.consumer import FAST_CLIENT, bodies, eventually, fast, until_count, until_retrying

@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 
-from skylark.client.listeners import ConsumeContext, ConsumeResult
-from skylark.client.producer import Producer
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.listeners import ConsumeContext, ConsumeResult
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.producer.producer import AsyncProducer
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BrokerError
 from skylark.model.message import Message
 from skylark.protocol.requests.admin import UpdateBrokerConfig
+from skylark.protocol.requests.client import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.protocol.requests.group import GetConsumerConnectionList, GetConsumeStats
-from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.protocol.requests.offset import (
     InvokeBrokerToGetConsumerStatus,
     InvokeBrokerToResetOffset,
     QueryConsumerOffset,
     UpdateConsumerOffset,
 )
-from skylark.settings.client import ClientSettings, ProducerSettings
-from skylark.settings.consumer import MessageModel
+from skylark.settings.client import ClientSettings, MessageModel, ProducerSettings
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import ApacheServers, Servers, create_topic
@@ -74,9 +73,9 @@ class Pair:
         expression: str = "*",
         sql: str | None = None,
         **settings: Any,
-    ) -> PushConsumer:
+    ) -> AsyncPushConsumer:
         client = {**FAST_CLIENT, **settings.pop("client", {})}
-        consumer = PushConsumer(
+        consumer = AsyncPushConsumer(
             self.group,
             namesrv=self.servers.name_server,
             settings=fast(**settings),
@@ -305,7 +304,7 @@ async def test_sf_044_sf_100_a_queue_that_moves_takes_its_offset_along(pair: Pai
 
 async def test_sf_068_115_compressed_bodies_and_posted_subscriptions(pair: Pair) -> None:
     await pair.make_topic(1)
-    async with Producer(
+    async with AsyncProducer(
         fresh_name("push_producers"),
         namesrv=pair.servers.name_server,
         settings=ProducerSettings(send_timeout_ms=30_000),
@@ -370,7 +369,7 @@ async def test_sf_096_a_java_member_and_ours_share_a_group(servers: Servers, tmp
     with contextlib.ExitStack() as stack:
         java_id, _ = await asyncio.to_thread(stack.enter_context, driver.live())
         got: list[ReceivedMessage] = []
-        consumer = PushConsumer(
+        consumer = AsyncPushConsumer(
             group, namesrv=servers.name_server, settings=fast(), client=ClientSettings(**FAST_CLIENT)
         )
         consumer.subscribe(topic, "TagA || TagB", got.extend)
@@ -417,7 +416,7 @@ async def test_sf_029_membership_changes_under_load_lose_nothing(pair: Pair) -> 
 
     feeding = asyncio.create_task(feed())
     async with contextlib.AsyncExitStack() as stack:
-        members: list[PushConsumer] = []
+        members: list[AsyncPushConsumer] = []
         for change in range(10):
             if change % 3 == 2:
                 await members.pop(0).stop()

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from skylark import Message, ProducerSettings, aio
 from skylark.cli.main import app
-from skylark.client.listeners import ConsumeResult, Messages
-from skylark.client.push_consumer import PushConsumer
+from skylark.client.consumer.listeners import ConsumeResult, Messages
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from tests.interop.client_driver import SCENARIOS_TIMEOUT_S, ClientDriver
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import ApacheServers, create_topic
@@ -51,9 +51,9 @@ async def test_sf_056_apache_s_tool_reads_what_our_consumers_tell(
     def failing_once(messages: Messages) -> ConsumeResult:
         return ConsumeResult.SUCCESS if messages[0].reconsume_times else ConsumeResult.LATER
 
-    def consumer(group: str, listener: Any, *, orderly: bool) -> PushConsumer:
+    def consumer(group: str, listener: Any, *, orderly: bool) -> AsyncPushConsumer:
         settings = fast(trace=True, orderly=orderly)
-        made = PushConsumer(group, namesrv=apache.name_server, settings=settings)
+        made = AsyncPushConsumer(group, namesrv=apache.name_server, settings=settings)
         made.subscribe(topic, "*", listener)
         return made
 

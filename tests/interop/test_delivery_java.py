@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from skylark.client.received import ReceivedMessage
-from skylark.client.transaction_producer import TransactionProducer, TransactionState
+from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
+from skylark.client.received_message import ReceivedMessage
 from skylark.model.message import Message
 from tests.interop.client_driver import VERSIONS, ClientDriver
 from tests.interop.servers import SETTINGS, Servers, create_topic, make_servers
@@ -65,7 +65,7 @@ async def test_our_transaction_producer(asking_servers: Servers) -> None:
 
     expected = {b"%d" % number for number in range(18) if number % 3 == 0 or number in (5, 11, 17)}
     async with (
-        TransactionProducer(
+        AsyncTransactionProducer(
             group, execute=execute, check=check, namesrv=asking_servers.name_server
         ) as producer,
         BrokerClient(asking_servers.broker) as client,

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
 from skylark import ClientSettings, ConsumeFrom, Message, Producer, PullConsumer, PullConsumerSettings
 from skylark.admin.results import Group
 from skylark.admin.sync import Admin
-from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
-from skylark.bench.peers.ports import PortReservation
-from skylark.bench.peers.process import GroupProcess
 from skylark.errors import NoRoute
+from skylark.processes import GroupProcess, PortReservation
 from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import PATIENT
 from tests.support.pages import ROOT, blocks

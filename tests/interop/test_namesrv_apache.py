@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from skylark.bench.peers.apache import ApacheBroker
-from skylark.bench.peers.java import Classpath
+from benchmarks.peers.apache import ApacheBroker
+from benchmarks.peers.java import Classpath
 from skylark.errors import TopicNotExist
 from skylark.model import java
 from skylark.namesrv.kv_config import decode_tables
-from skylark.protocol.requests.route import GetBrokerClusterInfo, GetRouteInfoByTopic
+from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.remoting.blocking import BlockingConnection
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import PATIENT

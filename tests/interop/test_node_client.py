@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.bench.peers.process import GroupProcess
+from skylark.processes import GroupProcess
 from tests.interop.servers import Servers, create_topic
 from tests.interop.verdict import Outcomes, Results, results
 from tests.support.foreign import node_modules

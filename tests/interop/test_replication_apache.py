@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skylark.bench.peers.apache import ApacheBroker
+from benchmarks.peers.apache import ApacheBroker
 from skylark.broker.broker import Broker
 from skylark.errors import RocketMQError
 from skylark.model.message import StoredMessage
@@ -21,8 +21,8 @@ from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.protocol.requests.group import GetSubscriptionGroupConfig, UpdateAndCreateSubscriptionGroup
+from skylark.protocol.requests.name_server import GetBrokerClusterInfo
 from skylark.protocol.requests.offset import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
-from skylark.protocol.requests.route import GetBrokerClusterInfo
 from skylark.protocol.requests.topic import GetTopicConfig
 from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import PATIENT

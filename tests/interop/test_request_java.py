@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from skylark.client.producer import Producer
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
-from skylark.client.replying import reply
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.producer.producer import AsyncProducer
+from skylark.client.producer.reply_message import reply
+from skylark.client.received_message import ReceivedMessage
 from skylark.model.message import Message
-from skylark.settings.client import ProducerSettings
-from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.settings.client import ConsumeFrom, ProducerSettings, PushConsumerSettings
 from tests.interop.client_driver import SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
 from tests.interop.servers import Servers, create_topic
 from tests.support.names import fresh_name
@@ -42,7 +41,7 @@ async def test_we_ask_and_java_answers(servers: Servers, java: ClientDriver) -> 
         )
         found = _ANSWERING.search(process.log_text())
         assert found is not None
-        async with Producer(
+        async with AsyncProducer(
             fresh_name("OurQuestions"), namesrv=servers.name_server, settings=PATIENT
         ) as producer:
             replies = await asyncio.gather(
@@ -58,12 +57,14 @@ async def test_we_ask_and_java_answers(servers: Servers, java: ClientDriver) -> 
 async def test_java_asks_and_we_answer(servers: Servers, java: ClientDriver) -> None:
     topic = f"FromJava-{java.name}"
     create_topic(servers.broker, topic, 2)
-    consumer = PushConsumer(
+    consumer = AsyncPushConsumer(
         f"OurAnswers-{java.name}",
         namesrv=servers.name_server,
         settings=PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET),
     )
-    async with Producer(f"OurAnswers-{java.name}", namesrv=servers.name_server, settings=PATIENT) as producer:
+    async with AsyncProducer(
+        f"OurAnswers-{java.name}", namesrv=servers.name_server, settings=PATIENT
+    ) as producer:
 
         @consumer.subscribe(topic)
         async def answer(messages: Sequence[ReceivedMessage]) -> None:

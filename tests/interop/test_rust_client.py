@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.bench.peers.process import GroupProcess
+from skylark.processes import GroupProcess
 from tests.interop.servers import Servers, create_topic
 from tests.interop.verdict import results
 from tests.support.foreign import BUILD_TIMEOUT_S, cargo_binary

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from skylark.bench.peers.apache import ApacheBroker, ApacheNameServer
-from skylark.bench.peers.java import Classpath
-from skylark.bench.peers.process import GroupProcess
+from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
+from benchmarks.peers.java import Classpath
 from skylark.model.message import pack_host
+from skylark.processes import GroupProcess
 from tests.interop import every_kind, store_view
 from tests.interop.every_kind import PLAIN_TOPIC, Maker
 from tests.interop.servers import PATIENT

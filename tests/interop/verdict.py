@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from skylark.bench.peers.process import GroupProcess
+from skylark.processes import GroupProcess
 
 Results = dict[str, str | None]
 """What went wrong in each scenario, or None."""

@@ -16,11 +16,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from skylark.pipelines import table
 from skylark.pipelines.jobs import archive as job
-from skylark.pipelines.jobs import running
-from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.endpoints import Input, parse_output
 from skylark.pipelines.jobs.session import probe, register
+from skylark.pipelines.lake import table_sink
 from skylark.pipelines.sink import BatchSink
 from skylark.pipelines.source import RocketMQSource
 
@@ -62,15 +62,15 @@ def slow_sources(marks: str) -> list[type[DataSource]]:
         if attempt == 0:
             time.sleep(SLOW_S)
 
-    class SlowWriter(table.TableStreamWriter):
+    class SlowWriter(table_sink.TableStreamWriter):
         def write(self, iterator: Iterator[Any]) -> Any:
             done = super().write(iterator)
             take_time("archive")
             return done
 
-    class SlowTable(table.TableSource):
+    class SlowTable(table_sink.TableSource):
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            return SlowWriter(table.read_options(self.options), schema)
+            return SlowWriter(table_sink.read_options(self.options), schema)
 
     class SlowSink(BatchSink):
         def write(self, iterator: Iterator[Any]) -> Any:
@@ -89,7 +89,7 @@ def stream(spark: SparkSession, source: Input, directory: Path) -> int:
     """How many rows a stream writes."""
     output = str(directory / "output")
     writer = source.read_stream(spark).writeStream.format("parquet").option("path", output)
-    running.run("copy", {"copy": writer}, state=directory, once=True, trigger="1s")
+    queries.run("copy", {"copy": writer}, state=directory, once=True, trigger="1s")
     return spark.read.parquet(output).count()
 
 

@@ -35,14 +35,14 @@ def spark() -> Iterator[SparkSession]:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    from skylark.pipelines.jobs import jvm
+    from skylark.pipelines.jobs import session as jvm
     from skylark.pipelines.source import register
 
     conf = SparkConf().setMaster("local[2,4]").setAppName("tests").setAll(list(SETTINGS.items()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if SparkContext._gateway is None:  # a test with a session of its own may have started the JVM
-            SparkContext(conf=conf, gateway=jvm.launch(conf))
+            SparkContext(conf=conf, gateway=jvm.launch_jvm(conf))
         session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     register(session)

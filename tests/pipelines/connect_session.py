@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.archive import archive
-from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs.endpoints import Input, parse_output
 from skylark.pipelines.jobs.session import SessionSettings, session
 from skylark.pipelines.listener import LagListener
 
@@ -43,7 +43,7 @@ def look(spark: SparkSession, namesrv: str, topic: str, directory: Path) -> dict
     )
     output = str(directory / "output")
     writer = stream.writeStream.format("parquet").option("path", output)
-    running.run("copy", {"copy": writer}, state=directory, once=True, trigger="1s")
+    queries.run("copy", {"copy": writer}, state=directory, once=True, trigger="1s")
     streamed = spark.read.parquet(output).count()
     listener.detach(spark)
     source, lake = Input(namesrv=namesrv, topic=topic), parse_output(f"delta:{directory}/lake")

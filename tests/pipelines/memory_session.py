@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from skylark.pipelines.jobs.archive import archive
-from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs.endpoints import Input, parse_output
 from skylark.pipelines.jobs.session import SessionSettings, session
 
 LOOK_INTERVAL_S = 0.1

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.session import SessionSettings, session
 
 
@@ -34,7 +34,7 @@ def main(master: str, namesrv: str, topic: str, directory: str) -> None:
         output = str(Path(directory) / "output")
         stream = spark.readStream.format("rocketmq").options(**options, startingOffsets="earliest").load()
         writer = stream.writeStream.format("parquet").option("path", output)
-        running.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
+        queries.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
         streamed = spark.read.parquet(output).count()
         places = spark.sparkContext.parallelize(range(4), 4).map(where).distinct().collect()
     sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "places": places}) + "\n")

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from skylark.pipelines.jobs.running import is_late_worker
+from skylark.pipelines.jobs.queries import is_late_worker
 
 WAIT_S = 120
 

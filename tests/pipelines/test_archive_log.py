@@ -12,36 +12,30 @@ import pytest
 from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
-from skylark.pipelines.archive_files import (
+from skylark.pipelines.lake.parquet_files import (
     STATISTICS_COLUMNS,
-    Layout,
+    FileLayout,
     PartitionedFiles,
     directory,
     table_schema,
 )
-from skylark.pipelines.archive_log import (
-    BatchName,
-    DeltaLog,
-    ParquetLog,
-    commit_batch,
-    open_log,
-)
+from skylark.pipelines.lake.table_log import BatchName, DeltaLog, ParquetLog, commit_batch, open_log
+from skylark.pipelines.lake.table_sink import TableStreamWriter, WrittenFiles, read_options
 from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
-from skylark.pipelines.table import TableStreamWriter, Written, read_options
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SCHEMA = arrow_schema(spark_schema(COLUMNS))
 BOTH = pytest.mark.parametrize("layout_name", ["delta", "parquet"])
 
 
-def layout(layout_name: str = "delta", **changes: Any) -> Layout:
+def layout(layout_name: str = "delta", **changes: Any) -> FileLayout:
     values: dict[str, Any] = {
         "columns": tuple(COLUMNS),
         "partition_by": ("dt", "topic"),
         "hive_names": layout_name == "parquet",
         **changes,
     }
-    return Layout(**values)
+    return FileLayout(**values)
 
 
 def messages(
@@ -190,7 +184,7 @@ def test_row_groups_close_by_bytes_and_only_repeating_columns_have_dictionaries(
 
 def test_a_column_named_like_a_number_may_be_text(tmp_path: Path) -> None:
     texts = pa.RecordBatch.from_pydict({"queueOffset": ["one", "two"]})
-    files = PartitionedFiles(tmp_path, "n", Layout(columns=("queueOffset",), partition_by=()))
+    files = PartitionedFiles(tmp_path, "n", FileLayout(columns=("queueOffset",), partition_by=()))
     files.write(texts)
     [file] = files.finish()
     assert pq.read_table(tmp_path / file.path).column("queueOffset").to_pylist() == ["one", "two"]
@@ -312,7 +306,9 @@ def table_writer(log: Any) -> TableStreamWriter:
 def test_a_parquet_commit_that_fails_after_its_decision_loses_nothing(tmp_path: Path) -> None:
     """Spark gives a batch up whose commit raised, and tries it again; by then it is decided."""
     log = archive(tmp_path, "parquet")
-    written = [Written("q", msgspec.msgpack.encode(write(log, f"run-{n}", messages(n, 1)))) for n in range(2)]
+    written = [
+        WrittenFiles("q", msgspec.msgpack.encode(write(log, f"run-{n}", messages(n, 1)))) for n in range(2)
+    ]
     in_the_way = tmp_path / "dt=2026-11-15"
     in_the_way.write_text("")
     with pytest.raises(OSError, match="dt=2026-11-15"):
@@ -325,7 +321,7 @@ def test_a_parquet_commit_that_fails_after_its_decision_loses_nothing(tmp_path: 
 
 def test_files_that_a_delta_table_names_stay_when_the_batch_is_given_up(tmp_path: Path) -> None:
     log = archive(tmp_path, "delta")
-    written = Written("q", msgspec.msgpack.encode(write(log, "run", messages(0, 2))))
+    written = WrittenFiles("q", msgspec.msgpack.encode(write(log, "run", messages(0, 2))))
     table_writer(log).commit([written], 0)  # and the answer is lost
     table_writer(log).abort([written], 0)
     assert rows(log) == [("orders", 0), ("orders", 1)]
@@ -335,7 +331,7 @@ def test_files_that_a_delta_table_names_stay_when_the_batch_is_given_up(tmp_path
 def test_a_batch_that_was_given_up_leaves_nothing(tmp_path: Path, layout_name: str) -> None:
     log = archive(tmp_path, layout_name)
     files = write(log, "run", messages(0, 5))
-    table_writer(log).abort([None, Written("q", msgspec.msgpack.encode(files))], 0)
+    table_writer(log).abort([None, WrittenFiles("q", msgspec.msgpack.encode(files))], 0)
     assert list(tmp_path.rglob("run*.parquet")) == []
 
 

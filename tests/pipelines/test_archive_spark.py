@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
-from skylark.pipelines import table
-from skylark.pipelines.archive_log import open_log
 from skylark.pipelines.jobs import archive as job
-from skylark.pipelines.jobs.places import Input, Output, parse_output
-from skylark.pipelines.jobs.running import Progress
+from skylark.pipelines.jobs.endpoints import Input, Output, parse_output
+from skylark.pipelines.jobs.queries import QueryProgress
 from skylark.pipelines.jobs.session import register
+from skylark.pipelines.lake import table_sink
+from skylark.pipelines.lake.table_log import open_log
 from skylark.pipelines.schema import COLUMNS
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -103,7 +103,7 @@ def test_an_archive_holds_what_the_source_reads(
     send(shared_cluster, topic, 700)
     source = Input(namesrv=shared_cluster.namesrv, topic=topic)
     archive = Archive(formats, source, tmp_path, kind)
-    seen: list[Progress] = []
+    seen: list[QueryProgress] = []
     summary = archive.run(watch=seen.append)
     assert summary.messages == 2100
     assert summary.details["rows"] == 2100
@@ -164,7 +164,7 @@ def test_a_task_that_fails_after_its_file_is_complete_leaves_only_that_file(
 ) -> None:
     mark = str(tmp_path / "failed")
 
-    class FailsOnce(table.TableStreamWriter):
+    class FailsOnce(table_sink.TableStreamWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
             from pathlib import Path as P
 
@@ -174,9 +174,9 @@ def test_a_task_that_fails_after_its_file_is_complete_leaves_only_that_file(
                 raise RuntimeError("after the file was complete")
             return done
 
-    class FailingSource(table.TableSource):
+    class FailingSource(table_sink.TableSource):
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            return FailsOnce(table.read_options(self.options), schema)
+            return FailsOnce(table_sink.read_options(self.options), schema)
 
     send(shared_cluster, topic, 200)
     formats.dataSource.register(FailingSource)

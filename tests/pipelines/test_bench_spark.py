@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.survey.spark import spark_cells
 from skylark.bench.load import Load
-from skylark.bench.place import Place, standing
-from skylark.bench.sending import made_known
-from skylark.bench.spark_reading import spark_cells
+from skylark.bench.producer import made_known
+from skylark.bench.servers import ServerChoice, standing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 10_000, "maxInde
 @pytest.mark.timeout(600)  # the first job of a session takes its time on a busy machine
 def test_rows_are_read_and_written(spark: SparkSession) -> None:
     words: list[str] = []
-    with standing(Place(pin=False, settings={**SMALL})) as site:
+    with standing(ServerChoice(pin=False, settings={**SMALL})) as site:
         load = made_known(site, site.fitted(Load(address="", topic="rows", queues=2, body_bytes=50)))
         with site.target() as target:
             target.fill(load, 640)

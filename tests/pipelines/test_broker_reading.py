@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from skylark.errors import BrokerError, NoRoute
-from skylark.pipelines import broker_origin
-from skylark.pipelines.broker_origin import BrokerOrigin
+from skylark.pipelines import broker_source
+from skylark.pipelines.broker_source import BrokerSource
+from skylark.pipelines.cluster_client import BULK_BYTES, BULK_MESSAGES, ClusterClient
+from skylark.pipelines.message_source import DataLost, LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.origin import DataLost, Losses, QueueRange
-from skylark.pipelines.ranges import read_ranges
+from skylark.pipelines.planner import read_ranges
 from skylark.pipelines.schema import arrow_schema, columns_schema
-from skylark.pipelines.wire import BULK_BYTES, BULK_MESSAGES, Cluster
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -33,7 +33,7 @@ def cluster(shared_cluster: PipelineCluster) -> PipelineCluster:
     return shared_cluster
 
 
-def read(cluster: PipelineCluster, wanted: QueueRange, **options: object) -> list[tuple[int, bytes, str]]:
+def read(cluster: PipelineCluster, wanted: OffsetRange, **options: object) -> list[tuple[int, bytes, str]]:
     loaded = load(SourceOptions, cluster.options(wanted.queue.topic, **options))
     return [
         (row["queueOffset"], row["body"], row["tags"])
@@ -44,12 +44,12 @@ def read(cluster: PipelineCluster, wanted: QueueRange, **options: object) -> lis
 
 def test_every_way_of_pulling_gives_the_same(cluster: PipelineCluster) -> None:
     queue = cluster.queue("sizes")
-    whole = QueueRange(queue, 0, COUNT)
+    whole = OffsetRange(queue, 0, COUNT)
     rows = read(cluster, whole)
     assert [row[0] for row in rows] == list(range(COUNT))
     assert read(cluster, whole, bulkPulls="false") == rows
     assert read(cluster, whole, batchBytes="1k") == rows
-    part = QueueRange(queue, 17, 2345)
+    part = OffsetRange(queue, 17, 2345)
     assert read(cluster, part) == rows[17:2345]
     assert read(cluster, part, tags="B || X") == [row for row in rows[17:2345] if row[2] == "B"]
     assert read(cluster, part, tags="none") == []
@@ -79,8 +79,8 @@ def test_bulk_pulls_bring_more_and_others_do_not(cluster: PipelineCluster) -> No
 def test_messages_that_are_not_there_are_told(
     cluster: PipelineCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_origin, "MISSING_WAIT_S", 0.3)
-    beyond = QueueRange(cluster.queue("sizes"), COUNT - 5, COUNT + 10)
+    monkeypatch.setattr(broker_source, "MISSING_WAIT_S", 0.3)
+    beyond = OffsetRange(cluster.queue("sizes"), COUNT - 5, COUNT + 10)
     with pytest.raises(DataLost, match="10 messages of sizes/broker-a/0 are lost, offsets 3000 to 3010"):
         read(cluster, beyond)
     assert len(read(cluster, beyond, failOnDataLoss="false")) == 5
@@ -96,8 +96,8 @@ def test_offsets_and_sizes(cluster: PipelineCluster) -> None:
     wire.commit_offsets("somebody", {queue: 7})
     wire.advance_offsets("somebody", {queue: 5})
     assert wire.group_offset("somebody", queue) == 7
-    origin = BrokerOrigin(load(SourceOptions, cluster.options("sizes")))
-    whole = QueueRange(queue, 0, COUNT)
+    origin = BrokerSource(load(SourceOptions, cluster.options("sizes")))
+    whole = OffsetRange(queue, 0, COUNT)
     (size,) = origin.record_bytes([whole])
     assert 100 < size < 7000
     assert origin.end_within(whole, 100_000, size) == int(100_000 / size)
@@ -106,21 +106,21 @@ def test_offsets_and_sizes(cluster: PipelineCluster) -> None:
 
 
 @pytest.fixture
-def lonely(cluster: PipelineCluster) -> Iterator[Cluster]:
+def lonely(cluster: PipelineCluster) -> Iterator[ClusterClient]:
     """A list of name servers of which only the last one is there."""
-    found = Cluster(f"127.0.0.1:1;{cluster.namesrv}", retry_timeout_s=5)
+    found = ClusterClient(f"127.0.0.1:1;{cluster.namesrv}", retry_timeout_s=5)
     yield found
     found.close()
 
 
-def test_name_servers_that_are_away_are_passed_over(lonely: Cluster) -> None:
+def test_name_servers_that_are_away_are_passed_over(lonely: ClusterClient) -> None:
     assert "sizes" in lonely.topics()
     assert len(lonely.queues("sizes")) == 1
 
 
 def test_losses_are_counted(cluster: PipelineCluster) -> None:
-    losses = Losses(load(SourceOptions, cluster.options("sizes", failOnDataLoss="false")))
-    losses.aged_out(QueueRange(cluster.queue("sizes"), 3, 10))
+    losses = LossPolicy(load(SourceOptions, cluster.options("sizes", failOnDataLoss="false")))
+    losses.aged_out(OffsetRange(cluster.queue("sizes"), 3, 10))
     assert losses.lost == 7
 
 
@@ -129,7 +129,7 @@ def test_large_messages_of_a_key_may_not_be_all_there_are(shared_cluster: Pipeli
     shared_cluster.create_topic(topic, 1)
     shared_cluster.send(topic, [bytes(3 << 20)] * 4, properties={"KEYS": "large"})
     shared_cluster.send(topic, [b"x"] * 4, properties={"KEYS": "small"})
-    origin = BrokerOrigin(load(SourceOptions, shared_cluster.options(topic)))
+    origin = BrokerSource(load(SourceOptions, shared_cluster.options(topic)))
     assert origin.by_key(topic, "large", unique=False, maximum=32) is None
     found = origin.by_key(topic, "small", unique=False, maximum=32)
     assert found is not None and sorted(item.from_offset for item in found) == [4, 5, 6, 7]

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import cdc
-from skylark.pipelines.jobs.places import Input, parse_output
+from skylark.pipelines.jobs.endpoints import Input, parse_output
 from skylark.pipelines.jobs.session import register
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
@@ -25,7 +25,7 @@ def events(spark: SparkSession, *told: dict[str, Any]) -> DataFrame:
     return spark.createDataFrame(rows, "body binary, queueOffset bigint")
 
 
-def states(df: DataFrame, changes: cdc.Changes) -> list[tuple[Any, ...]]:
+def states(df: DataFrame, changes: cdc.ChangeEvents) -> list[tuple[Any, ...]]:
     found = cdc.transform(df, changes).drop(cdc.SEQUENCE).collect()
     return sorted(tuple(row) for row in found)
 
@@ -43,7 +43,7 @@ def test_a_row_that_gets_another_key_leaves_the_old_one(spark: SparkSession) -> 
         },
         {"type": "UPDATE", "data": [{"id": "3", "name": "B"}], "old": [{"name": "b"}]},
     )
-    changes = cdc.Changes(format="canal", keys=["id"], schema="id bigint, name string")
+    changes = cdc.ChangeEvents(format="canal", keys=["id"], schema="id bigint, name string")
     gone = {(row[0], row[2]) for row in states(canal, changes) if row[2]}
     assert gone == {(1, True)}
     assert [row for row in states(canal, changes) if not row[2]] == [
@@ -57,7 +57,7 @@ def test_a_row_that_gets_another_key_leaves_the_old_one(spark: SparkSession) -> 
         {"op": "u", "before": {"id": 1, "shop": "x"}, "after": {"id": 1, "shop": "y", "name": "a"}},
         {"op": "u", "before": {"id": 1, "shop": "y"}, "after": {"id": 1, "shop": "y", "name": "A"}},
     )
-    changes = cdc.Changes(keys=["id", "shop"], schema="id bigint, shop string, name string")
+    changes = cdc.ChangeEvents(keys=["id", "shop"], schema="id bigint, shop string, name string")
     assert states(debezium, changes) == [(1, "x", None, True), (1, "y", "A", False)]
 
 
@@ -70,7 +70,7 @@ def test_of_a_topic_with_several_tables_one_is_followed(spark: SparkSession) -> 
         {"database": "test", "table": "users", "type": "INSERT", "data": [{"id": "1", "name": "test"}]},
     )
     for table, name in (("shop.users", "user"), ("orders", "order"), ("nobody.users", None)):
-        changes = cdc.Changes(format="canal", keys=["id"], schema="id bigint, name string", table=table)
+        changes = cdc.ChangeEvents(format="canal", keys=["id"], schema="id bigint, name string", table=table)
         assert [each[1] for each in states(canal, changes)] == ([name] if name else [])
     debezium = events(
         spark,
@@ -78,12 +78,14 @@ def test_of_a_topic_with_several_tables_one_is_followed(spark: SparkSession) -> 
         {"op": "c", "after": {"id": 2}, "source": {"db": "crm", "schema": "shop", "table": "orders"}},
     )
     for table in ("users", "shop.users", "crm.users"):
-        assert states(debezium, cdc.Changes(keys=["id"], schema="id bigint", table=table)) == [(1, False)]
+        assert states(debezium, cdc.ChangeEvents(keys=["id"], schema="id bigint", table=table)) == [
+            (1, False)
+        ]
 
 
 def test_a_value_that_does_not_fit_is_null_and_ends_nothing(spark: SparkSession) -> None:
     row = {"id": "1", "born": "0000-00-00", "age": "old"}
-    changes = cdc.Changes(format="canal", keys=["id"], schema="id bigint, born date, age int")
+    changes = cdc.ChangeEvents(format="canal", keys=["id"], schema="id bigint, born date, age int")
     assert states(events(spark, {"type": "INSERT", "data": [row]}), changes) == [(1, None, None, False)]
 
 
@@ -98,7 +100,7 @@ def test_a_table_gets_the_columns_that_its_source_got(
     def follow(schema: str, *told: dict[str, Any]) -> list[dict[str, Any]]:
         shared_cluster.send(topic, [json.dumps(event).encode() for event in told])
         source = Input(namesrv=shared_cluster.namesrv, topic=topic)
-        changes = cdc.Changes(keys=["personId"], schema=schema)
+        changes = cdc.ChangeEvents(keys=["personId"], schema=schema)
         cdc.cdc(spark, source, output, state=tmp_path / "state", changes=changes, once=True)
         rows: list[dict[str, Any]] = DeltaTable(output.where).to_pyarrow_table().to_pylist()
         return sorted(rows, key=lambda row: row["personId"])

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from skylark.cli.commands import load
-from skylark.cli.main import app
+from skylark.cli.main import app, load_command
 from skylark.pipelines.options import option_table
 from skylark.pipelines.sink import TYPES, SinkOptions
 
@@ -32,7 +31,7 @@ def test_every_pipeline_has_a_page_that_begins_with_its_command(pipeline: str) -
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_options_in_the_pages_exist(pipeline: str) -> None:
     text = (DOCS / f"{pipeline}.md").read_text()
-    commands = [load("spark").commands[pipeline]]
+    commands = [load_command("spark").commands[pipeline]]
     commands += list(getattr(commands[0], "commands", {}).values())
     known = {name for command in commands for parameter in command.params for name in parameter.opts}
     known |= {"--once", "--archive", "--dedup"}  # other pipelines' that a page mentions

@@ -20,15 +20,15 @@ from deltalake import DeltaTable
 from pyspark.logger import PySparkLogger
 from typer.testing import CliRunner
 
-from skylark.bench.peers.process import GroupProcess
-from skylark.cli import spark_launch
+from skylark.cli import spark_jobs
 from skylark.cli.main import app
-from skylark.cli.spark_options import PlaceOptions
-from skylark.pipelines.archive_files import ArchiveFile, Layout, table_schema
-from skylark.pipelines.archive_log import BatchName, DeltaLog
+from skylark.cli.spark_jobs import SparkSessionOptions
 from skylark.pipelines.jobs import session
-from skylark.pipelines.jobs.running import Progress
+from skylark.pipelines.jobs.queries import QueryProgress
+from skylark.pipelines.lake.parquet_files import FileLayout, TableFile, table_schema
+from skylark.pipelines.lake.table_log import BatchName, DeltaLog
 from skylark.pipelines.schema import arrow_schema, columns_schema
+from skylark.processes import GroupProcess
 from tests.support import spark_program
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import ConnectServer
@@ -167,19 +167,19 @@ def test_a_batch_shows_its_stages_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, is_terminal: bool, more: dict[str, Any], shown: bool
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
-    conf = spark_launch.session_settings(PlaceOptions(**more), shows_stages=True).conf
+    conf = spark_jobs.session_settings(SparkSessionOptions(**more), shows_stages=True).conf
     assert ("spark.ui.showConsoleProgress" in conf) is shown
 
 
 def test_progress_is_a_line_for_each_query(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_launch, "LINE_INTERVAL_S", 0)
-    watch = spark_launch.watcher()
+    monkeypatch.setattr(spark_jobs, "LINE_INTERVAL_S", 0)
+    watch = spark_jobs.watcher()
     for batch in range(2):
         at: dict[str, Any] = {"batch": batch, "messages": 1500, "messages_per_second": 20.4}
-        watch(Progress(query="rows", behind=40, **at))
-        watch(Progress(query="rejects", behind=None, **at))
+        watch(QueryProgress(query="rows", behind=40, **at))
+        watch(QueryProgress(query="rejects", behind=None, **at))
     assert capsys.readouterr().err.splitlines() == [
         "rows: batch 0, 1,500 messages, 20/s, 40 behind",
         "rejects: batch 0, 1,500 messages, 20/s",
@@ -188,12 +188,12 @@ def test_progress_is_a_line_for_each_query(
     ]
 
 
-@pytest.mark.parametrize("name", spark_launch.LOGGERS_OF_ERRORS)
+@pytest.mark.parametrize("name", spark_jobs.LOGGERS_OF_ERRORS)
 def test_what_is_raised_is_not_logged_as_well(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     logger = PySparkLogger.getLogger(name)
     level = logger.level
     try:
-        spark_launch.quieten()
+        spark_jobs.quieten()
         logger.exception("no such column", errorClass="UNRESOLVED_COLUMN")
     finally:
         logger.setLevel(level)
@@ -253,14 +253,14 @@ def test_a_dry_run_shows_ranges_and_reads_nothing(
 
 def test_a_dry_run_over_an_archive_shows_its_files(tmp_path: Path) -> None:
     """Only those of the days and topics that are asked for."""
-    layout = Layout(columns=("body",), partition_by=("dt", "topic"))
+    layout = FileLayout(columns=("body",), partition_by=("dt", "topic"))
     log = DeltaLog(tmp_path / "lake")
     log.prepare(table_schema(layout, arrow_schema(columns_schema(["topic", "body"]))), layout.partition_by)
     days = ("2026-11-01", "2026-11-02", "2026-11-03")
     log.add(
         BatchName("q", 0),
         [
-            ArchiveFile(f"{day}-{topic}.parquet", 10, 1000, {"dt": day, "topic": topic}, {}, {})
+            TableFile(f"{day}-{topic}.parquet", 10, 1000, {"dt": day, "topic": topic}, {}, {})
             for day in days
             for topic in ("orders", "calls")
         ],

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from skylark.cli import spark_launch
+from skylark.cli import spark_jobs
 from skylark.errors import SettingsError
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.pipelines.jobs import archive, dlq, etl, replay, report, sql
-from skylark.pipelines.jobs.places import Input, as_messages, parse_output
+from skylark.pipelines.jobs.endpoints import Input, as_messages, parse_output
 from skylark.pipelines.jobs.session import register
 from skylark.protocol.requests.send import SendMessageV2
 from tests.pipelines.messages import dead_letters, stored
@@ -133,16 +133,16 @@ def test_a_message_born_in_no_year_is_read_archived_shown_and_sent_again(
     summary = archive.archive(spark, source, lake, state=tmp_path / "state", once=True)
     assert summary.messages == 3
     found = sql.query(spark, f"select bodyText, bornTimestamp from `{topic}`", source=source)  # noqa: S608
-    spark_launch.show_rows(found, limit=10, as_json=True)
+    spark_jobs.show_rows(found, limit=10, as_json=True)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["bodyText"] for row in shown] == ["0", "1", "2"]
     assert shown[0]["bornTimestamp"] == "2025-11-16T10:00:00.000000Z"
     target = fresh_name("again")
     shared_cluster.create_topic(target, 1)
-    everything = replay.read_archive(spark, lake, topic, replay.Stretch())
+    everything = replay.read_archive(spark, lake, topic, replay.ReplayRange())
     output = parse_output(f"topic:{target}")
     namesrv = shared_cluster.namesrv
-    assert replay.replay(spark, everything, output, replay.Stretch(), namesrv=namesrv).messages == 3
+    assert replay.replay(spark, everything, output, replay.ReplayRange(), namesrv=namesrv).messages == 3
     assert sorted(message.body for message in stored(shared_cluster, target)) == [b"0", b"1", b"2"]
     sections = {section.name: section for section in report.report(spark, source).sections}
     assert sections["latency"].rows[0][:2] == [topic, 3]
@@ -156,7 +156,7 @@ def test_times_are_shown_in_the_sessions_zone_wherever_the_driver_is(
     try:
         text = "timestamp'2026-11-16 08:00:00Z'"
         df = spark.sql(f"select {text} as at, array(named_struct('at', {text})) as nested, {text} as at")
-        spark_launch.show_rows(df, limit=1, as_json=False)
+        spark_jobs.show_rows(df, limit=1, as_json=False)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -174,7 +174,9 @@ def test_a_parquet_archive_of_a_topic_named_like_a_number(
     lake = parse_output(f"parquet:{tmp_path / 'lake'}")
     source = Input(namesrv=shared_cluster.namesrv, topic=topic)
     archive.archive(spark, source, lake, state=tmp_path / "state", once=True)
-    [row] = replay.read_archive(spark, lake, topic, replay.Stretch()).select("topic", "dt", "body").collect()
+    [row] = (
+        replay.read_archive(spark, lake, topic, replay.ReplayRange()).select("topic", "dt", "body").collect()
+    )
     assert (row["topic"], bytes(row["body"])) == (topic, b"one")
 
 

@@ -15,10 +15,10 @@ import pytest
 from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
+from skylark.html_report import render
 from skylark.model.message import StoredMessage
-from skylark.page import render
 from skylark.pipelines.jobs import agg, archive, cdc, dlq, etl, replay, report, sql
-from skylark.pipelines.jobs.places import Input, parse_output, write_batch
+from skylark.pipelines.jobs.endpoints import Input, parse_output, write_batch
 from skylark.pipelines.jobs.session import probe, register
 from tests.pipelines.messages import dead_letters, stored
 from tests.support.pipeline_cluster import PipelineCluster
@@ -135,7 +135,7 @@ def test_cdc_follows_a_table_and_a_replayed_batch_changes_nothing(
     spark: SparkSession, shared_cluster: PipelineCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = make_topic(1)
-    changes = cdc.Changes(keys=["id"], schema="id bigint, name string")
+    changes = cdc.ChangeEvents(keys=["id"], schema="id bigint, name string")
     output = parse_output(f"delta:{tmp_path / 'users'}")
 
     def run() -> Any:
@@ -170,7 +170,7 @@ def test_cdc_reads_canal(spark: SparkSession) -> None:
     ]
     rows = [(json.dumps(event).encode(), number) for number, event in enumerate(events)]
     df = spark.createDataFrame(rows, "body binary, queueOffset bigint")
-    changes = cdc.Changes(format="canal", keys=["id"], schema="id bigint, price decimal(10,2)")
+    changes = cdc.ChangeEvents(format="canal", keys=["id"], schema="id bigint, price decimal(10,2)")
     found = {(row["id"], str(row["price"]), row[cdc.DELETED]) for row in cdc.transform(df, changes).collect()}
     assert found == {(1, "4.00", False), (2, "3.00", True)}
 
@@ -184,10 +184,10 @@ def test_cdc_orders_by_the_events_own_sequence(spark: SparkSession) -> None:
     ]
     rows = [(json.dumps(event).encode(), number) for number, event in enumerate(events)]
     df = spark.createDataFrame(rows, "body binary, queueOffset bigint")
-    changes = cdc.Changes(keys=["id"], schema="id bigint, name string", sequence=["ts_ms"])
+    changes = cdc.ChangeEvents(keys=["id"], schema="id bigint, name string", sequence=["ts_ms"])
     assert [row["name"] for row in cdc.transform(df, changes).collect()] == ["newest"]
     with pytest.raises(SettingsError, match="uid is not in the schema"):
-        cdc.transform(df, cdc.Changes(keys=["uid"], schema="id bigint"))
+        cdc.transform(df, cdc.ChangeEvents(keys=["uid"], schema="id bigint"))
 
 
 # --- Replay ---
@@ -210,7 +210,7 @@ def test_replay_from_broker_store_files_and_archive(
     source = Input(namesrv=namesrv, topic=topic)
     lake = parse_output(f"delta:{tmp_path / 'lake'}")
     archive.archive(spark, source, lake, state=tmp_path / "archive", once=True)
-    recent = replay.Stretch(since_ms=middle)
+    recent = replay.ReplayRange(since_ms=middle)
     narrowed = replay.source_input(source, recent)
     inputs = {
         "broker": narrowed.read(spark),
@@ -239,7 +239,7 @@ def test_a_replay_with_a_state_gives_the_same_keys_when_it_is_run_again(
     topic, target = make_topic(), make_topic()
     shared_cluster.send(topic, [b"%d" % number for number in range(40)], 0)
     df = Input(namesrv=shared_cluster.namesrv, topic=topic).read(spark)
-    stretch = replay.Stretch(where="cast(cast(body as string) as int) < 25")
+    stretch = replay.ReplayRange(where="cast(cast(body as string) as int) < 25")
     for _ in range(2):
         replay.replay(
             spark,

@@ -11,8 +11,8 @@ import pytest
 
 from skylark.model.message import PutMessage, pack_host
 from skylark.settings import StoreSettings
+from skylark.store.append_result import Refused
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Refused
 from tests.support import spark_program
 
 HERE = Path(__file__).parent

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from skylark.pipelines.broker_origin import BrokerOrigin
-from skylark.pipelines.decode import Decoder
+from skylark.pipelines.broker_source import BrokerSource
+from skylark.pipelines.cluster_client import SparkQueue
+from skylark.pipelines.decode.decoder import Decoder
+from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.origin import Losses, QueueRange
 from skylark.pipelines.schema import arrow_schema, columns_schema
-from skylark.pipelines.wire import Queue
 from skylark.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import Buffer, TypedCommand, encode
 from skylark.protocol.connection import Command, Connection
-from skylark.protocol.replies import pull_reply_head
+from skylark.protocol.frame_templates import pull_reply_head
 from skylark.protocol.requests.pull import PullMessage
 from tests.support.store import message, opened, put_all, small_settings
 
@@ -127,12 +127,12 @@ class Steady(random.Random):
 
 def read(broker: MoodyBroker, count: int, *, bulk: bool = False) -> list[int]:
     options = load(SourceOptions, {"namesrv": broker.address, "topic": "T", "bulkPulls": str(bulk).lower()})
-    origin = BrokerOrigin(options)
+    origin = BrokerSource(options)
     try:
-        wanted = QueueRange(Queue("T", BROKER, 0), 0, count)
+        wanted = OffsetRange(SparkQueue("T", BROKER, 0), 0, count)
         return [
             queue_offset
-            for records in origin.read(wanted, Losses(options))
+            for records in origin.read(wanted, LossPolicy(options))
             for queue_offset in DECODER.batch(records, BROKER)["queueOffset"].to_pylist()
         ]
     finally:

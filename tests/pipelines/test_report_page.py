@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.page import Report, Section, render
+from skylark.html_report import HtmlReport, Section, render
 from skylark.pipelines.jobs.report import KINDS
 
 BROWSER = "chromium"
@@ -52,7 +52,7 @@ def page() -> str:
         Section(name, title, columns[name].split(), rows[name], chart, note)
         for name, (title, _, chart, note) in KINDS.items()
     ]
-    return render(Report("Topics <orders>", "2026-11-15 10:40:00+00:00", sections))
+    return render(HtmlReport("Topics <orders>", "2026-11-15 10:40:00+00:00", sections))
 
 
 def browse(page: Path, profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

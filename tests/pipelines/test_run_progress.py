@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.cli.spark_launch import last_offsets
+from skylark.cli.spark_jobs import last_offsets
 from skylark.errors import NoRoute, SettingsError
-from skylark.page import Chart, Report, Section, render
-from skylark.pipelines.jobs.places import parse_output, state_directory
-from skylark.pipelines.jobs.replay import Stretch
-from skylark.pipelines.jobs.running import MESSAGES_READ, Tally, distance, is_late_worker, plain_error
+from skylark.html_report import Chart, HtmlReport, Section, render
+from skylark.pipelines.jobs.endpoints import parse_output, state_directory
+from skylark.pipelines.jobs.queries import MESSAGES_READ, ProgressTally, distance, is_late_worker, plain_error
+from skylark.pipelines.jobs.replay import ReplayRange
 from skylark.pipelines.jobs.session import check_java
-from skylark.pipelines.origin import DataLost
+from skylark.pipelines.message_source import DataLost
 
 QUEUES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 1000), min_size=1)
 
@@ -46,7 +46,7 @@ def batch(number: int, rows: int, start: int | None, end: int) -> dict[str, Any]
 
 
 def test_batches_are_counted_once() -> None:
-    tally = Tally()
+    tally = ProgressTally()
     first = tally.take("q", batch(0, 3, None, 30))
     assert first is not None
     assert (first.messages, first.behind) == (3, 5)
@@ -61,7 +61,7 @@ def test_batches_are_counted_once() -> None:
 def test_the_first_batch_of_ranges_counts_messages_though_it_has_no_start() -> None:
     told = batch(0, 4, None, 30)
     told["observedMetrics"][MESSAGES_READ] = {MESSAGES_READ: 30}
-    tally = Tally()
+    tally = ProgressTally()
     seen = tally.take("q", told)
     assert seen is not None
     assert (seen.messages, seen.messages_per_second) == (30, 60.0)
@@ -75,7 +75,7 @@ def test_what_a_connect_server_tells_is_understood() -> None:
         {name: json.dumps(value) for name, value in source.items()} | {"numInputRows": 1}
         for source in told["sources"]
     ]
-    seen = Tally().take("q", told)
+    seen = ProgressTally().take("q", told)
     assert seen is not None
     assert (seen.messages, seen.behind) == (20, 5)
 
@@ -170,7 +170,7 @@ def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_page_escapes_what_it_shows_and_draws_what_is_there() -> None:
     rows: list[list[Any]] = [["<b>", 3], ['"quoted" & more', 1], [None, None]]
     section = Section("s", "A <title>", ["name", "n"], rows, Chart(label="name", value="n", unit="x"))
-    page = render(Report("R & D", "now", [section, Section("e", "Empty", ["a"], [])]))
+    page = render(HtmlReport("R & D", "now", [section, Section("e", "Empty", ["a"], [])]))
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
     assert page.count("<rect") == 3
@@ -188,5 +188,5 @@ def test_a_page_escapes_what_it_shows_and_draws_what_is_there() -> None:
 def test_a_stretch_of_time(
     since: str | None, until: str | None, bounds: tuple[int | None, int | None]
 ) -> None:
-    stretch = Stretch.parse(since, until, None, 3_600_000)
+    stretch = ReplayRange.parse(since, until, None, 3_600_000)
     assert (stretch.since_ms, stretch.until_ms) == bounds

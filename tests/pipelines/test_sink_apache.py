@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skylark.model.message import StoredMessage, encode_properties
-from skylark.pipelines.sending import OutMessage, Sender
+from skylark.pipelines.row_sender import OutMessage, RowSender
 from tests.interop.servers import ApacheServers
 from tests.pipelines.messages import stored
 from tests.pipelines.streams import until
@@ -26,7 +26,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster
 
 
 def send(cluster: PipelineCluster, topic: str, count: int, **changes: Any) -> None:
-    sender = Sender(cluster.wire, group="sink")
+    sender = RowSender(cluster.wire, group="sink")
     for number in range(count):
         properties = {"TAGS": "t", "KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
         values: dict[str, Any] = {"topic": topic, "body": b"%d" % number, "row": number, **changes}

@@ -26,7 +26,7 @@ from skylark.model.message import decode_properties
 from skylark.model.record import split_batch
 from skylark.pipelines.dedup import SeenKeys
 from skylark.pipelines.options import option_table
-from skylark.pipelines.sending import OutMessage, Pace, encode_batch, targets
+from skylark.pipelines.row_sender import OutMessage, RowPace, encode_batch, targets
 from skylark.pipelines.sink import (
     Identity,
     RowReader,
@@ -244,7 +244,7 @@ def test_only_queues_of_a_master_that_may_be_written_to_count() -> None:
 
 @given(st.floats(1, 1e4), st.lists(st.floats(0, 1), max_size=50))
 def test_the_pace_is_kept(rate: float, pauses: list[float]) -> None:
-    now, pace, sent = 0.0, Pace(rate, 0.0), []
+    now, pace, sent = 0.0, RowPace(rate, 0.0), []
     for pause in pauses:
         now += pause
         now += pace.wait_s(now)

@@ -16,8 +16,8 @@ from skylark.broker.broker import Broker
 from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import StoredMessage, encode_properties
 from skylark.namesrv.server import NameServer
-from skylark.pipelines.sending import OutMessage, Sender
-from skylark.pipelines.wire import Cluster
+from skylark.pipelines.cluster_client import ClusterClient
+from skylark.pipelines.row_sender import OutMessage, RowSender
 from tests.support.broker import BrokerClient, running_broker, running_cluster, running_name_server, until
 
 QUEUES = 4
@@ -34,10 +34,10 @@ def message(number: int, **changes: object) -> OutMessage:
     return OutMessage(**values)  # type: ignore[arg-type]
 
 
-def send(name_server: str, messages: Sequence[OutMessage], **changes: object) -> Sender:
-    cluster = Cluster(name_server, request_timeout_s=30, retry_timeout_s=30)
+def send(name_server: str, messages: Sequence[OutMessage], **changes: object) -> RowSender:
+    cluster = ClusterClient(name_server, request_timeout_s=30, retry_timeout_s=30)
     try:
-        sender = Sender(cluster, group="g", **changes)  # type: ignore[arg-type]
+        sender = RowSender(cluster, group="g", **changes)  # type: ignore[arg-type]
         for each in messages:
             sender.send(each)
         sender.finish()
@@ -55,7 +55,7 @@ async def running(directory: Path, **changes: Any) -> AsyncIterator[tuple[NameSe
 
 
 def is_known(name_server: str) -> bool:
-    cluster = Cluster(name_server, request_timeout_s=30, retry_timeout_s=30)
+    cluster = ClusterClient(name_server, request_timeout_s=30, retry_timeout_s=30)
     try:
         return bool(cluster.cluster_info().broker_addr_table)
     finally:
@@ -108,10 +108,10 @@ def number_of(each: StoredMessage) -> int:
 async def test_order_is_kept_with_times_of_birth_and_little_waits_in_memory(tmp_path: Path) -> None:
     rows = [message(number, sharding_key="one", born_ms=1_000_000 + number % 3) for number in range(300)]
     async with running(tmp_path) as (names, broker), BrokerClient(broker.address) as client:
-        cluster = Cluster(names.address, request_timeout_s=30, retry_timeout_s=30)
+        cluster = ClusterClient(names.address, request_timeout_s=30, retry_timeout_s=30)
 
         def run() -> int:
-            sender = Sender(cluster, group="g")
+            sender = RowSender(cluster, group="g")
             for each in rows:
                 sender.send(each)
             waiting = sum(len(batch.messages) for batch in sender._batches())
@@ -176,8 +176,8 @@ async def test_sends_go_on_when_the_broker_comes_back(tmp_path: Path) -> None:
     paused, resumed = threading.Event(), threading.Event()
 
     def run(name_server: str) -> None:
-        cluster = Cluster(name_server, request_timeout_s=10, retry_timeout_s=60)
-        sender = Sender(cluster, group="g", attempts_max=30)
+        cluster = ClusterClient(name_server, request_timeout_s=10, retry_timeout_s=60)
+        sender = RowSender(cluster, group="g", attempts_max=30)
         for number in range(600):
             sender.send(message(number, queue_id=number % QUEUES))
             if number == 300:
@@ -212,8 +212,8 @@ async def test_a_topic_that_no_name_server_knows_for_a_while_is_waited_for(tmp_p
             assert is_back.wait(60)
 
     def run(name_server: str) -> None:
-        cluster = Cluster(name_server, request_timeout_s=10, retry_timeout_s=60)
-        sender = Sender(cluster, group="g", attempts_max=30, sleep=pause)
+        cluster = ClusterClient(name_server, request_timeout_s=10, retry_timeout_s=60)
+        sender = RowSender(cluster, group="g", attempts_max=30, sleep=pause)
         sender.send(message(0))
         sender.finish()
         has_sent.set()

@@ -14,7 +14,7 @@ import pytest
 from skylark.errors import RocketMQError
 from skylark.model.message import StoredMessage
 from skylark.pipelines.dedup import SeenKeys
-from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs import queries
 from skylark.pipelines.sink import StreamSink, each_batch
 from skylark.pipelines.source import RocketMQSource, register
 from tests.pipelines.messages import stored
@@ -139,7 +139,7 @@ class Copy:
         writer = df.writeStream.format("rocketmq").options(
             namesrv=self._cluster.namesrv, topic=self._topic, exactlyOnce="keys"
         )
-        running.run("copy", {"copy": writer}, state=self._directory, once=True, trigger="1s")
+        queries.run("copy", {"copy": writer}, state=self._directory, once=True, trigger="1s")
 
 
 def test_a_replayed_batch_of_a_stream_has_the_same_keys(
@@ -259,7 +259,7 @@ def test_updates_of_aggregates_go_out_batch_by_batch(
         writer = totals.writeStream.outputMode("update").foreachBatch(
             each_batch("totals", namesrv=shared_cluster.namesrv, topic=topic, exactlyOnce="keys")
         )
-        running.run("totals", {"totals": writer}, state=tmp_path, once=True, trigger="1s")
+        queries.run("totals", {"totals": writer}, state=tmp_path, once=True, trigger="1s")
 
     shared_cluster.send(source, [b"x"] * 10, properties={"TAGS": "a"})
     shared_cluster.send(source, [b"x"] * 10, properties={"TAGS": "b"})

@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
 from skylark.errors import SettingsError
 from skylark.model.message import SystemFlag
 from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.planner import Planner, plan, read_range
 from skylark.pipelines.pushdown import Restrictions
-from skylark.pipelines.ranges import Planner, plan, read_range
 from skylark.pipelines.schema import RANGE_COLUMNS
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import BROKER, PipelineCluster

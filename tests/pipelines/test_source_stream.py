@@ -17,9 +17,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from skylark.errors import SettingsError
 from skylark.model.names import AUTO_CREATE_TOPIC
-from skylark.pipelines import ranges
+from skylark.pipelines import planner
+from skylark.pipelines.message_source import DataLost
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.origin import DataLost
 from skylark.pipelines.schema import columns_schema
 from skylark.pipelines.source import RocketMQSource, StreamReader
 from skylark.protocol.requests.topic import DeleteTopicInBroker, UpdateAndCreateTopic
@@ -282,7 +282,7 @@ def test_a_topic_that_was_made_again_is_an_error_or_begins_anew(
     shared_cluster: PipelineCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Driven by hand. Without this the query would wait for offsets that it has already passed."""
-    monkeypatch.setattr(ranges, "SHORT_WAIT_S", 0.5)
+    monkeypatch.setattr(planner, "SHORT_WAIT_S", 0.5)
     topic = fresh_name("anew")
     shared_cluster.create_topic(topic, 1)
     shared_cluster.send(topic, bodies(0, 0, 9))

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from skylark.broker.clients import Client, Consumers
-from skylark.broker.filters import parse_subscription
+from skylark.broker.clients import ConnectedClient, ConsumerGroups, QueueLockTable
+from skylark.broker.filters.compiled_subscription import parse_subscription
 from skylark.broker.groups import SubscriptionGroups
-from skylark.broker.locks import QueueLocks
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.topics import TopicTable
 from skylark.errors import BrokerError
@@ -21,10 +20,10 @@ from skylark.model.java import java_hash, loads
 from skylark.model.tag_expression import split_tags
 from skylark.protocol.bodies import ConsumerData, LockRequest, MessageQueue, SubscriptionData, TopicConfig
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 from tests.unit.broker.tables import NOW_MS, FakeChannel
 
-LIVE = Live(BrokerSettings())
+LIVE = LiveSettings(BrokerSettings())
 ALPHABET = string.ascii_letters + string.digits + "%|_-"
 good_names = st.text(ALPHABET, min_size=1, max_size=127)
 any_names = st.one_of(st.text(max_size=140), good_names, good_names.map(lambda name: f"%RETRY%{name}"))
@@ -37,8 +36,8 @@ few = st.sampled_from
 @given(any_names)
 def test_a_name_is_good_exactly_if_it_is_short_and_of_the_alphabet(name: str) -> None:
     good = 0 < len(name) <= 127 and set(name) <= set(ALPHABET)
-    assert (names.topic_fault(name) is None) == good
-    assert (names.group_fault(name) is None) == (good and len(name) <= 120)
+    assert (names.topic_name_error(name) is None) == good
+    assert (names.group_name_error(name) is None) == (good and len(name) <= 120)
 
 
 @given(any_names, any_names, st.integers(-(2**31), 2**31 - 1), st.booleans())
@@ -53,7 +52,7 @@ def test_whatever_clients_send_to_no_topic_has_a_name_that_is_not_good(
         assert error.code in (16, 17, 29)
         assert len(topics) == count
     else:
-        assert names.topic_fault(topic) is None
+        assert names.topic_name_error(topic) is None
         assert made is topics.get(topic)
         assert made.read_queue_nums >= 0
         assert not made.perm & 1 or topics.is_system(topic)
@@ -168,7 +167,7 @@ class LocksMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.locks = QueueLocks(LIVE)
+        self.locks = QueueLockTable(LIVE)
         self.model: dict[tuple[str, int], tuple[str, float]] = {}
         self.now = 0.0
 
@@ -219,7 +218,7 @@ class ConsumersMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.consumers = Consumers(LIVE)
+        self.consumers = ConsumerGroups(LIVE)
         self.channels = [FakeChannel(f"{number}:1") for number in range(4)]
         self.members: dict[str, dict[FakeChannel, float]] = {}
         self.topics: dict[str, set[str]] = {}
@@ -244,7 +243,7 @@ class ConsumersMachine(RuleBasedStateMachine):
             group_name=group,
             subscription_data_set=[SubscriptionData(topic=topic) for topic in sorted(topics)],
         )
-        client = Client(channel, f"client-{number}", "JAVA", 479)
+        client = ConnectedClient(channel, f"client-{number}", "JAVA", 479)
         notice = self.consumers.register(client, data, notify=True, now=self.now).notice
         members = self.members.setdefault(group, {})
         changed = channel not in members or self.topics.get(group, set()) != topics

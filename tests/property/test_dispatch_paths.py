@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from skylark.model.message import PutMessage, encode_properties, pack_host
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import StoreSettings
-from skylark.store.index import RUN_MIN
-from skylark.store.manifest import FILE_NAMES
+from skylark.store.append_result import AppendedRecord
+from skylark.store.index import SHARED_KEY_BATCH_MIN
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed
+from skylark.store.queue_manifest import MANIFEST_FILE_NAMES
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, simulated_disk, small_settings
@@ -59,7 +59,11 @@ def messages(draw: st.DrawFn) -> PutMessage:
 
 ELEMENTS = st.builds(BatchElement, st.just(0), st.binary(max_size=40), properties())
 # As clients make them: all messages alike, so many that they are indexed as a run.
-ALIKE = st.builds(lambda element, count: [element] * count, ELEMENTS, st.integers(RUN_MIN - 1, RUN_MIN))
+ALIKE = st.builds(
+    lambda element, count: [element] * count,
+    ELEMENTS,
+    st.integers(SHARED_KEY_BATCH_MIN - 1, SHARED_KEY_BATCH_MIN),
+)
 BATCHES = st.tuples(messages(), st.lists(ELEMENTS, min_size=1, max_size=5) | ALIKE)
 # Puts, a client's batch, time that passes, or the background's work at any moment.
 STEPS = st.lists(
@@ -90,9 +94,9 @@ def run(store: MessageStore, steps: list[Any], clock: ManualClock) -> None:
             head.sys_flag &= ~0xC
             head.properties = head.properties.replace(b"DELAY", b"RELAY")
             results = store.append_batches([(head, BatchColumns.of(elements))])[0]
-            assert all(isinstance(result, Placed) for result in results)
+            assert all(isinstance(result, AppendedRecord) for result in results)
         else:
-            assert all(isinstance(result, Placed) for result in store.append(step))
+            assert all(isinstance(result, AppendedRecord) for result in store.append(step))
 
 
 def derived(disk: SimulatedDisk) -> tuple[dict[Path, bytes], list[bytes]]:
@@ -117,7 +121,7 @@ def test_what_was_lost_is_built_again_byte_for_byte(
     store.close()
     expected, log = derived(disk), log_files(disk)
     for name in lost:
-        for each in FILE_NAMES if name == "manifest" else (name,):
+        for each in MANIFEST_FILE_NAMES if name == "manifest" else (name,):
             disk.lose(ROOT / each)
     new_store(disk, store_settings, clock).close()
     assert derived(disk) == expected

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from skylark.clock import SystemClock
 from skylark.model.java import java_hash
 from skylark.model.message import encode_properties
+from skylark.store.append_result import AppendedBatch
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk, DiskFile, Part, RealDisk
 from skylark.store.index import Index, IndexReader
-from skylark.store.index_file import ITEM, Geometry
-from skylark.store.placed import Run
+from skylark.store.index_file import ITEM, IndexGeometry
 
 TOPIC = "T"
 FOREVER = (0, 1 << 62)
@@ -43,7 +43,7 @@ class Entry:
 
 
 QUEUE = Queue(java_hash(TOPIC + "#"))
-geometries = st.builds(Geometry, st.integers(1, 40), st.integers(2, 12))
+geometries = st.builds(IndexGeometry, st.integers(1, 40), st.integers(2, 12))
 key_lists = st.lists(st.sampled_from(KEYS), max_size=4).map(tuple)
 
 
@@ -75,7 +75,7 @@ class Log:
         ]
 
 
-def open_index(disk: Disk, directory: Path, geometry: Geometry, *, clean: bool) -> Index:
+def open_index(disk: Disk, directory: Path, geometry: IndexGeometry, *, clean: bool) -> Index:
     return Index.open(
         disk,
         directory,
@@ -97,7 +97,7 @@ def found(index: Index | IndexReader, key: str) -> list[int]:
     return index.query(TOPIC, key, ALL, *FOREVER).physical_offsets
 
 
-def assert_well_formed(directory: Path, geometry: Geometry) -> None:
+def assert_well_formed(directory: Path, geometry: IndexGeometry) -> None:
     """From the slots, every counted item is reached once, along falling numbers, in its own slot's chain."""
     for path in directory.iterdir():
         data = path.read_bytes()
@@ -131,7 +131,7 @@ steps = st.one_of(
 
 @given(geometry=geometries, plan=st.lists(steps, max_size=25))
 @settings(max_examples=200)
-def test_the_index_answers_like_a_dictionary(geometry: Geometry, plan: list[tuple[str, object]]) -> None:
+def test_the_index_answers_like_a_dictionary(geometry: IndexGeometry, plan: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "index"
         index, log = open_index(CrashingDisk(), directory, geometry, clean=True), Log()
@@ -186,7 +186,7 @@ def test_the_index_answers_like_a_dictionary(geometry: Geometry, plan: list[tupl
     limit=st.integers(1, 50),
 )
 def test_a_run_is_indexed_as_its_messages_are(
-    geometry: Geometry, parts: list[tuple[int, str, int]], limit: int
+    geometry: IndexGeometry, parts: list[tuple[int, str, int]], limit: int
 ) -> None:
     log, runs = Log(), list[list[Entry]]()
     for count, key, elapsed_ms in parts:
@@ -208,10 +208,10 @@ def test_a_run_is_indexed_as_its_messages_are(
     assert files[0] == files[1]
 
 
-def as_run(entries: list[Entry]) -> Run:
+def as_run(entries: list[Entry]) -> AppendedBatch:
     """The same messages as a batch brings them."""
     queue, count = cast("ConsumeQueue", entries[0].queue), len(entries)
-    run = Run(queue, entries[0].store_timestamp, 0, [b""] * count, entries[0].properties, [], b"")
+    run = AppendedBatch(queue, entries[0].store_timestamp, 0, [b""] * count, entries[0].properties, [], b"")
     run.place(entries[0].physical_offset, 0, [100] * count)
     return run
 
@@ -223,7 +223,7 @@ def as_run(entries: list[Entry]) -> Run:
     maximum=st.integers(0, 12),
 )
 def test_a_window_and_a_maximum_cut_the_answer(
-    geometry: Geometry,
+    geometry: IndexGeometry,
     messages: list[tuple[tuple[str, ...], int]],
     window: tuple[int, int],
     maximum: int,
@@ -367,7 +367,7 @@ batches = st.lists(st.lists(st.tuples(key_lists, st.integers(0, 4000)), max_size
 )
 @settings(max_examples=150)
 def test_crashes_take_nothing_that_was_durable(
-    geometry: Geometry,
+    geometry: IndexGeometry,
     lives: list[tuple[int, list[list[tuple[tuple[str, ...], int]]]]],
     seed: int,
     tear_bytes: int,
@@ -423,7 +423,7 @@ def test_crashes_take_nothing_that_was_durable(
     clean=st.booleans(),
 )
 def test_damaged_files_are_read_to_an_end_and_can_be_rebuilt(
-    geometry: Geometry,
+    geometry: IndexGeometry,
     messages: list[tuple[tuple[str, ...], int]],
     damage: list[tuple[float, bytes]],
     clean: bool,

@@ -38,11 +38,11 @@ from skylark.model.record import (
     split_batch,
     split_columns,
 )
-from skylark.store.batch_records import NO_BATCH_MASK
+from skylark.store.append_result import AppendedRecord, PutResult, PutStatus, Refused
+from skylark.store.batch_encoder import NO_BATCH_MASK
 from skylark.store.commit_log import CommitLog
-from skylark.store.placed import Placed, PutResult, PutStatus, Refused
-from skylark.store.queue_table import QueueTable
-from skylark.store.tags import delay_level, tags_code
+from skylark.store.consume_queue import QueueTable
+from skylark.store.queue_entry import delay_level, tags_code
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, small_settings
 
@@ -291,7 +291,7 @@ def test_the_append_writes_encoded_records(
     results = log.append(puts, queues, now_ms)
     next_offsets: dict[tuple[str, int], int] = {}
     for put, result in zip(puts, results, strict=True):
-        if not isinstance(result, Placed):
+        if not isinstance(result, AppendedRecord):
             is_inner_batch = put.sys_flag & SystemFlag.INNER_BATCH
             is_bad_topic = put.topic in (".", "..") or len(put.topic.encode()) > 127
             assert is_inner_batch or is_bad_topic or has_forbidden_nul(put.properties, with_crc), result
@@ -353,7 +353,7 @@ def test_a_batch_writes_encoded_records(
         return
     assert len(results) == len(elements)
     for number, ((flag, element_body, text), result) in enumerate(zip(elements, results, strict=True)):
-        assert isinstance(result, Placed), result
+        assert isinstance(result, AppendedRecord), result
         ended = text + b"\x02" if text and not text.endswith(b"\x02") else text
         put = PutMessage(
             head.topic,

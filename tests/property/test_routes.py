@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from skylark.errors import BrokerError, TopicNotExist
-from skylark.namesrv.routes import RouteTable
+from skylark.namesrv.route_table import RouteTable
 from skylark.protocol.bodies import DataVersion
 from skylark.settings import NameServerSettings
 from tests.unit.namesrv.registering import addresses, registration, topics

@@ -15,8 +15,8 @@ from skylark.model.java import java_hash
 from skylark.model.message import PutMessage, encode_properties
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import FlushMode, StoreSettings
+from skylark.store.append_result import AppendedRecord, PutResult
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutResult
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 
@@ -100,7 +100,7 @@ class StoreMachine(RuleBasedStateMachine):
         elements = [BatchElement(0, body, tag_properties(tag)) for body, tag in data]
         batch = PutMessage(topic, queue_id, b""), BatchColumns.of(elements)
         results: Sequence[PutResult] = self.store.append_batches([batch])[0]
-        if len(results) == 1 and not isinstance(results[0], Placed):
+        if len(results) == 1 and not isinstance(results[0], AppendedRecord):
             # All or nothing: too much for one file.
             size = sum(len(body) for body, _ in data) + len(data) * 91
             assert size > self.settings.commit_log_file_bytes // 2, results
@@ -113,7 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
         return PutMessage(topic, queue_id, body, tag_properties(tag))
 
     def _note(self, topic: str, queue_id: int, body: bytes, tag: str, result: PutResult) -> None:
-        assert isinstance(result, Placed), result
+        assert isinstance(result, AppendedRecord), result
         if (topic, queue_id) not in self.queues and topic in self.deleted:
             # A topic that was there before may begin anew or go on: only that it then goes on matters.
             self.queues[topic, queue_id].next_offset = result.queue_offset

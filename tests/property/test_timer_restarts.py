@@ -11,10 +11,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skylark.broker.timed_messages import RecallHandle, recall_message
+from skylark.broker.delayed.timed_messages import RecallHandle, recall_message
 from skylark.model.message import PutMessage
 from skylark.settings import BrokerSettings
-from skylark.settings.delivery import TimerSettings
+from skylark.settings.broker import TimerSettings
 from tests.support.clock import ManualClock
 from tests.support.lone_broker import LoneBroker
 from tests.support.simulated_disk import Crash

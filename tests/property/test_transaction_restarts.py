@@ -10,15 +10,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skylark.broker.clients import Client
-from skylark.broker.half_messages import HalfRecord, prepare
-from skylark.broker.transaction import GROUP
+from skylark.broker.clients import ConnectedClient
+from skylark.broker.transactions.coordinator import GROUP
+from skylark.broker.transactions.half_messages import HalfRecord, prepare
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.remoting.server import RemotingServer
 from skylark.settings import BrokerSettings
-from skylark.settings.delivery import TransactionSettings
-from skylark.store.placed import Placed
+from skylark.settings.broker import TransactionSettings
+from skylark.store.append_result import AppendedRecord
 from tests.support.clock import ManualClock
 from tests.support.lone_broker import LoneBroker
 from tests.support.simulated_disk import Crash
@@ -35,7 +35,7 @@ class World:
         self.clock = ManualClock()
         self.disk = simulated_disk(self.clock)
         self.fate: dict[int, str] = {}
-        self.places: dict[int, list[Placed]] = {}
+        self.places: dict[int, list[AppendedRecord]] = {}
         self.saved = {names.HALF_TOPIC: 0, names.HALF_OP_TOPIC: 0}
         self.open()
 
@@ -56,7 +56,7 @@ class World:
         """Have a producer asked, that never answers."""
         connection = Connection(RemotingServer(), 40_000)
         self.broker.producers.register(
-            "PG", Client(connection.peer, "p@1", "JAVA", 479), now=self.clock.monotonic()
+            "PG", ConnectedClient(connection.peer, "p@1", "JAVA", 479), now=self.clock.monotonic()
         )
         self.clock.advance(7000)
         await self.broker.transactions.check()

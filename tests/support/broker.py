@@ -23,10 +23,10 @@ from skylark.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, S
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
-from skylark.protocol.requests.heartbeat import Heartbeat, HeartbeatReply
+from skylark.protocol.requests.client import Heartbeat, HeartbeatReply
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from skylark.protocol.requests.send import SendMessageV2, SendReply
-from skylark.remoting.aio import ConnectionPool
+from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
 from skylark.store.disk import Disk
 

@@ -18,7 +18,7 @@ from skylark.protocol.bodies import (
     TopicConfigTable,
     encode_body,
 )
-from skylark.protocol.requests.route import RegisterBroker
+from skylark.protocol.requests.name_server import RegisterBroker
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.settings.client import ClientSettings
 from tests.support.broker import BrokerClient, running_broker, running_name_server

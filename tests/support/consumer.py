@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from skylark.broker.broker import Broker
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.received_message import ReceivedMessage
 from skylark.model.names import retry_topic
 from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.namesrv.server import NameServer
@@ -26,8 +26,7 @@ from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
 from skylark.protocol.requests.send import SendBatchMessage
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
 
 HUNDREDTH = 100
@@ -123,10 +122,10 @@ class ConsumerRig:
         *,
         client: Mapping[str, Any] | None = None,
         **settings: Any,
-    ) -> PushConsumer:
+    ) -> AsyncPushConsumer:
         """Make a consumer; `settings` are those of `fast`, `client` those of the client."""
         arguments = {name: settings.pop(name) for name in ("strategy", "offset_store") if name in settings}
-        consumer = PushConsumer(
+        consumer = AsyncPushConsumer(
             group,
             namesrv=self.name_server.address,
             settings=fast(**settings),
@@ -181,7 +180,7 @@ def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
     return sorted(message.body for message in messages)
 
 
-async def until_owned(consumer: PushConsumer, *topics: str, count: int | None = None) -> None:
+async def until_owned(consumer: AsyncPushConsumer, *topics: str, count: int | None = None) -> None:
     """Wait until a consumer has queues of these topics, or so many of them."""
 
     def owned() -> bool:
@@ -191,12 +190,12 @@ async def until_owned(consumer: PushConsumer, *topics: str, count: int | None = 
     await until(owned)
 
 
-async def until_retrying(consumer: PushConsumer) -> None:
+async def until_retrying(consumer: AsyncPushConsumer) -> None:
     """Wait until a consumer has its retry topic, so that retries come at once."""
     await until_owned(consumer, retry_topic(consumer.group))
 
 
-async def until_shared(consumers: Sequence[PushConsumer], topic: str, queues: int) -> None:
+async def until_shared(consumers: Sequence[AsyncPushConsumer], topic: str, queues: int) -> None:
     """Wait until the queues of a topic are shared out evenly, each with one owner and at work."""
     share, more = divmod(queues, len(consumers))
     expected = sorted([share + 1] * more + [share] * (len(consumers) - more))

@@ -26,8 +26,7 @@ from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand
 from skylark.protocol.connection import Limits
 from skylark.protocol.requests.pull import PullReply
-from skylark.remoting.closing import stop_listening
-from skylark.remoting.link import Link
+from skylark.remoting.link import Link, stop_listening
 
 HOST = "127.0.0.1"
 BROKER = "broker-a"

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skylark.bench.peers.cache import build_once, cache_dir, digest
-from skylark.bench.peers.process import ProcessFailed, run
+from skylark.bench.build_cache import build_once, cache_dir, digest
+from skylark.processes import ProcessFailed, run
 from tests.support.java import missing
 
 INSTALL_TIMEOUT_S = 180

@@ -1,4 +1,4 @@
-"""Java for the interop tests: what `skylark.bench.peers.java` finds, fetches and compiles, or the test skips.
+"""Java for the interop tests: what `benchmarks.peers.java` finds, fetches and compiles, or the test skips.
 
 A missing toolchain (or a registry out of reach) skips the test; where `CI` is set it fails it.
 """
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from skylark.bench.peers.java import Classpath, MissingToolchain, compile_sources, fetch_jars
+from benchmarks.peers.java import Classpath, MissingToolchain, compile_sources, fetch_jars
 
 
 def missing(reason: str) -> NoReturn:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from skylark.bench.peers.process import GroupProcess
+from skylark.processes import GroupProcess
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60

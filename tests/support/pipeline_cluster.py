@@ -11,10 +11,10 @@ from typing import Self
 from skylark.errors import StoreError
 from skylark.model.message import encode_properties
 from skylark.model.names import AUTO_CREATE_TOPIC
-from skylark.pipelines.wire import Cluster, Queue
+from skylark.pipelines.cluster_client import ClusterClient, SparkQueue
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
-from skylark.store.reader import StoreReader
+from skylark.store.store_reader import StoreReader
 from tests.interop.servers import Servers
 from tests.support.skylark_servers import SkylarkServers
 
@@ -42,7 +42,7 @@ class PipelineCluster:
         """`servers` are others than ours, with their store in `directory / "store"`."""
         self.store_path = str(directory / ("store" if servers else "data"))
         self.servers = servers or SkylarkServers(directory, {**SETTINGS, **(settings or {})})
-        self.wire = Cluster(self.servers.name_server, retry_timeout_s=60)
+        self.wire = ClusterClient(self.servers.name_server, retry_timeout_s=60)
 
     @property
     def namesrv(self) -> str:
@@ -99,8 +99,8 @@ class PipelineCluster:
             return {}
         return {queue.queue_id: queue.max_offset for queue in found if queue.count}
 
-    def queue(self, topic: str, queue_id: int = 0) -> Queue:
-        return Queue(topic, BROKER, queue_id)
+    def queue(self, topic: str, queue_id: int = 0) -> SparkQueue:
+        return SparkQueue(topic, BROKER, queue_id)
 
     def send(
         self,

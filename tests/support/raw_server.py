@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from skylark.remoting.closing import stop_listening
+from skylark.remoting.link import stop_listening
 
 HOST = "127.0.0.1"
 TURNS = 5

@@ -13,8 +13,7 @@ from typing import Self
 
 import pyspark
 
-from skylark.bench.peers.ports import PortReservation
-from skylark.bench.peers.process import GroupProcess
+from skylark.processes import GroupProcess, PortReservation
 
 START_TIMEOUT_S = 180
 SPARK_HOME = Path(pyspark.__file__).parent

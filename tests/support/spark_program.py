@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from skylark.bench.peers.process import GroupProcess
+from skylark.processes import GroupProcess
 
 POLL_S = 0.1
 DUMP_TIMEOUT_S = 30

@@ -14,10 +14,10 @@ from typing import Any
 from skylark.clock import Clock
 from skylark.model.message import PutMessage, StoredMessage, encode_properties
 from skylark.settings import StoreSettings
+from skylark.store.append_result import AppendedRecord, PutResult
 from skylark.store.disk import Disk
 from skylark.store.dispatch import Arrival
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutResult
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 
@@ -62,12 +62,12 @@ def sized(size: int, topic: str = "T", queue_id: int = 0, fill: bytes = b"x") ->
     return PutMessage(topic, queue_id, (fill * size)[: size - overhead])
 
 
-def placed(result: PutResult) -> Placed:
-    assert isinstance(result, Placed), result
+def placed(result: PutResult) -> AppendedRecord:
+    assert isinstance(result, AppendedRecord), result
     return result
 
 
-def put_all(store: MessageStore, messages: Sequence[PutMessage]) -> list[Placed]:
+def put_all(store: MessageStore, messages: Sequence[PutMessage]) -> list[AppendedRecord]:
     """Append one by one; all must be taken."""
     return [placed(store.append([each])[0]) for each in messages]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from skylark.errors import SettingsError
 from skylark.settings import BrokerSettings, FlushMode, NameServerSettings, StoreSettings
-from skylark.settings.live import Live, plan_update
-from skylark.settings.loading import Loaded, all_settings, known_settings, load_settings, to_properties
+from skylark.settings.live import LiveSettings, plan_update
+from skylark.settings.loader import LoadedSettings, all_settings, known_settings, load_settings, to_properties
 from skylark.settings.properties import read_properties, write_properties
 from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
 from tests.unit.protocol.golden_frames import captured
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "reference"
 PREFIX = "SKYLARK_BROKER_"
 
 
-def load(**sources: Any) -> Loaded[BrokerSettings]:
+def load(**sources: Any) -> LoadedSettings[BrokerSettings]:
     return load_settings(BrokerSettings, prefix=PREFIX, **sources)
 
 
@@ -351,7 +351,7 @@ def test_a_bad_change_is_refused() -> None:
 
 
 def test_the_holder_is_replaced_whole() -> None:
-    holder = Live(BrokerSettings())
+    holder = LiveSettings(BrokerSettings())
     before = holder.current
     holder.current = plan_update(before, {"traceOn": "false", "brokerPermission": "4"}).settings
     assert (before.permission, holder.current.permission) == (6, 4)

@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 from skylark.errors import SettingsError
-from skylark.settings.consumer import ConsumeFrom, MessageModel, PushConsumerSettings, consume_timestamp_ms
+from skylark.settings.client import (
+    ConsumeFrom,
+    MessageModel,
+    PullConsumerSettings,
+    PushConsumerSettings,
+    consume_timestamp_ms,
+)
 from skylark.settings.fields import allowed_range
-from skylark.settings.pull_consumer import PullConsumerSettings
 
 DEFAULTS = {
     "model": MessageModel.CLUSTERING,

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from skylark.metrics import COMMON_LABELS, METRICS, MetricSpec
+from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS, MetricSpec
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED
 from skylark.settings import BrokerSettings, NameServerSettings
 from skylark.settings.broker import FAST_PORT_DISTANCE
-from skylark.settings.loading import load_settings
+from skylark.settings.loader import load_settings
 from tests.unit.cli.test_reference import check_command
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from skylark.bench.compare.cells import PEERS, choose
+from benchmarks.compare.cells import PEERS, choose
 from skylark.torture.faults import ALL_FAULTS
-from skylark.torture.modes import MODES
+from skylark.torture.plan import MODES
 from tests.unit.cli.test_reference import check_line
 
 ROOT = Path(__file__).parents[2]

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from skylark.admin.brokers import Brokers
-from skylark.admin.clients import Clients
-from skylark.admin.dead_letters import DeadLetters
-from skylark.admin.groups import Groups
-from skylark.admin.messages import Messages
-from skylark.admin.name_servers import NameServers
-from skylark.admin.offsets import Offsets
-from skylark.admin.servers import Servers
-from skylark.admin.topics import Topics
-from skylark.client.routing import TopicRoute
-from skylark.client.session import ADMIN, BrokerHandler, join
+from skylark.admin.brokers import AsyncBrokers
+from skylark.admin.clients import AsyncClients
+from skylark.admin.dead_letters import AsyncDeadLetters
+from skylark.admin.groups import AsyncGroups
+from skylark.admin.messages import AsyncMessages
+from skylark.admin.name_servers import AsyncNameServers
+from skylark.admin.offsets import AsyncOffsets
+from skylark.admin.server_calls import ServerCalls
+from skylark.admin.topics import AsyncTopics
+from skylark.client.session.routes import TopicRoute
+from skylark.client.session.session import ADMIN, BrokerHandler, join
 from skylark.errors import AlreadyStarted
 from skylark.settings.client import ClientSettings, name_server_list
 
@@ -24,7 +24,7 @@ ADMIN_GROUP = "admin_ext_group"
 TIMEOUT_MS = 5000
 
 
-class _Membership:
+class _AdminMembership:
     """The admin as a session knows it: it wants nothing, and brokers are told nothing of it."""
 
     kind = ADMIN
@@ -44,7 +44,7 @@ class _Membership:
         return {}
 
 
-class Admin:
+class AsyncAdmin:
     """Administers the servers that name servers know. For one event loop; `skylark.Admin` is for threads.
 
     >>> async with Admin(namesrv="127.0.0.1:9876") as admin:
@@ -60,17 +60,17 @@ class Admin:
         `timeout_ms` is for each answer. Raises SettingsError.
         """
         self._settings = client or ClientSettings()
-        self._servers = Servers(name_server_list(namesrv, self._settings), timeout_ms)
-        self._membership = _Membership()
+        self._servers = ServerCalls(name_server_list(namesrv, self._settings), timeout_ms)
+        self._membership = _AdminMembership()
         self._state = "CREATE_JUST"
-        self.brokers = Brokers(self._servers)
-        self.topics = Topics(self._servers)
-        self.groups = Groups(self._servers)
-        self.clients = Clients(self._servers)
-        self.offsets = Offsets(self._servers)
-        self.messages = Messages(self._servers, self.groups, self.clients)
-        self.dead_letters = DeadLetters(self._servers, self.messages, self.offsets)
-        self.name_servers = NameServers(self._servers)
+        self.brokers = AsyncBrokers(self._servers)
+        self.topics = AsyncTopics(self._servers)
+        self.groups = AsyncGroups(self._servers)
+        self.clients = AsyncClients(self._servers)
+        self.offsets = AsyncOffsets(self._servers)
+        self.messages = AsyncMessages(self._servers, self.groups, self.clients)
+        self.dead_letters = AsyncDeadLetters(self._servers, self.messages, self.offsets)
+        self.name_servers = AsyncNameServers(self._servers)
 
     async def start(self) -> Self:
         """Nothing is connected before the first question. Raises AlreadyStarted, GroupInUse."""

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from skylark.admin.results import BrokerSummary, ClusterSummary, Node
-from skylark.admin.servers import Servers
-from skylark.protocol.bodies import DataVersion
+from skylark.admin.results import BrokerNode, BrokerSummary, ClusterSummary
+from skylark.admin.server_calls import ServerCalls
+from skylark.protocol.bodies import (
+    BrokerConsumeStats,
+    BrokerStatsData,
+    DataVersion,
+    EpochCache,
+    HaStatus,
+    TimerMetrics,
+)
 from skylark.protocol.requests.admin import (
     CheckRocksdbCqWriteProgress,
     CleanExpiredConsumeQueue,
@@ -31,35 +38,32 @@ from skylark.protocol.requests.admin import (
     UpdateColdDataFlowCtrConfig,
     ViewBrokerStatsData,
 )
-from skylark.protocol.requests.pull import PopRollback
-from skylark.protocol.requests.route import AddWritePermOfBroker, GetBrokerMemberGroup, WipeWritePermOfBroker
-from skylark.protocol.stats_bodies import (
-    BrokerConsumeStats,
-    BrokerStatsData,
-    EpochCache,
-    HaStatus,
-    TimerMetrics,
+from skylark.protocol.requests.name_server import (
+    AddWritePermOfBroker,
+    GetBrokerMemberGroup,
+    WipeWritePermOfBroker,
 )
+from skylark.protocol.requests.pull import PopRollback
 from skylark.settings.properties import read_properties, write_properties
 
 READ_AHEAD = {True: "0", False: "1"}
 
 
-class Brokers:
+class AsyncBrokers:
     """Part of `Admin`. A `broker` is a name or an address."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
     # --- Which there are, and how ---
 
-    async def nodes(self, *, cluster: str | None = None) -> list[Node]:
+    async def nodes(self, *, cluster: str | None = None) -> list[BrokerNode]:
         """All brokers, masters and slaves, sorted."""
         return await self._servers.nodes(cluster=cluster)
 
-    async def clusters(self) -> dict[str, list[Node]]:
+    async def clusters(self) -> dict[str, list[BrokerNode]]:
         """All brokers by cluster."""
-        clusters: dict[str, list[Node]] = {}
+        clusters: dict[str, list[BrokerNode]] = {}
         for node in await self._servers.nodes():
             clusters.setdefault(node.cluster, []).append(node)
         return clusters

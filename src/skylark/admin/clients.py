@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from skylark.admin.results import Client, Consumers, Producers, merged_clients
-from skylark.admin.servers import Servers
-from skylark.client.received import ReceivedMessage
+from skylark.admin.results import ClientInfo, ConnectedConsumers, ConnectedProducers, merged_clients
+from skylark.admin.server_calls import ServerCalls
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BrokerError, ClientError
-from skylark.protocol.bodies import MessageQueue, ProducerInfo
+from skylark.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, MessageQueue, ProducerInfo
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.client import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.protocol.requests.group import (
     GetAllProducerInfo,
     GetConsumerConnectionList,
     GetProducerConnectionList,
 )
-from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.protocol.requests.offset import InvokeBrokerToGetConsumerStatus
-from skylark.protocol.stats_bodies import ConsumeResult, ConsumerRunningInfo
 
 OFFLINE = frozenset({ResponseCode.CONSUMER_NOT_ONLINE})
 NONE_HERE = frozenset({ResponseCode.SYSTEM_ERROR})
@@ -26,13 +25,13 @@ RELAY_TIMEOUT_MS = 15_000
 """A broker itself waits 10 s for its client."""
 
 
-class Clients:
+class AsyncClients:
     """Part of `Admin`."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
-    async def consumers(self, group: str) -> Consumers:
+    async def consumers(self, group: str) -> ConnectedConsumers:
         """The members of a group that are connected. Raises BrokerError 206 if there are none."""
         targets = await self._servers.targets()
         gathered = await self._servers.ask_each(
@@ -43,19 +42,19 @@ class Clients:
             raise BrokerError.for_code(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
             )
-        return Consumers.read(group, found, gathered.failures)
+        return ConnectedConsumers.read(group, found, gathered.failures)
 
-    async def producers(self, group: str) -> Producers:
+    async def producers(self, group: str) -> ConnectedProducers:
         """The members of a group of producers that are connected; perhaps none."""
         targets = await self._servers.targets()
         request = GetProducerConnectionList(group)
         gathered = await self._servers.ask_each(targets, request, absent_codes=NONE_HERE)
         clients = [
-            (broker, Client(item.client_id, item.client_addr, item.language, item.version))
+            (broker, ClientInfo(item.client_id, item.client_addr, item.language, item.version))
             for broker, connection in gathered.some(f"list producers of group {group}").items()
             for item in connection.connection_set
         ]
-        return Producers(group, merged_clients(clients), gathered.failures)
+        return ConnectedProducers(group, merged_clients(clients), gathered.failures)
 
     async def all_producers(self, broker: str) -> Mapping[str, list[ProducerInfo]]:
         """All producers that are connected to a broker, by group."""
@@ -86,7 +85,9 @@ class Clients:
                 tables.setdefault(name, {}).update(table)
         return tables
 
-    async def consume_directly(self, group: str, client_id: str, message: ReceivedMessage) -> ConsumeResult:
+    async def consume_directly(
+        self, group: str, client_id: str, message: ReceivedMessage
+    ) -> ConsumeDirectlyResult:
         """Have one consumer consume a stored message now, in its listener; no offset changes.
 
         Raises BrokerError if the message or the consumer is not there (any more), or does not answer.

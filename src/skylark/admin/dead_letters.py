@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from skylark.admin.messages import Messages
-from skylark.admin.offsets import Offsets
+from skylark.admin.messages import AsyncMessages
+from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.results import MASTER_ID, WRITE, BrokerQueues, Failures
-from skylark.admin.servers import Servers
-from skylark.client.received import ReceivedMessage
+from skylark.admin.server_calls import ServerCalls
+from skylark.client.received_message import ReceivedMessage
 from skylark.clock import Clock, SystemClock
 from skylark.errors import NoRoute, RocketMQError
 from skylark.model.message import (
@@ -93,11 +93,11 @@ class ResendReport:
         return sum(1 for item in self.resent if item.error is None)
 
 
-class DeadLetters:
+class AsyncDeadLetters:
     """Part of `Admin`. What was dealt with is the group's committed offset in its dead-letter topic."""
 
     def __init__(
-        self, servers: Servers, messages: Messages, offsets: Offsets, clock: Clock | None = None
+        self, servers: ServerCalls, messages: AsyncMessages, offsets: AsyncOffsets, clock: Clock | None = None
     ) -> None:
         self._servers = servers
         self._messages = messages

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from skylark.admin.results import Gathered, Group, Progress
-from skylark.admin.servers import Servers
+from skylark.admin.results import Gathered, Group, GroupProgress
+from skylark.admin.server_calls import ServerCalls
 from skylark.errors import BadName, ClientError
-from skylark.model.names import dead_letter_topic, group_fault, retry_topic
-from skylark.protocol.bodies import RequestMode, SubscriptionData, SubscriptionGroupList
+from skylark.model.names import dead_letter_topic, group_name_error, retry_topic
+from skylark.protocol.bodies import ConsumeTimeSpan, RequestMode, SubscriptionData, SubscriptionGroupList
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.client import GetAllMessageRequestMode, SetMessageRequestMode
 from skylark.protocol.requests.group import (
     DeleteSubscriptionGroup,
     GetAllSubscriptionGroupConfig,
@@ -24,18 +25,16 @@ from skylark.protocol.requests.group import (
     UpdateAndCreateSubscriptionGroupList,
     UpdateAndGetGroupForbidden,
 )
-from skylark.protocol.requests.heartbeat import GetAllMessageRequestMode, SetMessageRequestMode
-from skylark.protocol.requests.route import DeleteTopicInNamesrv
+from skylark.protocol.requests.name_server import DeleteTopicInNamesrv
 from skylark.protocol.requests.topic import DeleteTopicInBroker
-from skylark.protocol.stats_bodies import ConsumeTimeSpan
 
 UNKNOWN_GROUP = frozenset({ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE})
 
 
-class Groups:
+class AsyncGroups:
     """Part of `Admin`. `cluster` and `broker` (a name or an address) say where; without, it is everywhere."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
     # --- Changes ---
@@ -158,13 +157,13 @@ class Groups:
         table = await self._servers.ask(address, GetAllSubscriptionGroupConfig())
         return [Group.read(config) for _, config in sorted(table.subscription_group_table.items())]
 
-    async def progress(self, group: str, topic: str | None = None) -> Progress:
+    async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """How far a group is in each queue, of one topic or of all that it has offsets in."""
         targets = await (self._servers.targets() if topic is None else self._servers.brokers_of(topic))
         request = GetConsumeStats(group, topic)
         gathered = await self._servers.ask_each(targets, request, absent_codes=UNKNOWN_GROUP)
         stats = gathered.some(f"read the progress of group {group}").values()
-        return Progress.read(group, stats, gathered.failures)
+        return GroupProgress.read(group, stats, gathered.failures)
 
     async def topics(self, group: str) -> list[str]:
         """The topics that a group has offsets in."""
@@ -190,5 +189,5 @@ class Groups:
 
 
 def _check(group: str) -> None:
-    if fault := group_fault(group):
+    if fault := group_name_error(group):
         raise BadName("group", group, fault)

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from skylark.admin.clients import Clients
-from skylark.admin.groups import Groups
-from skylark.admin.results import Consumers, Failures, Route
-from skylark.admin.servers import Servers, at_once, whole
-from skylark.client.received import ReceivedMessage, decode_pull
+from skylark.admin.clients import AsyncClients
+from skylark.admin.groups import AsyncGroups
+from skylark.admin.results import ConnectedConsumers, Failures, Route
+from skylark.admin.server_calls import ServerCalls, at_once, whole
+from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.errors import BrokerError, ClientError, RemotingError, RocketMQError
 from skylark.model.message import format_host
 from skylark.model.record import parse_offset_message_id, split
 from skylark.model.tag_expression import MATCH_ALL, split_tags
-from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.bodies import ConsumeQueueUnits, MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import Buffer
 from skylark.protocol.requests.offset import GetMaxOffset, SearchOffsetByTimestamp
@@ -29,7 +29,6 @@ from skylark.protocol.requests.pull import (
 )
 from skylark.protocol.requests.topic import QueryTopicConsumeByWho
 from skylark.protocol.requests.transaction import ResumeCheckHalfMessage
-from skylark.protocol.stats_bodies import ConsumeQueueUnits
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The built-in group in whose name tools read."""
@@ -69,10 +68,10 @@ class Found:
     failures: Failures
 
 
-class Messages:
+class AsyncMessages:
     """Part of `Admin`. Times are milliseconds since 1970."""
 
-    def __init__(self, servers: Servers, groups: Groups, clients: Clients) -> None:
+    def __init__(self, servers: ServerCalls, groups: AsyncGroups, clients: AsyncClients) -> None:
         self._servers = servers
         self._groups = groups
         self._clients = clients
@@ -339,7 +338,7 @@ def _tagged(messages: Iterable[ReceivedMessage], expression: str) -> list[Receiv
     return [message for message in messages if tags is None or message.tags in tags]
 
 
-def _wants(consumers: Consumers, message: ReceivedMessage) -> bool:
+def _wants(consumers: ConnectedConsumers, message: ReceivedMessage) -> bool:
     subscription = consumers.subscriptions.get(message.topic)
     if subscription is None or subscription.expression_type not in (None, "TAG"):
         return True

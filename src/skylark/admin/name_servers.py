@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from skylark.admin.servers import Servers
+from skylark.admin.server_calls import ServerCalls
 from skylark.errors import BrokerError
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.route import (
+from skylark.protocol.requests.name_server import (
     DeleteKvConfig,
     GetKvConfig,
     GetKvListByNamespace,
@@ -18,10 +18,10 @@ from skylark.protocol.requests.route import (
 from skylark.settings.properties import read_properties, write_properties
 
 
-class NameServers:
+class AsyncNameServers:
     """Part of `Admin`."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from skylark.admin.groups import UNKNOWN_GROUP
 from skylark.admin.results import Failures
-from skylark.admin.servers import Servers, at_once, whole
+from skylark.admin.server_calls import ServerCalls, at_once, whole
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
@@ -41,10 +41,10 @@ class Reset:
     failures: Failures
 
 
-class Offsets:
+class AsyncOffsets:
     """Part of `Admin`. Times are milliseconds since 1970; `BEGIN` and `END` are before and after all."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
     # --- Of queues ---

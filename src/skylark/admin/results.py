@@ -9,13 +9,14 @@ from typing import Generic, TypeVar
 from skylark.errors import RocketMQError, SomeServersFailed
 from skylark.protocol.bodies import (
     ConsumerConnection,
+    ConsumeStatsTable,
     MessageQueue,
     SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicRouteData,
+    TopicStatsTable,
 )
-from skylark.protocol.stats_bodies import ConsumeStats, TopicStatsTable
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class Gathered(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Node:
+class BrokerNode:
     """One broker as name servers know it. Brokers with the same name are replicas of each other."""
 
     cluster: str
@@ -72,7 +73,7 @@ class Node:
 class BrokerSummary:
     """How a broker is. Rates are of the last 10 seconds."""
 
-    node: Node
+    node: BrokerNode
     version: str
     puts_per_s: float
     gets_per_s: float
@@ -83,7 +84,7 @@ class BrokerSummary:
     is_active: bool
 
     @classmethod
-    def read(cls, node: Node, table: Mapping[str, str]) -> BrokerSummary:
+    def read(cls, node: BrokerNode, table: Mapping[str, str]) -> BrokerSummary:
         """Take it from what a broker says of its run time; what it does not say is 0."""
 
         def number(key: str) -> float:
@@ -333,7 +334,7 @@ class QueueProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GroupProgress:
     group: str
     queues: tuple[QueueProgress, ...]
     consumed_per_s: float
@@ -344,7 +345,7 @@ class Progress:
         return sum(queue.lag for queue in self.queues)
 
     @classmethod
-    def read(cls, group: str, stats: Iterable[ConsumeStats], failures: Failures) -> Progress:
+    def read(cls, group: str, stats: Iterable[ConsumeStatsTable], failures: Failures) -> GroupProgress:
         stats = list(stats)
         queues = (
             QueueProgress(
@@ -369,7 +370,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Client:
+class ClientInfo:
     """A producer or a consumer that is connected, and to which brokers."""
 
     client_id: str
@@ -380,11 +381,11 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumers:
+class ConnectedConsumers:
     """The members of a group that are connected, and what they say they want."""
 
     group: str
-    clients: tuple[Client, ...]
+    clients: tuple[ClientInfo, ...]
     subscriptions: Mapping[str, SubscriptionData]
     consume_type: str | None
     message_model: str | None
@@ -392,10 +393,12 @@ class Consumers:
     failures: Failures
 
     @classmethod
-    def read(cls, group: str, found: Mapping[str, ConsumerConnection], failures: Failures) -> Consumers:
+    def read(
+        cls, group: str, found: Mapping[str, ConsumerConnection], failures: Failures
+    ) -> ConnectedConsumers:
         one = next(iter(found.values()))
         connections = [
-            (broker, Client(item.client_id, item.client_addr, item.language, item.version))
+            (broker, ClientInfo(item.client_id, item.client_addr, item.language, item.version))
             for broker, connection in found.items()
             for item in connection.connection_set
         ]
@@ -415,22 +418,24 @@ class Consumers:
 
 
 @dataclass(frozen=True, slots=True)
-class Producers:
+class ConnectedProducers:
     """The members of a group of producers that are connected."""
 
     group: str
-    clients: tuple[Client, ...]
+    clients: tuple[ClientInfo, ...]
     failures: Failures
 
 
-def merged_clients(connections: Iterable[tuple[str, Client]]) -> tuple[Client, ...]:
+def merged_clients(connections: Iterable[tuple[str, ClientInfo]]) -> tuple[ClientInfo, ...]:
     """One entry for each client id, with all brokers that know it."""
     brokers: dict[str, list[str]] = {}
-    clients: dict[str, Client] = {}
+    clients: dict[str, ClientInfo] = {}
     for broker, client in connections:
         brokers.setdefault(client.client_id, []).append(broker)
         clients.setdefault(client.client_id, client)
     return tuple(
-        Client(client_id, client.address, client.language, client.version, tuple(sorted(brokers[client_id])))
+        ClientInfo(
+            client_id, client.address, client.language, client.version, tuple(sorted(brokers[client_id]))
+        )
         for client_id, client in sorted(clients.items())
     )

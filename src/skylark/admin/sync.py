@@ -18,7 +18,7 @@ from skylark.admin import (
     topics,
 )
 from skylark.admin.admin import TIMEOUT_MS
-from skylark.client.sync import BlockingFace
+from skylark.client.blocking_client import BlockingClient
 from skylark.settings.client import ClientSettings
 
 P = ParamSpec("P")
@@ -46,145 +46,145 @@ def _waiting(
     return call
 
 
-class Brokers(_Part[brokers.Brokers]):
+class Brokers(_Part[brokers.AsyncBrokers]):
     """See `brokers.Brokers`."""
 
-    nodes = _waiting(brokers.Brokers.nodes)
-    clusters = _waiting(brokers.Brokers.clusters)
-    summary = _waiting(brokers.Brokers.summary)
-    replicas = _waiting(brokers.Brokers.replicas)
-    runtime = _waiting(brokers.Brokers.runtime)
-    consume_stats = _waiting(brokers.Brokers.consume_stats)
-    stats = _waiting(brokers.Brokers.stats)
-    replication = _waiting(brokers.Brokers.replication)
-    replication_addresses = _waiting(brokers.Brokers.replication_addresses)
-    epochs = _waiting(brokers.Brokers.epochs)
-    timers = _waiting(brokers.Brokers.timers)
-    config = _waiting(brokers.Brokers.config)
-    config_version = _waiting(brokers.Brokers.config_version)
-    update_config = _waiting(brokers.Brokers.update_config)
-    wipe_write_permission = _waiting(brokers.Brokers.wipe_write_permission)
-    add_write_permission = _waiting(brokers.Brokers.add_write_permission)
-    clean_queues = _waiting(brokers.Brokers.clean_queues)
-    clean_topics = _waiting(brokers.Brokers.clean_topics)
-    delete_expired_log = _waiting(brokers.Brokers.delete_expired_log)
-    reset_master_flush_offset = _waiting(brokers.Brokers.reset_master_flush_offset)
-    cold_reads = _waiting(brokers.Brokers.cold_reads)
-    limit_cold_reads = _waiting(brokers.Brokers.limit_cold_reads)
-    unlimit_cold_reads = _waiting(brokers.Brokers.unlimit_cold_reads)
-    set_read_ahead = _waiting(brokers.Brokers.set_read_ahead)
-    check_rocksdb_queues = _waiting(brokers.Brokers.check_rocksdb_queues)
-    export_rocksdb_config = _waiting(brokers.Brokers.export_rocksdb_config)
-    export_pops = _waiting(brokers.Brokers.export_pops)
+    nodes = _waiting(brokers.AsyncBrokers.nodes)
+    clusters = _waiting(brokers.AsyncBrokers.clusters)
+    summary = _waiting(brokers.AsyncBrokers.summary)
+    replicas = _waiting(brokers.AsyncBrokers.replicas)
+    runtime = _waiting(brokers.AsyncBrokers.runtime)
+    consume_stats = _waiting(brokers.AsyncBrokers.consume_stats)
+    stats = _waiting(brokers.AsyncBrokers.stats)
+    replication = _waiting(brokers.AsyncBrokers.replication)
+    replication_addresses = _waiting(brokers.AsyncBrokers.replication_addresses)
+    epochs = _waiting(brokers.AsyncBrokers.epochs)
+    timers = _waiting(brokers.AsyncBrokers.timers)
+    config = _waiting(brokers.AsyncBrokers.config)
+    config_version = _waiting(brokers.AsyncBrokers.config_version)
+    update_config = _waiting(brokers.AsyncBrokers.update_config)
+    wipe_write_permission = _waiting(brokers.AsyncBrokers.wipe_write_permission)
+    add_write_permission = _waiting(brokers.AsyncBrokers.add_write_permission)
+    clean_queues = _waiting(brokers.AsyncBrokers.clean_queues)
+    clean_topics = _waiting(brokers.AsyncBrokers.clean_topics)
+    delete_expired_log = _waiting(brokers.AsyncBrokers.delete_expired_log)
+    reset_master_flush_offset = _waiting(brokers.AsyncBrokers.reset_master_flush_offset)
+    cold_reads = _waiting(brokers.AsyncBrokers.cold_reads)
+    limit_cold_reads = _waiting(brokers.AsyncBrokers.limit_cold_reads)
+    unlimit_cold_reads = _waiting(brokers.AsyncBrokers.unlimit_cold_reads)
+    set_read_ahead = _waiting(brokers.AsyncBrokers.set_read_ahead)
+    check_rocksdb_queues = _waiting(brokers.AsyncBrokers.check_rocksdb_queues)
+    export_rocksdb_config = _waiting(brokers.AsyncBrokers.export_rocksdb_config)
+    export_pops = _waiting(brokers.AsyncBrokers.export_pops)
 
 
-class Topics(_Part[topics.Topics]):
+class Topics(_Part[topics.AsyncTopics]):
     """See `topics.Topics`."""
 
-    create = _waiting(topics.Topics.create)
-    create_all = _waiting(topics.Topics.create_all)
-    update = _waiting(topics.Topics.update)
-    delete = _waiting(topics.Topics.delete)
-    names = _waiting(topics.Topics.names)
-    system = _waiting(topics.Topics.system)
-    units = _waiting(topics.Topics.units)
-    unit_subscriptions = _waiting(topics.Topics.unit_subscriptions)
-    config = _waiting(topics.Topics.config)
-    on_broker = _waiting(topics.Topics.on_broker)
-    route = _waiting(topics.Topics.route)
-    queues = _waiting(topics.Topics.queues)
-    stats = _waiting(topics.Topics.stats)
-    groups = _waiting(topics.Topics.groups)
-    order = _waiting(topics.Topics.order)
-    set_order = _waiting(topics.Topics.set_order)
+    create = _waiting(topics.AsyncTopics.create)
+    create_all = _waiting(topics.AsyncTopics.create_all)
+    update = _waiting(topics.AsyncTopics.update)
+    delete = _waiting(topics.AsyncTopics.delete)
+    names = _waiting(topics.AsyncTopics.names)
+    system = _waiting(topics.AsyncTopics.system)
+    units = _waiting(topics.AsyncTopics.units)
+    unit_subscriptions = _waiting(topics.AsyncTopics.unit_subscriptions)
+    config = _waiting(topics.AsyncTopics.config)
+    on_broker = _waiting(topics.AsyncTopics.on_broker)
+    route = _waiting(topics.AsyncTopics.route)
+    queues = _waiting(topics.AsyncTopics.queues)
+    stats = _waiting(topics.AsyncTopics.stats)
+    groups = _waiting(topics.AsyncTopics.groups)
+    order = _waiting(topics.AsyncTopics.order)
+    set_order = _waiting(topics.AsyncTopics.set_order)
 
 
-class Groups(_Part[groups.Groups]):
+class Groups(_Part[groups.AsyncGroups]):
     """See `groups.Groups`."""
 
-    create = _waiting(groups.Groups.create)
-    create_all = _waiting(groups.Groups.create_all)
-    update = _waiting(groups.Groups.update)
-    delete = _waiting(groups.Groups.delete)
-    set_readable = _waiting(groups.Groups.set_readable)
-    is_readable = _waiting(groups.Groups.is_readable)
-    set_request_mode = _waiting(groups.Groups.set_request_mode)
-    request_modes = _waiting(groups.Groups.request_modes)
-    names = _waiting(groups.Groups.names)
-    config = _waiting(groups.Groups.config)
-    ensure = _waiting(groups.Groups.ensure)
-    on_broker = _waiting(groups.Groups.on_broker)
-    progress = _waiting(groups.Groups.progress)
-    topics = _waiting(groups.Groups.topics)
-    subscription = _waiting(groups.Groups.subscription)
-    time_spans = _waiting(groups.Groups.time_spans)
+    create = _waiting(groups.AsyncGroups.create)
+    create_all = _waiting(groups.AsyncGroups.create_all)
+    update = _waiting(groups.AsyncGroups.update)
+    delete = _waiting(groups.AsyncGroups.delete)
+    set_readable = _waiting(groups.AsyncGroups.set_readable)
+    is_readable = _waiting(groups.AsyncGroups.is_readable)
+    set_request_mode = _waiting(groups.AsyncGroups.set_request_mode)
+    request_modes = _waiting(groups.AsyncGroups.request_modes)
+    names = _waiting(groups.AsyncGroups.names)
+    config = _waiting(groups.AsyncGroups.config)
+    ensure = _waiting(groups.AsyncGroups.ensure)
+    on_broker = _waiting(groups.AsyncGroups.on_broker)
+    progress = _waiting(groups.AsyncGroups.progress)
+    topics = _waiting(groups.AsyncGroups.topics)
+    subscription = _waiting(groups.AsyncGroups.subscription)
+    time_spans = _waiting(groups.AsyncGroups.time_spans)
 
 
-class Clients(_Part[clients.Clients]):
+class Clients(_Part[clients.AsyncClients]):
     """See `clients.Clients`."""
 
-    consumers = _waiting(clients.Clients.consumers)
-    producers = _waiting(clients.Clients.producers)
-    all_producers = _waiting(clients.Clients.all_producers)
-    running_info = _waiting(clients.Clients.running_info)
-    positions = _waiting(clients.Clients.positions)
-    consume_directly = _waiting(clients.Clients.consume_directly)
+    consumers = _waiting(clients.AsyncClients.consumers)
+    producers = _waiting(clients.AsyncClients.producers)
+    all_producers = _waiting(clients.AsyncClients.all_producers)
+    running_info = _waiting(clients.AsyncClients.running_info)
+    positions = _waiting(clients.AsyncClients.positions)
+    consume_directly = _waiting(clients.AsyncClients.consume_directly)
 
 
-class Offsets(_Part[offsets.Offsets]):
+class Offsets(_Part[offsets.AsyncOffsets]):
     """See `offsets.Offsets`."""
 
-    begin = _waiting(offsets.Offsets.begin)
-    end = _waiting(offsets.Offsets.end)
-    at_time = _waiting(offsets.Offsets.at_time)
-    earliest_time_ms = _waiting(offsets.Offsets.earliest_time_ms)
-    committed = _waiting(offsets.Offsets.committed)
-    commit = _waiting(offsets.Offsets.commit)
-    reset = _waiting(offsets.Offsets.reset)
-    reset_queue = _waiting(offsets.Offsets.reset_queue)
-    skip = _waiting(offsets.Offsets.skip)
-    clone = _waiting(offsets.Offsets.clone)
-    slowest = _waiting(offsets.Offsets.slowest)
+    begin = _waiting(offsets.AsyncOffsets.begin)
+    end = _waiting(offsets.AsyncOffsets.end)
+    at_time = _waiting(offsets.AsyncOffsets.at_time)
+    earliest_time_ms = _waiting(offsets.AsyncOffsets.earliest_time_ms)
+    committed = _waiting(offsets.AsyncOffsets.committed)
+    commit = _waiting(offsets.AsyncOffsets.commit)
+    reset = _waiting(offsets.AsyncOffsets.reset)
+    reset_queue = _waiting(offsets.AsyncOffsets.reset_queue)
+    skip = _waiting(offsets.AsyncOffsets.skip)
+    clone = _waiting(offsets.AsyncOffsets.clone)
+    slowest = _waiting(offsets.AsyncOffsets.slowest)
 
 
-class Messages(_Part[messages.Messages]):
+class Messages(_Part[messages.AsyncMessages]):
     """See `messages.Messages`."""
 
-    get = _waiting(messages.Messages.get)
-    by_offset_id = _waiting(messages.Messages.by_offset_id)
-    at = _waiting(messages.Messages.at)
-    by_key = _waiting(messages.Messages.by_key)
-    by_unique_key = _waiting(messages.Messages.by_unique_key)
-    between = _waiting(messages.Messages.between)
-    since = _waiting(messages.Messages.since)
-    units = _waiting(messages.Messages.units)
-    track = _waiting(messages.Messages.track)
-    resume_check = _waiting(messages.Messages.resume_check)
+    get = _waiting(messages.AsyncMessages.get)
+    by_offset_id = _waiting(messages.AsyncMessages.by_offset_id)
+    at = _waiting(messages.AsyncMessages.at)
+    by_key = _waiting(messages.AsyncMessages.by_key)
+    by_unique_key = _waiting(messages.AsyncMessages.by_unique_key)
+    between = _waiting(messages.AsyncMessages.between)
+    since = _waiting(messages.AsyncMessages.since)
+    units = _waiting(messages.AsyncMessages.units)
+    track = _waiting(messages.AsyncMessages.track)
+    resume_check = _waiting(messages.AsyncMessages.resume_check)
 
 
-class DeadLetters(_Part[dead_letters.DeadLetters]):
+class DeadLetters(_Part[dead_letters.AsyncDeadLetters]):
     """See `dead_letters.DeadLetters`."""
 
-    find = _waiting(dead_letters.DeadLetters.find)
-    resend = _waiting(dead_letters.DeadLetters.resend)
+    find = _waiting(dead_letters.AsyncDeadLetters.find)
+    resend = _waiting(dead_letters.AsyncDeadLetters.resend)
 
 
-class NameServers(_Part[name_servers.NameServers]):
+class NameServers(_Part[name_servers.AsyncNameServers]):
     """See `name_servers.NameServers`."""
 
-    config = _waiting(name_servers.NameServers.config)
-    update_config = _waiting(name_servers.NameServers.update_config)
-    get = _waiting(name_servers.NameServers.get)
-    table = _waiting(name_servers.NameServers.table)
-    put = _waiting(name_servers.NameServers.put)
-    delete = _waiting(name_servers.NameServers.delete)
+    config = _waiting(name_servers.AsyncNameServers.config)
+    update_config = _waiting(name_servers.AsyncNameServers.update_config)
+    get = _waiting(name_servers.AsyncNameServers.get)
+    table = _waiting(name_servers.AsyncNameServers.table)
+    put = _waiting(name_servers.AsyncNameServers.put)
+    delete = _waiting(name_servers.AsyncNameServers.delete)
 
     @property
     def addresses(self) -> tuple[str, ...]:
         return self._inner.addresses
 
 
-class Admin(BlockingFace[admin.Admin]):
+class Admin(BlockingClient[admin.AsyncAdmin]):
     """Administers the servers that name servers know. Any thread may use it; it waits for answers.
 
     >>> with Admin(namesrv="127.0.0.1:9876") as admin:
@@ -196,7 +196,7 @@ class Admin(BlockingFace[admin.Admin]):
         self, *, namesrv: str = "", client: ClientSettings | None = None, timeout_ms: int = TIMEOUT_MS
     ) -> None:
         """As `skylark.aio.Admin`. Raises SettingsError."""
-        inner = admin.Admin(namesrv=namesrv, client=client, timeout_ms=timeout_ms)
+        inner = admin.AsyncAdmin(namesrv=namesrv, client=client, timeout_ms=timeout_ms)
         super().__init__(inner, "admin")
 
         self.brokers = Brokers(self, inner.brokers)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from skylark.admin.results import READ, WRITE, Gathered, Route, Topic, TopicStats
-from skylark.admin.servers import Servers
+from skylark.admin.server_calls import ServerCalls
 from skylark.errors import BadName, BrokerError
-from skylark.model.names import AUTO_CREATE_TOPIC, topic_fault
+from skylark.model.names import AUTO_CREATE_TOPIC, topic_name_error
 from skylark.protocol.bodies import MessageQueue, TopicConfig, TopicConfigList
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.route import (
+from skylark.protocol.requests.name_server import (
     DeleteKvConfig,
     DeleteTopicInNamesrv,
     GetAllTopicListFromNameServer,
@@ -39,10 +39,10 @@ QUEUES = 8
 PERMISSIONS = READ | WRITE
 
 
-class Topics:
+class AsyncTopics:
     """Part of `Admin`. `cluster` and `broker` (a name or an address) say where; without, it is everywhere."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
     # --- Changes ---
@@ -231,7 +231,7 @@ class Topics:
 
 
 def _check(topic: str) -> None:
-    if fault := topic_fault(topic):
+    if fault := topic_name_error(topic):
         raise BadName("topic", topic, fault)
 
 

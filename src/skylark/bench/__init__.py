@@ -1,4 +1,6 @@
-"""Load, measured: thin clients, servers started for a run, figures as tables, JSON and pages.
+"""`skylark bench` and `skylark plan`: load generation, measurement, capacity planning.
 
-Imports every lower layer; opens sockets and starts processes of its own. Extra `bench`.
+One file per command (producer, consumer, transaction, store); `load` describes a load, `load_client` runs
+it in processes of its own, `servers` starts or finds the broker, `results` is the format of every result
+file. Start reading in `producer`.
 """

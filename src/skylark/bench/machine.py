@@ -1,14 +1,16 @@
-"""The machine that a run was made on: figures mean nothing without it."""
+"""The machine of a run: its description, processor pinning, processor time and memory of a server process."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -77,3 +79,116 @@ def scratch(where: str | None = None) -> Iterator[Path]:
 
 def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
+
+
+BROKER_CPU, CLIENT_CPU = 0, 1
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LISTENING = "0A"  # in the kernel's table of connections
+SETTLE_TIMEOUT_S = 30
+SETTLED_SHARE = 0.2
+"""Of a processor: below it a process that nobody asks for anything is at rest."""
+
+
+@contextmanager
+def pinned(cpu: int | None) -> Iterator[None]:
+    """What is started inside runs on BROKER_CPU, or, for CLIENT_CPU, on the others: each has its own.
+
+    Nothing for None, and where there is only one processor.
+    """
+    if cpu is None or not can_pin():
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    brokers = {sorted(allowed)[BROKER_CPU]}
+    os.sched_setaffinity(0, brokers if cpu == BROKER_CPU else allowed - brokers)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def can_pin() -> bool:
+    return hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > CLIENT_CPU
+
+
+def anonymous_bytes() -> int:
+    """Anonymous memory of this process: mapped log pages belong to the page cache."""
+    return _anonymous_kib(Path("/proc/self")) * 1024
+
+
+def _anonymous_kib(process: Path) -> int:
+    for line in (process / "status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1])
+    return 0
+
+
+class ListeningProcess:
+    """Whoever listens at an address of the loopback, as far as this machine lets us see it."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._directory = _listener(int(port)) if host in LOOPBACK else None
+
+    @property
+    def pid(self) -> int | None:
+        return int(self._directory.name) if self._directory is not None else None
+
+    def cpu_us(self) -> float | None:
+        """Microseconds used so far, in steps of 10 ms; None for a process that we cannot see."""
+        if self._directory is None:
+            return None
+        fields = (self._directory / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1e6
+
+    def anonymous_mib(self) -> float | None:
+        return _anonymous_kib(self._directory) / 1024 if self._directory is not None else None
+
+    def wait_settled(self) -> None:
+        """Until it rests, or for as long as compilers of a JVM may need; not at all if we cannot see it."""
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        before, share = self.cpu_us(), 1.0
+        while before is not None and share > SETTLED_SHARE and time.monotonic() < deadline:
+            time.sleep(1)
+            after = self.cpu_us() or 0.0
+            before, share = after, (after - before) / 1e6
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, number)
+
+    @contextmanager
+    def spread(self) -> Iterator[None]:
+        """Meanwhile it may use every processor that we may."""
+        if self._directory is None or not can_pin():
+            yield
+            return
+        allowed = os.sched_getaffinity(int(self._directory.name))
+        _allow(self._directory, os.sched_getaffinity(0))
+        try:
+            yield
+        finally:
+            _allow(self._directory, allowed)
+
+
+def _allow(process: Path, processors: set[int]) -> None:
+    for thread in (process / "task").iterdir():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), processors)
+
+
+def _listener(port: int) -> Path | None:
+    inodes = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            fields = line.split()
+            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*") if inodes else ():
+        try:
+            with os.scandir(process / "fd") as entries:
+                if any(os.readlink(entry) in inodes for entry in entries):  # noqa: PTH115
+                    return process
+        except OSError:
+            continue  # gone, or another user's
+    return None

@@ -1,8 +1,8 @@
-"""Pure. How many brokers, machines and Spark cores a load needs, from what one message costs.
+"""How many brokers, machines and Spark cores a load needs, computed from the recorded cost of a message.
 
-A broker is one process and uses one core; more load means more brokers. Each limit says how much of a thing
-the load needs and how much one broker, or one machine, has of it. Brokers and machines are added until no
-limit is exceeded; the one that is then used most is the one that binds first when the load grows.
+A broker is one process and uses one core; more load means more brokers. Each limit states how much of a
+resource the load needs and how much one broker, or one machine, has. Brokers and machines are added until
+no limit is exceeded; the limit that is then used most binds first when the load grows.
 """
 
 from __future__ import annotations
@@ -10,10 +10,95 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
 
-from skylark.bench.plan_costs import Costs
+import msgspec
+
 from skylark.errors import RocketMQError
+
+SHIPPED = "costs.json"
+
+Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+
+@dataclass(eq=False)
+class BadCosts(RocketMQError):
+    """A file of costs that cannot be used."""
+
+    text = "{path}: {reason}"
+    path: str
+    reason: str
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Measured on one machine. Microseconds are of processor time; `kib` is of a message's body."""
+
+    measured: str
+    machine: str
+    commit: str
+
+    wake_us: Microseconds
+    """The broker wakes up; shared by all sends that it then finds."""
+    send_us: Microseconds
+    """A send of one message."""
+    send_kib_us: Microseconds
+    batch_us: Microseconds
+    """A send of a batch, however many messages it carries."""
+    batch_message_us: Microseconds
+    """Each message of a batch."""
+    batch_kib_us: Microseconds
+    sync_us: Microseconds
+    """More per message, when it is answered after a flush."""
+    flush_us: Microseconds
+    """A flush: its threads wake each other up; shared by all sends that it answers."""
+    pull_us: Microseconds
+    """A consumer's request, however many messages it brings."""
+    pull_message_us: Microseconds
+    pull_kib_us: Microseconds
+    replica_us: Microseconds
+    """A message that the master hands to a slave."""
+    slave_us: Microseconds
+    """A message that a slave takes."""
+    slave_kib_us: Microseconds
+    queues_growth: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    """The share by which a send gets dearer with each tenfold number of queues above ten."""
+
+    broker_mib: Positive
+    """Anonymous memory of a broker under load, without what follows."""
+    connection_kib: Microseconds
+    topic_kib: Microseconds
+    """With one queue."""
+    queue_kib: Microseconds
+    """Each further one."""
+
+    sync_ms: Positive
+    """One flush of the disk."""
+
+    spark_row_us: Microseconds
+    """A row into an archive, core time of Spark."""
+    spark_kib_us: Microseconds
+    client_send_us: Microseconds
+    """Our asyncio producer, many in flight."""
+    client_receive_us: Microseconds
+    """Our push consumer."""
+
+
+def load_costs(path: Path | None = None) -> Costs:
+    """The costs in a file, else those that were measured for this version. Raises BadCosts, OSError."""
+    data = files(__package__).joinpath(SHIPPED).read_bytes() if path is None else path.read_bytes()
+    try:
+        return msgspec.json.decode(data, type=Costs)
+    except msgspec.MsgspecError as error:
+        raise BadCosts(str(path or SHIPPED), str(error)) from None
+
+
+def save_costs(costs: Costs, path: Path) -> None:
+    """Raises OSError."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(costs), indent=2) + b"\n")
+
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 BODY_BYTES_MAX = 4 * MIB
@@ -178,7 +263,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ClusterSize:
     """Masters, and machines for them and their slaves."""
 
     brokers: int = 1
@@ -186,7 +271,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CapacityPlan:
     """What the load needs."""
 
     demand: Demand
@@ -216,9 +301,9 @@ class Plan:
         return self.limits[0]
 
 
-def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> Plan:
+def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> CapacityPlan:
     """Raises BadPlan if no number of brokers suffices, or if by the costs a message needs no broker."""
-    size = Size(machines=demand.replicas)
+    size = ClusterSize(machines=demand.replicas)
     while (larger := _grown(size, demand, hardware, costs)) != size and size.brokers <= BROKERS_MAX:
         size = larger
     limits = list(_limits(size, demand, hardware, costs))
@@ -234,7 +319,7 @@ def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> Plan:
     master_us = _message_us(demand, costs) / hardware.core_speed
     if not master_us:
         raise BadPlan("costs", f"of {costs.measured}", "by them a message costs its broker nothing")
-    return Plan(
+    return CapacityPlan(
         demand=demand,
         hardware=hardware,
         brokers=size.brokers,
@@ -255,18 +340,18 @@ def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> Plan:
     )
 
 
-def _grown(size: Size, demand: Demand, hardware: Hardware, costs: Costs) -> Size:
+def _grown(size: ClusterSize, demand: Demand, hardware: Hardware, costs: Costs) -> ClusterSize:
     """As large as its limits ask for. Grows with size and load, so that repeating it finds the least size."""
     limits = list(_limits(size, demand, hardware, costs))
     machines = max(demand.replicas, *(limit.count for limit in limits if limit.per == "machine"))
     brokers = max(limit.count for limit in limits if limit.per == "broker")
     # A machine without a broker carries nothing.
-    return Size(
+    return ClusterSize(
         max(brokers, math.ceil(machines / demand.replicas), size.brokers), max(machines, size.machines)
     )
 
 
-def _used(limit: Limit, size: Size) -> Used:
+def _used(limit: Limit, size: ClusterSize) -> Used:
     share = limit.needed / (limit.each * (size.brokers if limit.per == "broker" else size.machines))
     return Used(limit, share, share / limit.ceiling)
 
@@ -289,7 +374,7 @@ def _message_us(demand: Demand, costs: Costs) -> float:
     return (stored * growth + flushed) * writes + read * (demand.fan_out + demand.spark_jobs) + replicated
 
 
-def _limits(size: Size, demand: Demand, hardware: Hardware, costs: Costs) -> Iterator[Limit]:
+def _limits(size: ClusterSize, demand: Demand, hardware: Hardware, costs: Costs) -> Iterator[Limit]:
     peak = demand.messages_per_s * demand.peak_factor
     kib = demand.body_bytes / KIB
     writes = 1 + DELAYED_WRITES * demand.delayed + TRANSACTION_WRITES * demand.transactional

@@ -9,9 +9,9 @@ from typing import Any, Self
 import msgspec
 
 from skylark import __version__
-from skylark.bench.histogram import Latencies, Percentiles
+from skylark.bench.latencies import LatencyHistogram, Percentiles
 from skylark.bench.machine import Machine, describe
-from skylark.page import Chart, Report, Section, render
+from skylark.html_report import Chart, HtmlReport, Section, render
 
 SCHEMA = 1
 """Of the JSON document; raised when a member changes its meaning or goes away."""
@@ -98,7 +98,7 @@ def make_cell(
     operations: int,
     seconds: float,
     *,
-    latencies: Latencies | None = None,
+    latencies: LatencyHistogram | None = None,
     operation_bytes: int = 0,
     **more: Any,
 ) -> Cell:
@@ -151,14 +151,14 @@ def _row(cell: Cell) -> list[Any]:
     return [cell.name, round(cell.per_s), cell.mib_per_s, *times, cell.server_cpu_us, verdict]
 
 
-def report(document: Document, more: Sequence[Section] = ()) -> Report:
+def report(document: Document, more: Sequence[Section] = ()) -> HtmlReport:
     """The run as a page's contents: rates, latencies, the course of time, conditions. `more` comes first."""
     sections = [*more, _rates(document.cells)]
     sections += [section for make in (_latencies, _course) if (section := make(document.cells)).rows]
     if extra := also_seen(document.cells):
         sections.append(Section("figures", "Also seen", ["cell", "figure", "value"], extra))
     sections.append(conditions_section(document, " ".join(document.notes)))
-    return Report(f"skylark bench {document.benchmark}", document.made_at, sections)
+    return HtmlReport(f"skylark bench {document.benchmark}", document.made_at, sections)
 
 
 def also_seen(cells: Sequence[Cell]) -> list[list[Any]]:
@@ -185,11 +185,11 @@ def _latencies(cells: Sequence[Cell]) -> Section:
         for percent, microseconds in _curve(cell)
     ]
     chart = Chart(label="percent", value="µs", series="cell", unit="µs", kind="lines", is_logarithmic=True)
-    return Section("latencies", "Latencies", ["cell", "percent", "µs"], rows, chart)
+    return Section("latencies", "LatencyHistogram", ["cell", "percent", "µs"], rows, chart)
 
 
 def _curve(cell: Cell) -> list[tuple[str, float]]:
-    return [(f"{percent:g}", value) for percent, value in Latencies.decode(cell.hdr).curve()]
+    return [(f"{percent:g}", value) for percent, value in LatencyHistogram.decode(cell.hdr).curve()]
 
 
 def _course(cells: Sequence[Cell]) -> Section:

@@ -12,17 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skylark.bench.histogram import Latencies
+from skylark.bench.latencies import LatencyHistogram
 from skylark.bench.load import BadLoad, LoadFailed
 from skylark.bench.machine import scratch
+from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_cell, make_document
-from skylark.bench.sending import Progress
 from skylark.model.message import PutMessage, encode_properties
 from skylark.model.record import Scan
 from skylark.settings import FlushMode, StoreSettings
+from skylark.store.append_result import PutResult, PutStatus, Refused
 from skylark.store.disk import Disk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import PutResult, PutStatus, Refused
 
 BATCH = 64
 """Messages of one append, as a busy broker has them."""
@@ -178,7 +178,7 @@ def _repeated(
     name: str, step: Callable[[], int], seconds: float, body_bytes: int, watch: Callable[[str], None]
 ) -> Cell:
     """Do a step again and again; it returns how many messages it handled. Latencies are of steps."""
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     count, series = 0, []
     watch("begin")
     started = now = time.perf_counter()

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from skylark.bench.pace import Pace
+from skylark.bench.transaction import OpenLoopSchedule
 
 PREFIX = struct.Struct(">iI")  # frame_bytes, header_bytes
 RECORD = struct.Struct(">i16xq")  # record_bytes, …, queue_offset
@@ -87,10 +87,12 @@ class Template:
         return self.queue_offset > before
 
 
-class Client:
+class PythonLoadClient:
     """The run: who waits, since when, and what came back."""
 
-    def __init__(self, templates: list[Template], in_flight: int, pace: Pace, frames_max: int) -> None:
+    def __init__(
+        self, templates: list[Template], in_flight: int, pace: OpenLoopSchedule, frames_max: int
+    ) -> None:
         self._idle = deque(templates)
         self._pulling = templates[0].pulls
         self._oneway = templates[0].is_oneway
@@ -220,7 +222,7 @@ def say(words: str) -> None:
     sys.stdout.flush()
 
 
-def run(connection: socket.socket, client: Client, warm_up_s: float, seconds: float) -> None:
+def run(connection: socket.socket, client: PythonLoadClient, warm_up_s: float, seconds: float) -> None:
     """Send, take answers, print as `load.c` does."""
     begin = time.perf_counter() + warm_up_s
     tick = cpu = 0.0
@@ -270,10 +272,10 @@ def main() -> None:
         sys.exit(f"load: cannot connect: {error}")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
-    pace = Pace(time.perf_counter(), float(rate))
+    pace = OpenLoopSchedule(time.perf_counter(), float(rate))
     run(
         connection,
-        Client(templates, int(in_flight), pace, int(frames_max)),
+        PythonLoadClient(templates, int(in_flight), pace, int(frames_max)),
         float(warm_up_s),
         float(seconds),
     )

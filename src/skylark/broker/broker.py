@@ -9,29 +9,29 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from skylark.broker.delayed.timers import FLUSH_INTERVAL_S
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
-from skylark.broker.homecoming import bring_offsets_home
 from skylark.broker.long_polling import HeldPull
-from skylark.broker.monitor import Monitor
-from skylark.broker.persistence import MetadataFile, MetadataWriter, load_metadata
+from skylark.broker.metadata_files import MetadataFile, MetadataWriter, load_metadata
+from skylark.broker.monitoring.monitor import Monitor
+from skylark.broker.monitoring.stats import STEP_S
 from skylark.broker.registration import Registration
-from skylark.broker.routes import fast_routes, main_routes, watermarks
-from skylark.broker.slave import Slave
+from skylark.broker.replication.restore_offsets import restore_offsets
+from skylark.broker.replication.slave import ReplicationSlave
+from skylark.broker.request_routes import fast_routes, main_routes, watermarks
 from skylark.broker.state import BrokerState
-from skylark.broker.stats import STEP_S
-from skylark.broker.timer import FLUSH_INTERVAL_S
 from skylark.clock import Clock
 from skylark.model.sql92 import compile_selector
 from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.connection import Limits
-from skylark.remoting.rate import RequestRate
+from skylark.remoting.rate_limit import RequestRate
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.settings import BrokerSettings
 from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.store.append_result import AppendedRecord
 from skylark.store.disk import Disk
 from skylark.store.message_store import INDEX_SLICE
-from skylark.store.placed import Placed
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Broker(BrokerState):
         self._send_path = SendPath(self)
         self._indexing = False
         self.registration = Registration(self)
-        self._slave = Slave(self) if self.role.is_slave else None
+        self._slave = ReplicationSlave(self) if self.role.is_slave else None
         self.monitor = Monitor(self)
         self._server = RemotingServer(
             server_limits(self.live.current), on_disconnect=self._disconnected, latencies=self.latencies
@@ -103,7 +103,7 @@ class Broker(BrokerState):
             slaves = set() if self.role.is_slave else await self.registration.find_slaves()
             self._opening = self._loop.run_in_executor(self.readers, self._open)
             await asyncio.shield(self._opening)
-            await bring_offsets_home(self, slaves)
+            await restore_offsets(self, slaves)
             main, fast = (make(self, self._send_path, self._pull_path) for make in (main_routes, fast_routes))
             await self._server.listen(settings.host, self.port, main)
             await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, fast)
@@ -222,7 +222,7 @@ class Broker(BrokerState):
             self._server.at_work.copy(), sends=self._send_path.waiting, pulls=self._pull_path.cold
         )
 
-    def _arrived(self, batch: Sequence[Placed]) -> None:
+    def _arrived(self, batch: Sequence[AppendedRecord]) -> None:
         """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
         index = self.store.index
         # Several together cost less each. But only a loop that is kept awake can wait for them: who sends one

@@ -1,19 +1,21 @@
-"""Pure. Which clients are there, in which groups, and who must hear of it when that changes.
+"""Pure. Connected clients by group, notices of membership changes, and the locks on ordered queues.
 
-Nothing here speaks to anybody: what is to be done is returned. Times are monotonic seconds.
+Nothing here does I/O: notices are returned to the caller. Times are monotonic seconds.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from skylark.broker.filters import Subscription, ready
-from skylark.broker.refusals import full, system_error
+from skylark.broker.error_replies import full, system_error
+from skylark.broker.filters.compiled_subscription import CompiledSubscription, compile_subscription
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import (
-    ClientConnection,
+    ConnectionInfo,
     ConsumerConnection,
     ConsumerData,
+    LockRequest,
+    MessageQueue,
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
@@ -21,7 +23,7 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import ResponseCode
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 
 BROADCASTING = "BROADCASTING"
 ACTIVELY = "CONSUME_ACTIVELY"
@@ -41,7 +43,7 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ConnectedClient:
     """Who speaks on a channel, by the header and the heartbeat."""
 
     channel: Channel
@@ -49,8 +51,8 @@ class Client:
     language: str
     version: int
 
-    def connection(self) -> ClientConnection:
-        return ClientConnection(
+    def connection(self) -> ConnectionInfo:
+        return ConnectionInfo(
             client_id=self.client_id,
             client_addr=self.channel.address,
             language=self.language,
@@ -59,7 +61,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class MembershipNotice:
     """To be told to these channels: the members of the group changed."""
 
     group: str
@@ -67,20 +69,20 @@ class Notice:
 
 
 @dataclass(slots=True)
-class _Member:
-    client: Client
+class _GroupMember:
+    client: ConnectedClient
     seen_at: float
 
 
-class _Membership:
+class _GroupMembership:
     """Groups and the channels in them."""
 
-    def __init__(self, live: Live[BrokerSettings]) -> None:
+    def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
         self._live = live
-        self.groups: dict[str, dict[Channel, _Member]] = {}
+        self.groups: dict[str, dict[Channel, _GroupMember]] = {}
         self._groups_by_channel: dict[Channel, set[str]] = {}
 
-    def join(self, group: str, client: Client, now: float) -> bool:
+    def join(self, group: str, client: ConnectedClient, now: float) -> bool:
         """Take a client into a group, or see it again. Return whether its channel is new there."""
         members = self.groups.get(group)
         member = members.get(client.channel) if members is not None else None
@@ -93,11 +95,11 @@ class _Membership:
             raise full("groups of one client", settings.client_groups_max)
         if members is None and len(self.groups) >= settings.groups_max:
             raise full("groups with clients", settings.groups_max)
-        self.groups.setdefault(group, {})[client.channel] = _Member(client, now)
+        self.groups.setdefault(group, {})[client.channel] = _GroupMember(client, now)
         self._groups_by_channel.setdefault(client.channel, set()).add(group)
         return True
 
-    def leave(self, group: str, channel: Channel) -> Client | None:
+    def leave(self, group: str, channel: Channel) -> ConnectedClient | None:
         """Take a channel out of a group; with the last one the group goes."""
         member = self.groups.get(group, {}).pop(channel, None)
         if member is None:
@@ -113,7 +115,7 @@ class _Membership:
     def groups_of(self, channel: Channel) -> list[str]:
         return sorted(self._groups_by_channel.get(channel, ()))
 
-    def member(self, group: str, channel: Channel) -> Client | None:
+    def member(self, group: str, channel: Channel) -> ConnectedClient | None:
         member = self.groups.get(group, {}).get(channel)
         return member.client if member is not None else None
 
@@ -122,10 +124,10 @@ class _Membership:
         groups = self._groups_by_channel.get(channel, ())
         return any(self.groups[group][channel].client.client_id == client_id for group in groups)
 
-    def clients(self, group: str) -> list[Client]:
+    def clients(self, group: str) -> list[ConnectedClient]:
         return [member.client for member in self.groups.get(group, {}).values()]
 
-    def silent(self, now: float) -> list[tuple[str, Client]]:
+    def silent(self, now: float) -> list[tuple[str, ConnectedClient]]:
         """Return who has not been seen for longer than clients may be silent."""
         since = now - self._live.current.client_expiry_ms / 1000
         return [
@@ -144,7 +146,7 @@ class ConsumerGroup:
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    subscriptions: dict[str, CompiledSubscription] = field(default_factory=dict)
     fingerprint: int | None = None
 
 
@@ -156,26 +158,26 @@ class Registered:
     """
 
     subscription_changed: bool
-    notice: Notice | None
+    notice: MembershipNotice | None
 
 
-class Consumers:
+class ConsumerGroups:
     """The consumers that are online, and what those want that pull without a heartbeat."""
 
-    def __init__(self, live: Live[BrokerSettings]) -> None:
+    def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
         self.changes = 0
         """Counts whatever may change how a pull is served: no heartbeat that says the same again."""
         self._live = live
-        self._membership = _Membership(live)
+        self._membership = _GroupMembership(live)
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_by_topic: dict[str, set[str]] = {}
-        self._compensated: dict[tuple[str, str], tuple[Subscription, float]] = {}
+        self._compensated: dict[tuple[str, str], tuple[CompiledSubscription, float]] = {}
 
     # --- Coming and going ---
 
     def register(
         self,
-        client: Client,
+        client: ConnectedClient,
         data: ConsumerData,
         *,
         notify: bool,
@@ -212,7 +214,7 @@ class Consumers:
         notice = self._notice(group) if (joined or changed) and notify else None
         return Registered(fingerprint == 0 or differs, notice)
 
-    def unregister(self, group: str, channel: Channel, *, notify: bool) -> Notice | None:
+    def unregister(self, group: str, channel: Channel, *, notify: bool) -> MembershipNotice | None:
         """Take a client out that says goodbye. The others are told even if it was not there."""
         record = self._groups.get(group)
         if record is None:
@@ -220,11 +222,11 @@ class Consumers:
         self._leave(group, channel)
         return self._notice(record) if notify else None
 
-    def channel_closed(self, channel: Channel) -> list[Notice]:
+    def channel_closed(self, channel: Channel) -> list[MembershipNotice]:
         """Take a client out of all groups, whose connection has ended."""
         return self._remove((group, channel) for group in self._membership.groups_of(channel))
 
-    def expire(self, now: float) -> tuple[list[Channel], list[Notice]]:
+    def expire(self, now: float) -> tuple[list[Channel], list[MembershipNotice]]:
         """Take out who has been silent for too long. Return the channels to close and who is to be told."""
         expiry_s = self._live.current.subscription_expiry_ms / 1000
         for key in [key for key, (_, at) in self._compensated.items() if now - at > expiry_s]:
@@ -233,7 +235,7 @@ class Consumers:
         notices = self._remove(silent)
         return list(dict.fromkeys(channel for _, channel in silent)), notices
 
-    def compensate(self, group: str, subscription: Subscription, *, now: float) -> None:
+    def compensate(self, group: str, subscription: CompiledSubscription, *, now: float) -> None:
         """Remember what a pull brought along, for questions about the group, as long as there is room."""
         key = (group, subscription.data.topic)
         if key in self._compensated or len(self._compensated) < self._live.current.offset_keys_max:
@@ -249,13 +251,13 @@ class Consumers:
         """Return the groups online that subscribe a topic."""
         return sorted(self._groups_by_topic.get(topic, ()))
 
-    def subscription(self, group: str, topic: str) -> Subscription | None:
+    def subscription(self, group: str, topic: str) -> CompiledSubscription | None:
         """Return what a group wants of a topic, by its heartbeats or else by its pulls."""
         record = self._groups.get(group)
         subscription = record.subscriptions.get(topic) if record is not None else None
         return subscription if subscription is not None else self.compensated(group, topic)
 
-    def compensated(self, group: str, topic: str) -> Subscription | None:
+    def compensated(self, group: str, topic: str) -> CompiledSubscription | None:
         """Return what the last pull of a group brought along."""
         known = self._compensated.get((group, topic))
         return known[0] if known is not None else None
@@ -263,7 +265,7 @@ class Consumers:
     def is_member(self, group: str, channel: Channel) -> bool:
         return channel in self._membership.groups.get(group, ())
 
-    def clients(self, group: str) -> list[Client]:
+    def clients(self, group: str) -> list[ConnectedClient]:
         return self._membership.clients(group)
 
     def client_ids(self, group: str) -> list[str]:
@@ -273,7 +275,7 @@ class Consumers:
             raise system_error(f"no consumer for this group, {group}")
         return [client.client_id for client in clients]
 
-    def client(self, group: str, client_id: str) -> Client:
+    def client(self, group: str, client_id: str) -> ConnectedClient:
         """Return one member. Raises BrokerError 1 if it is not online."""
         for client in self._membership.clients(group):
             if client.client_id == client_id:
@@ -306,7 +308,7 @@ class Consumers:
             known = group.subscriptions.get(data.topic)
             if known is None or data.sub_version > known.data.sub_version:
                 self.changes += 1
-                group.subscriptions[data.topic] = ready(data)
+                group.subscriptions[data.topic] = compile_subscription(data)
                 self._groups_by_topic.setdefault(data.topic, set()).add(group.name)
                 changed = changed or known is None
         for topic in group.subscriptions.keys() - topics:
@@ -325,7 +327,7 @@ class Consumers:
                 self._forget_topic(topic, group)
         return True
 
-    def _remove(self, leaving: Iterable[tuple[str, Channel]]) -> list[Notice]:
+    def _remove(self, leaving: Iterable[tuple[str, Channel]]) -> list[MembershipNotice]:
         left: dict[str, ConsumerGroup] = {}
         for group, channel in leaving:
             record = self._groups[group]
@@ -339,23 +341,23 @@ class Consumers:
         if not groups:
             del self._groups_by_topic[topic]
 
-    def _notice(self, group: ConsumerGroup) -> Notice | None:
+    def _notice(self, group: ConsumerGroup) -> MembershipNotice | None:
         """Return whom to tell of a change; nobody in a group whose members do not share its queues."""
         if group.message_model == BROADCASTING or not self._live.current.notify_members:
             return None
         channels = tuple(self._membership.groups.get(group.name, ()))
-        return Notice(group.name, channels) if channels else None
+        return MembershipNotice(group.name, channels) if channels else None
 
 
-class Producers:
+class ProducerGroups:
     """The producers that are online."""
 
-    def __init__(self, live: Live[BrokerSettings]) -> None:
-        self._membership = _Membership(live)
+    def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
+        self._membership = _GroupMembership(live)
         self._channels: dict[str, Channel] = {}
         self._turn = 0
 
-    def register(self, group: str, client: Client, *, now: float) -> None:
+    def register(self, group: str, client: ConnectedClient, *, now: float) -> None:
         """Take what a heartbeat says of one group. Raises BrokerError 1 for more than the settings allow."""
         before = self._membership.member(group, client.channel)
         self._membership.join(group, client, now)
@@ -426,8 +428,72 @@ class Producers:
             if client is not None:
                 self._forget(client)
 
-    def _forget(self, client: Client) -> None:
+    def _forget(self, client: ConnectedClient) -> None:
         """Forget where a client is reached, unless it is still there."""
         client_id, channel = client.client_id, client.channel
         if self._channels.get(client_id) is channel and not self._membership.speaks_on(channel, client_id):
             del self._channels[client_id]
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    renewed_at: float
+
+
+class QueueLockTable:
+    """Locks by group and queue. One that its client does not renew ends; a restart ends all."""
+
+    def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
+        self._live = live
+        self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0
+
+    def lock(self, request: LockRequest, *, now: float) -> list[MessageQueue]:
+        """Lock or renew what is free or the client's own, and return it. Without room nothing new is."""
+        locked = []
+        for queue in dict.fromkeys(request.mq_set):
+            lock = self._locks.get(request.consumer_group, {}).get(queue)
+            if lock is None:
+                if self._count >= self._live.current.locks_max:
+                    continue
+                self._locks.setdefault(request.consumer_group, {})[queue] = _Lock(request.client_id, now)
+                self._count += 1
+            elif lock.client_id == request.client_id or self._has_ended(lock, now):
+                lock.client_id, lock.renewed_at = request.client_id, now
+            else:
+                continue
+            locked.append(queue)
+        return locked
+
+    def unlock(self, request: LockRequest) -> None:
+        """Free what is the client's own."""
+        locks = self._locks.get(request.consumer_group, {})
+        for queue in request.mq_set:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == request.client_id:
+                self._free(request.consumer_group, queue)
+
+    def has_any(self, group: str, *, now: float) -> bool:
+        """Say whether a group consumes any queue in order now."""
+        return any(not self._has_ended(lock, now) for lock in self._locks.get(group, {}).values())
+
+    def expire(self, now: float) -> None:
+        """Forget locks that have ended, which nobody may ever ask for again."""
+        ended = [
+            (group, queue)
+            for group, locks in self._locks.items()
+            for queue, lock in locks.items()
+            if self._has_ended(lock, now)
+        ]
+        for group, queue in ended:
+            self._free(group, queue)
+
+    def _has_ended(self, lock: _Lock, now: float) -> bool:
+        return now - lock.renewed_at > self._live.current.lock_expiry_ms / 1000
+
+    def _free(self, group: str, queue: MessageQueue) -> None:
+        del self._locks[group][queue]
+        self._count -= 1
+        if not self._locks[group]:
+            del self._locks[group]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from skylark.broker.refusals import full
+from skylark.broker.error_replies import full
 from skylark.model import names
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 
 WINDOW_S = 5.0
 """Bytes are counted anew after each."""
@@ -25,7 +25,7 @@ class _Reads:
 class ColdReads:
     """Cold reads of one broker by group, against the limits of groups and of all of them together."""
 
-    def __init__(self, live: Live[BrokerSettings], *, now: float) -> None:
+    def __init__(self, live: LiveSettings[BrokerSettings], *, now: float) -> None:
         self._live = live
         self.limits: dict[str, int] = {}
         """Bytes per window, by group, as administrators want them; all others have the broker's setting."""

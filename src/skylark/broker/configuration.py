@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from skylark.broker.documents import Encode, next_version
-from skylark.broker.refusals import invalid_parameter, no_permission
+from skylark.broker.error_replies import invalid_parameter, no_permission
+from skylark.broker.metadata_json import Encode, next_version
 from skylark.errors import SettingsError
 from skylark.protocol.bodies import DataVersion
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live, plan_update
-from skylark.settings.loading import all_settings, given_in, known_settings
+from skylark.settings.live import LiveSettings, plan_update
+from skylark.settings.loader import all_settings, given_in, known_settings
 from skylark.settings.properties import read_properties, write_properties
 from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
 
@@ -26,10 +26,10 @@ FORBIDDEN_KEYS = frozenset({"rocketmqHome", "config_black_list", "config_path"})
 _encode = msgspec.json.Encoder().encode  # what TOML calls a basic string, a boolean and a number are the same
 
 
-class Configuration:
+class BrokerConfiguration:
     """Shows and changes the settings in force. Loop thread."""
 
-    def __init__(self, live: Live[BrokerSettings], *, now_ms: int) -> None:
+    def __init__(self, live: LiveSettings[BrokerSettings], *, now_ms: int) -> None:
         self._live = live
         self.version = DataVersion(timestamp=now_ms)
         self.on_change: Callable[[], None] = lambda: None

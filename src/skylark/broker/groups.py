@@ -1,16 +1,22 @@
-"""Pure. SubscriptionGroups: what consumer groups may do, and which topics they may not read."""
+"""Pure. SubscriptionGroups: consumer groups, their permissions and their request modes."""
 
 from collections.abc import Callable
 
 import msgspec
 
-from skylark.broker.attributes import GROUP_ATTRIBUTES, altered
-from skylark.broker.documents import Encode, decode_document, encode_document, next_version
-from skylark.broker.refusals import full, invalid_parameter
+from skylark.broker.error_replies import full, invalid_parameter, system_error
+from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadata, next_version
+from skylark.broker.topics import GROUP_ATTRIBUTES, altered
 from skylark.model import names
-from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from skylark.protocol.bodies import (
+    DataVersion,
+    RequestMode,
+    RequestModeTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 
 # Administrators may give groups any name, as in RocketMQ. Not all make a topic, and consume.
 GROUP_CHARS_MAX = 255
@@ -20,7 +26,7 @@ READ_FORBIDDEN = 1 << 2
 class SubscriptionGroups:
     """All groups by name. Configs are values: a change puts a new one in place of the old."""
 
-    def __init__(self, live: Live[BrokerSettings], *, now_ms: int) -> None:
+    def __init__(self, live: LiveSettings[BrokerSettings], *, now_ms: int) -> None:
         self.data_version = DataVersion(timestamp=now_ms)
         self._live = live
         self.on_change: Callable[[], None] = lambda: None
@@ -64,7 +70,7 @@ class SubscriptionGroups:
         is_system = group.startswith(names.SYSTEM_GROUP_PREFIX) and settings.create_system_groups
         if not (settings.auto_create_groups or is_system):
             return None
-        if names.group_fault(group) is not None or len(self._groups) >= settings.groups_max:
+        if names.group_name_error(group) is not None or len(self._groups) >= settings.groups_max:
             return None
         config = SubscriptionGroupConfig(group_name=group)
         self._groups[group] = config
@@ -123,11 +129,11 @@ class SubscriptionGroups:
             "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
             "subscriptionGroupTable": dict(self._groups),
         }
-        return lambda: encode_document(members).replace(b'"subscriptionDataSet":null,', b"")
+        return lambda: encode_metadata(members).replace(b'"subscriptionDataSet":null,', b"")
 
     def load(self, data: bytes) -> None:
         """Take subscriptionGroup.json over the built-in groups. Raises ValueError."""
-        table = decode_document(data, SubscriptionGroupTable)
+        table = decode_metadata(data, SubscriptionGroupTable)
         self._groups.update(table.subscription_group_table)
         self._forbidden = table.forbidden_table
         self.data_version = table.data_version
@@ -158,3 +164,51 @@ class SubscriptionGroups:
         limit = self._live.current.groups_max
         if sum(map(len, self._forbidden.values())) >= limit:
             raise full("forbidden pairs of a group and a topic", limit)
+
+
+PULL = "PULL"
+
+
+class RequestModes:
+    """Modes by topic and group; without one, a group pulls."""
+
+    def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
+        self._live = live
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change, for the file to be written."""
+        self._modes: dict[str, dict[str, RequestMode]] = {}
+
+    def set(self, mode: RequestMode) -> None:
+        """Raises BrokerError 1 for a mode that is not served, or when there is no room for more."""
+        if mode.mode != PULL:
+            raise system_error(
+                f"mode {mode.mode} is not served by this broker, allowed is {PULL}: its consumers pull"
+            )
+        limit = self._live.current.groups_max
+        if mode.consumer_group not in self._modes.get(mode.topic, {}) and len(self) >= limit:
+            raise full("pairs of a topic and a group with a mode", limit)
+        self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
+        self.on_change()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._modes.values()))
+
+    def table(self) -> RequestModeTable:
+        return RequestModeTable(
+            message_request_mode_map={topic: dict(groups) for topic, groups in self._modes.items()}
+        )
+
+    def follow(self, master: RequestModeTable) -> None:
+        """Become the same as the master's table."""
+        if self._modes != master.message_request_mode_map:
+            self._modes = master.message_request_mode_map
+            self.on_change()
+
+    def snapshot(self) -> Encode:
+        """Return what writes the modes as they are now."""
+        table = self.table()
+        return lambda: encode_metadata(table)
+
+    def load(self, data: bytes) -> None:
+        """Take messageRequestMode.json. Raises ValueError."""
+        self._modes = decode_metadata(data, RequestModeTable).message_request_mode_map

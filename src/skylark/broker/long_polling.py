@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from skylark.broker.filters import Subscription
+from skylark.broker.filters.compiled_subscription import CompiledSubscription
 from skylark.protocol.command import TypedCommand
 from skylark.remoting.server import Peer
+from skylark.store.append_result import AppendedBatch, AppendedRecord
 from skylark.store.consume_queue import ConsumeQueue
-from skylark.store.placed import Placed, Run
 
 HELD_PULL_BYTES = 1024
 """What a held pull takes, text aside: the request, its timer, its place in the tables."""
@@ -28,7 +28,7 @@ class HeldPull:
         command: TypedCommand[Any],
         queue: ConsumeQueue,
         queue_offset: int,
-        subscription: Subscription,
+        subscription: CompiledSubscription,
     ) -> None:
         # Kept for long: what the answer does not need goes, and a body would keep all that was read with it.
         command.body, command.remark, command.language = b"", None, ""
@@ -43,7 +43,7 @@ class HeldPull:
         self.held_bytes = HELD_PULL_BYTES + sum(map(sys.getsizeof, texts))
         self.timer: asyncio.TimerHandle | None = None
 
-    def is_for(self, placed: Placed) -> bool:
+    def is_for(self, placed: AppendedRecord) -> bool:
         """Say whether a new message is what the pull waits for."""
         tags_filter, text_filter = self.subscription.tags_filter, self.subscription.text_filter
         if tags_filter is not None and not tags_filter(placed.tags_code):
@@ -74,9 +74,9 @@ class LongPolling:
         pull.timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_up, pull)
         return True
 
-    def arrived(self, batch: Sequence[Placed]) -> None:
+    def arrived(self, batch: Sequence[AppendedRecord]) -> None:
         """Wake the pulls that a batch of new messages is for."""
-        if not self._held or (type(batch) is Run and batch.queue not in self._held):
+        if not self._held or (type(batch) is AppendedBatch and batch.queue not in self._held):
             return
         for placed in batch:
             pulls = self._held.get(placed.queue)

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from skylark.broker.documents import Encode, decode_document, encode_document, next_version
-from skylark.broker.refusals import full, invalid_parameter
-from skylark.protocol.bodies import DataVersion
-from skylark.protocol.stats_bodies import ConsumerOffsetTable
+from skylark.broker.error_replies import full, invalid_parameter
+from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadata, next_version
+from skylark.protocol.bodies import ConsumerOffsetTable, DataVersion
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 
 SEPARATOR = "@"
 BROADCAST_SUFFIX = "@broadcast"
@@ -28,7 +27,7 @@ class ConsumerOffsets:
     Only the first is kept in a file. Offsets are those of the next message to consume.
     """
 
-    def __init__(self, live: Live[BrokerSettings], *, now_ms: int) -> None:
+    def __init__(self, live: LiveSettings[BrokerSettings], *, now_ms: int) -> None:
         self.data_version = DataVersion(timestamp=now_ms)
         self.changes = 0
         """Counts what a file written earlier does not hold."""
@@ -195,7 +194,7 @@ class ConsumerOffsets:
 
     def load(self, data: bytes) -> None:
         """Take consumerOffset.json. Raises ValueError."""
-        document = decode_document(data, ConsumerOffsetTable)
+        document = decode_metadata(data, ConsumerOffsetTable)
         self._take(document)
         if self.stray is not None:
             self.stray |= {
@@ -263,7 +262,7 @@ def _encode(committed: _Table, version: DataVersion, stray: list[tuple[str, str,
         for topic, group, queue_id in stray:
             queues.setdefault(topic + SEPARATOR + group, []).append(queue_id)
         members["strayOffsets"] = queues
-    head = encode_document(members)
+    head = encode_metadata(members)
     entries = [
         _encode_text(f"{topic}{SEPARATOR}{group}") + f":{queues}".replace(" ", "").encode()
         for (topic, group), queues in committed.items()

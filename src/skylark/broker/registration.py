@@ -7,19 +7,19 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 
-from skylark.broker.documents import encode_document
+from skylark.broker.metadata_json import encode_metadata
 from skylark.broker.state import BrokerState
 from skylark.errors import BrokerError, MasterExists, RocketMQError
 from skylark.model.record import crc32
 from skylark.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicRouteData
-from skylark.protocol.requests.route import (
+from skylark.protocol.requests.name_server import (
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
     RegisterBroker,
     RegisterBrokerReply,
     UnregisterBroker,
 )
-from skylark.remoting.aio import ClientConnection, ConnectionPool
+from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Registration:
             changed = None  # it may have been started anew, and know nothing
         table = broker.topics.registered_table(changed)
         # Written in C: 10,000 topics must not hold up the loop.
-        body = encode_document(RegisterBrokerBody(topic_config_serialize_wrapper=table))
+        body = encode_metadata(RegisterBrokerBody(topic_config_serialize_wrapper=table))
         request = RegisterBroker(
             broker_name=settings.name,
             broker_addr=broker.address,

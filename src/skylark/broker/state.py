@@ -11,42 +11,39 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from skylark.broker.clients import Consumers, Notice, Producers
+from skylark.broker.clients import ConsumerGroups, MembershipNotice, ProducerGroups, QueueLockTable
 from skylark.broker.cold_reads import ColdReads
-from skylark.broker.configuration import Configuration
-from skylark.broker.consumer_filters import ConsumerFilters
-from skylark.broker.groups import SubscriptionGroups
-from skylark.broker.locks import QueueLocks
+from skylark.broker.configuration import BrokerConfiguration
+from skylark.broker.delayed.delay_levels import DelayLevels, parse_level
+from skylark.broker.delayed.timers import SlaveTimers, Timers
+from skylark.broker.error_replies import system_busy
+from skylark.broker.filters.consumer_filters import ConsumerFilters
+from skylark.broker.filters.pull_subscriptions import PullSubscriptions
+from skylark.broker.groups import RequestModes, SubscriptionGroups
 from skylark.broker.long_polling import HeldPull, LongPolling
+from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
-from skylark.broker.refusals import system_busy
-from skylark.broker.replication import CombinedAnswer, Replication
-from skylark.broker.request_modes import RequestModes
-from skylark.broker.role import Role, SlaveStatus
-from skylark.broker.schedule import Schedule, parse_level
-from skylark.broker.slave_timers import SlaveTimers
-from skylark.broker.stats import BrokerStats
-from skylark.broker.subscriptions import PullSubscriptions
-from skylark.broker.timer import Timers
+from skylark.broker.replication.master import CombinedAnswer, ReplicationMaster
+from skylark.broker.replication.role import Role, SlaveStatus
 from skylark.broker.topics import TopicTable
-from skylark.broker.transaction import Transactions
+from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.clock import Clock, SystemClock
 from skylark.errors import BrokerError
 from skylark.model.message import PutMessage, pack_host
-from skylark.model.unique_id import UniqueIds
+from skylark.model.message_id import UniqueIds
 from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.command import RemotingCommand, encode
-from skylark.protocol.replies import SendReplies
-from skylark.protocol.requests.heartbeat import NotifyConsumerIdsChanged
+from skylark.protocol.frame_templates import SendReplies
+from skylark.protocol.requests.client import NotifyConsumerIdsChanged
 from skylark.remoting.address import check_host, free_port, ip_of, join_address
-from skylark.remoting.latency import Latencies
+from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.link import Answer as Reply
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.broker import FAST_PORT_DISTANCE
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 from skylark.store.disk import Disk, RealDisk
-from skylark.store.flush import Answer
+from skylark.store.flush import FlushAnswer
 from skylark.store.message_store import MessageStore
 from skylark.store.replica import CopyMark
 from skylark.tasks import Tasks
@@ -67,7 +64,7 @@ class BrokerState(ABC):
         check_host(settings.host)
         if settings.port == 0:
             settings = replace(settings, port=free_port(settings.host, -FAST_PORT_DISTANCE, 0, 1))
-        self.live = Live(settings)
+        self.live = LiveSettings(settings)
         self.clock = clock or SystemClock()
         self.started_ms = now_ms = self.clock.now_ms()
         self.port = settings.port
@@ -85,7 +82,7 @@ class BrokerState(ABC):
         self.slave_status = SlaveStatus()
         self.tasks = Tasks()
         self.stats = BrokerStats()
-        self.latencies = Latencies()
+        self.latencies = RequestLatencies()
         self.unique_ids = UniqueIds(self.store_host[:-4], now_ms)
         self.send_replies = SendReplies(region=settings.region, trace_on=settings.trace_on)
         self._random = random.Random()  # noqa: S311 - it only spreads messages over queues
@@ -94,27 +91,27 @@ class BrokerState(ABC):
         self.store = MessageStore(settings.store, disk=disk, clock=clock, store_host=self.store_host)
         self.store.is_replica = self.store.reader.keep_offset_on_correction = self.role.is_slave
         self.copy_mark = CopyMark(disk or RealDisk(), settings.store.path)
-        self.replication = Replication(
+        self.replication = ReplicationMaster(
             self.live, self.store, self.clock, self.role, self.tasks, self.read_cold
         )
         self.topics = TopicTable(self.live, now_ms=now_ms)
         self.groups = SubscriptionGroups(self.live, now_ms=now_ms)
         self.offsets = ConsumerOffsets(self.live, now_ms=now_ms)
-        self.consumers = Consumers(self.live)
-        self.producers = Producers(self.live)
+        self.consumers = ConsumerGroups(self.live)
+        self.producers = ProducerGroups(self.live)
         self.consumer_filters = ConsumerFilters(filters_max=settings.offset_keys_max)
-        self.locks = QueueLocks(self.live)
+        self.locks = QueueLockTable(self.live)
         self.request_modes = RequestModes(self.live)
-        self.configuration = Configuration(self.live, now_ms=now_ms)
+        self.configuration = BrokerConfiguration(self.live, now_ms=now_ms)
         self.cold_reads = ColdReads(self.live, now=self.clock.monotonic())
         self.deleting = asyncio.Lock()
         """Held for each topic that is deleted: of the reading threads only one shall wait for that."""
         self.pull_subscriptions = PullSubscriptions(self.live, self.consumers, self.groups)
         delays_ms = parse_delay_levels(settings.store.delay_levels)
-        self.schedule = Schedule(
+        self.schedule = DelayLevels(
             self.store, self.clock, delays_ms, self.read_cold, self.adopt_undeleted, self.stats
         )
-        self.transactions = Transactions(self)
+        self.transactions = TransactionCoordinator(self)
         timers = SlaveTimers if self.role.is_slave else Timers
         self.timers = timers(self, disk or RealDisk(), settings.store.path)
         self.long_polling = LongPolling(
@@ -169,7 +166,7 @@ class BrokerState(ABC):
                 f"a slave that is new or was a master shows nothing before it has joined {master}"
             )
 
-    def when_stored(self, end: int, answer: Answer) -> None:
+    def when_stored(self, end: int, answer: FlushAnswer) -> None:
         """Have `answer` called on the loop when disk and slaves have the log up to `end`, or too late."""
         if not self.role.waits_for_slaves:
             self.store.when_flushed(end, answer)
@@ -222,7 +219,7 @@ class BrokerState(ABC):
         """
         return self.schedule.delay_as_sent(message) or self.timers.admit_as_sent(message)
 
-    def tell(self, notice: Notice | None) -> None:
+    def tell(self, notice: MembershipNotice | None) -> None:
         """Tell the members of a group that it changed."""
         if notice is None:
             return

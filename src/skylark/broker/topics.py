@@ -1,18 +1,115 @@
-"""Pure. TopicTable: the topics of a broker, which of them exist by themselves, and who may make new ones."""
+"""Pure. TopicTable: the topics of a broker, the built-in ones, and which topics are created automatically.
 
-from collections.abc import Callable, Iterable
+Attributes of topics and groups are here too, with their changes: `+name=value` sets, `-name` deletes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import IntFlag
 
 import msgspec
 
-from skylark.broker.attributes import TOPIC_ATTRIBUTES, altered, refuse_mixed
-from skylark.broker.documents import Encode, decode_document, encode_document, next_version
-from skylark.broker.refusals import FAQ, full, invalid_parameter, no_permission, system_error, topic_not_exist
+from skylark.broker.error_replies import (
+    FAQ,
+    full,
+    invalid_parameter,
+    no_permission,
+    system_error,
+    topic_not_exist,
+)
+from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadata, next_version
 from skylark.model import names
 from skylark.model.message import RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
 from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicConfigTable
 from skylark.settings import BrokerSettings, parse_delay_levels
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
+
+ADD, DELETE = "+", "-"
+MESSAGE_TYPE = "message.type"
+MIXED = "MIXED"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute that can be set to one of its values, and changed later only if it is changeable."""
+
+    values: frozenset[str]
+    changeable: bool = False
+
+
+TOPIC_ATTRIBUTES = {
+    "queue.type": Attribute(frozenset({"SimpleCQ", "BatchCQ"})),
+    "cleanup.policy": Attribute(frozenset({"DELETE", "COMPACTION"})),
+    MESSAGE_TYPE: Attribute(
+        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED}), changeable=True
+    ),
+}
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+_RESERVE_TIME = "reserve.time"  # of a tiered store, which there is none of
+
+
+def parse_changes(text: str | None) -> dict[str, str]:
+    """Read changes such as `+message.type=FIFO,-queue.type`, signs kept. Raises BrokerError."""
+    changes: dict[str, str] = {}
+    for piece in text.split(",") if text else ():
+        name, equals, value = piece.partition("=")
+        if equals and (ADD not in name or not value):
+            raise system_error(f"add/alter attribute format is wrong: {name}")
+        if not equals and DELETE not in name:
+            raise system_error(f"delete attribute format is wrong: {name}")
+        if name in changes:
+            raise system_error(f"key duplication: {name}")
+        changes[name] = value
+    return changes
+
+
+def refuse_mixed(changes: Mapping[str, str]) -> None:
+    """Raise BrokerError for a topic that shall take messages of all types."""
+    if changes.get(ADD + MESSAGE_TYPE) == MIXED:
+        raise invalid_parameter("MIXED message type is not supported.")
+
+
+def altered(
+    current: Mapping[str, str] | None, changes: Mapping[str, str], known: Mapping[str, Attribute]
+) -> dict[str, str]:
+    """Return the attributes after the changes. Raises BrokerError.
+
+    `current` is None for what is being created.
+    """
+    attributes = dict(current or {})
+    seen: set[str] = set()
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
+        if not name or ADD in name or DELETE in name:
+            raise system_error("kv string format wrong.")
+        if name in seen:
+            raise system_error(f"alter duplication key. key: {name}")
+        seen.add(name)
+        if current is None and sign != ADD:
+            raise system_error(f"only add attribute is supported while creating topic. key: {name}")
+        if sign == DELETE and name not in attributes:
+            raise system_error(f"attempt to delete a nonexistent key: {name}")
+        if sign not in (ADD, DELETE):
+            raise system_error(f"wrong format key: {name}")
+        _check(name, value if sign == ADD else None, known, creating=current is None)
+        if sign == ADD:
+            attributes[name] = value
+        else:
+            del attributes[name]
+    return attributes
+
+
+def _check(name: str, value: str | None, known: Mapping[str, Attribute], *, creating: bool) -> None:
+    if name == _RESERVE_TIME and known:
+        raise system_error("Update topic reserveTime not supported")
+    attribute = known.get(name)
+    if attribute is None:
+        raise system_error(f"unsupported key: {name}")
+    if not creating and not attribute.changeable:
+        raise system_error(f"attempt to update an unchangeable attribute. key: {name}")
+    if value is not None and value not in attribute.values:
+        raise system_error(f"value is not in set: [{', '.join(sorted(attribute.values))}]")
+
 
 BENCHMARK_QUEUES = 1024
 CLUSTER_QUEUES = 16
@@ -79,7 +176,7 @@ class TopicTable:
     New and changed topics are kept for `take_unregistered`.
     """
 
-    def __init__(self, live: Live[BrokerSettings], *, now_ms: int) -> None:
+    def __init__(self, live: LiveSettings[BrokerSettings], *, now_ms: int) -> None:
         self.data_version = DataVersion(timestamp=now_ms)
         self._live = live
         self.on_change: Callable[[], None] = lambda: None
@@ -156,7 +253,7 @@ class TopicTable:
         config = self._sendable.get(topic)
         if config is not None:
             return config
-        fault = names.topic_fault(topic)
+        fault = names.topic_name_error(topic)
         if fault is not None:
             raise invalid_parameter(fault)
         if topic in names.UNSENDABLE_TOPICS:
@@ -262,7 +359,9 @@ class TopicTable:
         The file is written a moment after a topic is made: a broker killed in between keeps its messages.
         """
         missing = [(topic, queues) for topic, queues in queues_by_topic if topic not in self._topics]
-        adopted = [(topic, queues) for topic, queues in missing if names.stored_topic_fault(topic) is None]
+        adopted = [
+            (topic, queues) for topic, queues in missing if names.stored_topic_name_error(topic) is None
+        ]
         for topic, queues in adopted:
             self._change(_topic(topic, queues), now_ms)
         return [topic for topic, _ in adopted]
@@ -286,11 +385,11 @@ class TopicTable:
     def snapshot(self) -> Encode:
         """Return what writes the table as it is now."""
         topics, version = dict(self._topics), self.data_version
-        return lambda: encode_document({"dataVersion": version, "topicConfigTable": topics})
+        return lambda: encode_metadata({"dataVersion": version, "topicConfigTable": topics})
 
     def load(self, data: bytes) -> None:
         """Take topics.json over the built-in topics. Raises ValueError."""
-        table = decode_document(data, TopicConfigTable)
+        table = decode_metadata(data, TopicConfigTable)
         for config in table.topic_config_table.values():
             # An old file would offer clients to make topics although it has been switched off since.
             if config.topic_name != names.AUTO_CREATE_TOPIC or self._live.current.auto_create_topics:
@@ -301,7 +400,7 @@ class TopicTable:
 
     def _change(self, config: TopicConfig, now_ms: int) -> TopicConfig:
         if config.topic_name not in self._topics:
-            fault = names.stored_topic_fault(config.topic_name)
+            fault = names.stored_topic_name_error(config.topic_name)
             if fault is not None:
                 raise invalid_parameter(fault)
         self._check_room([config])
@@ -314,7 +413,7 @@ class TopicTable:
         topic = config.topic_name
         self._queues += _queue_count(config) - _queue_count(self._topics.get(topic))
         self._topics[topic] = config
-        if topic not in names.UNSENDABLE_TOPICS and names.topic_fault(topic) is None:
+        if topic not in names.UNSENDABLE_TOPICS and names.topic_name_error(topic) is None:
             self._sendable[topic] = config
             self.plain.pop(topic, None)
             self.edition = object()
@@ -335,7 +434,7 @@ class TopicTable:
     def _updated(self, wanted: TopicConfig) -> TopicConfig:
         """Return what a topic becomes when an administrator wants this."""
         topic = wanted.topic_name
-        fault = names.topic_fault(topic)
+        fault = names.topic_name_error(topic)
         if fault is not None:
             raise invalid_parameter(fault)
         self._refuse_system(topic)

@@ -16,13 +16,13 @@ from skylark.cli.bench_options import (
     SIZE,
     SYNC_IN_FLIGHT,
     TOPIC,
+    BenchRun,
     ConsumeOptions,
     InFlight,
     LoadOptions,
     Processes,
     Queues,
     Rate,
-    Run,
     SendOptions,
     ShareOptions,
     Size,
@@ -32,7 +32,7 @@ from skylark.cli.bench_options import (
     is_true,
     shared,
 )
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from skylark.bench.results import Document
@@ -65,7 +65,7 @@ def delay_ms_of(level: int) -> int:
 @app.command()
 @shared
 def producer(
-    run: Run,
+    run: BenchRun,
     sends: SendOptions,
     is_async: Annotated[
         str,
@@ -91,11 +91,11 @@ def producer(
               skylark bench producer -n 127.0.0.1:9876 -t BenchmarkTest -w 64 -s 128
               skylark bench producer --rate 5000 --seconds 30 --report producer.html
     """
-    from skylark.bench.load import Kind  # noqa: PLC0415 - `skylark --help` must not wait for it
-    from skylark.bench.sending import measure_loads  # noqa: PLC0415
+    from skylark.bench.load import LoadKind  # noqa: PLC0415 - `skylark --help` must not wait for it
+    from skylark.bench.producer import measure_loads  # noqa: PLC0415
 
     usual = ASYNC_IN_FLIGHT if is_true(is_async, "--async") else SYNC_IN_FLIGHT
-    members = {**sends.members(), "kind": Kind.ONEWAY if oneway else Kind.SEND}
+    members = {**sends.members(), "kind": LoadKind.ONEWAY if oneway else LoadKind.SEND}
     if is_true(is_delayed, "--delay"):
         properties = {**members["properties"], "DELAY": str(level)}
         members |= {"properties": properties, "late_s": delay_ms_of(level) / 1000}
@@ -113,7 +113,7 @@ def producer(
 @app.command()
 @shared
 def batch(
-    run: Run,
+    run: BenchRun,
     sends: SendOptions,
     batch_size: Annotated[int, typer.Option("--batch", "-b", min=2, max=4096, help="Messages in one.")] = 16,
 ) -> "Document":
@@ -121,7 +121,7 @@ def batch(
 
     Example: skylark bench batch -b 32 -s 128 -s 1024
     """
-    from skylark.bench.sending import measure_loads  # noqa: PLC0415
+    from skylark.bench.producer import measure_loads  # noqa: PLC0415
 
     members = {**sends.members(), "batch": batch_size}
     loads = {
@@ -136,7 +136,7 @@ def batch(
 @app.command()
 @shared
 def consumer(
-    run: Run,
+    run: BenchRun,
     wanted: ConsumeOptions,
     topic: Topic = f"{TOPIC}Consumer",
     size: Size = SIZE,
@@ -152,8 +152,8 @@ def consumer(
     Examples: skylark bench consumer -q 100000 -w 20 -b 32
               skylark bench consumer -f SQL92 -e "number > 4 AND region = 'north'"
     """
-    from skylark.bench.receiving import Consuming, measure_consumer  # noqa: PLC0415
-    from skylark.bench.sending import FILTERED  # noqa: PLC0415
+    from skylark.bench.consumer import Consuming, measure_consumer  # noqa: PLC0415
+    from skylark.bench.producer import FILTERED  # noqa: PLC0415
 
     load = run.load(topic=topic, body_bytes=size, queues=queues, properties=FILTERED)
     return measure_consumer(run.place, load, backlog, Consuming(**asdict(wanted)), run.progress)
@@ -162,7 +162,7 @@ def consumer(
 @app.command()
 @shared
 def pull(
-    run: Run,
+    run: BenchRun,
     topic: Topic = TOPIC,
     size: Sizes = None,
     batch_size: Annotated[
@@ -179,12 +179,12 @@ def pull(
     Examples: skylark bench pull -s 1024 --queues 4
               skylark bench pull --readers 1 --readers 4 --readers 16
     """
-    from skylark.bench.load import Kind  # noqa: PLC0415
-    from skylark.bench.sending import measure_loads  # noqa: PLC0415
+    from skylark.bench.load import LoadKind  # noqa: PLC0415
+    from skylark.bench.producer import measure_loads  # noqa: PLC0415
 
     loads = {
         f"{count} readers, {queues} queues, {body} B": run.load(
-            kind=Kind.PULL, topic=f"{topic}-{body}", body_bytes=body, batch=batch_size, queues=queues,
+            kind=LoadKind.PULL, topic=f"{topic}-{body}", body_bytes=body, batch=batch_size, queues=queues,
             processes=count,
         )
         for body, count in product(size or [SIZE], readers or [1])
@@ -195,7 +195,7 @@ def pull(
 @app.command()
 @shared
 def filters(
-    run: Run,
+    run: BenchRun,
     topic: Topic = f"{TOPIC}Filter",
     size: Size = 1024,
     backlog: Backlog = BACKLOG,
@@ -205,7 +205,7 @@ def filters(
 
     Example: skylark bench filters -s 1024
     """
-    from skylark.bench.sending import measure_filters  # noqa: PLC0415
+    from skylark.bench.producer import measure_filters  # noqa: PLC0415
 
     load = run.load(topic=topic, body_bytes=size, batch=PULLED, queues=queues)
     return measure_filters(run.place, load, backlog, run.progress)
@@ -214,7 +214,7 @@ def filters(
 @app.command()
 @shared
 def cold(
-    run: Run,
+    run: BenchRun,
     gib: Annotated[float, typer.Option("--gib", min=0.01, help="Of log.")] = 4.0,
     size: Size = 1024,
     rate: Annotated[float, typer.Option("--rate", min=1, metavar="PER_S", help="Of the sends.")] = 2000.0,
@@ -226,7 +226,7 @@ def cold(
 
     Example: skylark bench cold --gib 4 --rate 2000
     """
-    from skylark.bench.cold import measure_cold  # noqa: PLC0415
+    from benchmarks.survey.cold import measure_cold  # noqa: PLC0415
 
     load = run.load(topic=f"{TOPIC}Cold", body_bytes=size, batch=PULLED, rate=rate, queues=queues)
     return measure_cold(run.place, load, round(gib * GIB), run.progress)
@@ -235,7 +235,7 @@ def cold(
 @app.command()
 @shared
 def latency(
-    run: Run,
+    run: BenchRun,
     topic: Topic = f"{TOPIC}Latency",
     rates: Annotated[
         list[float] | None,
@@ -257,7 +257,7 @@ def latency(
     Examples: skylark bench latency --rate 5000 -s 1024 --report latency.html
               skylark bench latency --rate 1000 --rate 5000 --rate 20000 --slow-groups 1
     """
-    from skylark.bench.receiving import Consuming, measure_latency  # noqa: PLC0415
+    from skylark.bench.consumer import Consuming, measure_latency  # noqa: PLC0415
 
     wanted = rates or [LATENCY_RATE]
     loads = [
@@ -283,7 +283,7 @@ class TransactionOptions(LoadOptions):
 @app.command()
 @shared
 def transaction(
-    run: Run,
+    run: BenchRun,
     wanted: TransactionOptions,
     shares: ShareOptions,
 ) -> "Document":
@@ -291,7 +291,7 @@ def transaction(
 
     Example: skylark bench transaction -w 32 -s 2048 --rollback-rate 0.1
     """
-    from skylark.bench.transactions import Shares, measure_transactions  # noqa: PLC0415
+    from skylark.bench.transaction import Shares, measure_transactions  # noqa: PLC0415
 
     load = run.load(**wanted.members())
     return measure_transactions(run.place, load, Shares(**asdict(shares)), run.progress)
@@ -309,7 +309,7 @@ class DelayOptions(LoadOptions):
 @app.command()
 @shared
 def delay(
-    run: Run,
+    run: BenchRun,
     wanted: DelayOptions,
     level: Level = 1,
     after_ms: Annotated[
@@ -320,7 +320,7 @@ def delay(
 
     Example: skylark bench delay -e 2 --rate 2000
     """
-    from skylark.bench.receiving import measure_delay  # noqa: PLC0415
+    from skylark.bench.consumer import measure_delay  # noqa: PLC0415
 
     delay_ms = after_ms or delay_ms_of(level)
     properties = {"TIMER_DELAY_MS": str(after_ms)} if after_ms else {"DELAY": str(level)}
@@ -339,7 +339,7 @@ class TopicsOptions(ThinOptions):
 @app.command()
 @shared
 def topics(
-    run: Run,
+    run: BenchRun,
     wanted: TopicsOptions,
     counts: Annotated[
         list[int] | None, typer.Option("--topics", min=1, max=10_000, help="Several: one cell each.")
@@ -349,7 +349,7 @@ def topics(
 
     Example: skylark bench topics --topics 1 --topics 1000 --topics 10000
     """
-    from skylark.bench.many_topics import measure_topics  # noqa: PLC0415
+    from benchmarks.survey.topics import measure_topics  # noqa: PLC0415
 
     return measure_topics(run.place, run.load(**wanted.members()), counts or [1, 100, 1000], run.progress)
 
@@ -363,12 +363,12 @@ class FeatureOptions(ThinOptions):
 
 @app.command()
 @shared
-def features(run: Run, wanted: FeatureOptions) -> "Document":
+def features(run: BenchRun, wanted: FeatureOptions) -> "Document":
     """What a message's features cost: a tag, a key, properties, a delay level, a timer, beside none of them.
 
     Example: skylark bench features -w 64 -s 128
     """
-    from skylark.bench.sending import measure_features  # noqa: PLC0415
+    from skylark.bench.producer import measure_features  # noqa: PLC0415
 
     return measure_features(run.place, run.load(**wanted.members()), run.progress)
 
@@ -376,7 +376,7 @@ def features(run: Run, wanted: FeatureOptions) -> "Document":
 @app.command()
 @shared
 def routes(
-    run: Run,
+    run: BenchRun,
     topic: Topic = f"{TOPIC}Route",
     asked: Annotated[int, typer.Option("--topics", min=1, max=10_000, help="Asked about in turn.")] = 100,
     in_flight: InFlight = 16,
@@ -388,7 +388,7 @@ def routes(
 
     Example: skylark bench routes --topics 100 -w 16
     """
-    from skylark.bench.sending import measure_routes  # noqa: PLC0415
+    from skylark.bench.producer import measure_routes  # noqa: PLC0415
 
     load = run.load(
         topic=topic, topics=asked, in_flight=in_flight, rate=rate, queues=queues, processes=processes
@@ -398,7 +398,7 @@ def routes(
 
 @app.command()
 @shared
-def store(run: Run, size: Size = SIZE) -> "Document":
+def store(run: BenchRun, size: Size = SIZE) -> "Document":
     """The store alone, in this process: appends, reads, scans, group commit; --seconds for each.
 
     Example: skylark bench store -s 1024 --seconds 3
@@ -406,7 +406,7 @@ def store(run: Run, size: Size = SIZE) -> "Document":
     from skylark.bench.storing import measure_store  # noqa: PLC0415
 
     if not run.place.is_own:
-        raise Mistake("the store is measured in this process: leave --namesrv out")
+        raise UsageError("the store is measured in this process: leave --namesrv out")
     return measure_store(size, run.seconds, run.progress)
 
 
@@ -419,12 +419,12 @@ class ReplicationOptions(LoadOptions):
 
 @app.command()
 @shared
-def replication(run: Run, wanted: ReplicationOptions) -> "Document":
+def replication(run: BenchRun, wanted: ReplicationOptions) -> "Document":
     """What a slave costs: a master alone, with one that follows, with one that it waits for.
 
     Example: skylark bench replication -w 64 -s 1024
     """
-    from skylark.bench.replicating import measure_replication  # noqa: PLC0415
+    from benchmarks.survey.replication import measure_replication  # noqa: PLC0415
 
     return measure_replication(run.place, run.load(**wanted.members()), run.progress)
 
@@ -432,7 +432,7 @@ def replication(run: Run, wanted: ReplicationOptions) -> "Document":
 @app.command()
 @shared
 def spark(
-    run: Run,
+    run: BenchRun,
     topic: Topic = f"{TOPIC}Spark",
     rows: Annotated[int, typer.Option("--rows", "-q", min=1, help="Sent before.")] = 500_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
@@ -444,8 +444,8 @@ def spark(
     Example: skylark bench spark --rows 1000000 -s 200
     """
     if find_spec("pyspark") is None:
-        raise Mistake("pyspark is missing: pip install 'skylarkmq[spark]'")
-    from skylark.bench.spark_reading import measure_spark  # noqa: PLC0415
+        raise UsageError("pyspark is missing: pip install 'skylarkmq[spark]'")
+    from benchmarks.survey.spark import measure_spark  # noqa: PLC0415
 
     load = run.load(topic=topic, body_bytes=size, queues=queues)
     return measure_spark(run.place, load, rows, rounds, run.progress)

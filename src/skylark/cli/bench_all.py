@@ -17,12 +17,12 @@ from skylark.cli.bench_output import (
     live,
     show_conditions,
 )
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
+from skylark.cli.errors import UsageError
+from skylark.cli.options import grouped
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
-    from skylark.bench.survey import Survey
+    from benchmarks.survey.run import Survey
 
 
 @grouped
@@ -49,32 +49,32 @@ def everything(
               skylark bench all --step features --step latency --seconds 10
     """
     with extra_needed():
-        from skylark.bench import survey  # noqa: PLC0415 - `skylark --help` must not wait for it
+        from benchmarks.survey import run  # noqa: PLC0415 - `skylark --help` must not wait for it
 
-    steps = survey.steps(seconds)
+    steps = run.steps(seconds)
     screen = Screen()
     if list_steps:
         screen.table(("step",), [(name,) for name in steps])
         return
     for name in step or ():
         if name not in steps:
-            raise Mistake(f"--step {name}: {', '.join(steps)} are possible")
+            raise UsageError(f"--step {name}: {', '.join(steps)} are possible")
     check_directory(svg)
     chosen = {name: measure for name, measure in steps.items() if name in (step or steps)}
     with interruptible(), live(screen) as progress:
-        found = survey.survey(chosen, minutes, progress, outputs.keep)
-    if svg is not None and survey.GROWTH in found.documents:
-        from skylark.bench.growth import write_charts  # noqa: PLC0415
+        found = run.survey(chosen, minutes, progress, outputs.keep)
+    if svg is not None and run.GROWTH in found.documents:
+        from benchmarks.growth import write_charts  # noqa: PLC0415
 
-        write_charts(found.documents[survey.GROWTH], svg)
-    outputs.deliver(found, partial(survey.page, found), partial(_show, found))
+        write_charts(found.documents[run.GROWTH], svg)
+    outputs.deliver(found, partial(run.page, found), partial(_show, found))
     if found.is_void:
         raise typer.Exit(EXIT_VOID)
 
 
 def _show(found: Survey, screen: Screen) -> None:
     """For people."""
-    from skylark.bench.survey import COLUMNS, rows  # noqa: PLC0415
+    from benchmarks.survey.run import COLUMNS, rows  # noqa: PLC0415
 
     screen.table(COLUMNS, rows(found))
     screen.section("Not measured", [f"{name}: {reason}" for name, reason in found.missing.items()])

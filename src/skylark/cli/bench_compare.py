@@ -11,13 +11,13 @@ import msgspec
 import typer
 
 from skylark.cli.bench_output import Outputs, extra_needed, interruptible, show_conditions
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
+from skylark.cli.errors import UsageError
+from skylark.cli.options import grouped
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
-    from skylark.bench.compare.figures import Comparison
-    from skylark.bench.compare.measures import Effort
+    from benchmarks.compare.figures import Comparison
+    from benchmarks.compare.measures import Effort
 
 GIB = 1 << 30
 
@@ -73,9 +73,9 @@ def compare(
               skylark bench compare --peer kafka,nats --cell 'java-async-*' --cell start
     """
     with extra_needed():
-        from skylark.bench.compare.cells import parse_peers  # noqa: PLC0415 - `skylark --help` must not wait
-        from skylark.bench.compare.measures import Effort  # noqa: PLC0415
-        from skylark.bench.compare.run import compare as run  # noqa: PLC0415
+        from benchmarks.compare.cells import parse_peers  # noqa: PLC0415 - `skylark --help` must not wait
+        from benchmarks.compare.measures import Effort  # noqa: PLC0415
+        from benchmarks.compare.run import compare as run  # noqa: PLC0415
 
     screen = Screen()
     if list_cells:
@@ -107,40 +107,40 @@ def merge(
     Example: skylark bench merge sends.json topics.json --out all.json --report compare.html
     """
     with extra_needed():
-        from skylark.bench.compare.merging import merge as merged  # noqa: PLC0415
+        from benchmarks.compare.figures import merge as merged  # noqa: PLC0415
 
     _deliver(merged([_read(file) for file in files]), outputs)
 
 
 def _read(file: Path) -> Comparison:
     """Raises Mistake."""
-    from skylark.bench.compare.figures import BENCHMARK, Comparison  # noqa: PLC0415
+    from benchmarks.compare.figures import BENCHMARK, Comparison  # noqa: PLC0415
 
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Comparison)
     except OSError as error:
-        raise Mistake(f"{file}: {error.strerror}") from None
+        raise UsageError(f"{file}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise Mistake(f"{file} is no result of `skylark bench {BENCHMARK}`: {error}") from None
+        raise UsageError(f"{file} is no result of `skylark bench {BENCHMARK}`: {error}") from None
     return found
 
 
 def _show_cells(screen: Screen) -> None:
-    from skylark.bench.compare.cells import CELLS  # noqa: PLC0415
+    from benchmarks.compare.cells import CELLS  # noqa: PLC0415
 
     rows = [(cell.name, ", ".join(sorted(cell.systems)), cell.what) for cell in CELLS]
     screen.table(("cell", "systems", "what"), rows)
 
 
 def _deliver(comparison: Comparison, outputs: Outputs) -> None:
-    from skylark.bench.compare import tables  # noqa: PLC0415
+    from benchmarks.compare import tables  # noqa: PLC0415
 
     outputs.deliver(comparison, partial(tables.page, comparison), partial(_show, comparison))
 
 
 def _show(comparison: Comparison, screen: Screen) -> None:
     """For people."""
-    from skylark.bench.compare import tables  # noqa: PLC0415
+    from benchmarks.compare import tables  # noqa: PLC0415
 
     for peer in tables.peers_of(comparison):
         screen.line()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli.bench_output import Outputs, check_directory, extra_needed, finish, interruptible
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
+from skylark.cli.errors import UsageError
+from skylark.cli.options import grouped
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
@@ -42,17 +42,11 @@ def growth(
     skylark bench growth -d topics -d queues --scale 0.1
     """
     with extra_needed():
-        from skylark.bench.growth import (  # noqa: PLC0415 - nobody else's
-            POINTS,
-            Growth,
-            Wanted,
-            sections,
-            write_charts,
-        )
+        from benchmarks.growth import POINTS, Growth, GrowthOptions, sections, write_charts  # noqa: PLC0415
 
     for name in dimension or ():
         if name not in POINTS:
-            raise Mistake(f"--dimension {name}: {', '.join(POINTS)} are possible")
+            raise UsageError(f"--dimension {name}: {', '.join(POINTS)} are possible")
     check_directory(svg)
     screen = Screen()
 
@@ -61,7 +55,7 @@ def growth(
         screen.err.print(f"{cell.name}: {cost}, {cell.per_s:,.0f} messages/s", style="dim")
 
     with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-growth-") as directory:
-        wanted = Wanted(
+        wanted = GrowthOptions(
             directory=Path(directory),
             dimensions=dimension or tuple(POINTS),
             messages=messages,

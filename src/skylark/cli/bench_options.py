@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skylark.cli.bench_output import Outputs, extra_needed, finish, interruptible, live
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
-from skylark.cli.options import pairs
+from skylark.cli.errors import UsageError
+from skylark.cli.options import grouped, pairs
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
     from skylark.bench.load import Load
-    from skylark.bench.place import Place
+    from skylark.bench.producer import Progress
     from skylark.bench.results import Document
-    from skylark.bench.sending import Progress
+    from skylark.bench.servers import ServerChoice
 
 TOPIC = "BenchmarkTest"
 SYNC_IN_FLIGHT, ASYNC_IN_FLIGHT = 64, 1024
@@ -149,7 +148,7 @@ class ConsumeOptions:
     def __post_init__(self) -> None:
         """Raises Mistake."""
         if self.expression_type not in ("TAG", "SQL92"):
-            raise Mistake(f"--filter-type {self.expression_type}: TAG or SQL92 is possible")
+            raise UsageError(f"--filter-type {self.expression_type}: TAG or SQL92 is possible")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +176,11 @@ class ShareOptions:
             (self.check_rollback, self.check_unknown, "check-"),
         ):
             if one + other > 1:
-                raise Mistake(f"--{word}rollback-rate and --{word}unknown-rate are more than 1 together")
+                raise UsageError(f"--{word}rollback-rate and --{word}unknown-rate are more than 1 together")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptions:
+class ServerOptions:
     """Where a benchmark runs, and how long."""
 
     namesrv: Annotated[
@@ -202,21 +201,21 @@ class PlaceOptions:
     seconds: Annotated[float, typer.Option(min=0.1, help="How long is measured.")] = 10.0
     warm_up: Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before that.")] = 2.0
 
-    def place(self) -> "Place":
+    def place(self) -> "ServerChoice":
         """Raises Mistake, also without the extra, and BadLoad."""
         with extra_needed():
-            from skylark.bench.place import Place  # noqa: PLC0415 - `skylark --help` must not wait for it
+            from skylark.bench.servers import ServerChoice  # noqa: PLC0415 - `skylark --help` must not wait for it
         settings: dict[str, str | int] = {**pairs(self.sets, "--set")}
-        return Place(
+        return ServerChoice(
             namesrv=self.namesrv, broker=self.broker, flush=self.flush, settings=settings, pin=self.pin
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class BenchRun:
     """What all benchmarks are given."""
 
-    place: "Place"
+    place: "ServerChoice"
     seconds: float
     warm_up_s: float
     progress: "Progress"
@@ -231,10 +230,10 @@ class Run:
 def shared(command: Callable[..., "Document"]) -> Callable[..., None]:
     """A command of a function that takes a Run first, then its own options, and returns what it found."""
 
-    def measure(*, options: PlaceOptions, outputs: Outputs, **own: Any) -> None:
+    def measure(*, options: ServerOptions, outputs: Outputs, **own: Any) -> None:
         place = options.place()
         with interruptible(), live(Screen()) as progress:
-            run = Run(place=place, seconds=options.seconds, warm_up_s=options.warm_up, progress=progress)
+            run = BenchRun(place=place, seconds=options.seconds, warm_up_s=options.warm_up, progress=progress)
             document = command(run, **own)
         finish(document, outputs)
 
@@ -250,5 +249,5 @@ def shared(command: Callable[..., "Document"]) -> Callable[..., None]:
 def is_true(text: str, option: str) -> bool:
     """RocketMQ's programs take `-k true`. Raises Mistake."""
     if text.lower() not in (TRUE, FALSE):
-        raise Mistake(f"{option} {text}: {TRUE} or {FALSE} is possible")
+        raise UsageError(f"{option} {text}: {TRUE} or {FALSE} is possible")
     return text.lower() == TRUE

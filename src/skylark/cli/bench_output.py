@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.output import NOT_KNOWN, Screen
 
 if TYPE_CHECKING:
+    from skylark.bench.producer import Progress
     from skylark.bench.results import Document, Stamped
-    from skylark.bench.sending import Progress
-    from skylark.page import Section
+    from skylark.html_report import Section
 
 AsJson = Annotated[bool, typer.Option("--json", help="The whole result as JSON, instead of a table.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON there as well.")]
@@ -37,7 +37,7 @@ def extra_needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Mistake(f"{error.name} is missing: pip install 'skylarkmq[bench]'") from error
+        raise UsageError(f"{error.name} is missing: pip install 'skylarkmq[bench]'") from error
 
 
 def check_files(*files: Path | None) -> None:
@@ -47,18 +47,18 @@ def check_files(*files: Path | None) -> None:
             continue
         directory = file.absolute().parent
         if not directory.is_dir():
-            raise Mistake(f"{file} cannot be written: there is no directory {directory}")
+            raise UsageError(f"{file} cannot be written: there is no directory {directory}")
         if file.is_dir():
-            raise Mistake(f"{file} cannot be written: it is a directory")
+            raise UsageError(f"{file} cannot be written: it is a directory")
         place = file if file.exists() else directory
         if not os.access(place, os.W_OK):
-            raise Mistake(f"{file} cannot be written: {place} is not yours to change")
+            raise UsageError(f"{file} cannot be written: {place} is not yours to change")
 
 
 def check_directory(directory: Path | None) -> None:
     """One that files go to after the work, and that is made then if need be. Raises Mistake."""
     if directory is not None and directory.exists() and not directory.is_dir():
-        raise Mistake(f"{directory} is no directory")
+        raise UsageError(f"{directory} is no directory")
 
 
 @dataclass(frozen=True, kw_only=True)

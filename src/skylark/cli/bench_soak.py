@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli.bench_output import Outputs, extra_needed, interruptible, show_conditions
-from skylark.cli.option_groups import grouped
+from skylark.cli.options import grouped
 from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
-    from skylark.bench.soak import Sample
-    from skylark.bench.soak_run import SoakReport
+    from benchmarks.soak.run import SoakReport
+    from benchmarks.soak.slopes import Sample
 
 EXIT_NOT_FLAT = 1
 SECONDS_PER_MINUTE = 60
@@ -46,10 +46,10 @@ def soak(
     skylark bench soak --minutes 10 --rate 1500
     """
     with extra_needed():
-        from skylark.bench.soak_run import Soak, Wanted, page  # noqa: PLC0415 - nobody else's
+        from benchmarks.soak.run import Soak, SoakOptions, page  # noqa: PLC0415 - nobody else's
 
     with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-soak-") as directory:
-        wanted = Wanted(
+        wanted = SoakOptions(
             directory=Path(directory),
             seconds=minutes * SECONDS_PER_MINUTE,
             rate=rate,
@@ -85,7 +85,7 @@ class _Teller:
 
 
 def _show(found: SoakReport, screen: Screen) -> None:
-    from skylark.bench.soak_run import FINDING_COLUMNS, SLOPE_COLUMNS, finding_rows, slope_rows  # noqa: PLC0415
+    from benchmarks.soak.run import FINDING_COLUMNS, SLOPE_COLUMNS, finding_rows, slope_rows  # noqa: PLC0415
 
     screen.table(SLOPE_COLUMNS, slope_rows(found))
     screen.line()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli import servers
-from skylark.cli.listing import Listing, done, show
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.options import (
     NAMESRV,
     AsJson,
@@ -25,7 +24,7 @@ from skylark.cli.options import (
     connected,
     pairs,
 )
-from skylark.cli.output import Rate, When, print_json
+from skylark.cli.output import Listing, Rate, When, done, print_json, show
 from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def _refuse_unknown(admin: Admin, keys: Iterable[str], brokers: Iterable[str]) -
     Raises Mistake.
     """
     from skylark.settings import BrokerSettings  # noqa: PLC0415
-    from skylark.settings.loading import known_settings  # noqa: PLC0415
+    from skylark.settings.loader import known_settings  # noqa: PLC0415
     from skylark.settings.rocketmq_keys import UNUSED_KEYS  # noqa: PLC0415
 
     known = {key for table in asked_at_once(lambda name: _config(admin, name), brokers) for key in table}
@@ -116,9 +115,9 @@ def _refuse_unknown(admin: Admin, keys: Iterable[str], brokers: Iterable[str]) -
         if key in known:
             continue
         if key in UNUSED_KEYS:
-            raise Mistake(f"{key} has no effect: {UNUSED_KEYS[key]}")
+            raise UsageError(f"{key} has no effect: {UNUSED_KEYS[key]}")
         near = get_close_matches(key, known, n=1)
-        raise Mistake(f"no broker has a setting {key}{f', did you mean {near[0]}?' if near else ''}")
+        raise UsageError(f"no broker has a setting {key}{f', did you mean {near[0]}?' if near else ''}")
 
 
 def _config(admin: Admin, broker: str) -> dict[str, str]:
@@ -203,7 +202,7 @@ def clean(
     Example: skylark broker clean log --broker broker-a --yes
     """
     if what not in UPKEEP:
-        raise Mistake(f"clean {what}: {', '.join(UPKEEP)} is possible")
+        raise UsageError(f"clean {what}: {', '.join(UPKEEP)} is possible")
     where = broker or cluster or "all brokers"
     confirm(f"Delete {UPKEEP[what]} on {where}?", yes=yes)
     with connected(namesrv) as admin:
@@ -244,4 +243,4 @@ def _name_of(admin: Admin, broker: str) -> str:
         if broker in (node.name, node.address):
             return node.name
     known = ", ".join(sorted({node.name for node in nodes})) or "none"
-    raise Mistake(f"there is no broker {broker}; known are: {known}")
+    raise UsageError(f"there is no broker {broker}; known are: {known}")

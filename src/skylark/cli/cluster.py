@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.listing import Listing, done, show, show_or_watch
 from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Broker, Cluster, Every, Namesrv, Watch, connected
-from skylark.cli.output import Age, Rate, Share, counted
+from skylark.cli.output import Age, Listing, Rate, Share, counted, done, show, show_or_watch
 
 if TYPE_CHECKING:
     from skylark.admin.results import ClusterSummary
@@ -71,7 +70,7 @@ def latency(
 
     Example: skylark cluster latency --count 100
     """
-    from skylark.client.sync_producer import Producer  # noqa: PLC0415
+    from skylark.client.producer.blocking_producer import Producer  # noqa: PLC0415
     from skylark.model.message import Message  # noqa: PLC0415
     from skylark.protocol.bodies import MessageQueue  # noqa: PLC0415
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
-from skylark.cli.listing import Listing, show
 from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected
-from skylark.cli.output import Screen, When, print_json
+from skylark.cli.output import Listing, Screen, When, print_json, show
 
 if TYPE_CHECKING:
-    from skylark.protocol.stats_bodies import ConsumerRunningInfo
+    from skylark.protocol.bodies import ConsumerRunningInfo
 
 app = typer.Typer(no_args_is_help=True, help="Consumers that are connected, and what they say of themselves.")
 

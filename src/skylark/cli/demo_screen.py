@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.output import Screen
-from skylark.demo import story
+from skylark.demo import scenario
 from skylark.errors import SettingsError
 
 FAST_ORDERS = 1_000
@@ -23,16 +23,18 @@ def show(keep: Path | None, *, fast: bool = False, spark: bool = True) -> bool:
     """Run the demonstration; return whether all counts agreed. Raises Mistake, RocketMQError, OSError."""
     screen = Screen()
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise Mistake(f"--keep {keep} is there already; choose a new directory")
-    archive: story.Archive | None = None
+        raise UsageError(f"--keep {keep} is there already; choose a new directory")
+    archive: scenario.Archive | None = None
     if spark and _has_spark(screen):
-        from skylark.demo.spark_part import archive  # noqa: PLC0415 - it takes a second to load
+        from skylark.demo.spark_scenario import archive  # noqa: PLC0415 - it takes a second to load
     with tempfile.TemporaryDirectory(prefix="skylark-demo-") as temporary:
         orders = FAST_ORDERS if fast else ORDERS
-        wanted = story.Wanted(directory=keep or Path(temporary) / "demo", orders=orders)
+        wanted = scenario.DemoOptions(directory=keep or Path(temporary) / "demo", orders=orders)
         wanted.directory.mkdir(parents=True, exist_ok=True)
         try:
-            outcome = asyncio.run(story.run(wanted, lambda words: screen.line(f"- {words}", "dim"), archive))
+            outcome = asyncio.run(
+                scenario.run(wanted, lambda words: screen.line(f"- {words}", "dim"), archive)
+            )
         except KeyboardInterrupt:
             shutil.rmtree(wanted.directory)  # half of it is of no use, and was not there before
             raise
@@ -54,7 +56,7 @@ def _has_spark(screen: Screen) -> bool:
     return True
 
 
-def _print(screen: Screen, outcome: story.Outcome, kept: Path | None) -> None:
+def _print(screen: Screen, outcome: scenario.DemoResult, kept: Path | None) -> None:
     screen.line()
     rates = [[name, count, round(count / seconds)] for name, count, seconds in outcome.rates]
     screen.table(("what", "messages", "messages/s"), rates)
@@ -90,14 +92,14 @@ def _activation() -> Iterator[str]:
         yield f". {script.relative_to(here) if script.is_relative_to(here) else script}"
 
 
-def _next_commands(outcome: story.Outcome, kept: Path | None) -> Iterator[str]:
+def _next_commands(outcome: scenario.DemoResult, kept: Path | None) -> Iterator[str]:
     if kept is None:
         yield "skylark demo --keep ./demo       # leaves the store, the Delta table and the report there"
         yield "skylark serve                    # a queue of your own"
         return
     store = outcome.places["store"]
-    yield f"skylark store dump {store} -t {story.TOPIC} --key order-42"
+    yield f"skylark store dump {store} -t {scenario.TOPIC} --key order-42"
     if "Delta table" in outcome.places:
-        question = f"select tags, count(*) from {story.TOPIC} group by tags"  # noqa: S608 - for a person to copy
-        yield f"skylark spark sql --store {store} -t {story.TOPIC} '{question}'"
+        question = f"select tags, count(*) from {scenario.TOPIC} group by tags"  # noqa: S608 - for a person to copy
+        yield f"skylark spark sql --store {store} -t {scenario.TOPIC} '{question}'"
     yield f"skylark serve --data {store}"

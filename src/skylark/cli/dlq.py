@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli import received_text
-from skylark.cli.listing import Listing, show
-from skylark.cli.mistake import Mistake
+from skylark.cli import message_text
+from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, asked_at_once, confirm, connected
-from skylark.cli.output import When, print_json
+from skylark.cli.output import Listing, When, print_json, show
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -67,12 +66,12 @@ def show_letters(
     if as_json:
         for letter in letters:
             first = {"origin_topic": letter.topic, "origin_message_id": letter.origin_message_id}
-            print_json({**first, "died_ms": letter.died_ms, **received_text.document(letter.message)})
+            print_json({**first, "died_ms": letter.died_ms, **message_text.received_document(letter.message)})
         return
     rows = [
         (
             When(letter.died_ms), letter.topic, letter.message.message_id, letter.message.tags or "",
-            " ".join(letter.message.keys), received_text.beginning(letter.message),
+            " ".join(letter.message.keys), message_text.beginning(letter.message),
         )
         for letter in letters
     ]  # fmt: skip
@@ -132,7 +131,7 @@ def _chosen(admin: Admin, group: str, message_ids: list[str]) -> list[DeadLetter
         for name in (message.message_id, message.offset_message_id, letter.origin_message_id):
             letters[name] = letter
     if missing := [name for name in message_ids if name not in letters]:
-        raise Mistake(
+        raise UsageError(
             f"group {group} has no dead letter {', '.join(missing)};"
             f" `skylark dlq show {group} --all` lists them"
         )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from skylark import errors
-from skylark.cli.hints import hint_of_kind
+from skylark.cli.errors import hint_of_kind
 from skylark.errors import BrokerError, RocketMQError
 from skylark.protocol.codes import ResponseCode
 

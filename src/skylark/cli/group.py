@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.listing import Listing, Rates, done, show, show_or_watch
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
+from skylark.cli.errors import UsageError
 from skylark.cli.options import (
     EVERY_S,
     NAMESRV,
@@ -27,12 +25,13 @@ from skylark.cli.options import (
     complete_topic,
     confirm,
     connected,
+    grouped,
 )
-from skylark.cli.output import Rate, When
+from skylark.cli.output import Listing, Rate, Rates, When, done, show, show_or_watch
 from skylark.errors import BrokerError
 
 if TYPE_CHECKING:
-    from skylark.admin.results import Progress
+    from skylark.admin.results import GroupProgress
     from skylark.admin.sync import Admin
 
 app = typer.Typer(
@@ -44,7 +43,7 @@ PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag", "in f
 
 
 @dataclass(frozen=True)
-class Changes:
+class GroupChanges:
     """What can be set of a group, and where."""
 
     retries: Annotated[
@@ -113,7 +112,7 @@ def _member_count(admin: Admin, name: str) -> int:
 
 @app.command()
 @grouped
-def create(group: Group, changes: Changes, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
+def create(group: Group, changes: GroupChanges, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Make a group on all brokers, of one cluster, or on one; or replace its settings.
 
     Example: skylark group create billing --retries 5
@@ -128,14 +127,14 @@ def create(group: Group, changes: Changes, namesrv: Namesrv = NAMESRV, as_json: 
 
 @app.command()
 @grouped
-def update(group: Group, changes: Changes, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
+def update(group: Group, changes: GroupChanges, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Change what is given on each broker that has the group, and leave the rest.
 
     Example: skylark group update billing --disabled
     """
     given = changes.given()
     if not given:
-        raise Mistake("nothing to change: say --retries, --enabled, --broadcast or --orderly")
+        raise UsageError("nothing to change: say --retries, --enabled, --broadcast or --orderly")
     with connected(namesrv) as admin:
         admin.groups.update(group, cluster=changes.cluster, broker=changes.broker, **given)
     done(f"group {group} is changed", {"group": group, "updated": True}, as_json=as_json)
@@ -156,7 +155,7 @@ def delete(
     """
     with connected(namesrv) as admin:
         if group not in admin.groups.names(cluster=cluster) and not admin.groups.topics(group):
-            raise Mistake(f"there is no group {group}; `skylark group list` shows what there is")
+            raise UsageError(f"there is no group {group}; `skylark group list` shows what there is")
         confirm(f"Delete group {group}, its offsets and its dead letters?", yes=yes)
         admin.groups.delete(group, cluster=cluster, keep_offsets=keep_offsets)
     done(f"group {group} is deleted", {"group": group, "deleted": True}, as_json=as_json)
@@ -171,7 +170,7 @@ def config(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) ->
     with connected(namesrv) as admin:
         found = admin.groups.config(group)
     if not found.answers and not found.failures:
-        raise Mistake(f"there is no group {group} on any broker; `skylark group list` shows what there is")
+        raise UsageError(f"there is no group {group} on any broker; `skylark group list` shows what there is")
     rows = [
         (
             address, item.consume_enabled, item.broadcast_enabled, item.orderly, item.retries_max,
@@ -212,11 +211,11 @@ def status(
 def _progress(admin: Admin, group: str, topic: str | None, rates: Rates | None, now_s: float) -> Listing:
     progress = admin.groups.progress(group, topic)
     if not progress.queues and not progress.failures and group not in admin.groups.names():
-        raise Mistake(f"there is no group {group}; `skylark group list` shows what there is")
+        raise UsageError(f"there is no group {group}; `skylark group list` shows what there is")
     return progress_listing(progress, _member_count(admin, group), rates, now_s)
 
 
-def progress_listing(progress: Progress, members: int, rates: Rates | None, now_s: float) -> Listing:
+def progress_listing(progress: GroupProgress, members: int, rates: Rates | None, now_s: float) -> Listing:
     """With `rates`, how fast each queue is consumed and grows."""
     rows: list[tuple[object, ...]] = []
     for part in progress.queues:
@@ -279,7 +278,7 @@ def mode(
     Example: skylark group mode billing orders PULL
     """
     if wanted.upper() not in ("PULL", "POP"):
-        raise Mistake(f"mode {wanted}: PULL or POP is possible")
+        raise UsageError(f"mode {wanted}: PULL or POP is possible")
     with connected(namesrv) as admin:
         admin.groups.set_request_mode(group, topic, wanted.upper(), pop_queues=queues)
     sentence = f"members of {group} use {wanted.upper()} for topic {topic}"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 
 TEXT, JSON = "text", "json"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -82,7 +82,7 @@ def configure(log_format: str, levels: Iterable[str] | None) -> None:
     elif log_format == TEXT:
         handler.setFormatter(TextLines())
     else:
-        raise Mistake(f"--log-format {log_format}: text or json is possible")
+        raise UsageError(f"--log-format {log_format}: text or json is possible")
     logging.basicConfig(handlers=[handler])
     for component, level in by_component.items():
         logging.getLogger(f"{PACKAGE}.{component}" if component else None).setLevel(level)
@@ -92,9 +92,9 @@ def _parse(text: str) -> tuple[str, int]:
     """The component, empty for all, and its level."""
     component, equals, level = text.rpartition("=")
     if equals and component not in COMPONENTS:
-        raise Mistake(f"--log-level {text}: components are {', '.join(COMPONENTS)}")
+        raise UsageError(f"--log-level {text}: components are {', '.join(COMPONENTS)}")
     if level.upper() not in LEVELS:
-        raise Mistake(f"--log-level {text}: levels are {', '.join(LEVELS)}")
+        raise UsageError(f"--log-level {text}: levels are {', '.join(LEVELS)}")
     return component, logging.getLevelNamesMapping()[level.upper()]
 
 

@@ -1,4 +1,4 @@
-"""The `skylark` command: its commands, common options, and how failures and interruptions end."""
+"""The `skylark` command: the table of commands, common options, and exit codes for failures."""
 
 from __future__ import annotations
 
@@ -7,16 +7,78 @@ import logging
 import os
 import re
 import sys
-from typing import Annotated, Any, NoReturn
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from skylark import __version__
-from skylark.cli.commands import listed, load
-from skylark.cli.hints import hint
-from skylark.cli.mistake import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_MISTAKE, Mistake
+from skylark.cli.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE_ERROR, UsageError, hint
 from skylark.errors import RocketMQError
+
+RUN, TALK, LOOK, DATA = "Run", "Send and receive", "Administer", "Store, pipelines, proof"
+
+
+class CommandEntry(NamedTuple):
+    """A module that has a command: as `app`, with commands of its own, or as a function of its name.
+
+    `line` is how the help of the command begins, short enough for a terminal of 80 columns.
+    """
+
+    module: str
+    panel: str
+    line: str
+
+
+COMMANDS = {
+    "serve": CommandEntry("servers", RUN, "Run a name server and a broker in one process until Ctrl-C."),
+    "broker": CommandEntry("broker", RUN, "Run a broker until Ctrl-C, or ask and tell those that run."),
+    "namesrv": CommandEntry(
+        "namesrv", RUN, "Run a name server until Ctrl-C, or ask and tell those that run."
+    ),
+    "doctor": CommandEntry("view", RUN, "Check this machine and the servers; say for each fault what to do."),
+    "send": CommandEntry("talk", TALK, "Send a message, or many."),
+    "tail": CommandEntry("talk", TALK, "Follow a topic: its last messages, then each new one."),
+    "top": CommandEntry("view", LOOK, "Watch the whole system: brokers, topics, groups, rates and lag."),
+    "cluster": CommandEntry("cluster", LOOK, "Clusters of brokers: how they are, and what is on them."),
+    "topic": CommandEntry("topic", LOOK, "Topics: make, change, delete, and see what is in them."),
+    "group": CommandEntry("group", LOOK, "Consumer groups: make, change, delete, and see how far they are."),
+    "consumer": CommandEntry(
+        "consumer", LOOK, "Consumers that are connected, and what they say of themselves."
+    ),
+    "producer": CommandEntry("producer", LOOK, "Producers that are connected."),
+    "offset": CommandEntry("offset", LOOK, "Offsets of groups: read, reset, skip, clone."),
+    "message": CommandEntry("message", LOOK, "Stored messages: find them, and follow what became of them."),
+    "dlq": CommandEntry("dlq", LOOK, "Dead letters: messages that a group has failed too often."),
+    "store": CommandEntry("store", DATA, "Look into a store directory, ours or Apache's, or back it up."),
+    "spark": CommandEntry("spark", DATA, "Spark pipelines: archive, transform, aggregate, replay, report."),
+    "bench": CommandEntry("bench", DATA, "Measure servers: our own, started for it, or those at --namesrv."),
+    "torture": CommandEntry("torture", DATA, "Break a small cluster under load, and check every message."),
+    "plan": CommandEntry("plan", DATA, "Plan for a load: brokers, machines, disk, memory, network."),
+    "demo": CommandEntry("demo", DATA, "See it work: orders are sent, billed, retried, archived by Spark."),
+}
+
+
+def command_stubs() -> dict[str, Any]:
+    """Every command as a list of them shows it; none of them can be run."""
+    return {
+        name: TyperCommand(name, help=place.line, rich_help_panel=place.panel)
+        for name, place in COMMANDS.items()
+    }
+
+
+def load_command(name: str) -> Any:
+    """A command of `PLACES`, ready to run."""
+    place = COMMANDS[name]
+    module = import_module(f"skylark.cli.{place.module}")
+    around = typer.Typer()
+    if hasattr(module, "app"):
+        around.add_typer(module.app, name=name)
+    else:
+        around.command(name)(getattr(module, name))
+    return typer.main.get_group(around).commands[name]
+
 
 _PLACE = re.compile(r"\('(.+?)', (\d+)")
 """How asyncio says where it cannot listen."""
@@ -27,18 +89,18 @@ _CANNOT_LISTEN = {
 }
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """Failures become a sentence, a hint and an exit code: 2 for what cannot be done, 130 for Ctrl-C.
 
     A command does not wait for the modules of the others, and a list of commands for none.
     """
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**{**attributes, "commands": listed()})
+        super().__init__(**{**attributes, "commands": command_stubs()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command if name is None else load(name), rest
+        return name, command if name is None else load_command(name), rest
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         try:
@@ -58,14 +120,14 @@ class Commands(TyperGroup):
         except BrokenPipeError:  # whoever read our output has seen enough
             _drop_output()
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
-        except (RocketMQError, Mistake, OSError) as error:
+        except (RocketMQError, UsageError, OSError) as error:
             if ctx.params.get("debug"):
                 raise
             sys.stderr.write(f"skylark: {sentence(error)}\n")
             if advice := hint(error):
                 sys.stderr.write(f"  hint: {advice}\n")
             _drop_output()
-            raise typer.Exit(EXIT_MISTAKE) from None
+            raise typer.Exit(EXIT_USAGE_ERROR) from None
 
 
 def _drop_output() -> None:
@@ -86,7 +148,7 @@ def _refuse(error: typer.TyperException) -> NoReturn:
         sys.stderr.write(
             f"  hint: `{context.command_path} --help` shows how it is used{_choices(context, said)}\n"
         )
-    raise typer.Exit(EXIT_MISTAKE) from None
+    raise typer.Exit(EXIT_USAGE_ERROR) from None
 
 
 def _choices(context: Any, sentence: str) -> str:
@@ -125,7 +187,7 @@ def options(
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

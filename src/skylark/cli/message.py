@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli import received_text
-from skylark.cli.listing import Listing, show
-from skylark.cli.mistake import Mistake
+from skylark.cli import message_text
+from skylark.cli.errors import UsageError
 from skylark.cli.offset import parse_queue
 from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected
-from skylark.cli.output import Screen, When, print_json
+from skylark.cli.output import Listing, Screen, When, print_json, show
 from skylark.cli.times import TIME_HELP, parse_time
 from skylark.errors import NoRoute
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skylark.admin.messages import Found
-    from skylark.client.received import ReceivedMessage
+    from skylark.client.received_message import ReceivedMessage
 
 app = typer.Typer(no_args_is_help=True, help="Stored messages: find them, and follow what became of them.")
 
@@ -59,15 +58,15 @@ def get(
 
 def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool) -> None:
     if as_json:
-        members = received_text.document(message)
+        members = message_text.received_document(message)
         print_json(members if tracks is None else {**members, "groups": tracks.document()})
         return
     screen = Screen()
-    screen.facts(received_text.facts(message))
+    screen.facts(message_text.facts(message))
     if screen.out.is_terminal:
-        screen.out.print(received_text.pretty_body(message))
+        screen.out.print(message_text.pretty_body(message))
     else:
-        screen.cells(("body", received_text.text_of(message)))
+        screen.cells(("body", message_text.text_of(message)))
     if tracks is not None:
         screen.line()
         tracks.show(screen, as_json=False)
@@ -131,9 +130,12 @@ def _show_found(found: Found, *, as_json: bool) -> None:
 def _show_messages(messages: Sequence[ReceivedMessage], *, as_json: bool) -> None:
     if as_json:
         for message in messages:
-            print_json(received_text.document(message))
+            print_json(message_text.received_document(message))
     else:
-        show(Listing(received_text.COLUMNS, [received_text.row(item) for item in messages]), as_json=False)
+        show(
+            Listing(message_text.RECEIVED_COLUMNS, [message_text.received_row(item) for item in messages]),
+            as_json=False,
+        )
 
 
 @app.command()
@@ -153,7 +155,7 @@ def at(
     with connected(namesrv) as admin:
         message = admin.messages.at(MessageQueue(topic, *parse_queue(queue)), queue_offset)
     if message is None:
-        raise Mistake(
+        raise UsageError(
             f"queue {queue} of topic {topic} has no message at {queue_offset};"
             f" `skylark topic status {topic}` shows where queues begin and end"
         )
@@ -175,7 +177,7 @@ def decode_id(
     try:
         host, physical_offset = parse_offset_message_id(message_id)
     except ValueError as error:
-        raise Mistake(f"{message_id!r} is no id of a place in a log: {error}") from None
+        raise UsageError(f"{message_id!r} is no id of a place in a log: {error}") from None
     facts = [("broker", format_host(host)), ("physical offset", physical_offset)]
     if as_json:
         print_json({"broker": format_host(host), "physical_offset": physical_offset})
@@ -202,11 +204,11 @@ def trace(
         try:
             found = admin.messages.by_key(trace_topic, message_id, messages_max=TRACES_MAX)
         except NoRoute:
-            raise Mistake(
+            raise UsageError(
                 f"there is no topic {trace_topic}: brokers make it with --set traceTopicEnable=true,"
                 " and clients write to it with trace=True"
             ) from None
-    steps = message_trace.read_steps(received_text.text_of(item) for item in found.messages)
+    steps = message_trace.read_steps(message_text.text_of(item) for item in found.messages)
     own = [step for step in steps if step.message_id == message_id] or steps
     rows = [
         (
@@ -288,5 +290,5 @@ def _span(since: str | None, until: str | None) -> tuple[int, int]:
     begin_ms = 0 if since is None else parse_time(since, "--since", now_ms)
     end_ms = FOREVER_MS if until is None else parse_time(until, "--until", now_ms)
     if begin_ms > end_ms:
-        raise Mistake(f"--since {since} is later than --until {until}")
+        raise UsageError(f"--since {since} is later than --until {until}")
     return begin_ms, end_ms

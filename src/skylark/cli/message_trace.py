@@ -12,7 +12,7 @@ OUTCOMES = {"0": "success", "1": "timeout", "2": "exception", "3": "returned not
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """Something that happened to a message. `took_ms` is how long, None if it is not told."""
 
     time_ms: int | None
@@ -24,7 +24,7 @@ class Step:
     details: str
 
 
-def read_steps(texts: Iterable[str]) -> list[Step]:
+def read_steps(texts: Iterable[str]) -> list[TraceStep]:
     """All steps that the bodies of trace messages tell, oldest first. What cannot be read is passed over."""
     records = [
         record.split(NAME_VALUE_SEPARATOR)
@@ -36,7 +36,7 @@ def read_steps(texts: Iterable[str]) -> list[Step]:
     begun = {
         (fields[4], fields[5]): fields for fields in records if fields[0] == "SubBefore" and len(fields) >= 8
     }
-    steps: dict[Step, None] = {}
+    steps: dict[TraceStep, None] = {}
     for fields in records:
         try:
             step = _step(fields, begun)
@@ -47,16 +47,16 @@ def read_steps(texts: Iterable[str]) -> list[Step]:
     return sorted(steps, key=lambda step: step.time_ms or 0)
 
 
-def _step(fields: list[str], begun: dict[tuple[str, str], list[str]]) -> Step | None:
+def _step(fields: list[str], begun: dict[tuple[str, str], list[str]]) -> TraceStep | None:
     match fields[0]:
         case "Pub":
             kind = KINDS.get(fields[11], fields[11])
             is_ok = fields[13] == "true" if len(fields) > 13 else fields[12] == "true"
             details = f"{kind}, {fields[9]} bytes to topic {fields[4]} at {fields[8]}"
-            return Step(int(fields[1]), fields[5], "sent", fields[3], is_ok, int(fields[10]), details)
+            return TraceStep(int(fields[1]), fields[5], "sent", fields[3], is_ok, int(fields[10]), details)
         case "SubBefore":
             details = f"delivery {int(fields[6]) + 1}"
-            return Step(int(fields[1]), fields[5], "delivered", fields[3], True, None, details)
+            return TraceStep(int(fields[1]), fields[5], "delivered", fields[3], True, None, details)
         case "SubAfter":
             before = begun.get((fields[1], fields[2]))
             took_ms = int(fields[3])
@@ -65,13 +65,15 @@ def _step(fields: list[str], begun: dict[tuple[str, str], list[str]]) -> Step | 
                 time_ms = int(before[1]) + took_ms
             group = fields[8] if len(fields) > 8 else before[3] if before is not None else ""
             outcome = OUTCOMES.get(fields[6], fields[6])
-            return Step(time_ms, fields[2], "consumed", group, fields[4] == "true", took_ms, outcome)
+            return TraceStep(time_ms, fields[2], "consumed", group, fields[4] == "true", took_ms, outcome)
         case "EndTransaction":
             how = "after a check" if fields[12] == "true" else "by its producer"
             details = f"{fields[11]} {how}"
-            return Step(int(fields[1]), fields[5], "transaction ended", fields[3], True, None, details)
+            return TraceStep(int(fields[1]), fields[5], "transaction ended", fields[3], True, None, details)
         case "Recall":
             details = f"from topic {fields[4]}"
-            return Step(int(fields[1]), fields[5], "recalled", fields[3], fields[6] == "true", None, details)
+            return TraceStep(
+                int(fields[1]), fields[5], "recalled", fields[3], fields[6] == "true", None, details
+            )
         case _:
             return None

@@ -11,8 +11,8 @@ from msgspec import field
 
 from skylark.admin.results import Group, Topic
 from skylark.admin.sync import Admin
+from skylark.cli.errors import UsageError
 from skylark.cli.group import named_groups
-from skylark.cli.mistake import Mistake
 from skylark.cli.options import asked_at_once
 from skylark.cli.topic import named_topics
 from skylark.errors import RemoteProtocolError
@@ -74,7 +74,7 @@ def read(data: bytes, name: str) -> tuple[list[Topic], list[Group]]:
         else:
             found = decode_body(data, Metadata)
     except (RemoteProtocolError, msgspec.ValidationError) as error:
-        raise Mistake(
+        raise UsageError(
             f"{name} holds no topics and groups as `skylark cluster export` writes them: {error}"
         ) from None
     topics = [_plain(Topic.read(config)) for config in found.topic_config_table.values()]

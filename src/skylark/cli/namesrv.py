@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from skylark.cli import servers
-from skylark.cli.listing import Listing, done, show
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV, AsJson, Namesrv, Pairs, connected, pairs
+from skylark.cli.output import Listing, done, show
 
 app = servers.namesrv_app
 
@@ -86,6 +86,8 @@ def delete(namespace: Namespace, key: Key, namesrv: Namesrv = NAMESRV, as_json: 
     """
     with connected(namesrv) as admin:
         if admin.name_servers.get(namespace, key) is None:
-            raise Mistake(f"there is no {key} in {namespace}; `skylark namesrv kv {namespace}` shows what is")
+            raise UsageError(
+                f"there is no {key} in {namespace}; `skylark namesrv kv {namespace}` shows what is"
+            )
         admin.name_servers.delete(namespace, key)
     done(f"{namespace} {key} is deleted", {"namespace": namespace, "deleted": key}, as_json=as_json)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.listing import Listing, done, show
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.options import (
     NAMESRV,
     AsJson,
@@ -20,6 +19,7 @@ from skylark.cli.options import (
     confirm,
     connected,
 )
+from skylark.cli.output import Listing, done, show
 from skylark.cli.times import TIME_HELP, parse_time
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def reset(
     from skylark.protocol.bodies import MessageQueue  # noqa: PLC0415
 
     if (to is None) == (queue is None) or (queue is None) != (queue_offset is None):
-        raise Mistake("say either --to TIME, or --queue BROKER:ID with --offset N")
+        raise UsageError("say either --to TIME, or --queue BROKER:ID with --offset N")
     if to is not None:
         time_ms = _time_ms(to)
         confirm(f"Send group {group} to {to} in topic {topic}?", yes=yes)
@@ -116,7 +116,7 @@ def clone(
     with connected(namesrv) as admin:
         topics = admin.offsets.clone(source, target, topic)
     if not topics:
-        raise Mistake(f"group {source} has no offsets{f' in topic {topic}' if topic else ''}")
+        raise UsageError(f"group {source} has no offsets{f' in topic {topic}' if topic else ''}")
     sentence = f"group {target} stands where {source} does in {', '.join(topics)}"
     done(sentence, {"from": source, "to": target, "topics": topics}, as_json=as_json)
 
@@ -137,5 +137,5 @@ def parse_queue(text: str) -> tuple[str, int]:
     """The broker and the number of a queue, from BROKER:ID. Raises Mistake."""
     broker, colon, number = text.rpartition(":")
     if not colon or not broker or not number.isdecimal():
-        raise Mistake(f"queue {text}: BROKER:ID is expected, such as broker-a:0")
+        raise UsageError(f"queue {text}: BROKER:ID is expected, such as broker-a:0")
     return broker, int(number)

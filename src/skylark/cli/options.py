@@ -1,16 +1,19 @@
-"""Options and arguments that commands share, and what the shell offers to complete them with."""
+"""Options and arguments that commands share, groups of options, and shell completion."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from skylark.admin.sync import Admin
@@ -101,7 +104,7 @@ def pairs(texts: Iterable[str] | None, option: str) -> Mapping[str, str]:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise Mistake(f"{option} {text}: KEY=VALUE is expected")
+            raise UsageError(f"{option} {text}: KEY=VALUE is expected")
         found[name] = value
     return found
 
@@ -111,5 +114,42 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Mistake(f"{question} Say --yes, as there is no terminal to ask on")
+        raise UsageError(f"{question} Say --yes, as there is no terminal to ask on")
     typer.confirm(question, abort=True)
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer: a parameter that is a dataclass stands for the options that its members are."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            parameters += _options(groups[name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**made, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skylark.cli.bench_output import check_files, extra_needed, interruptible
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
-from skylark.cli.options import AsJson
+from skylark.cli.errors import UsageError
+from skylark.cli.options import AsJson, grouped
 from skylark.cli.output import Screen, Share, format_bytes, print_json
 from skylark.cli.times import parse_duration_ms
 
 if TYPE_CHECKING:
-    from skylark.bench.plan import Demand, Plan
-    from skylark.bench.plan_costs import Costs
+    from skylark.bench.plan import CapacityPlan, Costs, Demand
 
 HOUR_MS = 3_600_000
 CELL_S = 4.0
@@ -45,7 +43,7 @@ _costs = partial(typer.Option, rich_help_panel="Costs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class DemandOptions:
     """A `Demand`, or several, as a person says it; members have the same names."""
 
     messages_per_s: Annotated[
@@ -101,7 +99,7 @@ class MachineOptions:
 @grouped
 def plan(
     *,
-    load: LoadOptions,
+    load: DemandOptions,
     machine: MachineOptions,
     costs: Annotated[Path | None, _costs(metavar="FILE", help="Costs from there.")] = None,
     measure: Annotated[
@@ -119,8 +117,12 @@ def plan(
     skylark plan --rate 5k --replicas 1 --cores 2 --network-gbit 1 --json
     skylark plan --measure here.json && skylark plan --costs here.json --rate 5k
     """
-    from skylark.bench.plan import BadPlan, Hardware, make_plan  # noqa: PLC0415 - nobody else's
-    from skylark.bench.plan_costs import load_costs  # noqa: PLC0415
+    from skylark.bench.plan import (  # noqa: PLC0415 - nobody else's
+        BadPlan,
+        Hardware,
+        load_costs,
+        make_plan,
+    )
 
     known = load_costs(costs) if measure is None else _measured(measure)
     try:
@@ -128,7 +130,7 @@ def plan(
         plans = [make_plan(demand, hardware, known) for demand in load.demands()]
     except BadPlan as error:
         option = OPTIONS.get(error.name, "--" + error.name.replace("_", "-"))
-        raise Mistake(f"{option} {error.value}: {error.reason}") from None
+        raise UsageError(f"{option} {error.value}: {error.reason}") from None
     _show(plans, known, as_json=as_json)
 
 
@@ -136,10 +138,10 @@ def _measured(path: Path) -> Costs:
     """The costs of this machine, also written to a file. Raises Mistake."""
     import tempfile  # noqa: PLC0415
 
-    from skylark.bench.plan_costs import load_costs, save_costs  # noqa: PLC0415
+    from skylark.bench.plan import load_costs, save_costs  # noqa: PLC0415
 
     with extra_needed():
-        from skylark.bench.plan_measure import measure_costs  # noqa: PLC0415
+        from benchmarks.plan_costs import measure_costs  # noqa: PLC0415
 
     check_files(path)
     screen = Screen()
@@ -158,7 +160,7 @@ def parse_number(text: str, option: str) -> float:
     found = NUMBER.fullmatch(text.strip())
     number = float(found[1]) * FACTORS[(found[2] or "").lower()] if found is not None else math.inf
     if number == math.inf:  # also of hundreds of digits
-        raise Mistake(f"{option} {text!r} is no number such as 300, 1.5k, 2M or 1KiB")
+        raise UsageError(f"{option} {text!r} is no number such as 300, 1.5k, 2M or 1KiB")
     return number
 
 
@@ -170,7 +172,7 @@ def parse_numbers(text: str, option: str) -> list[float]:
 # --- For people and programs ---
 
 
-def _show(plans: Sequence[Plan], costs: Costs, *, as_json: bool) -> None:
+def _show(plans: Sequence[CapacityPlan], costs: Costs, *, as_json: bool) -> None:
     from skylark.bench.plan import assumptions  # noqa: PLC0415
 
     said = assumptions(plans[0].demand, plans[0].hardware, costs)
@@ -186,7 +188,7 @@ def _show(plans: Sequence[Plan], costs: Costs, *, as_json: bool) -> None:
     screen.section("Taken for granted", said)
 
 
-def _show_one(screen: Screen, plan: Plan) -> None:
+def _show_one(screen: Screen, plan: CapacityPlan) -> None:
     screen.facts(
         [
             ("brokers", plan.brokers),
@@ -224,7 +226,7 @@ def _show_one(screen: Screen, plan: Plan) -> None:
     )
 
 
-def _row(plan: Plan) -> tuple[object, ...]:
+def _row(plan: CapacityPlan) -> tuple[object, ...]:
     return (
         f"{plan.demand.messages_per_s:,.10g}",
         f"{plan.demand.topics:,}",
@@ -240,5 +242,5 @@ def _row(plan: Plan) -> tuple[object, ...]:
     )
 
 
-def _as_json(plan: Plan) -> dict[str, Any]:
+def _as_json(plan: CapacityPlan) -> dict[str, Any]:
     return {**asdict(plan), "binding": plan.binding.limit.name}

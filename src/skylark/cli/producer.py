@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from skylark.cli.listing import Listing, show
 from skylark.cli.options import NAMESRV, AsJson, Broker, Namesrv, connected
+from skylark.cli.output import Listing, show
 
 app = typer.Typer(no_args_is_help=True, help="Producers that are connected.")
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import typer.main
 
-from skylark.cli.commands import PLACES, load
-from skylark.cli.main import app
+from skylark.cli.main import COMMANDS, app, load_command
 
 HEAD = """# Commands
 
@@ -32,7 +31,7 @@ HIDDEN_OPTIONS = frozenset({"--help", "--install-completion", "--show-completion
 def root() -> Any:
     """The command with all its commands."""
     command = typer.main.get_group(app)
-    command.commands = {name: load(name) for name in PLACES}
+    command.commands = {name: load_command(name) for name in COMMANDS}
     return command
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from skylark.admin.sync import Admin
 from skylark.cli.output import NOT_KNOWN, Screen, print_json
-from skylark.protocol.stats_bodies import HaStatus
+from skylark.protocol.bodies import HaStatus
 
 COLUMNS = ("slave", "in sync", "acknowledged", "behind", "seconds", "bytes/s")
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.times import parse_time
 from skylark.errors import BadStoreFile, CorruptRecord, OffsetOutOfRange
 from skylark.model.message import StoredMessage
-from skylark.store.reader import QueueRange, StoreReader
+from skylark.store.store_reader import QueueSummary, StoreReader
 
 KEY_MATCHES_MAX = 1 << 31
 NAMES_SHOWN = 5
@@ -46,13 +46,13 @@ class Selection:
         since_ms = parse_time(since, "--since") if since else None
         until_ms = parse_time(until, "--until") if until else None
         if topic is None and (queue_id is not None or key is not None):
-            raise Mistake(f"{'--key' if key is not None else '--queue'} needs --topic")
+            raise UsageError(f"{'--key' if key is not None else '--queue'} needs --topic")
         if topic is None and (from_offset is not None or to_offset is not None):
-            raise Mistake("--from-offset and --to-offset are offsets in a queue: they need --topic")
+            raise UsageError("--from-offset and --to-offset are offsets in a queue: they need --topic")
         if from_offset is not None and to_offset is not None and from_offset >= to_offset:
-            raise Mistake(f"--from-offset {from_offset} is not below --to-offset {to_offset}")
+            raise UsageError(f"--from-offset {from_offset} is not below --to-offset {to_offset}")
         if since_ms is not None and until_ms is not None and since_ms > until_ms:
-            raise Mistake(f"--since {since} is later than --until {until}")
+            raise UsageError(f"--since {since} is later than --until {until}")
         return Selection(topic, queue_id, from_offset, to_offset, since_ms, until_ms, key, limit)
 
     def messages(
@@ -79,7 +79,7 @@ class Selection:
             )
         return islice(found, self.limit)
 
-    def ranges(self, reader: StoreReader) -> list[tuple[int, int, QueueRange]]:
+    def ranges(self, reader: StoreReader) -> list[tuple[int, int, QueueSummary]]:
         """The queues chosen, each with the offsets wanted: from, and to excluded. Raises Mistake."""
         chosen = []
         for queue in self._queues(reader):
@@ -93,32 +93,32 @@ class Selection:
                 chosen.append((low, high, queue))
         return chosen
 
-    def _queues(self, reader: StoreReader) -> list[QueueRange]:
+    def _queues(self, reader: StoreReader) -> list[QueueSummary]:
         if self.topic is None:
             return reader.queues()
         if self.topic in reader.batch_topics():
-            raise Mistake(f"topic {self.topic} has a batch consume queue, which is not supported")
+            raise UsageError(f"topic {self.topic} has a batch consume queue, which is not supported")
         queues = reader.queues(self.topic)
         if not queues:
-            raise Mistake(f"topic {self.topic} is not in the store, which holds {names(reader.topics())}")
+            raise UsageError(f"topic {self.topic} is not in the store, which holds {names(reader.topics())}")
         if self.queue_id is None:
             return queues
         queue = next((queue for queue in queues if queue.queue_id == self.queue_id), None)
         if queue is None:
             numbers = names([str(queue.queue_id) for queue in queues])
-            raise Mistake(f"topic {self.topic} has no queue {self.queue_id}; its queues are {numbers}")
+            raise UsageError(f"topic {self.topic} has no queue {self.queue_id}; its queues are {numbers}")
         self._check_offsets(queue)
         return [queue]
 
-    def _check_offsets(self, queue: QueueRange) -> None:
+    def _check_offsets(self, queue: QueueSummary) -> None:
         wanted = f"queue {queue.topic}/{queue.queue_id} holds"
         if not queue.count:
-            raise Mistake(f"{wanted} no messages")
+            raise UsageError(f"{wanted} no messages")
         wanted = f"{wanted} offsets {queue.min_offset} to {queue.max_offset - 1}"
         if self.from_offset is not None and self.from_offset >= queue.max_offset:
-            raise Mistake(f"{wanted}: nothing from {self.from_offset} on")
+            raise UsageError(f"{wanted}: nothing from {self.from_offset} on")
         if self.to_offset is not None and self.to_offset <= queue.min_offset:
-            raise Mistake(f"{wanted}: nothing before {self.to_offset}")
+            raise UsageError(f"{wanted}: nothing before {self.to_offset}")
 
     def _by_key(self, reader: StoreReader, topic: str, key: str) -> Iterator[StoredMessage]:
         self._queues(reader)
@@ -131,7 +131,7 @@ class Selection:
                 end_ms=self.until_ms if self.until_ms is not None else 1 << 62,
             )
         except BadStoreFile as error:
-            raise Mistake(f"{error}; say with --index-slots and --index-items what it has") from error
+            raise UsageError(f"{error}; say with --index-slots and --index-items what it has") from error
         return filter(self._takes, found)
 
     def _from_log(self, reader: StoreReader, unreadable: Unreadable) -> Iterator[StoredMessage]:

@@ -17,12 +17,12 @@ import typer
 from skylark import __version__
 from skylark.cli import logs
 from skylark.cli.descriptors import raise_descriptor_limit
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV, AsJson, BrokerName, Namesrv
 
 if TYPE_CHECKING:
     from skylark.settings import BrokerSettings, NameServerSettings
-    from skylark.settings.loading import Loaded
+    from skylark.settings.loader import LoadedSettings
 
 BROKER_PREFIX = "SKYLARK_BROKER_"
 NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
@@ -206,7 +206,7 @@ def serve(
     skylark serve --brokers 4
     """
     from skylark import embedded  # noqa: PLC0415 - no other command needs it
-    from skylark.cli.many_brokers import check_layout  # noqa: PLC0415
+    from skylark.cli.broker_processes import check_layout  # noqa: PLC0415
     from skylark.settings import BrokerSettings  # noqa: PLC0415
 
     started = time.monotonic()
@@ -237,7 +237,7 @@ def serve(
     _run(run())
 
 
-def _say_not_joined(loaded: Loaded[BrokerSettings]) -> None:
+def _say_not_joined(loaded: LoadedSettings[BrokerSettings]) -> None:
     """Of name servers that a file or a flag names; the variable is mostly there for clients."""
     origin = loaded.origins.get("name_servers", NAMESRV_VARIABLE)
     if origin != NAMESRV_VARIABLE:
@@ -253,7 +253,9 @@ def _name_server_of(settings: BrokerSettings, port: int) -> NameServerSettings:
     from skylark.settings import NameServerSettings  # noqa: PLC0415
 
     flags = {"host": settings.host, "port": port}
-    loaded: Loaded[NameServerSettings] = _load(NameServerSettings, NAME_SERVER_PREFIX, None, flags, None)
+    loaded: LoadedSettings[NameServerSettings] = _load(
+        NameServerSettings, NAME_SERVER_PREFIX, None, flags, None
+    )
     if "kv_config_path" in loaded.origins:
         return loaded.settings
     return replace(loaded.settings, kv_config_path=settings.store.path / "namesrv/kvConfig.json")
@@ -261,9 +263,9 @@ def _name_server_of(settings: BrokerSettings, port: int) -> NameServerSettings:
 
 def _shared(sets: list[str] | None) -> list[str]:
     """What --set says for all of several brokers: what each has for itself is reckoned from the rest."""
-    from skylark.cli.many_brokers import OWN_SETTINGS  # noqa: PLC0415 - no other command needs it
+    from skylark.cli.broker_processes import OWN_SETTINGS  # noqa: PLC0415 - no other command needs it
     from skylark.settings import BrokerSettings  # noqa: PLC0415
-    from skylark.settings.loading import known_settings  # noqa: PLC0415
+    from skylark.settings.loader import known_settings  # noqa: PLC0415
 
     known = known_settings(BrokerSettings)
     own = {key for key, setting in known.items() if setting.name in OWN_SETTINGS}
@@ -282,18 +284,18 @@ def _given_again(
 def _serve_many(
     name_server: NameServerSettings, settings: BrokerSettings, count: int, more: list[str], started: float
 ) -> Coroutine[Any, Any, None]:
-    from skylark.cli import many_brokers  # noqa: PLC0415 - no other command needs it
+    from skylark.cli import broker_processes  # noqa: PLC0415 - no other command needs it
 
     def ready(namesrv: str) -> None:
         _say(started, f"name server on {namesrv}, {count} brokers")
         _say_next(namesrv)
 
-    return many_brokers.serve(name_server, settings, count, more, typer.echo, ready)
+    return broker_processes.serve(name_server, settings, count, more, typer.echo, ready)
 
 
 def _store_flags(data: Path | None, flush: str | None) -> dict[str, Any]:
     if flush is not None and flush not in FLUSH_MODES:
-        raise Mistake(f"--flush {flush}: async or sync is possible")
+        raise UsageError(f"--flush {flush}: async or sync is possible")
     mode = FLUSH_MODES[flush] if flush is not None else None
     return {"store.path": None if data is None else str(data), "store.flush_mode": mode}
 
@@ -304,14 +306,14 @@ def _load(
     config: Path | None,
     flags: Mapping[str, Any],
     sets: list[str] | None,
-) -> Loaded[Any]:
-    from skylark.settings.loading import load_settings  # noqa: PLC0415 - `skylark --help` must not wait for it
+) -> LoadedSettings[Any]:
+    from skylark.settings.loader import load_settings  # noqa: PLC0415 - `skylark --help` must not wait for it
 
     given = {key: str(value) for key, value in flags.items() if value is not None}
     for text in sets or ():
         key, equals, value = text.partition("=")
         if not equals:
-            raise Mistake(f"--set {text}: KEY=VALUE is expected")
+            raise UsageError(f"--set {text}: KEY=VALUE is expected")
         given[key.strip()] = value.strip()
     loaded = load_settings(
         settings_type,
@@ -326,7 +328,7 @@ def _load(
 
 
 def _print_settings(settings: Any) -> None:
-    from skylark.settings.loading import to_properties  # noqa: PLC0415
+    from skylark.settings.loader import to_properties  # noqa: PLC0415
 
     typer.echo(to_properties(settings), nl=False)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skylark.cli import spark_launch as run
-from skylark.cli.mistake import Mistake
+from skylark.cli import spark_jobs as run
+from skylark.cli.errors import UsageError
 from skylark.cli.output import print_json
-from skylark.cli.spark_options import PlaceOptions
+from skylark.cli.spark_jobs import SparkSessionOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from skylark.pipelines.jobs.archive import Upkeep
-    from skylark.pipelines.jobs.places import Output
-    from skylark.pipelines.jobs.running import Summary
+    from skylark.pipelines.jobs.endpoints import Output
+    from skylark.pipelines.jobs.queries import JobSummary
 
 
 def upkeep(compact_every: str | None, keep_days: int | None) -> Upkeep:
@@ -25,7 +25,7 @@ def upkeep(compact_every: str | None, keep_days: int | None) -> Upkeep:
     try:
         every_s = parse_duration_ms(compact_every) / 1000 if compact_every else None
     except ValueError as error:
-        raise Mistake(f"--compact-every: {error}") from None
+        raise UsageError(f"--compact-every: {error}") from None
     return Upkeep(compact_every_s=every_s, keep_days=keep_days)
 
 
@@ -36,13 +36,13 @@ def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> None:
     print_json(sweep(output, older_than_hours, dry_run=dry_run))
 
 
-def launch(place: PlaceOptions, pipeline: run.Pipeline, wanted: Upkeep, *, trigger: str) -> None:
+def launch(place: SparkSessionOptions, pipeline: run.Pipeline, wanted: Upkeep, *, trigger: str) -> None:
     """Raises SettingsError, RocketMQError."""
     from skylark.pipelines.jobs.archive import archive, options  # noqa: PLC0415
 
     options(pipeline.source, pipeline.output, wanted)
 
-    def work(spark: SparkSession) -> Summary:
+    def work(spark: SparkSession) -> JobSummary:
         return archive(
             spark, pipeline.source, pipeline.output,
             state=pipeline.state, once=pipeline.run.once, trigger=trigger, upkeep=wanted, watch=run.watcher(),

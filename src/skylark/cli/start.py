@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from skylark.cli.mistake import EXIT_INTERRUPTED
+from skylark.cli.errors import EXIT_INTERRUPTED
 
 
 def run() -> None:

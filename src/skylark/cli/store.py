@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli.descriptors import raise_descriptor_limit
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
-from skylark.cli.options import AsJson
+from skylark.cli.errors import UsageError
+from skylark.cli.options import AsJson, grouped
 
 if TYPE_CHECKING:
     from skylark.cli.selection import Selection
-    from skylark.store.reader import StoreReader
+    from skylark.store.store_reader import StoreReader
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +46,7 @@ CommitLog = Annotated[
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreLocation:
     """Where a store lies, and what its index files have room for."""
 
     directory: Directory
@@ -61,7 +60,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SelectionOptions:
     """Which messages, as the command line says it."""
 
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None
@@ -104,10 +103,10 @@ class Wanted:
         )
 
 
-def open_reader(place: Place, delay_levels: str | None = None) -> StoreReader:
+def open_reader(place: StoreLocation, delay_levels: str | None = None) -> StoreReader:
     """Raises MissingFile, BadStoreFile, SettingsError, OSError."""
     from skylark.settings import DELAY_LEVELS  # noqa: PLC0415  --help must not wait for it
-    from skylark.store.reader import StoreReader  # noqa: PLC0415
+    from skylark.store.store_reader import StoreReader  # noqa: PLC0415
 
     raise_descriptor_limit()
     refuse_several(place.directory)
@@ -125,12 +124,12 @@ def refuse_several(directory: Path) -> None:
     inside = sorted(path.parent.name for path in directory.glob("*/commitlog"))
     if inside and not (directory / "commitlog").exists():
         names = ", ".join(str(directory / name) for name in inside)
-        raise Mistake(f"{directory} is no store, but holds {len(inside)}: say {names}")
+        raise UsageError(f"{directory} is no store, but holds {len(inside)}: say {names}")
 
 
 @app.command()
 @grouped
-def info(place: Place, as_json: AsJson = False) -> None:
+def info(place: StoreLocation, as_json: AsJson = False) -> None:
     """Sizes, topics and queues with their offsets and times, and what is not supported.
 
     Example: skylark store info ~/store
@@ -143,7 +142,7 @@ def info(place: Place, as_json: AsJson = False) -> None:
 @app.command()
 @grouped
 def verify(
-    place: Place,
+    place: StoreLocation,
     delay_levels: Annotated[
         str | None, typer.Option("--delay-levels", help="The broker's messageDelayLevel, if it has its own.")
     ] = None,
@@ -161,7 +160,7 @@ def verify(
 
 @app.command()
 @grouped
-def dump(wanted: Wanted, place: Place, as_json: AsJson = False) -> None:
+def dump(wanted: SelectionOptions, place: StoreLocation, as_json: AsJson = False) -> None:
     """Print messages: all records in the log's order, or those of a topic, queue, time or key.
 
     Exit code 1 if some of them cannot be read, or none has the key.
@@ -195,8 +194,8 @@ def export(
     decompress: Annotated[
         bool, typer.Option("--decompress", "-d", help="Bodies as they were before compression.")
     ] = False,
-    wanted: Wanted,
-    place: Place,
+    wanted: SelectionOptions,
+    place: StoreLocation,
 ) -> None:
     """Write message bodies to files. Exit code 1 if some messages cannot be read.
 

@@ -11,7 +11,7 @@ from skylark.cli.message_text import COLUMNS, document, row
 from skylark.cli.output import Screen, clean, print_json
 from skylark.cli.selection import Selection
 from skylark.model.message import StoredMessage
-from skylark.store.reader import StoreReader
+from skylark.store.store_reader import StoreReader
 
 ROWS_AT_A_TIME = 50
 # Fixed, so that all stretches of the table stand under one another; the body takes what is left.

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from skylark.cli.errors import UsageError
 from skylark.cli.message_text import document
-from skylark.cli.mistake import Mistake
 from skylark.cli.output import Screen, format_bytes
 from skylark.cli.selection import Selection
 from skylark.model.body import plain_body
 from skylark.model.message import StoredMessage
 from skylark.store.consume_queue import check_topic
-from skylark.store.reader import StoreReader
+from skylark.store.store_reader import StoreReader
 
 Sink = Callable[[StoredMessage, bytes], int]
 
@@ -54,11 +54,11 @@ def check_target(reader: StoreReader, out: Path) -> None:
     resolved = out.resolve()
     for directory in (reader.path, reader.log.files.directory):
         if resolved.is_relative_to(directory.resolve()):
-            raise Mistake(f"--out {out} is inside the store, in which nothing is changed")
+            raise UsageError(f"--out {out} is inside the store, in which nothing is changed")
     if out.exists():
-        raise Mistake(f"--out {out} is there already; choose a new name")
+        raise UsageError(f"--out {out} is there already; choose a new name")
     if not resolved.parent.is_dir():
-        raise Mistake(f"--out {out} cannot be made: there is no directory {resolved.parent}")
+        raise UsageError(f"--out {out} cannot be made: there is no directory {resolved.parent}")
 
 
 def _total(selection: Selection, reader: StoreReader) -> int | None:

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from skylark.cli.output import Screen, counted, format_bytes, format_time, print_json
-from skylark.store.reader import QueueRange, StoreReader
+from skylark.store.store_reader import QueueSummary, StoreReader
 
 BLOCK_BYTES = 512
 COLUMNS = ("topic", "queue", "min", "max", "messages", "first stored", "last stored")
 
 
 @dataclass(slots=True)
-class Size:
+class DirectorySize:
     """Files below a directory: their lengths, and the blocks they really take."""
 
     files: int = 0
@@ -57,7 +57,7 @@ def _facts(reader: StoreReader) -> list[tuple[str, object]]:
     ]
 
 
-def _rows(queues: list[QueueRange]) -> list[list[object]]:
+def _rows(queues: list[QueueSummary]) -> list[list[object]]:
     return [
         [
             queue.topic,
@@ -107,9 +107,9 @@ def first_timestamp(reader: StoreReader) -> int | None:
     return next((record.store_timestamp for record in reader.records()), None)
 
 
-def size_of(path: Path) -> Size:
+def size_of(path: Path) -> DirectorySize:
     """Sum up the files below a directory; those that vanish meanwhile do not count."""
-    size = Size()
+    size = DirectorySize()
     for directory, _, names in os.walk(path):
         for name in names:
             try:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from skylark.cli.output import Screen, counted, format_bytes, print_json
-from skylark.store.findings import Verification
-from skylark.store.reader import StoreReader
-from skylark.store.verify import verify
+from skylark.store.store_reader import StoreReader
+from skylark.store.verification import Verification, verify
 
 
 def show(reader: StoreReader, *, as_json: bool) -> bool:

@@ -61,13 +61,13 @@ def send(
 
     skylark tail orders --no-follow --json | skylark send orders-copy --from-json
     """
-    from skylark.cli import sending  # noqa: PLC0415
+    from skylark.cli import send  # noqa: PLC0415
 
-    wanted = sending.Wanted(
+    wanted = send.SendArguments(
         topic, body, tags, keys or (), properties or (), order_by, delay, delay_level, at, count, lines,
         from_json, queue,
     )  # fmt: skip
-    if not sending.send(wanted, group=group, namesrv=namesrv, trace=trace, as_json=as_json):
+    if not send.send(wanted, group=group, namesrv=namesrv, trace=trace, as_json=as_json):
         raise typer.Exit(EXIT_NOT_SAFE)
 
 
@@ -99,9 +99,9 @@ def tail(
 
     skylark tail orders --from begin --no-follow --body > bodies.txt
     """
-    from skylark.cli import following  # noqa: PLC0415
+    from skylark.cli import tail  # noqa: PLC0415
 
-    wanted = following.Wanted(topic, start, last, follow, limit, tags, sql)
-    printing = following.printer(as_json=as_json, body_only=body_only)
-    if not following.follow(wanted, namesrv=namesrv, printing=printing):
+    wanted = tail.TailArguments(topic, start, last, follow, limit, tags, sql)
+    printing = tail.printer(as_json=as_json, body_only=body_only)
+    if not tail.follow(wanted, namesrv=namesrv, printing=printing):
         raise typer.Exit(EXIT_INCOMPLETE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-?(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -30,7 +30,7 @@ def parse_time(text: str, option: str, now_ms: int | None = None) -> int:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise Mistake(
+        raise UsageError(
             f"{option} {text!r} is no time such as 2026-11-15 or '2026-11-15 10:30', nor milliseconds"
         ) from None
 
@@ -40,5 +40,5 @@ def parse_duration_ms(text: str, option: str) -> int:
     found = _AGO.fullmatch(text)
     duration_ms = float(found[1]) * UNITS_MS[found[2]] if found is not None else -1
     if text.startswith("-") or not 0 <= duration_ms <= _MS_MAX:
-        raise Mistake(f"{option} {text!r} is no duration such as 10s, 5m, 2h or 3d")
+        raise UsageError(f"{option} {text!r} is no duration such as 10s, 5m, 2h or 3d")
     return round(duration_ms)

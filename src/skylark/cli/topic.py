@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.listing import Listing, Rates, done, show, show_or_watch
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.options import (
     EVERY_S,
     NAMESRV,
@@ -24,7 +23,7 @@ from skylark.cli.options import (
     connected,
     pairs,
 )
-from skylark.cli.output import Rate, When, counted
+from skylark.cli.output import Listing, Rate, Rates, When, counted, done, show, show_or_watch
 from skylark.errors import NoRoute
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
@@ -142,7 +141,9 @@ def update(
     attributes = {name: value or None for name, value in pairs(attribute, "--attribute").items()}
     wanted = (read_queues, write_queues, permission, ordered, attribute)
     if all(item is None for item in wanted):
-        raise Mistake("nothing to change: say --read-queues, --write-queues, --permission or another option")
+        raise UsageError(
+            "nothing to change: say --read-queues, --write-queues, --permission or another option"
+        )
     with connected(namesrv) as admin:
         admin.topics.update(
             topic,
@@ -283,7 +284,7 @@ def order(
     Example: skylark topic order orders 'broker-a:4;broker-b:4'
     """
     if wanted is not None and remove:
-        raise Mistake("say an order or --remove, not both")
+        raise UsageError("say an order or --remove, not both")
     with connected(namesrv) as admin:
         if wanted is not None or remove:
             admin.topics.set_order(topic, wanted)
@@ -303,7 +304,7 @@ def share(
 
     Example: skylark topic share orders client-1 client-2
     """
-    from skylark.client.rebalance import strategy_named  # noqa: PLC0415
+    from skylark.client.consumer.allocation_strategies import strategy_named  # noqa: PLC0415
 
     allocate = strategy_named(strategy)
     with connected(namesrv) as admin:
@@ -335,5 +336,5 @@ def permission_text(permission: int) -> str:
 
 def _permission(text: str) -> int:
     if text not in PERMISSIONS:
-        raise Mistake(f"--permission {text}: rw, r or w is possible")
+        raise UsageError(f"--permission {text}: rw, r or w is possible")
     return PERMISSIONS[text]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli.bench_output import check_directory, check_files, interruptible
-from skylark.cli.mistake import Mistake
-from skylark.cli.option_groups import grouped
+from skylark.cli.errors import UsageError
+from skylark.cli.options import grouped
 from skylark.cli.output import Screen, print_json
 
 if TYPE_CHECKING:
-    from skylark.torture.report import Report, Wanted
+    from skylark.torture.report import TortureOptions, TortureReport
 
 SECONDS_PER_MINUTE = 60
 MINUTES_MAX = 100_000
@@ -87,14 +87,14 @@ def torture(
 
     names = _modes(mode)
     if not 0 < minutes < MINUTES_MAX:
-        raise Mistake(f"--minutes {minutes:g}: more than 0 and less than {MINUTES_MAX} is needed")
+        raise UsageError(f"--minutes {minutes:g}: more than 0 and less than {MINUTES_MAX} is needed")
     check_directory(keep)
     if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise Mistake(f"--keep {keep} is not empty; choose a new directory")
+        raise UsageError(f"--keep {keep} is not empty; choose a new directory")
     check_files(html)
     screen = Screen()
     with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-torture-") as temporary:
-        wanted = report.Wanted(
+        wanted = report.TortureOptions(
             directory=keep or Path(temporary),
             seconds=minutes * SECONDS_PER_MINUTE / len(names),
             seed=random.randrange(SEEDS) if seed is None else seed,  # noqa: S311 - it only chooses faults
@@ -113,15 +113,15 @@ def torture(
 
 def _modes(given: list[str] | None) -> list[str]:
     """Each once, in the order given. Raises Mistake for one that there is not."""
-    from skylark.torture.modes import MODES  # noqa: PLC0415
+    from skylark.torture.plan import MODES  # noqa: PLC0415
 
     for name in given or ():
         if name not in MODES:
-            raise Mistake(f"--mode {name}: {', '.join(MODES)} are possible")
+            raise UsageError(f"--mode {name}: {', '.join(MODES)} are possible")
     return list(dict.fromkeys(given or MODES))
 
 
-def _run(wanted: Wanted, mode: str, screen: Screen, *, quiet: bool) -> Report:
+def _run(wanted: TortureOptions, mode: str, screen: Screen, *, quiet: bool) -> TortureReport:
     import asyncio  # noqa: PLC0415 - `skylark --help` must not wait for it
 
     from skylark.torture.run import Torture  # noqa: PLC0415
@@ -133,7 +133,7 @@ def _run(wanted: Wanted, mode: str, screen: Screen, *, quiet: bool) -> Report:
     return asyncio.run(Torture(replace(wanted, mode=mode, directory=wanted.directory / mode), say).run())
 
 
-def _print(screen: Screen, reports: list[Report]) -> None:
+def _print(screen: Screen, reports: list[TortureReport]) -> None:
     from skylark.torture.report import COLUMNS, row  # noqa: PLC0415
 
     screen.line()

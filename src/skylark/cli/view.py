@@ -28,9 +28,9 @@ def top(
 
     skylark top --once --json
     """
-    from skylark.cli import top_screen  # noqa: PLC0415
+    from skylark.cli import top  # noqa: PLC0415
 
-    top_screen.show(namesrv, once=once, rows_max=rows, every_s=every, as_json=as_json)
+    top.show(namesrv, once=once, rows_max=rows, every_s=every, as_json=as_json)
 
 
 def doctor(
@@ -46,7 +46,7 @@ def doctor(
 
     Example: skylark doctor --namesrv 127.0.0.1:9876
     """
-    from skylark.cli import health  # noqa: PLC0415
+    from skylark.cli import doctor  # noqa: PLC0415
 
-    if not health.show(data, namesrv, as_json=as_json):
+    if not doctor.show(data, namesrv, as_json=as_json):
         raise typer.Exit(EXIT_FAULTS)

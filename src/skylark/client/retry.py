@@ -8,23 +8,23 @@ from skylark.errors import BrokerError, ConnectFailed, RemotingError, RocketMQEr
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RetryStep:
     """What comes next: to give up, or to try again, perhaps with a fresh route."""
 
     give_up: bool
     refresh_route: bool = False
 
 
-GIVE_UP = Step(give_up=True)
+GIVE_UP = RetryStep(give_up=True)
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
 
 
-def next_step(error: RocketMQError, *, attempts_left: int, time_left_s: float) -> Step:
+def next_step(error: RocketMQError, *, attempts_left: int, time_left_s: float) -> RetryStep:
     """Decide after an error. Another attempt goes to another broker, if there is one."""
     if not error.retriable or attempts_left <= 0 or time_left_s <= 0:
         return GIVE_UP
-    return Step(give_up=False, refresh_route=error.refresh_route)
+    return RetryStep(give_up=False, refresh_route=error.refresh_route)
 
 
 def may_be_done(error: RocketMQError) -> bool:

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from skylark.client.hooks import SendContext, SendHook
-from skylark.client.listeners import (
+from skylark.client.consumer.listeners import (
     ConsumeConcurrentlyStatus,
     ConsumeContext,
     ConsumeOrderlyStatus,
@@ -21,7 +20,8 @@ from skylark.client.listeners import (
     Messages,
     Middleware,
 )
-from skylark.client.received import ReceivedMessage
+from skylark.client.producer.send_hooks import SendContext, SendHook
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BrokerError, SettingsError
 from skylark.model.message import KEY_SEPARATOR, Message
 

@@ -1,1 +1,4 @@
-"""What `skylark demo` shows: the main job from end to end, in this process and on one loop."""
+"""`skylark demo`: the main use case from end to end, in one process and on one loop.
+
+Start with `scenario.py`; `spark_scenario.py` is the part that needs Spark.
+"""

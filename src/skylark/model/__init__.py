@@ -1,1 +1,4 @@
-"""Values and byte layouts shared by every part. Pure: imports only layer 0, does no IO, owns no thread."""
+"""Messages, names, ids and byte layouts shared by every part.
+
+Pure: imports layer 0 only, does no IO, owns no thread. Start reading at message.py and record.py.
+"""

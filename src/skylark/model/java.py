@@ -160,7 +160,7 @@ def loads(data: bytes) -> Any:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise BadJson(error.start, "not UTF-8") from None
-    return _Reader(text).document()
+    return _JsonReader(text).document()
 
 
 def dumps(value: Any, *, indent: bool = False) -> bytes:
@@ -192,7 +192,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _scan_string = json.JSONDecoder(strict=False).raw_decode
 
 
-class _Reader:
+class _JsonReader:
     """Recursive descent over one text, looking at every character a bounded number of times."""
 
     def __init__(self, text: str) -> None:

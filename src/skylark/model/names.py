@@ -74,21 +74,21 @@ def is_system_group(group: str) -> bool:
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
-def topic_fault(topic: str) -> str | None:
+def topic_name_error(topic: str) -> str | None:
     """Return, in RocketMQ's words, why a topic cannot have this name; None if it can."""
     return _fault("topic", topic, TOPIC_CHARS_MAX)
 
 
-def group_fault(group: str) -> str | None:
+def group_name_error(group: str) -> str | None:
     """Return, in RocketMQ's words, why a group cannot have this name; None if it can."""
     return _fault("group", group, GROUP_CHARS_MAX)
 
 
-def stored_topic_fault(topic: str) -> str | None:
+def stored_topic_name_error(topic: str) -> str | None:
     """Return why no queue can be kept under this name, which a broker made of other names; None if it can."""
     if topic.startswith((RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)):
         return _fault("topic", topic, DERIVED_TOPIC_CHARS_MAX, _ALLOWED_DERIVED)
-    return topic_fault(topic)
+    return topic_name_error(topic)
 
 
 def _fault(what: str, name: str, chars_max: int, allowed: re.Pattern[str] = _ALLOWED) -> str | None:

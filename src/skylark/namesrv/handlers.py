@@ -1,7 +1,7 @@
-"""What a name server answers, one function per request code, and ROUTES, the table of them all.
+"""Name server requests, one function per request code, and ROUTES, the table of them.
 
-A handler takes the server's state, the peer and the command, and returns the answer; what it raises is the
-answer, too (see `remoting.link`).
+A handler takes the server's state, the peer and the command, and returns the reply; a BrokerError that it
+raises becomes the reply (see `remoting.link`).
 """
 
 import asyncio
@@ -9,14 +9,15 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 from zlib_ng import zlib_ng
 
+from skylark.atomic_file import write_file
 from skylark.clock import Clock
 from skylark.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig, Tables
-from skylark.namesrv.routes import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable, in_zone
-from skylark.namesrv.saved_file import SavedFile
+from skylark.namesrv.route_table import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable, in_zone
 from skylark.protocol.bodies import (
     BrokerMemberGroupBody,
     KVTable,
@@ -28,7 +29,7 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.route import (
+from skylark.protocol.requests.name_server import (
     AddReply,
     AddWritePermOfBroker,
     BrokerHeartbeat,
@@ -52,13 +53,49 @@ from skylark.protocol.requests.route import (
 )
 from skylark.settings import NameServerSettings
 from skylark.settings.live import plan_update
-from skylark.settings.loading import to_properties
+from skylark.settings.loader import to_properties
 from skylark.settings.properties import read_properties
+
+T = TypeVar("T")
+
+
+class SavedFile(Generic[T]):
+    """Writes whole snapshots, one at a time; changes made while one is written share the next.
+
+    `snapshot` runs on the loop, `encode` in the executor, which must have a single thread.
+    """
+
+    def __init__(
+        self, path: Path, executor: Executor, *, snapshot: Callable[[], T], encode: Callable[[T], bytes]
+    ) -> None:
+        self.path = path
+        self._executor = executor
+        self._snapshot = snapshot
+        self._encode = encode
+        self._writing = asyncio.Lock()
+        self._changes = 0
+        self._saved = 0
+
+    async def save(self) -> None:
+        """Return when all changes made before this call are on the disk. Raises OSError."""
+        self._changes += 1
+        change = self._changes
+        async with self._writing:
+            if self._saved >= change:
+                return
+            saving = self._changes
+            value = self._snapshot()
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._write, value)
+            self._saved = saving
+
+    def _write(self, value: T) -> None:
+        write_file(self.path, self._encode(value))
+
 
 log = logging.getLogger(__name__)
 
 Answer = RemotingCommand | Awaitable[RemotingCommand]
-Handler = Callable[["State", "Channel", RemotingCommand], Answer]
+Handler = Callable[["NameServerState", "BrokerChannel", RemotingCommand], Answer]
 
 STANDARD_JSON_VERSION = 401  # from RocketMQ 4.9.4 on, clients read routes with quoted broker ids
 CRC_MASK = 0x7FFFFFFF
@@ -71,7 +108,7 @@ CONFIG_BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPa
 NO_CODE_REMARK = "not set any response code"
 
 
-class Channel(Protocol):
+class BrokerChannel(Protocol):
     """A peer's connection, as far as handlers need it."""
 
     @property
@@ -104,7 +141,7 @@ class RouteCache:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class State:
+class NameServerState:
     """All that handlers share. `settings` is replaced whole when an administrator changes one."""
 
     settings: NameServerSettings
@@ -116,14 +153,14 @@ class State:
     decoder: Executor
     started_at: float
     # Peers over which brokers have registered: only their ends matter to the routes.
-    broker_peers: set[Channel] = field(default_factory=set)
+    broker_peers: set[BrokerChannel] = field(default_factory=set)
     route_cache: RouteCache = field(default_factory=lambda: RouteCache(ROUTE_CACHE_BYTES_MAX))
 
 
 # --- Brokers ---
 
 
-def register_broker(state: State, peer: Channel, command: RemotingCommand) -> Answer:
+def register_broker(state: NameServerState, peer: BrokerChannel, command: RemotingCommand) -> Answer:
     request = RegisterBroker.from_command(command)
     if request.body_crc32 and request.body_crc32 != zlib_ng.crc32(request.body) & CRC_MASK:
         return command.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -133,7 +170,7 @@ def register_broker(state: State, peer: Channel, command: RemotingCommand) -> An
 
 
 async def _register_later(
-    state: State, peer: Channel, command: RemotingCommand, request: RegisterBroker
+    state: NameServerState, peer: BrokerChannel, command: RemotingCommand, request: RegisterBroker
 ) -> RemotingCommand:
     loop = asyncio.get_running_loop()
     body = await loop.run_in_executor(state.decoder, request.topics, command.version)
@@ -144,7 +181,11 @@ async def _register_later(
 
 
 def _register(
-    state: State, peer: Channel, command: RemotingCommand, request: RegisterBroker, body: RegisterBrokerBody
+    state: NameServerState,
+    peer: BrokerChannel,
+    command: RemotingCommand,
+    request: RegisterBroker,
+    body: RegisterBrokerBody,
 ) -> RemotingCommand:
     generation = state.routes.generation
     reply = state.routes.register(
@@ -169,20 +210,20 @@ def _register(
     )
 
 
-def unregister_broker(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def unregister_broker(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = UnregisterBroker.from_command(command)
     if state.routes.unregister(request.cluster_name, request.broker_addr):
         log.info("broker unregistered address=%s", request.broker_addr)
     return command.reply()
 
 
-def broker_heartbeat(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def broker_heartbeat(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = BrokerHeartbeat.from_command(command)
     state.routes.heartbeat(request.cluster_name, request.broker_addr, state.clock.monotonic())
     return command.reply()
 
 
-def query_data_version(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def query_data_version(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     """A question that is a heartbeat, too."""
     request = QueryDataVersion.from_command(command)
     version = state.routes.heartbeat(request.cluster_name, request.broker_addr, state.clock.monotonic())
@@ -190,24 +231,26 @@ def query_data_version(state: State, _: Channel, command: RemotingCommand) -> Re
     return command.reply(fields=fields, body=b"" if version is None else encode_body(version))
 
 
-def get_cluster_info(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_cluster_info(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     return command.reply(body=encode_body(state.routes.cluster_info()))
 
 
-def get_broker_member_group(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_broker_member_group(
+    state: NameServerState, _: BrokerChannel, command: RemotingCommand
+) -> RemotingCommand:
     request = GetBrokerMemberGroup.from_command(command)
     group = state.routes.member_group(request.cluster_name, request.broker_name)
     body = encode_body(BrokerMemberGroupBody(broker_member_group=group))
     return command.reply(remark=NO_CODE_REMARK, body=body)
 
 
-def wipe_write_perm(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def wipe_write_perm(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = WipeWritePermOfBroker.from_command(command)
     count = state.routes.wipe_write_perm(request.broker_name)
     return command.reply(fields=WipeReply(wipe_topic_count=count).to_fields())
 
 
-def add_write_perm(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def add_write_perm(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = AddWritePermOfBroker.from_command(command)
     count = state.routes.add_write_perm(request.broker_name)
     return command.reply(fields=AddReply(add_topic_count=count).to_fields())
@@ -216,7 +259,7 @@ def add_write_perm(state: State, _: Channel, command: RemotingCommand) -> Remoti
 # --- Topics ---
 
 
-def get_route(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_route(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     settings = state.settings
     ready_at = state.started_at + settings.wait_for_service_s
     if settings.wait_for_service and state.clock.monotonic() < ready_at:
@@ -235,40 +278,42 @@ def get_route(state: State, _: Channel, command: RemotingCommand) -> RemotingCom
     return command.reply(body=body)
 
 
-def _route(state: State, topic: str) -> TopicRouteData:
+def _route(state: NameServerState, topic: str) -> TopicRouteData:
     route = state.routes.route(topic)
     if state.settings.order_messages:
         route.order_topic_conf = state.kv_config.get(ORDER_TOPIC_CONFIG, topic)
     return route
 
 
-def register_topic(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def register_topic(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = RegisterTopicInNamesrv.from_command(command)
     state.routes.register_topic(request.topic, request.body.queue_datas)
     return command.reply()
 
 
-def delete_topic(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def delete_topic(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = DeleteTopicInNamesrv.from_command(command)
     state.routes.delete_topic(request.topic, request.cluster_name)
     return command.reply()
 
 
-def get_topics(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_topics(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     return _topic_list(command, state.settings.all_topic_list, state.routes.topics)
 
 
-def get_topics_of_cluster(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_topics_of_cluster(
+    state: NameServerState, _: BrokerChannel, command: RemotingCommand
+) -> RemotingCommand:
     cluster = GetTopicsByCluster.from_command(command).cluster
     return _topic_list(command, state.settings.topic_list, lambda: state.routes.topics_of_cluster(cluster))
 
 
-def get_system_topics(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_system_topics(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     return _topic_list(command, state.settings.topic_list, state.routes.system_topics)
 
 
 def _get_topics_with_flags(wanted: int, unwanted: int = 0) -> Handler:
-    def handle(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+    def handle(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
         return _topic_list(
             command, state.settings.topic_list, lambda: state.routes.topics_with_flags(wanted, unwanted)
         )
@@ -287,19 +332,23 @@ def _topic_list(
 # --- Key-value configuration ---
 
 
-async def put_kv_config(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+async def put_kv_config(
+    state: NameServerState, _: BrokerChannel, command: RemotingCommand
+) -> RemotingCommand:
     request = PutKvConfig.from_command(command)
     state.kv_config.put(request.namespace, request.key, request.value)
     return await _saved(state.kv_file, command)
 
 
-async def delete_kv_config(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+async def delete_kv_config(
+    state: NameServerState, _: BrokerChannel, command: RemotingCommand
+) -> RemotingCommand:
     request = DeleteKvConfig.from_command(command)
     state.kv_config.delete(request.namespace, request.key)
     return await _saved(state.kv_file, command)
 
 
-def get_kv_config(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_kv_config(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = GetKvConfig.from_command(command)
     value = state.kv_config.get(request.namespace, request.key)
     if value is None:
@@ -308,7 +357,7 @@ def get_kv_config(state: State, _: Channel, command: RemotingCommand) -> Remotin
     return command.reply(fields=KvReply(value=value).to_fields())
 
 
-def get_kv_list(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_kv_list(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     request = GetKvListByNamespace.from_command(command)
     table = state.kv_config.table(request.namespace)
     if table is None:
@@ -330,11 +379,13 @@ async def _saved(file: SavedFile[Any], command: RemotingCommand) -> RemotingComm
 # --- The server's own configuration ---
 
 
-def get_config(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+def get_config(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
     return command.reply(body=to_properties(state.settings).encode())
 
 
-async def update_config(state: State, _: Channel, command: RemotingCommand) -> RemotingCommand:
+async def update_config(
+    state: NameServerState, _: BrokerChannel, command: RemotingCommand
+) -> RemotingCommand:
     """Make all changes or none: only live settings may change."""
     request = UpdateNamesrvConfig.from_command(command)
     text = str(request.body, "utf-8", "replace")

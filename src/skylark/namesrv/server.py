@@ -10,15 +10,14 @@ from functools import partial
 
 from skylark.atomic_file import load_file
 from skylark.clock import Clock, SystemClock
-from skylark.namesrv.handlers import ROUTES, State
+from skylark.namesrv.handlers import ROUTES, NameServerState, SavedFile
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
-from skylark.namesrv.routes import RouteTable
-from skylark.namesrv.saved_file import SavedFile
+from skylark.namesrv.route_table import RouteTable
 from skylark.remoting.address import check_host, join_address
 from skylark.remoting.link import Handler
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.settings import NameServerSettings
-from skylark.settings.loading import to_properties
+from skylark.settings.loader import to_properties
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class NameServer:
             on_disconnect=self._disconnected,
         )
         kv_config = KvConfig(entries_max=settings.kv_entries_max, chars_max=settings.kv_chars_max)
-        self._state = State(
+        self._state = NameServerState(
             settings=settings,
             clock=self._clock,
             routes=RouteTable(settings),

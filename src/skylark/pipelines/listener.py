@@ -1,13 +1,13 @@
-"""LagListener: follows a session's queries, measures their lag and writes a group's offsets after each batch.
+"""LagListener: follows a session's queries, measures their lag and commits a group's offsets.
 
     listener = LagListener("127.0.0.1:9876", "orders-lake", metrics_port=9100)
     spark.streams.addListener(listener)
     …
     listener.detach(spark)
 
-It works in a thread of its own, on the newest progress alone, and never fails a query. In a classic session
-it runs in the driver, under Spark Connect in the client: if that goes away, the reader's own write-back
-remains, which is one batch behind.
+It works in its own thread, on the newest progress only, and never fails a query. In a classic session it
+runs in the driver, under Spark Connect in the client; if the client disconnects, the reader's own offset
+commits remain, which are one batch behind.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from prometheus_client import start_http_server
+from prometheus_client import CollectorRegistry, Gauge, generate_latest, start_http_server
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -29,12 +30,85 @@ from pyspark.sql.streaming.listener import (
 )
 
 from skylark.errors import RocketMQError
-from skylark.pipelines.lag import LagGauges, QueueLag, measure
+from skylark.model.record import decode_all
+from skylark.pipelines.cluster_client import ClusterClient, SparkQueue
 from skylark.pipelines.offsets import Offsets, from_nested
-from skylark.pipelines.wire import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LABELS = ("group", "topic", "broker", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """What of a queue waits behind an offset. Bytes are by a sample; seconds are the age of the first."""
+
+    queue: SparkQueue
+    messages: int
+    record_bytes: int
+    seconds: float
+
+
+def measure(brokers: ClusterClient, offsets: Mapping[SparkQueue, int], now_ms: int) -> list[QueueLag]:
+    """The lag of every queue. Raises RocketMQError."""
+    queues = sorted(offsets)
+    highs = brokers.max_offsets(queues)
+    behind = [queue for queue in queues if highs[queue] > offsets[queue]]
+    sizes = dict(zip(behind, _sizes(brokers, behind, offsets), strict=True))
+    stored = dict(zip(behind, _stored_ms(brokers, behind, offsets), strict=True))
+    lags = []
+    for queue in queues:
+        messages = max(highs[queue] - offsets[queue], 0)
+        since_ms = stored.get(queue)
+        seconds = 0.0 if since_ms is None else max(now_ms - since_ms, 0) / 1000
+        lags.append(QueueLag(queue, messages, round(messages * sizes.get(queue, 0.0)), seconds))
+    return lags
+
+
+def _sizes(
+    brokers: ClusterClient, queues: Sequence[SparkQueue], offsets: Mapping[SparkQueue, int]
+) -> list[float]:
+    try:
+        samples = brokers.record_bytes([(queue, offsets[queue]) for queue in queues])
+    except RocketMQError:  # a broker that does not show its queues
+        return [0.0] * len(queues)
+    return [sum(sample) / len(sample) if sample else 0.0 for sample in samples]
+
+
+def _stored_ms(
+    brokers: ClusterClient, queues: Sequence[SparkQueue], offsets: Mapping[SparkQueue, int]
+) -> list[int | None]:
+    """When the first message behind each offset was stored."""
+    pulls = [(queue, brokers.pull_request(queue, offsets[queue], messages_max=1)) for queue in queues]
+    return [
+        next((message.store_timestamp for message in decode_all(answer.records, check_crc=False)), None)
+        for answer in brokers.ask_all(pulls)
+    ]
+
+
+class LagGauges:
+    """Lags as metrics."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._gauges = {
+            field: Gauge(f"skylark_spark_lag_{name}", f"Lag in {name}", _LABELS, registry=self.registry)
+            for field, name in (("messages", "messages"), ("record_bytes", "bytes"), ("seconds", "seconds"))
+        }
+
+    def show(self, group: str, lags: Sequence[QueueLag]) -> None:
+        """Take over what was measured."""
+        for lag in lags:
+            queue = lag.queue
+            for field, gauge in self._gauges.items():
+                labels = gauge.labels(group, queue.topic, queue.broker_name, str(queue.queue_id))
+                labels.set(getattr(lag, field))
+
+    def text(self) -> str:
+        """Prometheus text."""
+        return generate_latest(self.registry).decode()
+
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +140,7 @@ class LagListener(StreamingQueryListener):
         self._write_offsets = write_offsets
         self._log_interval_s = log_interval_s
         self._logged_at = float("-inf")
-        self._brokers = Cluster(namesrv, request_timeout_s=REQUEST_TIMEOUT_S, retry_timeout_s=0)
+        self._brokers = ClusterClient(namesrv, request_timeout_s=REQUEST_TIMEOUT_S, retry_timeout_s=0)
         self._condition = threading.Condition()
         self._newest: Offsets | None = None
         self._started: set[str] = set()

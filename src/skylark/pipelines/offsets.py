@@ -16,11 +16,11 @@ import msgspec
 from skylark.errors import SettingsError
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from skylark.model.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from skylark.pipelines.cluster_client import SparkQueue
+from skylark.pipelines.message_source import MessageSource
 from skylark.pipelines.options import parse_time_ms
-from skylark.pipelines.origin import Origin
-from skylark.pipelines.wire import Queue
 
-Offsets = dict[Queue, int]
+Offsets = dict[SparkQueue, int]
 Nested = dict[str, dict[str, dict[str, int]]]
 
 EARLIEST, LATEST = -2, -1
@@ -31,7 +31,7 @@ _NAMES_SHOWN = 10
 _HIDDEN = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 
 
-def to_nested(offsets: Mapping[Queue, int]) -> Nested:
+def to_nested(offsets: Mapping[SparkQueue, int]) -> Nested:
     """Offsets as they stand in a checkpoint."""
     nested: Nested = {}
     for queue, queue_offset in sorted(offsets.items()):
@@ -47,7 +47,7 @@ def from_nested(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offset
     except msgspec.ValidationError as error:
         raise ValueError(f"offsets are topic -> broker -> queue -> offset: {error}") from None
     return {
-        Queue(topic, broker, queue_id): queue_offset
+        SparkQueue(topic, broker, queue_id): queue_offset
         for topic, brokers in shaped.items()
         for broker, queues in brokers.items()
         for queue_id, queue_offset in queues.items()
@@ -58,7 +58,7 @@ def from_nested(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offset
 class Position:
     """A place in every queue: of these one is given. `fixed` may hold EARLIEST and LATEST."""
 
-    fixed: Mapping[Queue, int] = field(default_factory=dict)
+    fixed: Mapping[SparkQueue, int] = field(default_factory=dict)
     otherwise: int = EARLIEST
     time_ms: int | None = None
     last_rows: int | None = None
@@ -97,7 +97,7 @@ def _fixed(text: str, *, is_end: bool) -> Offsets:
     return fixed
 
 
-def check_queues(position: Position, queues: Sequence[Queue]) -> None:
+def check_queues(position: Position, queues: Sequence[SparkQueue]) -> None:
     """Raise ValueError for fixed offsets of queues that do not exist."""
     unknown = sorted(position.fixed.keys() - set(queues))
     if unknown:
@@ -105,7 +105,9 @@ def check_queues(position: Position, queues: Sequence[Queue]) -> None:
         raise ValueError(f"there is no queue {names}")
 
 
-def resolve(position: Position, origin: Origin, queues: Sequence[Queue], group: str | None) -> Offsets:
+def resolve(
+    position: Position, origin: MessageSource, queues: Sequence[SparkQueue], group: str | None
+) -> Offsets:
     """Where that is now."""
     if position.time_ms is not None:
         return origin.offsets_by_time(queues, position.time_ms)
@@ -127,7 +129,7 @@ def split_names(wanted: str) -> list[str]:
     return [item.strip() for item in wanted.split(",") if item.strip()]
 
 
-def choose_topics(wanted: str, origin: Origin) -> list[str]:
+def choose_topics(wanted: str, origin: MessageSource) -> list[str]:
     """The topics that the option names now. Raises SettingsError for a name that nobody knows."""
     known = origin.topics()
     topics: set[str] = set()
@@ -166,7 +168,7 @@ def _unknown(topic: str, known: list[str]) -> str:
     return f"there is no topic {topic!r}{hint} There are: {names or 'none'}"
 
 
-def assigned(assign: str, queues: Sequence[Queue], is_read: Callable[[str], bool]) -> list[Queue]:
+def assigned(assign: str, queues: Sequence[SparkQueue], is_read: Callable[[str], bool]) -> list[SparkQueue]:
     """The queues that the option `assign` names, of topics that are read.
 
     Raises SettingsError, also for a queue that is not there.
@@ -178,7 +180,7 @@ def assigned(assign: str, queues: Sequence[Queue], is_read: Callable[[str], bool
     there = {(queue.topic, queue.broker_name) for queue in queues}
     for topic in filter(is_read, shape):
         for broker, numbers in shape[topic].items():
-            missing = [str(number) for number in numbers if Queue(topic, broker, number) not in queues]
+            missing = [str(number) for number in numbers if SparkQueue(topic, broker, number) not in queues]
             if missing or (topic, broker) not in there:
                 name = "/".join([topic, broker, *missing[:1]])
                 known = ", ".join("/".join(map(str, queue)) for queue in queues[:_NAMES_SHOWN])

@@ -27,7 +27,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OptionKind:
     """How an option's text is read; `name` is for the documentation."""
 
     name: str
@@ -98,16 +98,16 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-TEXT = Kind("text", str)
-ADDRESSES = Kind("text", _parse_addresses)
-FLAG = Kind("boolean", _parse_flag)
-COUNT = Kind("count", _parse_count)
-BYTES = Kind("size", parse_bytes)
-DURATION = Kind("duration", parse_duration_ms)
-RATE = Kind("rate", parse_rate)
+TEXT = OptionKind("text", str)
+ADDRESSES = OptionKind("text", _parse_addresses)
+FLAG = OptionKind("boolean", _parse_flag)
+COUNT = OptionKind("count", _parse_count)
+BYTES = OptionKind("size", parse_bytes)
+DURATION = OptionKind("duration", parse_duration_ms)
+RATE = OptionKind("rate", parse_rate)
 
 
-def choice(*words: str) -> Kind:
+def choice(*words: str) -> OptionKind:
     """One of a few words."""
 
     def parse(text: str) -> str:
@@ -115,10 +115,10 @@ def choice(*words: str) -> Kind:
             raise ValueError(f"{text!r} is none of {', '.join(words)}")
         return text.lower()
 
-    return Kind(" or ".join(f"`{word}`" for word in words), parse)
+    return OptionKind(" or ".join(f"`{word}`" for word in words), parse)
 
 
-def option(kind: Kind, default: str | None, scope: str, meaning: str) -> Any:
+def option(kind: OptionKind, default: str | None, scope: str, meaning: str) -> Any:
     """A field of a class of options. `default` is text as a user would write it, None for nothing."""
     metadata = {"kind": kind, "default": default, "scope": scope, "meaning": meaning}
     value = None if default is None else kind.parse(default)

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 
 from skylark.model.message import KEY_SEPARATOR
-from skylark.pipelines.origin import QueueRange
-from skylark.pipelines.wire import Queue
+from skylark.pipelines.cluster_client import SparkQueue
+from skylark.pipelines.message_source import OffsetRange
 
 OFFSET_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,15 +45,15 @@ class Restrictions:
     def allows_topic(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
 
-    def allows(self, queue: Queue) -> bool:
+    def allows(self, queue: SparkQueue) -> bool:
         return self.allows_topic(queue.topic) and self.allows_queue(queue)
 
-    def allows_queue(self, queue: Queue) -> bool:
+    def allows_queue(self, queue: SparkQueue) -> bool:
         return (self.brokers is None or queue.broker_name in self.brokers) and (
             self.queue_ids is None or queue.queue_id in self.queue_ids
         )
 
-    def clip(self, item: QueueRange) -> QueueRange:
+    def clip(self, item: OffsetRange) -> OffsetRange:
         return item._replace(
             from_offset=max(item.from_offset, self.from_offset), to_offset=min(item.to_offset, self.to_offset)
         )

@@ -34,9 +34,9 @@ from skylark.model.message import (
     PROPERTY_WAIT,
     encode_properties,
 )
-from skylark.model.names import topic_fault
+from skylark.model.names import topic_name_error
 from skylark.pipelines.options import ADDRESSES, COUNT, DURATION, FLAG, RATE, TEXT, choice, load, option
-from skylark.pipelines.sending import Brokers, OutMessage, Sender, is_batchable
+from skylark.pipelines.row_sender import BrokerConnections, OutMessage, RowSender, is_batchable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,7 +125,7 @@ class SinkOptions:
     def __post_init__(self) -> None:
         if not self.namesrv:
             raise SettingsError("namesrv", "give the name servers as host:port")
-        if self.topic is not None and (fault := topic_fault(self.topic)):
+        if self.topic is not None and (fault := topic_name_error(self.topic)):
             raise SettingsError("topic", f"{self.topic!r}: {fault}")
 
 
@@ -298,10 +298,10 @@ class _Writing:
 
 
 def write_rows(
-    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, brokers: Brokers
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, brokers: BrokerConnections
 ) -> Sent:
     """Send the rows of one task. Raises RocketMQError unless all of them are acknowledged."""
-    sender = Sender(
+    sender = RowSender(
         brokers,
         group=options.producer_group,
         rows_per_second=options.rows_per_second,
@@ -319,11 +319,11 @@ def write_rows(
     return Sent(sender.rows, sender.bytes)
 
 
-def _brokers(options: SinkOptions) -> Brokers:
-    from skylark.pipelines.wire import cluster  # noqa: PLC0415  the worker's connections, not the driver's
+def _brokers(options: SinkOptions) -> BrokerConnections:
+    from skylark.pipelines.cluster_client import shared_client  # noqa: PLC0415  the worker's connections, not the driver's
 
     assert options.namesrv is not None
-    return cluster(options.namesrv, request_timeout_s=options.request_timeout_ms / 1000)
+    return shared_client(options.namesrv, request_timeout_s=options.request_timeout_ms / 1000)
 
 
 class BatchSink(_Writing, DataSourceArrowWriter):

@@ -31,13 +31,21 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from skylark.errors import RocketMQError, SettingsError
-from skylark.pipelines.json_bodies import infer_schema
+from skylark.pipelines.cluster_client import shared_client
+from skylark.pipelines.decode.json_bodies import infer_schema
+from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.offsets import Nested, Offsets, from_nested, to_nested
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.origin import Losses, QueueRange
-from skylark.pipelines.planning import end_of, ranges_between
+from skylark.pipelines.planner import (
+    Planner,
+    RangeRow,
+    end_of,
+    range_batch,
+    ranges_between,
+    read_ranges,
+    sample_bodies,
+)
 from skylark.pipelines.pushdown import Restrictions
-from skylark.pipelines.ranges import Planner, RangeRow, range_batch, read_ranges, sample_bodies
 from skylark.pipelines.schema import (
     BODY_TEXT,
     COLUMNS,
@@ -48,7 +56,6 @@ from skylark.pipelines.schema import (
     check_schema,
     spark_schema,
 )
-from skylark.pipelines.wire import cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +68,7 @@ COMMIT_TIMEOUT_S = 3.0
 class RangesPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, ranges: list[QueueRange], rows: list[RangeRow] | None = None) -> None:
+    def __init__(self, ranges: list[OffsetRange], rows: list[RangeRow] | None = None) -> None:
         super().__init__(None)
         self.ranges = ranges
         self.rows = rows
@@ -163,7 +170,7 @@ class _Rows:
             return iter([range_batch(partition.rows)])
         return read_ranges(self._options, partition.ranges, arrow_schema(self._schema), tags=self._tags)
 
-    def _partitions(self, planner: Planner, ranges: Sequence[QueueRange]) -> list[InputPartition]:
+    def _partitions(self, planner: Planner, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         is_rows = self._options.mode == "rows"
         return [
             RangesPartition(task, None if is_rows else planner.rows(task)) for task in planner.tasks(ranges)
@@ -223,7 +230,7 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = from_nested(start)
         ranges = self._waiting(begin)
-        if moved := self.planner.cut_short(begin, self._latest, Losses(self._options)):
+        if moved := self.planner.cut_short(begin, self._latest, LossPolicy(self._options)):
             return to_nested({**begin, **moved})  # a batch of nothing; the next one begins there
         if not ranges:
             return start
@@ -234,7 +241,7 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since = None
         return to_nested(end_of(begin, ranges))
 
-    def _waiting(self, begin: Offsets) -> list[QueueRange]:
+    def _waiting(self, begin: Offsets) -> list[OffsetRange]:
         if self._target is None:
             if not ranges_between(begin, self._latest):
                 self._rest()
@@ -247,7 +254,7 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         time.sleep(max(0.0, due - time.monotonic()))
         self._looked_at = time.monotonic()
 
-    def _should_wait(self, ranges: Sequence[QueueRange]) -> bool:
+    def _should_wait(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether there is too little for a batch, and not for too long."""
         rows_min = self._options.min_rows_per_trigger
         if rows_min is None or self._target is not None:
@@ -269,7 +276,7 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = from_nested(start)
         ranges = self.planner.from_beginning(ranges_between(begin, from_nested(end)), begin)
-        return self._partitions(self.planner, self.planner.still_there(ranges, Losses(self._options)))
+        return self._partitions(self.planner, self.planner.still_there(ranges, LossPolicy(self._options)))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the group's offsets. Spark's checkpoint is the truth, so this may fail, and never raises."""
@@ -277,7 +284,7 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.group_id is None or options.namesrv is None or not options.commit_offsets:
             return
         try:
-            cluster(options.namesrv, COMMIT_TIMEOUT_S, 0.0).advance_offsets(
+            shared_client(options.namesrv, COMMIT_TIMEOUT_S, 0.0).advance_offsets(
                 options.group_id, from_nested(end)
             )
         except (RocketMQError, ValueError) as error:

@@ -1,10 +1,13 @@
-"""Addresses as RocketMQ writes them: `host:port`, `[v6]:port`."""
+"""Addresses as RocketMQ writes them (`host:port`, `[v6]:port`), free ports, and a listener for threads."""
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import ipaddress
 import os
 import random
+import select
 import socket
 
 from skylark.errors import SettingsError
@@ -85,3 +88,44 @@ def ip_of(host: str) -> str:
 def family_of(host: str) -> socket.AddressFamily:
     """The kind of sockets for an address; a name is looked for among IPv4 addresses."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+_SOMEWHERE = ("192.0.2.1", 9)  # of no network; nothing is sent there
+_LOOPBACK = "127.0.0.1"
+
+
+def local_ip() -> str:
+    """Return the IPv4 address that outward connections have; the loopback's without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE)
+        except OSError:
+            return _LOOPBACK
+        address: str = probe.getsockname()[0]
+    return address
+
+
+class SocketListener:
+    """Listens from the beginning. What accepts connections takes `socket`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises OSError."""
+        self.socket = socket.create_server((host, port), family=family_of(host))
+        self.address = join_address(host, self.socket.getsockname()[1])
+        self.is_stopped = False
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a connection that can be accepted, or for the end; False if there was neither."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
+    def stop(self) -> None:
+        """Take no more connections, and wake who waits for one."""
+        self.is_stopped = True
+        with contextlib.suppress(OSError):  # some systems do not know this for a socket that listens
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Free the port. Nobody may wait any more."""
+        self.socket.close()

@@ -29,7 +29,7 @@ BLOCKS_KEPT = 3
 """To be filled again: memory that the kernel must clear first costs more than what is read into it."""
 
 
-class Question(Protocol[T_co]):
+class FramedRequest(Protocol[T_co]):
     """What is asked: a request, or whatever can be written and answered like one."""
 
     @property
@@ -41,10 +41,10 @@ class Question(Protocol[T_co]):
 
 
 @dataclass(eq=False, slots=True)
-class Asked(Generic[T]):
+class PendingReply(Generic[T]):
     """A request that is on its way, and its answer once it has come; hand it to `answer`."""
 
-    request: Question[T]
+    request: FramedRequest[T]
     sent_on: Connection[Any]
     deadline: float
     timeout_s: float
@@ -70,7 +70,7 @@ class BlockingConnection:
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._socket: socket.socket | None = None
-        self._codec: Connection[Asked[Any]] = Connection(limits)
+        self._codec: Connection[PendingReply[Any]] = Connection(limits)
         self._pid = 0
         self._blocks: list[bytearray] = []
         self._block = memoryview(b"")
@@ -84,7 +84,7 @@ class BlockingConnection:
         """
         return self.answer(self.ask(request, timeout_s=timeout_s))
 
-    def ask(self, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> Asked[T]:
+    def ask(self, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> PendingReply[T]:
         """Send a request whose answer is taken later, so that several are on their way at once.
 
         Raises ConnectFailed, RequestTimeout, ConnectionLost, LocalProtocolError if too many are open.
@@ -92,14 +92,14 @@ class BlockingConnection:
         return self.ask_many([request], timeout_s=timeout_s)[0]
 
     def ask_many(
-        self, requests: Sequence[Question[T]], *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> list[Asked[T]]:
+        self, requests: Sequence[FramedRequest[T]], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> list[PendingReply[T]]:
         """Send several requests with one write: each write may wake the server up. Raises as `ask`."""
         deadline = time.monotonic() + timeout_s
         connected = self._connected(deadline)
-        codec, asked, parts = self._codec, list[Asked[T]](), list[Buffer]()
+        codec, asked, parts = self._codec, list[PendingReply[T]](), list[Buffer]()
         for request in requests:
-            asked.append(Asked(request, codec, deadline, timeout_s))
+            asked.append(PendingReply(request, codec, deadline, timeout_s))
             parts += request.frame(codec.reserve_opaque(asked[-1]))
         try:
             self._send(connected, parts, deadline)
@@ -107,14 +107,14 @@ class BlockingConnection:
             raise RequestTimeout(self.address, requests[0].code.name, round(timeout_s * 1000)) from None
         return asked
 
-    def answer(self, asked: Asked[T]) -> T:
+    def answer(self, asked: PendingReply[T]) -> T:
         """Return what the answer means, in any order of asking. One that comes too late is dropped.
 
         Raises BrokerError, RequestTimeout, ConnectionLost (also if the connection was opened anew since).
         """
         return asked.request.result(self.reply(asked))
 
-    def reply(self, asked: Asked[Any]) -> RemotingCommand:
+    def reply(self, asked: PendingReply[Any]) -> RemotingCommand:
         """Return the answer as it came. Raises as `answer`, but for what the answer says."""
         try:
             while asked.reply is None:

@@ -8,7 +8,7 @@ from typing import cast
 from skylark.errors import ConnectFailed
 from skylark.protocol.command import Buffer
 from skylark.remoting.address import join_address, reason_of, split_address
-from skylark.remoting.closing import stop_listening
+from skylark.remoting.link import stop_listening
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ _SHORT_S = (REQUEST_MS[0] + 1) / 1000
 """What is shorter is, in whole milliseconds, in the first range."""
 
 
-class Latencies:
+class RequestLatencies:
     """Times of requests, in whole milliseconds as RocketMQ counts them. Loop thread; read by any.
 
     A loop may round the time of a turn down to milliseconds. Rounding down what has passed since makes up

@@ -1,6 +1,7 @@
-"""Link: what both ends of an asyncio connection do. Answers are matched, writes gathered, requests answered.
+"""Link: the common part of both ends of an asyncio connection.
 
-Everything written while one read is handled, or in one turn of the loop, leaves in one write.
+Matches replies to pending requests, dispatches incoming requests, and coalesces writes: everything written
+while one read is handled, or in one loop iteration, leaves in one system call.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from skylark.errors import BrokerError, ConnectionLost, LocalProtocolError, Requ
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import CLIENT_LANGUAGE, Buffer, RemotingCommand, encode
 from skylark.protocol.connection import Command, Connection, Limits
-from skylark.protocol.replies import plain_reply
+from skylark.protocol.frame_templates import plain_reply
 from skylark.protocol.request import Request
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ _AT_ONCE_BYTES = 512 << 10  # leave at once: what was just made is still in the 
 _REMARK_CHARS_MAX = 1_000
 
 
-class Waiter(Protocol):
+class ReplyWaiter(Protocol):
     """Who waits for an answer: a future, or whatever takes an answer or an error at once."""
 
     def done(self) -> bool: ...
@@ -58,7 +59,7 @@ class Link(asyncio.Protocol):
     ) -> None:
         self.address = ""
         self._loop = asyncio.get_running_loop()
-        self._codec: Connection[Waiter] = Connection(limits, typed=typed)
+        self._codec: Connection[ReplyWaiter] = Connection(limits, typed=typed)
         self._transport: asyncio.Transport | None = None
         self._tasks = tasks
         self._requests_in_flight_max = requests_in_flight_max
@@ -251,3 +252,15 @@ def error_reply(command: Command, error: Exception) -> RemotingCommand:
     log.error("handler failed code=%d", command.code, exc_info=error)
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     return command.reply(ResponseCode.SYSTEM_ERROR, text[:_REMARK_CHARS_MAX])
+
+
+def stop_listening(server: asyncio.Server) -> None:
+    """Take no more connections, and free the port in the loop's next turn. May be repeated.
+
+    A server that is closed at once leaves those open that it has accepted in this turn: asyncio cannot give
+    them to it any more, says nothing, and closes them whenever the garbage collector comes by.
+    """
+    loop = server.get_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening)
+    loop.call_soon(server.close)

@@ -1,13 +1,14 @@
-"""RemotingServer: connections in, handlers out of a table; back-pressure, limits, and an orderly end.
+"""RemotingServer: accepts connections and dispatches requests by a table; back-pressure, limits, draining.
 
-Whatever one read brought is handled together: the hot codes as batches, synchronously; the others one by one,
-each by a function or a coroutine. All that is answered at once leaves in one write.
+All requests of one read are handled together: hot codes as batches, synchronously; the others one by one, by
+a function or a coroutine. Immediate replies leave in one write.
 """
 
 import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,15 +20,31 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
 from skylark.protocol.connection import HOT_REQUESTS, Command, Limits
 from skylark.remoting.address import join_address
-from skylark.remoting.closing import stop_listening
-from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, Latencies
-from skylark.remoting.link import Answer, Handler, Link, error_reply
-from skylark.remoting.prepared import PreparedAnswer
-from skylark.remoting.rate import RequestRate, TokenBucket
-from skylark.remoting.refused import RefusedConnections
-from skylark.remoting.vigil import Vigil
+from skylark.remoting.busy_poll import BusyPoll
+from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, RequestLatencies
+from skylark.remoting.link import Answer, Handler, Link, error_reply, stop_listening
+from skylark.remoting.offloop_reply import OffloopReply
+from skylark.remoting.rate_limit import RequestRate, TokenBucket
 
 log = logging.getLogger(__name__)
+
+SAID_EVERY_S = 10.0
+
+
+class RefusedConnections:
+    """Counts them. The first is told at once, and then, with the next that comes, all of the last seconds."""
+
+    def __init__(self) -> None:
+        self._said_at = -math.inf
+        self._untold = 0
+
+    def add(self, address: str, reason: str, now: float) -> None:
+        """Take one more, refused at this monotonic time."""
+        self._untold += 1
+        if now - self._said_at >= SAID_EVERY_S:
+            log.warning("connections refused count=%d last=%s reason=%s", self._untold, address, reason)
+            self._said_at, self._untold = now, 0
+
 
 EARLY_BYTES = range(16 << 10, 32 << 10)
 """Answers of so many bytes leave before the next ones are made: the peer reads them meanwhile. Of larger ones
@@ -40,7 +57,7 @@ BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class BatchRoute:
     """A handler of hot requests: given all that came together, it answers by `peer.write`, now or later.
 
     It must not raise once it has answered any. `commands_max` bounds what is answered before the peer's pace
@@ -51,7 +68,7 @@ class Batch:
     commands_max: int = 1_024
 
 
-Routes = Mapping[int, Handler | Batch]
+Routes = Mapping[int, Handler | BatchRoute]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +101,7 @@ class Peer(Link):
             tasks=server.tasks,
             requests_in_flight_max=self.limits.requests_in_flight_max,
             write_high_water_bytes=self.limits.write_high_water_bytes,
-            typed=any(isinstance(route, Batch) for route in routes.values()),
+            typed=any(isinstance(route, BatchRoute) for route in routes.values()),
         )
         self._early_bytes = EARLY_BYTES
         self.packed_host = b""
@@ -96,13 +113,13 @@ class Peer(Link):
         self._waiting: list[Command] = []  # received while the peer did not read our answers
         self._bucket: TokenBucket | None = None
         self._descriptor = -1
-        self._prepared: PreparedAnswer | None = None
+        self._prepared: OffloopReply | None = None
         self._is_lone = False  # one request came, and nothing was sent since
         self._began: dict[int, float] = {}  # when requests came that are at work in coroutines, by opaque
 
     # --- For the owner ---
 
-    def prepare(self, frame: bytes) -> PreparedAnswer | None:
+    def prepare(self, frame: bytes) -> OffloopReply | None:
         """Make an answer that another thread may send; None while there is anything else to send before it.
 
         Whoever asked for it calls `take_back` in the end, and sends the answer if nobody did.
@@ -117,10 +134,10 @@ class Peer(Link):
             or transport.get_write_buffer_size()
         ):
             return None
-        self._prepared = PreparedAnswer(self._descriptor, frame)
+        self._prepared = OffloopReply(self._descriptor, frame)
         return self._prepared
 
-    def take_back(self, prepared: PreparedAnswer) -> None:
+    def take_back(self, prepared: OffloopReply) -> None:
         """Let nobody else send this answer any more. The rest of one that was sent in part goes first."""
         if self._prepared is not prepared:
             return
@@ -216,11 +233,11 @@ class Peer(Link):
     def _handle(self, commands: list[Command]) -> None:
         """Handle what came together. What the peer's pace does not allow waits until it has read."""
         self._gathering = True
-        batches: dict[Batch, list[TypedCommand[Any]]] = {}
+        batches: dict[BatchRoute, list[TypedCommand[Any]]] = {}
         for command in commands:
             route = self._routes.get(command.code)
             if isinstance(command, TypedCommand):
-                if isinstance(route, Batch):
+                if isinstance(route, BatchRoute):
                     batches.setdefault(route, []).append(command)
                 else:
                     self._serve(None, command)
@@ -234,20 +251,20 @@ class Peer(Link):
         self._gathering = False
         self._flush()
 
-    def _serve_single(self, route: Handler | Batch | None, command: RemotingCommand) -> None:
+    def _serve_single(self, route: Handler | BatchRoute | None, command: RemotingCommand) -> None:
         if not self.is_writable:
             self._waiting.append(command)
-        elif isinstance(route, Batch):
+        elif isinstance(route, BatchRoute):
             self._refuse(command)
         else:
             self._serve(route, command)
 
-    def _serve_batches(self, batches: dict[Batch, list[TypedCommand[Any]]]) -> None:
+    def _serve_batches(self, batches: dict[BatchRoute, list[TypedCommand[Any]]]) -> None:
         for route, batch in batches.items():
             self._serve_batch(route, batch)
         batches.clear()
 
-    def _serve_batch(self, route: Batch, batch: list[TypedCommand[Any]]) -> None:
+    def _serve_batch(self, route: BatchRoute, batch: list[TypedCommand[Any]]) -> None:
         for start in range(0, len(batch), route.commands_max):
             if not self.is_writable:
                 self._waiting += batch[start:]
@@ -337,7 +354,7 @@ class RemotingServer:
         limits: ServerLimits | None = None,
         *,
         on_disconnect: Callable[[Peer], None] | None = None,
-        latencies: Latencies | None = None,
+        latencies: RequestLatencies | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
         self.latencies = latencies
@@ -349,7 +366,7 @@ class RemotingServer:
         self.is_closing = False
         self.rate: RequestRate | None = None
         """What each connection may send, if there is a limit. May change at any time."""
-        self.vigil = Vigil(self.limits.stay_awake_us)
+        self.vigil = BusyPoll(self.limits.stay_awake_us)
         self._on_disconnect = on_disconnect
         self._gathered: list[Peer] | None = None
         self._listeners: list[asyncio.Server] = []
@@ -365,7 +382,7 @@ class RemotingServer:
     async def listen(self, host: str, port: int, routes: Routes) -> int:
         """Serve a port (0: any that is free) by this table. Return the port. Raises OSError."""
         for code, route in routes.items():
-            if isinstance(route, Batch) != (code in _HOT_BY_CODE):
+            if isinstance(route, BatchRoute) != (code in _HOT_BY_CODE):
                 raise ValueError(f"code {code}: batches are for the hot codes, and they for batches")
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(lambda: Peer(self, routes), host, port, backlog=_LISTEN_BACKLOG)

@@ -1,13 +1,13 @@
-"""Typed settings. Frozen, validated when made, passed down; nothing below this package reads the environment.
+"""Typed settings: frozen, validated on construction, passed down. Nothing below this package reads the
+environment.
 
-Each field names the key that RocketMQ's configuration files use for it. `settings.loading` makes settings of
-files, environment and flags; `settings.live` holds those that change while a server runs.
+Each field names the key that RocketMQ's configuration files use for it. `loader` builds settings from files,
+environment and flags; `live` holds those that change while a server runs. Start with `broker.py`.
 """
 
-from skylark.settings.broker import BrokerSettings
+from skylark.settings.broker import BrokerRole, BrokerSettings, ReplicationSettings
 from skylark.settings.fields import setting
 from skylark.settings.name_server import NameServerSettings
-from skylark.settings.replication import BrokerRole, ReplicationSettings
 from skylark.settings.store import (
     DELAY_LEVELS,
     FlushMode,

@@ -1,16 +1,91 @@
-"""Settings of a broker."""
+"""Settings of a broker: identity, ports, limits, replication, transactions, timers."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from skylark.errors import SettingsError
-from skylark.settings.delivery import TimerSettings, TransactionSettings
 from skylark.settings.fields import check_address, check_ranges, setting
-from skylark.settings.replication import BrokerRole, ReplicationSettings
 from skylark.settings.store import StoreSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionSettings:
+    """When producers are asked what became of their transactions, and how often."""
+
+    reject: bool = setting(False, "rejectTransactionMessage", live=True)
+    timeout_ms: int = setting(6000, "transactionTimeOut", 0, live=True)
+    check_interval_ms: int = setting(30_000, "transactionCheckInterval", 1, live=True)
+    check_max: int = setting(15, "transactionCheckMax", 1, live=True)
+    open_max: int = setting(100_000, "transactionOpenMax", 1, live=True)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerSettings:
+    """How exactly and how far ahead messages can be timed."""
+
+    enabled: bool = setting(True, "timerWheelEnable")
+    precision_ms: int = setting(1000, "timerPrecisionMs", 100, 1000)
+    max_delay_s: int = setting(259_200, "timerMaxDelaySec", 1, 7 * 86_400, live=True)
+    roll_window_slots: int = setting(172_800, "timerRollWindowSlot", 2, 604_800)
+    slot_messages_max: int = setting((1 << 31) - 1, "timerCongestNumEachSlot", 1, (1 << 31) - 1, live=True)
+    log_file_bytes: int = setting(100 << 20, "mappedFileSizeTimerLog", 5200)
+    recall: bool = setting(True, "recallMessageEnable", live=True)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+BATCH_BYTES_MAX = 4 << 20
+"""A slave of Apache's has a buffer of this size for one frame."""
+
+
+class BrokerRole(Enum):
+    """Whether sends are taken, and whether their answers wait for a slave."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicationSettings:
+    """How a master serves its slaves, and how a slave follows its master."""
+
+    slave_of: str = setting("", "slaveOf")
+    replica_address: str = setting("", "haMasterAddress")
+    force_master: bool = setting(False, "forceMaster")
+
+    heartbeat_interval_ms: int = setting(5000, "haSendHeartbeatInterval", 1)
+    idle_timeout_ms: int = setting(20_000, "haHousekeepingInterval", 1)
+    reconnect_interval_ms_max: int = setting(5000, "haReconnectIntervalMax", 1)
+    batch_bytes: int = setting(128 << 10, "haTransferBatchSize", 1, BATCH_BYTES_MAX)
+    flow_control: bool = setting(False, "haFlowControlEnable", live=True)
+    bytes_per_s_max: int = setting(100 << 20, "maxHaTransferByteInSecond", 1, live=True)
+    connections_max: int = setting(16, "haConnectionsMax", 1)
+    overlap_bytes: int = setting(1 << 20, "haOverlapBytes", 1)
+
+    ack_timeout_ms: int = setting(3000, "slaveTimeout", 1, live=True)
+    lag_bytes_max: int = setting(256 << 20, "haMaxGapNotInSync", 0, live=True)
+    in_sync_replicas: int | None = setting(None, "inSyncReplicas", 1)
+    min_in_sync_replicas: int = setting(1, "minInSyncReplicas", 1)
+    auto_in_sync_replicas: bool = setting(False, "enableAutoInSyncReplicas")
+
+    metadata_interval_ms: int = setting(10_000, "slaveMetadataSyncPeriod", 1)
+    offset_check: bool = setting(False, "offsetCheckInSlave", live=True)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for name in ("slave_of", "replica_address"):
+            if address := getattr(self, name):
+                check_address(address, name)
+
 
 CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"
 FAST_PORT_DISTANCE = 2  # the fast port lies below the port

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from skylark.settings.loading import known_settings, replaced
+from skylark.settings.loader import known_settings, replaced
 
 S = TypeVar("S")
 
 
-class Live(Generic[S]):
+class LiveSettings(Generic[S]):
     """Holds the settings in force. Owned by the loop; whoever needs one reads it at use."""
 
     __slots__ = ("current",)
@@ -21,7 +21,7 @@ class Live(Generic[S]):
 
 
 @dataclass(frozen=True)
-class Update(Generic[S]):
+class SettingsUpdate(Generic[S]):
     """What a change asked for at run time comes to. Keys are as they were given."""
 
     settings: S
@@ -31,13 +31,13 @@ class Update(Generic[S]):
     unknown: tuple[str, ...]
 
 
-def plan_update(settings: S, changes: Mapping[str, str]) -> Update[S]:
+def plan_update(settings: S, changes: Mapping[str, str]) -> SettingsUpdate[S]:
     """Return what would be in force after the changes. Raises SettingsError for a bad value."""
     known = known_settings(type(settings))
     found = {key: known[key] for key in changes if key in known}
     live = {key: item for key, item in found.items() if item.is_live}
     values = {item: item.parse(key, changes[key]) for key, item in live.items()}
-    return Update(
+    return SettingsUpdate(
         settings=replaced(settings, values),
         changed=tuple(live),
         fixed=tuple(key for key in found if key not in live),

@@ -15,7 +15,7 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class Property(NamedTuple):
+class PropertyLine(NamedTuple):
     """One `key=value`, and the line it begins in, counted from 1."""
 
     key: str
@@ -23,13 +23,13 @@ class Property(NamedTuple):
     line: int
 
 
-def read_properties(text: str) -> Iterator[Property]:
+def read_properties(text: str) -> Iterator[PropertyLine]:
     """Yield what the text holds, in order. Blanks around values do not count. Raises SettingsError."""
     for number, line in _logical_lines(text):
         match = _KEY_AND_VALUE.fullmatch(line)
         if match is None:
             raise SettingsError(line[:40], f"line {number} ends in a lone backslash")
-        yield Property(_unescaped(match[1]), _unescaped(match[2]).strip(), number)
+        yield PropertyLine(_unescaped(match[1]), _unescaped(match[2]).strip(), number)
 
 
 def write_properties(values: Mapping[str, str]) -> str:

@@ -1,4 +1,6 @@
-"""The log: commit log, consume queues, index. Imports model and layer 0, never asyncio or protocol.
+"""The message store: commit log, consume queues, index, recovery.
 
-A store is written by the thread that holds its lock (one append per batch); reads may come from any thread.
+Imports model and layer 0 only. The thread that holds the store's lock appends, one write per batch; any
+thread reads; background threads flush, index and delete expired files.
+Start reading at message_store.py.
 """

@@ -1,38 +1,164 @@
-"""A second store directory, made from one that is live, closed or Apache's, and brought up to date later.
+"""Backups: copies a live, closed or Apache store directory and updates the copy later.
 
-The copy of a running store is what a crash would have left of it at one moment: recovery, which runs when a
-broker is started on it, knows how to go on from that. So the order counts. What says how far things are done
-(checkpoint, manifest, consumers' offsets, headers of the index) is read first; then the log's end is fixed;
-then the log is copied up to there, and what is derived from it as far as it was there at that time. A topic
-that is made meanwhile is in the list of topics, which is read last.
+The copy of a running store equals what a crash would have left at one moment; recovery resumes from that
+when a broker starts on it. The order of the steps matters: checkpoint, manifest, consumer offsets and
+index headers are read first; then the log's end is fixed; then the log is copied up to that end, and
+derived files as far as they existed then. The list of topics is read last, so it names every topic
+created meanwhile.
 
-Files that are still appended are never linked: a link is the same file, and would go on growing.
+Files that are still appended to are never linked: a link is the same file and would keep growing.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from skylark.atomic_file import load_file, write_file
-from skylark.errors import StoreError, StoreLocked
+from skylark.errors import BadStoreFile, StoreError, StoreLocked
 from skylark.store.checkpoint import CHECKPOINT_BYTES
-from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.disk import DiskLock, RealDisk, disk_error
-from skylark.store.file_copy import FileCopy, Progress, read_part, reading
-from skylark.store.foreign import Unsupported
 from skylark.store.index import index_names
 from skylark.store.index_file import HEADER
-from skylark.store.manifest import FILE_NAMES, Manifest, load_manifest, save_manifest
 from skylark.store.mapped_file import MappedFileQueue, file_name
-from skylark.store.queue_table import QueueTable
-from skylark.store.reader import StoreReader
-from skylark.store.unit import UNIT_BYTES
+from skylark.store.queue_entry import ENTRY_BYTES
+from skylark.store.queue_manifest import MANIFEST_FILE_NAMES, QueueManifest, load_manifest, save_manifest
+from skylark.store.store_reader import StoreReader
+from skylark.store.unsupported_files import UnsupportedItem
+
+COPY_BYTES = 8 << 20
+CANNOT_COPY_INSIDE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+
+Progress = Callable[[int, int], None]
+
+
+class FileCopy:
+    """Copies one part after the other. `progress` is told bytes done and, about, to do."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress or (lambda done, total: None)
+        self._disk = RealDisk()
+        self._total_bytes = 0
+        self.copied_bytes = 0
+
+    def expect(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
+        self._progress(0, total_bytes)
+
+    def copy(
+        self,
+        source: int,
+        path: Path,
+        length: int,
+        part: tuple[int, int],
+        *,
+        has_holes: bool = False,
+        head: bytes = b"",
+    ) -> None:
+        """Bring a part of an open file over, durably, into a file of this length; then `head`, to its begin.
+
+        A file that is there is written to, unless it is a hard link. Raises BadStoreFile, OSError.
+        """
+        first, last = part
+        if path.exists() and path.stat().st_nlink > 1:
+            path.unlink()  # the original itself, by another name
+            first = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, length)
+            for low, high in stretches(source, first, last) if has_holes else [(first, last)]:
+                self._copy_range(source, descriptor, low, high, path)
+            if head:
+                os.fsync(descriptor)
+                os.pwrite(descriptor, head, 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._disk.sync_directory(path.parent)
+
+    def _copy_range(self, source: int, target: int, low: int, high: int, path: Path) -> None:
+        while low < high:
+            copied = _copy_some(source, target, low, min(COPY_BYTES, high - low))
+            if not copied:
+                raise BadStoreFile(path, f"its original ends at byte {low} instead of {high}")
+            low += copied
+            self.count(copied)
+
+    def count(self, copied: int) -> None:
+        """Take note of bytes that are copied."""
+        self.copied_bytes += copied
+        self._total_bytes = max(self._total_bytes, self.copied_bytes)
+        self._progress(self.copied_bytes, self._total_bytes)
+
+    def keep_only(self, directory: Path, names: set[str]) -> None:
+        """Delete the files of a directory that have no other names."""
+        gone = [name for name in self._disk.files(directory) if name not in names]
+        for name in gone:
+            self._disk.delete(directory / name)
+        if gone:
+            self._disk.sync_directory(directory)
+
+
+@contextmanager
+def open_descriptor(path: Path) -> Iterator[int]:
+    """A descriptor of a file. Raises FileNotFoundError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_part(path: Path, length: int = -1, position: int = 0) -> bytes:
+    """What is there; nothing if the file is missing. Raises OSError."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(length)
+    except FileNotFoundError:
+        return b""
+
+
+def stretches(descriptor: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data; all of it where the system cannot tell."""
+    while low < high:
+        try:
+            low = os.lseek(descriptor, low, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            yield low, high
+            return
+        hole = min(os.lseek(descriptor, low, os.SEEK_HOLE), high)
+        if low < hole:
+            yield low, hole
+        low = hole
+
+
+def _copy_some(source: int, target: int, position: int, length: int) -> int:
+    """Returns how much was copied; 0 at the end of the file."""
+    copy = getattr(os, "copy_file_range", None)
+    if copy is not None:
+        try:
+            copied: int = copy(source, target, length, position, position)
+        except OSError as error:
+            if error.errno not in CANNOT_COPY_INSIDE:
+                raise
+        else:
+            if copied:
+                return copied
+    return os.pwrite(target, os.pread(source, length, position), position)
+
 
 NOTE_NAME = "backup.json"
 LOCK_NAME = "backup.lock"
@@ -48,7 +174,7 @@ SMALL_DIRECTORIES = ("config", "namesrv")
 TIMER_NAMES = ("timerlog", "timerwheel")
 KNOWN_NAMES = {
     "abort", "lock", "checkpoint", "commitlog", "consumequeue", "index",
-    NOTE_NAME, NOTE_NAME + ".bak", LOCK_NAME, *FILE_NAMES, *SMALL_DIRECTORIES,
+    NOTE_NAME, NOTE_NAME + ".bak", LOCK_NAME, *MANIFEST_FILE_NAMES, *SMALL_DIRECTORIES,
 }  # fmt: skip
 
 
@@ -70,7 +196,7 @@ class BackupReport:
     is_running: bool
     copied_bytes: int
     linked_files: int
-    left_out: list[Unsupported]
+    left_out: list[UnsupportedItem]
     """What this store has that is not in the copy."""
 
 
@@ -228,7 +354,7 @@ class _Backup:
         )
         log_bytes = end - max(self._trusted, reader.min_physical_offset)
         # Of units only those of the rest of the log are new: few.
-        return log_bytes + (0 if self._trusted else units * UNIT_BYTES) + index_bytes
+        return log_bytes + (0 if self._trusted else units * ENTRY_BYTES) + index_bytes
 
     # The log
 
@@ -247,7 +373,7 @@ class _Backup:
                 if self._link and last == start + files.file_bytes:
                     self._link_file(files.path(start), path)
                 elif self._trusted < last or not path.exists():
-                    with reading(files.path(start)) as descriptor:
+                    with open_descriptor(files.path(start)) as descriptor:
                         part = max(self._trusted - start, 0), last - start
                         self._copies.copy(descriptor, path, files.file_bytes, part)
                 kept.add(path.name)
@@ -308,11 +434,11 @@ class _Backup:
     def _copy_queue(
         self, queue: ConsumeQueue, there: ConsumeQueue | None, directory: Path, file_bytes: int
     ) -> list[int]:
-        copied_to = self._same_units(queue, there) * UNIT_BYTES
+        copied_to = self._same_units(queue, there) * ENTRY_BYTES
         if not copied_to:
             self._disk.delete_directory(directory)
         starts: list[int] = []
-        end = queue.max_offset * UNIT_BYTES
+        end = queue.max_offset * ENTRY_BYTES
         for start in queue.file_starts:
             last = min(end, start + file_bytes)
             path = directory / file_name(start)
@@ -322,7 +448,7 @@ class _Backup:
             if copied_to >= last and path.exists():
                 continue
             try:
-                with reading(queue.directory / file_name(start)) as descriptor:
+                with open_descriptor(queue.directory / file_name(start)) as descriptor:
                     part = max(copied_to - start, 0), last - start
                     self._copies.copy(descriptor, path, file_bytes, part)
             except FileNotFoundError:
@@ -355,7 +481,7 @@ class _Backup:
         for name, head in heads.items():
             try:
                 if not self._has_index_file(name, head):
-                    with reading(self._source / "index" / name) as descriptor:
+                    with open_descriptor(self._source / "index" / name) as descriptor:
                         self._disk.delete(directory / name)
                         self._copy_whole(descriptor, directory / name, head)
                 kept.add(name)
@@ -392,11 +518,11 @@ class _Backup:
             self._copies.keep_only(self._target / directory, names)
 
     def _write_manifest(
-        self, early: Manifest | None, firsts: dict[tuple[str, int], int], index_files: set[str]
+        self, early: QueueManifest | None, firsts: dict[tuple[str, int], int], index_files: set[str]
     ) -> None:
         """What was read first, without what expired or was deleted while the copy was made."""
         late = load_manifest(self._disk, self._source)
-        for name in FILE_NAMES:
+        for name in MANIFEST_FILE_NAMES:
             self._disk.delete(self._target / name)
         if early is None or late is None:
             return
@@ -423,7 +549,7 @@ class _Backup:
             target, found = self._target / place, (self._source / place).stat()
             if target.exists() and _size_and_time(target.stat()) == _size_and_time(found):
                 continue
-            with reading(self._source / place) as descriptor:
+            with open_descriptor(self._source / place) as descriptor:
                 self._copy_whole(descriptor, target)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 

@@ -30,25 +30,38 @@ from skylark.model.record import (
     host_flags,
 )
 from skylark.settings import StoreSettings, parse_delay_levels
-from skylark.store.batch_records import RECORD_BYTES_EXTRA, BatchEncoder, ClientBatch, RecordColumns
-from skylark.store.crc_property import fill_in_crc, with_crc_room
-from skylark.store.disk import Disk, DiskFile, Part
-from skylark.store.mapped_file import MappedFileQueue
-from skylark.store.placed import (
+from skylark.store.append_result import (
     NUL_REFUSED,
-    Placed,
+    AppendedBatch,
+    AppendedRecord,
     PutResult,
     PutStatus,
     Refused,
-    Run,
-    all_refused,
-    take_back,
+    refuse_all,
+    release_queue_offsets,
 )
-from skylark.store.tags import TAGS_MARKER, TAGS_NAME, known_codes, schedule_tags_code, tags_code
-from skylark.store.unit import INNER_BATCH, NO_UNIT_MASK
+from skylark.store.batch_encoder import (
+    RECORD_BYTES_EXTRA,
+    BatchEncoder,
+    ClientBatch,
+    RecordColumns,
+    fill_in_crc,
+    with_crc_room,
+)
+from skylark.store.disk import Disk, DiskFile, Part
+from skylark.store.mapped_file import MappedFileQueue
+from skylark.store.queue_entry import (
+    INNER_BATCH,
+    NO_ENTRY_MASK,
+    TAGS_MARKER,
+    TAGS_NAME,
+    known_codes,
+    schedule_tags_code,
+    tags_code,
+)
 
 if TYPE_CHECKING:
-    from skylark.store.queue_table import QueueTable
+    from skylark.store.consume_queue import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -264,7 +277,7 @@ class CommitLog:
                 rest = messages[len(results) :] if results else messages
                 parts, end, placed = self._lay_out(rest, queues, timestamp)
                 if together and Refused in map(type, placed):
-                    parts, placed = [], all_refused(placed)
+                    parts, placed = [], refuse_all(placed)
                 self._write(parts, end, placed)
                 results += placed
             except DiskFull as error:
@@ -311,7 +324,7 @@ class CommitLog:
                 self.roll()
                 position, limit = self.appended, self._limit()
             sys_flag = message.sys_flag & ~HOST_V6_MASK | flags
-            if sys_flag & NO_UNIT_MASK:  # prepared or rolled back: no unit, no queue offset
+            if sys_flag & NO_ENTRY_MASK:  # prepared or rolled back: no unit, no queue offset
                 if sys_flag & INNER_BATCH:
                     placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, "inner batches are not supported"))
                     continue
@@ -326,7 +339,7 @@ class CommitLog:
                     message.reconsume_times, message.prepared_transaction_offset, body_bytes,
                 )  # fmt: skip
             except struct.error as error:
-                queue.next_offset = queue_offset if not sys_flag & NO_UNIT_MASK else queue.next_offset
+                queue.next_offset = queue_offset if not sys_flag & NO_ENTRY_MASK else queue.next_offset
                 placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}"))
                 continue
             parts += (head, body, topic, LENGTHS[properties_bytes], properties)
@@ -336,18 +349,20 @@ class CommitLog:
                 code = self.schedule_tags_code(properties, timestamp)
             elif code is None:
                 code = tags_code(properties)
-            placed.append(Placed(queue, queue_offset, position, size, code, timestamp, sys_flag, properties))
+            placed.append(
+                AppendedRecord(queue, queue_offset, position, size, code, timestamp, sys_flag, properties)
+            )
             position += size
         return parts, position, placed
 
     def append_batches(
         self, batches: Sequence[ClientBatch], queues: QueueTable, now_ms: int
-    ) -> list[Run | list[Refused]]:
+    ) -> list[AppendedBatch | list[Refused]]:
         """Append clients' batches, a write per file touched; results are in order.
 
         Of each batch all messages are in one file, or none is stored: then one refusal stands for all.
         """
-        results: list[Run | list[Refused]] = []
+        results: list[AppendedBatch | list[Refused]] = []
         timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
         while len(results) < len(batches):
             try:
@@ -360,13 +375,13 @@ class CommitLog:
     def _append_runs(
         self,
         batches: Sequence[ClientBatch],
-        results: list[Run | list[Refused]],
+        results: list[AppendedBatch | list[Refused]],
         queues: QueueTable,
         timestamp: int,
     ) -> None:
         """Append batches, up to the end of the current file."""
         parts: list[Part] = []
-        placed: list[Run | list[Refused]] = []
+        placed: list[AppendedBatch | list[Refused]] = []
         position = self.appended
         for each in batches:
             records = self._records(each, queues, timestamp)
@@ -429,7 +444,9 @@ class CommitLog:
             return Refused(PutStatus.MESSAGE_ILLEGAL, f"record has {size} bytes, {most} are allowed")
         return None
 
-    def _write(self, parts: list[Part], end: int, placed: Sequence[PutResult | Run | list[Refused]]) -> None:
+    def _write(
+        self, parts: list[Part], end: int, placed: Sequence[PutResult | AppendedBatch | list[Refused]]
+    ) -> None:
         """Write the batch or take its queue offsets back. Raises DiskFull, OSError."""
         if not parts:
             return
@@ -445,7 +462,7 @@ class CommitLog:
                 data = [*data, self._padding(end)]
             file.write(data, self.appended - start)
         except (DiskFull, OSError):
-            take_back(placed)
+            release_queue_offsets(placed)
             with suppress(DiskFull, OSError):
                 # What got to the file must not come back to life behind the records that follow.
                 file.write([bytes(length)], self.appended - start)

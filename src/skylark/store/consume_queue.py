@@ -1,13 +1,13 @@
-"""Consume queues: per topic and queue, 20-byte units that point into the commit log.
+"""Consume queues: per topic and queue, 20-byte entries that point into the commit log.
 
-Units are published in memory and written by the background flush; what a crash loses of them, recovery
-builds again from the log. Published units are visible to readers at once, written or not.
+Entries are published in memory and written by the background flush; recovery rebuilds from the log what a
+crash loses. Published entries are visible to readers at once, written or not.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from skylark.model.message import SCHEDULE_TOPIC
 from skylark.model.record import topic_part
 from skylark.store.disk import Disk
 from skylark.store.mapped_file import MappedFileQueue, OpenFiles
-from skylark.store.unit import BLANK_UNIT, BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
+from skylark.store.queue_entry import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES
 
 ALLOCATION_BYTES = 64 * 1024
 DIRECTORIES_ABOVE = 3
@@ -108,18 +108,18 @@ class ConsumeQueue(_Reached):
     @property
     def max_offset(self) -> int:
         """One above the last published unit."""
-        return (self._tail_start + len(self.tail)) // UNIT_BYTES
+        return (self._tail_start + len(self.tail)) // ENTRY_BYTES
 
     @property
     def max_physical_offset(self) -> int:
         """End of the record that the last unit points to; -1 without one."""
         last = self.unit(self.max_offset - 1) if self.max_offset > self.min_offset else None
-        return last[0] + last[1] if last is not None and last[1] != BLANK_UNIT_SIZE else -1
+        return last[0] + last[1] if last is not None and last[1] != BLANK_ENTRY_SIZE else -1
 
     @property
     def written_offset(self) -> int:
         """Units below are in files (not necessarily on the medium)."""
-        return self._tail_start // UNIT_BYTES
+        return self._tail_start // ENTRY_BYTES
 
     # Reading
 
@@ -128,8 +128,8 @@ class ConsumeQueue(_Reached):
 
         The caller keeps within `min_offset` and `max_offset`. Raises OSError, BadStoreFile.
         """
-        start = first * UNIT_BYTES
-        length, tail = self._split(start, count * UNIT_BYTES)
+        start = first * ENTRY_BYTES
+        length, tail = self._split(start, count * ENTRY_BYTES)
         if not length:
             return tail
         written = self._read(start, length)
@@ -137,8 +137,8 @@ class ConsumeQueue(_Reached):
 
     def resident_units(self, first: int, count: int) -> bytes | bytearray | None:
         """What `units` gives, if it is in memory; None if it would wait for the disk."""
-        start = first * UNIT_BYTES
-        length, tail = self._split(start, count * UNIT_BYTES)
+        start = first * ENTRY_BYTES
+        length, tail = self._split(start, count * ENTRY_BYTES)
         if not length:
             return tail
         file_start = self._files.start_of(start)
@@ -173,12 +173,12 @@ class ConsumeQueue(_Reached):
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
         """One unit, or None where it cannot be read."""
         data = self.units(queue_offset, 1)
-        return UNIT.unpack(data) if len(data) == UNIT_BYTES else None
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     def next_file_offset(self, queue_offset: int) -> int:
         """The first queue offset of the next file."""
-        start = self._files.start_of(queue_offset * UNIT_BYTES)
-        return (start + self._files.file_bytes) // UNIT_BYTES
+        start = self._files.start_of(queue_offset * ENTRY_BYTES)
+        return (start + self._files.file_bytes) // ENTRY_BYTES
 
     def search(self, low: int, high: int, predicate: Callable[[int, int], bool]) -> int:
         """The first offset in [low, high) whose unit (physical offset, size) meets a monotone predicate.
@@ -189,7 +189,7 @@ class ConsumeQueue(_Reached):
         while low < high:
             middle = (low + high) // 2
             at, unit = middle, self.unit(middle)
-            if unit is not None and unit[1] == BLANK_UNIT_SIZE:
+            if unit is not None and unit[1] == BLANK_ENTRY_SIZE:
                 at = self._first_with_record(middle, high)
                 unit = self.unit(at) if at < high else None
             if at == high:
@@ -211,8 +211,8 @@ class ConsumeQueue(_Reached):
             units = self.units(low, min(SEARCH_UNITS, high - low))
             if not units:
                 return low
-            for _, size, _ in UNIT.iter_unpack(units):
-                if size != BLANK_UNIT_SIZE:
+            for _, size, _ in ENTRY.iter_unpack(units):
+                if size != BLANK_ENTRY_SIZE:
                     return low
                 low += 1
         return low
@@ -223,10 +223,10 @@ class ConsumeQueue(_Reached):
         """Put blank units where the log has no record, so that `queue_offset` comes next."""
         if self.max_offset == 0 and not self._files.starts:
             # A queue that begins late: only the units before it in its first file are filled.
-            first_file = self._files.start_of(queue_offset * UNIT_BYTES)
+            first_file = self._files.start_of(queue_offset * ENTRY_BYTES)
             self._tail_start = first_file
             self.min_offset = queue_offset
-        self.tail += BLANK_UNIT * (queue_offset - self.max_offset)
+        self.tail += BLANK_ENTRY * (queue_offset - self.max_offset)
 
     def add(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Publish one unit; False for one that is there already. The append's fast path inlines this."""
@@ -236,7 +236,7 @@ class ConsumeQueue(_Reached):
             self.reset()
         if queue_offset > self.max_offset:
             self.fill_to(queue_offset)
-        self.tail += UNIT.pack(physical_offset, size, tags_code)
+        self.tail += ENTRY.pack(physical_offset, size, tags_code)
         return True
 
     def _is_covered(self, physical_offset: int) -> bool:
@@ -246,9 +246,11 @@ class ConsumeQueue(_Reached):
         """
         if not self.tail and (not self._files.starts or self._tail_start == self._files.first):
             return False
-        last = self.tail[-UNIT_BYTES:] or self._read(self._tail_start - UNIT_BYTES, UNIT_BYTES)
-        last_offset, last_size, _ = UNIT.unpack(last) if len(last) == UNIT_BYTES else (0, BLANK_UNIT_SIZE, 0)
-        return bool(last_size == BLANK_UNIT_SIZE or physical_offset < last_offset + last_size)
+        last = self.tail[-ENTRY_BYTES:] or self._read(self._tail_start - ENTRY_BYTES, ENTRY_BYTES)
+        last_offset, last_size, _ = (
+            ENTRY.unpack(last) if len(last) == ENTRY_BYTES else (0, BLANK_ENTRY_SIZE, 0)
+        )
+        return bool(last_size == BLANK_ENTRY_SIZE or physical_offset < last_offset + last_size)
 
     # Writing: the flush thread alone
 
@@ -337,24 +339,24 @@ class ConsumeQueue(_Reached):
         if not self._files.starts:
             return 0
         for start in reversed(self._files.starts):
-            low, high = 0, self._files.file_bytes // UNIT_BYTES
+            low, high = 0, self._files.file_bytes // ENTRY_BYTES
             while low < high:
                 middle = (low + high) // 2
-                unit = self._read(start + middle * UNIT_BYTES, UNIT_BYTES)
+                unit = self._read(start + middle * ENTRY_BYTES, ENTRY_BYTES)
                 # Shorter if another process deleted the file since the directory was listed.
-                physical_offset, size, _ = UNIT.unpack(unit) if len(unit) == UNIT_BYTES else (0, 0, 0)
+                physical_offset, size, _ = ENTRY.unpack(unit) if len(unit) == ENTRY_BYTES else (0, 0, 0)
                 if physical_offset >= 0 and size > 0:
                     low = middle + 1
                 else:
                     high = middle
             if low:
-                return start + low * UNIT_BYTES
+                return start + low * ENTRY_BYTES
         return self._files.first
 
     def _after_load(self) -> None:
         self.generation += 1
         self.tail = bytearray()
-        self.min_offset = self._files.first // UNIT_BYTES
+        self.min_offset = self._files.first // ENTRY_BYTES
         self.next_offset = self.max_offset
         self.synced_offset = self.max_offset
 
@@ -367,11 +369,11 @@ class ConsumeQueue(_Reached):
         self.write()
         keep = self.end_below(physical_offset)
         if keep < self.max_offset:
-            self._cut(keep * UNIT_BYTES)
+            self._cut(keep * ENTRY_BYTES)
 
     def end_below(self, physical_offset: int) -> int:
         """The queue offset behind the last unit whose record starts before `physical_offset`."""
-        first = self._files.first // UNIT_BYTES
+        first = self._files.first // ENTRY_BYTES
         return self.search(first, self.max_offset, lambda at, size: size <= 0 or at >= physical_offset)
 
     @property
@@ -391,7 +393,7 @@ class ConsumeQueue(_Reached):
     def cut_to(self, queue_offset: int) -> None:
         """Forget every unit from there on. Before the store serves."""
         if queue_offset < self.max_offset:
-            self._cut(queue_offset * UNIT_BYTES)
+            self._cut(queue_offset * ENTRY_BYTES)
 
     def reset(self) -> None:
         """Forget every unit, to be built again from the log."""
@@ -431,7 +433,7 @@ class ConsumeQueue(_Reached):
         self.min_offset = self._first_in_log(log_min_offset)
 
     def _first_in_log(self, log_min_offset: int) -> int:
-        first = max(self.min_offset, self._files.first // UNIT_BYTES)
+        first = max(self.min_offset, self._files.first // ENTRY_BYTES)
         return self.search(first, self.max_offset, lambda at, size: at >= log_min_offset)
 
     def forget_expired(self, log_min_offset: int) -> list[int]:
@@ -440,7 +442,7 @@ class ConsumeQueue(_Reached):
         They are those (never the last) none of whose records is still in the log.
         """
         self.correct_min_offset(log_min_offset)
-        keep, file_bytes = self.min_offset * UNIT_BYTES, self._files.file_bytes
+        keep, file_bytes = self.min_offset * ENTRY_BYTES, self._files.file_bytes
         expired = [start for start in self._files.starts[:-1] if start + file_bytes <= keep]
         self._files.starts = self._files.starts[len(expired) :]
         return expired
@@ -454,3 +456,91 @@ class ConsumeQueue(_Reached):
     @property
     def file_starts(self) -> list[int]:
         return self._files.starts
+
+
+OPEN_QUEUE_FILES_MAX = 512
+
+
+class QueueTable(dict[tuple[str, int], ConsumeQueue]):
+    """(topic, queue id) -> queue. A missing one is made by the look-up, which is the append's hot path."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, file_bytes: int, lock: threading.Lock, *, writable: bool = True
+    ) -> None:
+        super().__init__()
+        self.directory = directory
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._lock = lock
+        self._open_files = OpenFiles(disk, OPEN_QUEUE_FILES_MAX, writable=writable)
+        self.batch_topics: set[str] = set()
+        """Topics whose units are in batch consume queues. They are not kept here: these files are foreign."""
+
+    def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
+        """Raises ValueError for a topic or queue id that cannot be stored."""
+        topic, queue_id = key
+        if topic in self.batch_topics:
+            raise ValueError(f"topic {topic} has batch consume queues, which are not supported")
+        queue = self[key] = self._make(topic, queue_id)
+        return queue
+
+    def for_record(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue of a record in the log, outside the table if its topic is foreign. Raises ValueError."""
+        return self._make(topic, queue_id) if topic in self.batch_topics else self[topic, queue_id]
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        check_topic(topic)
+        if not 0 <= queue_id < 1 << 31:
+            raise ValueError(f"queue id {queue_id} is out of range")
+        return ConsumeQueue(
+            topic,
+            queue_id,
+            self.directory / topic / str(queue_id),
+            self._file_bytes,
+            self._disk,
+            self._open_files,
+            self._lock,
+        )
+
+    def load(self) -> list[BadStoreFile]:
+        """Open every queue found on disk."""
+        problems: list[BadStoreFile] = []
+        self.batch_topics = set(self._disk.directories(self.directory.parent / "batchconsumequeue"))
+        for topic in self._disk.directories(self.directory):
+            for name in self._disk.directories(self.directory / topic):
+                directory = self.directory / topic / name
+                if not (name.isascii() and name.isdigit()):
+                    problems.append(BadStoreFile(directory, "is no queue id"))
+                elif self._disk.files(directory):
+                    try:
+                        queue = self[topic, int(name)]
+                    except ValueError as error:
+                        problems.append(BadStoreFile(directory, str(error)))
+                    else:
+                        problems += queue.load()
+        return problems
+
+    def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
+        return (queue for (name, _), queue in list(self.items()) if name == topic)
+
+    def topics(self) -> list[str]:
+        return sorted({topic for topic, _ in list(self)})
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop a topic's queues from the table; their files stay. Under the store's lock.
+
+        Raises ValueError for what can be no topic: its name is a path here.
+        """
+        check_topic(topic)
+        for queue in list(self.of_topic(topic)):
+            for start in queue.file_starts:
+                self._open_files.forget(queue.directory, start)
+            queue.is_forgotten = True
+            del self[topic, queue.queue_id]
+
+    def delete_files(self, topic: str) -> None:
+        """Delete all files of a topic that was forgotten, durably. Raises ValueError, OSError."""
+        check_topic(topic)
+        self._disk.delete_directory(self.directory / topic)
+        if self._disk.exists(self.directory):
+            self._disk.sync_directory(self.directory)

@@ -10,21 +10,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from skylark.model.record import ScannedRecord
+from skylark.store.append_result import AppendedBatch, AppendedRecord
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.index import Index
-from skylark.store.log_walk import LogWalk
-from skylark.store.placed import Placed, Run
-from skylark.store.queue_table import QueueTable
-from skylark.store.tags import tags_code
-from skylark.store.unit import NO_UNIT_MASK, UNIT
+from skylark.store.log_scan import LogWalk
+from skylark.store.queue_entry import ENTRY, NO_ENTRY_MASK, tags_code
 
 log = logging.getLogger(__name__)
 
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_ROLLBACK = 0xC
 
-Arrival = Callable[[Sequence[Placed]], None]
+Arrival = Callable[[Sequence[AppendedRecord]], None]
 
 
 class Dispatcher:
@@ -34,33 +32,33 @@ class Dispatcher:
         self._log = log
         self._queues = queues
         self._index = index
-        self._waiting: deque[Sequence[Placed]] = deque()
+        self._waiting: deque[Sequence[AppendedRecord]] = deque()
         self.dirty: deque[ConsumeQueue] = deque()
         """Queues with units that are not in files, each once; the flush thread takes them from the left."""
         self.dispatched = 0
         """End of the last published record."""
         self.dispatched_timestamp = 0
 
-    def stage(self, batch: Sequence[Placed]) -> None:
+    def stage(self, batch: Sequence[AppendedRecord]) -> None:
         """Keep an appended batch until it is confirmed."""
         self._waiting.append(batch)
 
-    def publish_confirmed(self, confirmed: int) -> list[Sequence[Placed]]:
+    def publish_confirmed(self, confirmed: int) -> list[Sequence[AppendedRecord]]:
         """Publish every staged batch that ends below the confirmed position; returns what was published."""
-        published: list[Sequence[Placed]] = []
-        loose: list[Placed] = []
+        published: list[Sequence[AppendedRecord]] = []
+        loose: list[AppendedRecord] = []
         while self._waiting and _last_of(self._waiting[0]).end <= confirmed:
             batch = self._waiting.popleft()
             self.publish(batch)
-            if type(batch) is Run:
+            if type(batch) is AppendedBatch:
                 published.append(batch)
             else:
                 loose += batch
         return [*published, loose]
 
-    def publish(self, batch: Sequence[Placed]) -> None:
+    def publish(self, batch: Sequence[AppendedRecord]) -> None:
         """Make a batch visible. Its queue offsets continue what is published: appends give them out so."""
-        if type(batch) is Run:
+        if type(batch) is AppendedBatch:
             self._add_run(batch)
         else:
             ordinary = self._add_each(batch)
@@ -71,7 +69,7 @@ class Dispatcher:
         last = _last_of(batch)
         self.dispatched, self.dispatched_timestamp = last.end, last.store_timestamp
 
-    def _add_run(self, run: Run) -> None:
+    def _add_run(self, run: AppendedBatch) -> None:
         queue = run.queue
         queue.tail += run.units
         if not queue.dirty:
@@ -80,12 +78,12 @@ class Dispatcher:
         if self._index is not None:
             self._index.enqueue_run(run)
 
-    def _add_each(self, batch: Sequence[Placed]) -> bool:
+    def _add_each(self, batch: Sequence[AppendedRecord]) -> bool:
         """Returns whether all of them got units: transactions under way do not."""
-        pack, dirty = UNIT.pack, self.dirty
+        pack, dirty = ENTRY.pack, self.dirty
         ordinary = True
         for placed in batch:
-            if placed.sys_flag & NO_UNIT_MASK:
+            if placed.sys_flag & NO_ENTRY_MASK:
                 ordinary = False
                 continue
             queue = placed.queue
@@ -95,12 +93,12 @@ class Dispatcher:
                 dirty.append(queue)
         return ordinary
 
-    def dispatch(self, records: Iterable[ScannedRecord]) -> list[Placed]:
+    def dispatch(self, records: Iterable[ScannedRecord]) -> list[AppendedRecord]:
         """Publish records read from the log; what is published already is left alone.
 
         Where queue offsets are missing before one, the gap is filled with blank units.
         """
-        found: list[Placed] = []
+        found: list[AppendedRecord] = []
         for record in records:
             try:
                 placed = self.place(record)
@@ -113,7 +111,7 @@ class Dispatcher:
         self.note(found)
         return found
 
-    def note(self, found: Sequence[Placed]) -> None:
+    def note(self, found: Sequence[AppendedRecord]) -> None:
         """Index records read from the log, in the log's order."""
         if not found:
             return
@@ -122,10 +120,10 @@ class Dispatcher:
         if self._index is not None:
             self._index.enqueue([placed for placed in found if is_indexed(placed.sys_flag)])
 
-    def has_unit(self, placed: Placed) -> bool:
-        return not placed.sys_flag & NO_UNIT_MASK and placed.queue.topic not in self._queues.batch_topics
+    def has_unit(self, placed: AppendedRecord) -> bool:
+        return not placed.sys_flag & NO_ENTRY_MASK and placed.queue.topic not in self._queues.batch_topics
 
-    def add_unit(self, placed: Placed) -> None:
+    def add_unit(self, placed: AppendedRecord) -> None:
         """Give a record read from the log its unit, after those of its queue that lie before it."""
         queue = placed.queue
         if queue.add(placed.queue_offset, placed.physical_offset, placed.size, placed.tags_code):
@@ -134,7 +132,7 @@ class Dispatcher:
                 queue.dirty = True
                 self.dirty.append(queue)
 
-    def follow_log(self, confirmed: int) -> list[Placed]:
+    def follow_log(self, confirmed: int) -> list[AppendedRecord]:
         """Dispatch from the log what is whole and confirmed; a record that is still arriving waits."""
         start = max(self.dispatched, self._log.min_offset)
         walk = LogWalk(self._log, start, end=confirmed, step_over_damage=False)
@@ -154,7 +152,7 @@ class Dispatcher:
             if queue.topic != topic:
                 self.dirty.append(queue)
 
-    def place(self, record: ScannedRecord) -> Placed:
+    def place(self, record: ScannedRecord) -> AppendedRecord:
         """What the append would have answered for this record. Raises ValueError for an impossible topic."""
         queue = self._queues.for_record(record.topic.decode(errors="replace"), record.queue_id)
         properties, timestamp = record.properties, record.store_timestamp
@@ -163,15 +161,15 @@ class Dispatcher:
             if queue.is_schedule
             else tags_code(properties)
         )
-        return Placed(
+        return AppendedRecord(
             queue, record.queue_offset, record.physical_offset, record.size, code, timestamp, record.sys_flag,
             properties,
         )  # fmt: skip
 
 
-def _last_of(batch: Sequence[Placed]) -> Run | Placed:
+def _last_of(batch: Sequence[AppendedRecord]) -> AppendedBatch | AppendedRecord:
     """What ends where the batch ends: a run as a whole, so that it need not be taken apart."""
-    return batch if type(batch) is Run else batch[-1]
+    return batch if type(batch) is AppendedBatch else batch[-1]
 
 
 def is_indexed(sys_flag: int) -> bool:

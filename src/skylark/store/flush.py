@@ -12,18 +12,18 @@ from typing import NamedTuple
 from skylark.clock import Clock
 from skylark.errors import StoreFailed
 from skylark.settings import StoreSettings
+from skylark.store.append_result import PutStatus
 from skylark.store.commit_log import CommitLog
-from skylark.store.placed import PutStatus
 
 log = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096
 FAILURE_PAUSE_S = 1.0
 
-Answer = Callable[[PutStatus], None]
+FlushAnswer = Callable[[PutStatus], None]
 
 
-class Service:
+class BackgroundThread:
     """A named thread that runs a step again and again until stopped. A failure is logged and ends nothing."""
 
     def __init__(self, name: str, step: Callable[[], float]) -> None:
@@ -111,10 +111,10 @@ class LogFlusher:
         return False
 
 
-class Waiter(NamedTuple):
+class FlushWaiter(NamedTuple):
     end: int
     deadline: float
-    answer: Answer
+    answer: FlushAnswer
 
 
 class FlushWaiters:
@@ -126,15 +126,15 @@ class FlushWaiters:
     def __init__(self, late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT) -> None:
         """`late` is the answer to who waited too long."""
         self._late = late
-        self._waiters: deque[Waiter] = deque()
+        self._waiters: deque[FlushWaiter] = deque()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def add(self, end: int, deadline: float, answer: Answer) -> None:
+    def add(self, end: int, deadline: float, answer: FlushAnswer) -> None:
         with self._lock:
-            self._waiters.append(Waiter(end, deadline, answer))
+            self._waiters.append(FlushWaiter(end, deadline, answer))
 
     def flushed(self, position: int) -> None:
         """Answer everyone whose bytes are there."""
@@ -147,8 +147,8 @@ class FlushWaiters:
     def failed(self) -> None:
         self._answer(lambda waiter: True, self._late)
 
-    def _answer(self, is_due: Callable[[Waiter], bool], status: PutStatus) -> None:
-        due: list[Waiter] = []
+    def _answer(self, is_due: Callable[[FlushWaiter], bool], status: PutStatus) -> None:
+        due: list[FlushWaiter] = []
         with self._lock:
             while self._waiters and is_due(self._waiters[0]):
                 due.append(self._waiters.popleft())

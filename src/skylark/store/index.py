@@ -20,14 +20,22 @@ from typing import Protocol
 from skylark.clock import Clock
 from skylark.errors import BadStoreFile
 from skylark.model.java import index_key_hash, java_hash, java_hash_from, java_hashes_from
+from skylark.store.append_result import AppendedBatch
 from skylark.store.disk import Disk
-from skylark.store.index_file import Chain, Geometry, IndexFile, IndexHeader, Lock, Rows, SameKey
-from skylark.store.placed import Run
-from skylark.store.unindexed import Columns, KeyRun, Unindexed, split_keys
+from skylark.store.index_backlog import BacklogColumns, IndexBacklog, SharedKeyBatch, split_keys
+from skylark.store.index_file import (
+    IndexChain,
+    IndexFile,
+    IndexGeometry,
+    IndexHeader,
+    IndexRows,
+    Lock,
+    SameKeyRows,
+)
 
 NAME = re.compile("[0-9]{17}")
 OFFSET_MAX = (1 << 63) - 1
-RUN_MIN = 8
+SHARED_KEY_BATCH_MIN = 8
 """Messages of a run that is worth being indexed by itself: fewer cost less together with others."""
 _HASH_MASK = 0x7FFFFFFF  # turns the absolute value that does not fit, 2^31, into the 0 that the format wants
 
@@ -66,7 +74,9 @@ class IndexQueryResult:
 class Index:
     """The index of a store that this process writes."""
 
-    def __init__(self, disk: Disk, directory: Path, geometry: Geometry, clock: Clock, lock: Lock) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, geometry: IndexGeometry, clock: Clock, lock: Lock
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._geometry = geometry
@@ -75,7 +85,7 @@ class Index:
         self._disk_lock = threading.RLock()  # always taken before the store's
         # Oldest first. Replaced, never changed: queries hold the old list.
         self._files: list[IndexFile] = []
-        self._pending = Unindexed()
+        self._pending = IndexBacklog()
         self._set_aside: list[Path] = []
         self._newest_name = ""
         self.full_timestamp = 0
@@ -95,7 +105,7 @@ class Index:
         `finish_rebuild`, so that a crash in the middle of rebuilding starts it anew. Without `clean`, nothing
         but headers and the items they count is trusted.
         """
-        index = Index(disk, directory, Geometry(slots, items), clock, lock)
+        index = Index(disk, directory, IndexGeometry(slots, items), clock, lock)
         for name in index_names(disk, directory, index.problems):
             index._newest_name = name
             index._open_file(directory / name)
@@ -194,12 +204,12 @@ class Index:
             [entry.properties for entry in entries],
         )
 
-    def enqueue_run(self, run: Run) -> None:
+    def enqueue_run(self, run: AppendedBatch) -> None:
         """Note a run of messages as `enqueue` does, without taking it apart."""
         count, offsets, topic_hash = len(run), run.physical_offsets, run.queue.topic_hash
-        key = run.only_key if count >= RUN_MIN else None
+        key = run.only_key if count >= SHARED_KEY_BATCH_MIN else None
         if key is not None:
-            self._pending.add_run(KeyRun(offsets, run.store_timestamp, topic_hash, key))
+            self._pending.add_run(SharedKeyBatch(offsets, run.store_timestamp, topic_hash, key))
         else:
             self._pending.add(offsets, [run.store_timestamp] * count, [topic_hash] * count, run.properties)
 
@@ -211,37 +221,37 @@ class Index:
         yet are put. Raises OSError where that must be read.
         """
         while limit > 0 and len(self._pending):
-            messages = self._pending.take(limit, run_limit=limit * RUN_MIN)
+            messages = self._pending.take(limit, run_limit=limit * SHARED_KEY_BATCH_MIN)
             count = len(messages.physical_offsets)
-            if isinstance(messages, KeyRun):
+            if isinstance(messages, SharedKeyBatch):
                 self._build_run(messages)
-                limit -= -(-count // RUN_MIN)
+                limit -= -(-count // SHARED_KEY_BATCH_MIN)
             else:
                 self._build_each(messages)
                 limit -= count
         return len(self._pending) > 0
 
-    def _build_run(self, run: KeyRun) -> None:
+    def _build_run(self, run: SharedKeyBatch) -> None:
         if run.physical_offsets[0] <= self.end_physical_offset:
             self._build_each(run.messages())
             return
         key_hash = java_hash_from(run.topic_hash, run.key.decode(errors="replace"))
-        self._put(SameKey(index_key_hash(key_hash), run.physical_offsets, run.timestamp))
+        self._put(SameKeyRows(index_key_hash(key_hash), run.physical_offsets, run.timestamp))
 
-    def _build_each(self, messages: Columns) -> None:
+    def _build_each(self, messages: BacklogColumns) -> None:
         offsets, end = messages.physical_offsets, self.end_physical_offset
         if offsets[0] <= end or not all(map(lt, offsets, offsets[1:])):
             messages = _ascending_from(messages, end)
         keys = split_keys(messages)
         if keys.texts:
-            rows = Rows(_key_hashes(keys), keys.physical_offsets, keys.timestamps)
+            rows = IndexRows(_key_hashes(keys), keys.physical_offsets, keys.timestamps)
             self._put(rows if rows.physical_offsets[0] != end else self._without_known(rows, end))
 
-    def _without_known(self, rows: Rows, end: int) -> Rows:
+    def _without_known(self, rows: IndexRows, end: int) -> IndexRows:
         """The rows without what the index holds already of the message at its end."""
         known = self._last_hashes()
         new = [row for row in zip(*rows, strict=True) if row[1] != end or row[0] not in known]
-        return Rows(*([row[column] for row in new] for column in range(len(rows))))
+        return IndexRows(*([row[column] for row in new] for column in range(len(rows))))
 
     def _last_hashes(self) -> set[int]:
         """The key hashes of the last message in the index. It may have begun in a file before the newest."""
@@ -253,7 +263,7 @@ class Index:
                 hashes.add(key_hash)
         return hashes
 
-    def _put(self, rows: Rows | SameKey) -> None:
+    def _put(self, rows: IndexRows | SameKeyRows) -> None:
         put = 0
         while put < len(rows.physical_offsets):
             if not self._files or self._files[-1].is_full:
@@ -347,9 +357,9 @@ class Index:
     def query(self, topic: str, key: str, maximum: int, begin_ms: int, end_ms: int) -> IndexQueryResult:
         """Find records of the key stored in the window, both ends included, newest first. Raises OSError."""
         key_hash = key_hash_of(topic, key)
-        return search(self._chains(key_hash), key_hash, maximum, begin_ms, end_ms)
+        return search_chains(self._chains(key_hash), key_hash, maximum, begin_ms, end_ms)
 
-    def _chains(self, key_hash: int) -> Iterator[Chain]:
+    def _chains(self, key_hash: int) -> Iterator[IndexChain]:
         with self._lock:
             files = self._files
         for file in reversed(files):
@@ -358,7 +368,7 @@ class Index:
             yield chain
 
 
-def _key_hashes(keys: Columns) -> list[int]:
+def _key_hashes(keys: BacklogColumns) -> list[int]:
     """What the index holds for the keys."""
     prefixes, texts = keys.topic_hashes, keys.texts
     if len(set(texts)) == len(texts):
@@ -371,7 +381,7 @@ def _key_hashes(keys: Columns) -> list[int]:
     return [by_pair[pair] for pair in pairs]
 
 
-def _ascending_from(messages: Columns, end: int) -> Columns:
+def _ascending_from(messages: BacklogColumns, end: int) -> BacklogColumns:
     """The messages that lie behind all before them, and not before `end`."""
     last, numbers = -1, []
     for number, physical_offset in enumerate(messages.physical_offsets):
@@ -387,7 +397,7 @@ class IndexReader:
     def __init__(self, disk: Disk, directory: Path, *, slots: int, items: int) -> None:
         self._disk = disk
         self._directory = directory
-        self._geometry = Geometry(slots, items)
+        self._geometry = IndexGeometry(slots, items)
         self._files: dict[str, IndexFile] = {}
         self.problems: list[str] = []
         """What the last look at the directory found wrong, one sentence each."""
@@ -417,11 +427,11 @@ class IndexReader:
         """As `Index.query`, on what the directory holds now. Raises OSError."""
         key_hash = key_hash_of(topic, key)
         chains = (file.chain(key_hash) for file in reversed(self.refresh()))
-        return search(chains, key_hash, maximum, begin_ms, end_ms)
+        return search_chains(chains, key_hash, maximum, begin_ms, end_ms)
 
 
-def search(
-    chains: Iterable[Chain], key_hash: int, maximum: int, begin_ms: int, end_ms: int
+def search_chains(
+    chains: Iterable[IndexChain], key_hash: int, maximum: int, begin_ms: int, end_ms: int
 ) -> IndexQueryResult:
     """Collect from the chains of one key, one per file and newest first."""
     found: set[int] = set()

@@ -43,7 +43,7 @@ PUT_MAX = 256
 Lock = AbstractContextManager[object]
 
 
-class Rows(NamedTuple):
+class IndexRows(NamedTuple):
     """Keys to be put, by columns."""
 
     hashes: list[int]
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
     timestamps: list[int]
 
 
-class SameKey(NamedTuple):
+class SameKeyRows(NamedTuple):
     """One key of messages that were stored at the same time."""
 
     key_hash: int
@@ -81,7 +81,7 @@ class IndexHeader(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class IndexGeometry:
     """Slots and items of a file. It cannot be derived from the file: the settings say it."""
 
     slots: int
@@ -105,11 +105,11 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class IndexChain:
     """The items of one slot as they stood at one moment: walked without a lock while building goes on."""
 
     header: IndexHeader
-    _geometry: Geometry
+    _geometry: IndexGeometry
     _slot: int
     _newest: int | None  # None: the slot is on disk
     _tail: bytearray
@@ -152,7 +152,9 @@ class Chain:
 class IndexFile:
     """One index file, in memory as far as it is not on disk."""
 
-    def __init__(self, path: Path, geometry: Geometry, header: IndexHeader, file: DiskFile | None) -> None:
+    def __init__(
+        self, path: Path, geometry: IndexGeometry, header: IndexHeader, file: DiskFile | None
+    ) -> None:
         self.path = path
         self.header = header
         self._geometry = geometry
@@ -167,14 +169,14 @@ class IndexFile:
         self._flushing: list[tuple[int, int]] = []
 
     @staticmethod
-    def new(path: Path, geometry: Geometry, header: IndexHeader) -> IndexFile:
+    def new(path: Path, geometry: IndexGeometry, header: IndexHeader) -> IndexFile:
         """The next file, in memory only: the first flush that finds items creates it on disk."""
         made = IndexFile(path, geometry, header, None)
         made._slots = empty_slots(geometry)
         return made
 
     @staticmethod
-    def open(disk: Disk, path: Path, geometry: Geometry, *, writable: bool) -> IndexFile:
+    def open(disk: Disk, path: Path, geometry: IndexGeometry, *, writable: bool) -> IndexFile:
         """Open a file for queries. Raises BadStoreFile, OSError."""
         file = disk.open(path, writable=writable)
         if file.length != geometry.file_bytes:
@@ -228,7 +230,7 @@ class IndexFile:
 
     # --- Owner: under the store's lock ---
 
-    def put(self, rows: Rows | SameKey, start: int) -> int:
+    def put(self, rows: IndexRows | SameKeyRows, start: int) -> int:
         """Put rows from `start` on, as far as there is room; return the index of the first one left."""
         begin_timestamp, _, begin_offset, _, used, number = self.header
         # The first item counts its time from the seeded begin, the others from the first: so it goes alone.
@@ -238,7 +240,7 @@ class IndexFile:
         offsets = rows.physical_offsets[start:stop]
         count = len(offsets)
         assert count > 0
-        if isinstance(rows, SameKey):
+        if isinstance(rows, SameKeyRows):
             first_time = last_time = rows.timestamp
             items = [rows.key_hash, 0, elapsed_seconds(begin_timestamp, first_time), 0] * count
             previous = self._chain_run(rows.key_hash, number, count)
@@ -293,11 +295,11 @@ class IndexFile:
             key_hash, physical_offset, _, _ = ITEM.unpack(self._items(number, number + 1))
             yield key_hash, physical_offset
 
-    def chain(self, key_hash: int) -> Chain:
+    def chain(self, key_hash: int) -> IndexChain:
         """What a query needs of this file, now."""
         slot = key_hash % self._geometry.slots
         newest = self._slots[slot] if self._slots is not None else None
-        return Chain(self.header, self._geometry, slot, newest, self._tail, self._tail_start, self._file)
+        return IndexChain(self.header, self._geometry, slot, newest, self._tail, self._tail_start, self._file)
 
     def truncate(self, physical_offset: int) -> None:
         """Forget all items from this physical offset on; the first must be below it. Raises OSError."""
@@ -426,7 +428,7 @@ def elapsed_seconds(begin_timestamp: int, store_timestamp: int) -> int:
     return min(max(0, (store_timestamp - begin_timestamp) // 1000), SECONDS_MAX)
 
 
-def empty_slots(geometry: Geometry) -> memoryview:
+def empty_slots(geometry: IndexGeometry) -> memoryview:
     return memoryview(bytearray(SLOT.size * geometry.slots)).cast("i")
 
 
@@ -455,7 +457,7 @@ def adjacent(pages: bytearray) -> Iterator[tuple[int, int]]:
         yield first, end
 
 
-def read_header(file: DiskFile, geometry: Geometry) -> IndexHeader:
+def read_header(file: DiskFile, geometry: IndexGeometry) -> IndexHeader:
     """Raises BadStoreFile when the header makes no sense; OSError."""
     data = file.read(HEADER.size, 0)
     if len(data) < HEADER.size:
@@ -474,7 +476,7 @@ def read_header(file: DiskFile, geometry: Geometry) -> IndexHeader:
 
 
 def read_items(
-    geometry: Geometry, file: DiskFile | None, tail: bytearray, tail_start: int, first: int, end: int
+    geometry: IndexGeometry, file: DiskFile | None, tail: bytearray, tail_start: int, first: int, end: int
 ) -> bytes | bytearray:
     """The bytes of items `first` to `end` - 1; a tail holds those from `tail_start` on. May be short."""
     on_disk_end = min(max(first, tail_start), end) if tail else end
@@ -486,7 +488,7 @@ def read_items(
     return data + in_tail if len(data) == wanted else data
 
 
-def create_file(disk: Disk, path: Path, geometry: Geometry) -> DiskFile:
+def create_file(disk: Disk, path: Path, geometry: IndexGeometry) -> DiskFile:
     """Make the file at full length, its slots allocated. Raises DiskFull, OSError."""
     directory = path.parent
     is_first = not disk.exists(directory)

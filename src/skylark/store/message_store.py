@@ -1,4 +1,4 @@
-"""MessageStore: the whole store behind one door. Put, get, query, offsets, raw log for replicas."""
+"""MessageStore: appends, reads, queries and offsets of one store directory, and the raw log for replicas."""
 
 from __future__ import annotations
 
@@ -14,23 +14,113 @@ from typing import TypeVar
 
 from skylark.clock import Clock, SystemClock
 from skylark.errors import DiskFull, StoreClosed, StoreFailed
-from skylark.model.message import PutMessage
+from skylark.model.message import PutMessage, StoredMessage
+from skylark.model.record import decode, parse_offset_message_id
 from skylark.settings import StoreSettings
-from skylark.store.batch_records import ClientBatch
+from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
+from skylark.store.batch_encoder import ClientBatch
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
+from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.disk import Disk, RealDisk
 from skylark.store.dispatch import Arrival, Dispatcher
-from skylark.store.flush import Answer, FlushWaiters, LogFlusher, Service
-from skylark.store.hot_chunks import HotChunks
-from skylark.store.housekeeping import Housekeeper
+from skylark.store.flush import BackgroundThread, FlushAnswer, FlushWaiters, LogFlusher
+from skylark.store.housekeeper import Housekeeper
 from skylark.store.index import Index
-from skylark.store.manifest import Manifest
-from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
-from skylark.store.queries import StoreQueries
-from skylark.store.queue_table import QueueTable
-from skylark.store.reading import LogReader
+from skylark.store.log_reader import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
+from skylark.store.page_cache import PageCache
+from skylark.store.queue_manifest import QueueManifest
 from skylark.store.recovery import Recovery, RecoveryReport
+
+
+class StoreQueries:
+    """The reading half of a `MessageStore`. Any thread."""
+
+    settings: StoreSettings
+    queues: QueueTable
+    reader: LogReader
+    index: Index | None
+    _lock: threading.Lock
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        *,
+        max_bytes: int = 128 << 20,
+        tags_filter: TagsFilter | None = None,
+        record_filter: RecordFilter | None = None,
+        may_block: bool = True,
+    ) -> GetResult:
+        """Messages of a queue from an offset on, as slices of the log. Asking makes the queue. Any thread."""
+        try:
+            queue = self.queue(topic, queue_id)
+        except ValueError:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return self.reader.get(
+            queue,
+            queue_offset,
+            max_messages,
+            max_bytes=max_bytes,
+            tags_filter=tags_filter,
+            record_filter=record_filter,
+            may_block=may_block,
+        )
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if it is not there. Raises ValueError for names that cannot be stored."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            with self._lock:
+                queue = self.queues[topic, queue_id]
+        return queue
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return queue.min_offset if queue else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return queue.max_offset if queue else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return self.reader.offset_by_time(queue, timestamp, upper=upper) if queue else 0
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Store time of the queue's first message; None without one."""
+        queue = self.queues.get((topic, queue_id))
+        return self.reader.earliest_timestamp(queue) if queue else None
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        queue = self.queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        return self.reader.unit_timestamp(queue, queue_offset)
+
+    def message_at(self, physical_offset: int) -> StoredMessage:
+        """Raises OffsetOutOfRange, CorruptRecord."""
+        return decode(self.reader.record_at(physical_offset))
+
+    def message_by_id(self, offset_message_id: str) -> StoredMessage:
+        """Raises ValueError for what is no id, OffsetOutOfRange, CorruptRecord."""
+        return self.message_at(parse_offset_message_id(offset_message_id)[1])
+
+    def messages_by_key(
+        self, topic: str, key: str, *, maximum: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[StoredMessage]:
+        """Messages with a key or unique key, oldest first. Hash collisions are sorted out here."""
+        if self.index is None:
+            return []
+        maximum = min(maximum, self.settings.query_messages_max)
+        found = self.index.query(topic, key, maximum, begin_ms, end_ms)
+        return self.reader.messages_with_key(found.physical_offsets, topic, key)
+
+    def topics(self) -> list[str]:
+        return self.queues.topics()
+
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +159,7 @@ class MessageStore(StoreQueries):
         self.queues = QueueTable(
             self._disk, settings.path / "consumequeue", settings.consume_queue_file_bytes, self._lock
         )
-        self.reader = LogReader(self.log, settings, HotChunks(self.log, self._clock))
+        self.reader = LogReader(self.log, settings, PageCache(self.log, self._clock))
         self.flusher = LogFlusher(self.log, settings, self._clock)
         self.waiters = FlushWaiters()
         self.on_flushed: Callable[[], None] = self.advance
@@ -82,14 +172,14 @@ class MessageStore(StoreQueries):
         """Follows another log by `append_raw`, and takes no messages."""
         self._abort_path = settings.path / "abort"
         self._checkpoint_file = CheckpointFile(self._disk, settings.path / "checkpoint")
-        self._services: list[Service] = []
-        self._flush_service: Service | None = None
-        self._clean_service: Service | None = None
+        self._services: list[BackgroundThread] = []
+        self._flush_service: BackgroundThread | None = None
+        self._clean_service: BackgroundThread | None = None
         self._file_locks = ExitStack()
         self._sync_flush = settings.syncs_every_put
         self._raw_end = 0
         """End of what `append_raw` brought: published from the log, not as it was appended."""
-        self._untold: list[Sequence[Placed]] = []
+        self._untold: list[Sequence[AppendedRecord]] = []
         """Published, and nobody was told of it."""
         self._closed = True
         self.report = RecoveryReport()
@@ -140,7 +230,7 @@ class MessageStore(StoreQueries):
             clean=clean_exit,
         )
 
-    def _begin_serving(self, checkpoint: Checkpoint, manifest: Manifest) -> None:
+    def _begin_serving(self, checkpoint: Checkpoint, manifest: QueueManifest) -> None:
         report = self.report
         self.log.last_timestamp = max(report.last_timestamp, checkpoint.logics_timestamp)
         # Also of records that nobody sees: the next start may have none to read it from.
@@ -165,12 +255,12 @@ class MessageStore(StoreQueries):
     def start(self) -> None:
         """Start the background threads: log flush, housekeeping, allocation, cleaning."""
         settings = self.settings
-        self._flush_service = Service("skylark-flush", self._flush_step)
-        self._clean_service = Service("skylark-clean", self.housekeeper.clean_step)
+        self._flush_service = BackgroundThread("skylark-flush", self._flush_step)
+        self._clean_service = BackgroundThread("skylark-clean", self.housekeeper.clean_step)
         self._services = [
             self._flush_service,
-            Service("skylark-queues", self._queues_step),
-            Service("skylark-allocate", self._allocate_step),
+            BackgroundThread("skylark-queues", self._queues_step),
+            BackgroundThread("skylark-allocate", self._allocate_step),
             self._clean_service,
         ]
         for service in self._services:
@@ -285,7 +375,7 @@ class MessageStore(StoreQueries):
             self.flush_soon()
         return [results] * len(messages) if isinstance(results, Refused) else results
 
-    def append_batches(self, batches: Sequence[ClientBatch]) -> list[Run | list[Refused]]:
+    def append_batches(self, batches: Sequence[ClientBatch]) -> list[AppendedBatch | list[Refused]]:
         """Append clients' batches with one write; results in order.
 
         Each is stored as a whole or not at all: then a refusal comes as its only result.
@@ -300,7 +390,9 @@ class MessageStore(StoreQueries):
             self._flush_service.wake()
 
     def _append(
-        self, write: Callable[[int], list[T]], placed_among: Callable[[list[T]], list[Sequence[Placed]]]
+        self,
+        write: Callable[[int], list[T]],
+        placed_among: Callable[[list[T]], list[Sequence[AppendedRecord]]],
     ) -> list[T] | Refused:
         refused = self.refusal()
         if self.is_replica:
@@ -330,7 +422,7 @@ class MessageStore(StoreQueries):
             self.flusher.slow_append = True
         return results
 
-    def _accept(self, placed: Sequence[Placed]) -> bool:
+    def _accept(self, placed: Sequence[AppendedRecord]) -> bool:
         """Publish an appended batch, or keep it until it is confirmed. Returns whether it is visible now."""
         if self._sync_flush or self.replica_bound is not None:
             self._dispatcher.stage(placed)
@@ -364,7 +456,7 @@ class MessageStore(StoreQueries):
         if self.flusher.failure is not None:
             self.waiters.failed()
 
-    def when_flushed(self, end: int, answer: Answer) -> None:
+    def when_flushed(self, end: int, answer: FlushAnswer) -> None:
         """Have `answer` called once `end` is on disk, or too late (call `expire_waiters` regularly)."""
         if end <= self.flusher.flushed:
             answer(PutStatus.PUT_OK)
@@ -461,11 +553,11 @@ class MessageStore(StoreQueries):
         return self.settings.path
 
 
-def _placed_among(results: list[PutResult]) -> list[Sequence[Placed]]:
+def _placed_among(results: list[PutResult]) -> list[Sequence[AppendedRecord]]:
     """The messages that were stored, as one batch if there are any."""
-    placed = [each for each in results if type(each) is Placed]
+    placed = [each for each in results if type(each) is AppendedRecord]
     return [placed] if placed else []
 
 
-def _runs_among(results: list[Run | list[Refused]]) -> list[Sequence[Placed]]:
-    return [each for each in results if type(each) is Run]
+def _runs_among(results: list[AppendedBatch | list[Refused]]) -> list[Sequence[AppendedRecord]]:
+    return [each for each in results if type(each) is AppendedBatch]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skylark.errors import LogsDiverged, OffsetOutOfRange
 from skylark.store.disk import Disk
-from skylark.store.log_walk import LogWalk
+from skylark.store.log_scan import LogWalk
 from skylark.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def overlap_start(store: MessageStore, end: int, overlap_bytes: int) -> int:
         overlap_bytes *= 4
 
 
-class Intake:
+class ReplicaIntake:
     """Takes the master's bytes in order: compares those that the log has already, and appends the others.
 
     Whoever appends to the store gives it bytes, from `position` on, and calls the store's `advance` after

@@ -73,7 +73,7 @@ class DiskFullFlag:
             self.is_set = False
 
 
-class ManualRequest:
+class ManualCleanup:
     """A person's wish to clean now: it holds for the next rounds."""
 
     def __init__(self) -> None:

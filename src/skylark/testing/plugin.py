@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from skylark.testing.servers import EmbeddedServers
+    from skylark.testing.embedded_servers import EmbeddedServers
 
 _NAME_CHARS_MAX = 60
 
@@ -22,7 +22,7 @@ _NAME_CHARS_MAX = 60
 @pytest.fixture(scope="session")
 def skylark_servers() -> Iterator[EmbeddedServers]:
     """A name server and a broker for all tests of the session."""
-    from skylark.testing.servers import EmbeddedServers  # noqa: PLC0415
+    from skylark.testing.embedded_servers import EmbeddedServers  # noqa: PLC0415
 
     with EmbeddedServers() as servers:
         yield servers
@@ -49,8 +49,8 @@ def skylark_group(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def skylark_manual_servers() -> Iterator[EmbeddedServers]:
     """Servers of this test alone whose broker's `clock` is a `ManualClock`: delays pass when you say so."""
-    from skylark.testing.clock import ManualClock  # noqa: PLC0415
-    from skylark.testing.servers import EmbeddedServers  # noqa: PLC0415
+    from skylark.testing.embedded_servers import EmbeddedServers  # noqa: PLC0415
+    from skylark.testing.manual_clock import ManualClock  # noqa: PLC0415
 
     with EmbeddedServers(clock=ManualClock()) as servers:
         yield servers

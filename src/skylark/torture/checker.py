@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from skylark.torture.history import History, Outcome, Place, Queue
+from skylark.torture.history import BrokerQueue, History, QueuePosition, SendOutcome
 
 EXAMPLES_MAX = 10
 REGRESS_ALLOWED_NS = 30 * 10**9
@@ -24,20 +24,20 @@ back takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Breach:
     """A broken promise: how often, and the first few cases as sentences."""
 
     count: int
     examples: tuple[str, ...]
 
     @staticmethod
-    def of(cases: Iterator[str]) -> Finding:
+    def of(cases: Iterator[str]) -> Breach:
         found = list(cases)
-        return Finding(len(found), tuple(found[:EXAMPLES_MAX]))
+        return Breach(len(found), tuple(found[:EXAMPLES_MAX]))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TortureVerdict:
     """What the checker found. `faults` maps the name of a promise to its breaches."""
 
     attempted: int
@@ -54,7 +54,7 @@ class Verdict:
     """Messages of unknown outcome that were received after all."""
     commit_regressions: int
     """How often an offset of the group was seen to go back, by however little."""
-    faults: dict[str, Finding] = field(default_factory=dict)
+    faults: dict[str, Breach] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
@@ -67,37 +67,37 @@ def check(
     ordered: bool = False,
     stored_once: bool = True,
     regress_allowed_ns: int = REGRESS_ALLOWED_NS,
-) -> Verdict:
+) -> TortureVerdict:
     """Judge a run that is healed, drained and read back.
 
     With `ordered`, first deliveries must keep each key's order. With `stored_once`, a message that was sent
     once must lie in one place.
     """
     faults = {
-        "lost": Finding.of(_lost(history)),
-        "unexpected": Finding.of(_unexpected(history)),
-        "rolled back but seen": Finding.of(_rolled_back(history)),
-        "offset reused": Finding.of(_reused(history)),
-        "gap": Finding.of(_gaps(history)),
-        "early": Finding.of(_early(history)),
-        "commit regress": Finding.of(_regressions(history, regress_allowed_ns)),
+        "lost": Breach.of(_lost(history)),
+        "unexpected": Breach.of(_unexpected(history)),
+        "rolled back but seen": Breach.of(_rolled_back(history)),
+        "offset reused": Breach.of(_reused(history)),
+        "gap": Breach.of(_gaps(history)),
+        "early": Breach.of(_early(history)),
+        "commit regress": Breach.of(_regressions(history, regress_allowed_ns)),
     }
     if ordered:
-        faults["reordered"] = Finding.of(_reordered(history))
+        faults["reordered"] = Breach.of(_reordered(history))
     if stored_once:
-        faults["stored twice"] = Finding.of(_stored_twice(history))
+        faults["stored twice"] = Breach.of(_stored_twice(history))
     times = Counter(receipt.number for receipt in history.receipts)
-    return Verdict(
+    return TortureVerdict(
         attempted=len(history.sends),
-        acknowledged=history.count(Outcome.OK),
-        failed=history.count(Outcome.FAILED),
-        unknown=history.count(Outcome.UNKNOWN),
+        acknowledged=history.count(SendOutcome.OK),
+        failed=history.count(SendOutcome.FAILED),
+        unknown=history.count(SendOutcome.UNKNOWN),
         rolled_back=sum(send.rolled_back for send in history.sends.values()),
         received=len(times),
         deliveries=len(history.receipts),
         duplicated=sum(count > 1 for count in times.values()),
         recovered=sum(
-            send.outcome is Outcome.UNKNOWN and number in times for number, send in history.sends.items()
+            send.outcome is SendOutcome.UNKNOWN and number in times for number, send in history.sends.items()
         ),
         commit_regressions=sum(1 for _ in _regressions(history, 0)),
         faults=faults,
@@ -109,7 +109,7 @@ def _lost(history: History) -> Iterator[str]:
         yield f"message {send.number}, acknowledged at {_place(send.place)}"
 
 
-def _sightings(history: History) -> Iterator[tuple[Place, int]]:
+def _sightings(history: History) -> Iterator[tuple[QueuePosition, int]]:
     """Every message that was given to a consumer, or is in a queue at the end."""
     seen = {(receipt.place, receipt.number) for receipt in history.receipts}
     yield from sorted(seen.union(history.stored))
@@ -120,7 +120,7 @@ def _unexpected(history: History) -> Iterator[str]:
         send = history.sends.get(number)
         if send is None:
             yield f"message {number} at {_place(place)} was never sent"
-        elif send.outcome is Outcome.FAILED:
+        elif send.outcome is SendOutcome.FAILED:
             yield f"message {number} at {_place(place)} had failed for sure"
 
 
@@ -133,7 +133,7 @@ def _rolled_back(history: History) -> Iterator[str]:
 
 def _reused(history: History) -> Iterator[str]:
     """A place in a queue has one message, for ever: what was said of it at any time must agree."""
-    numbers: dict[Place, set[int]] = defaultdict(set)
+    numbers: dict[QueuePosition, set[int]] = defaultdict(set)
     for place, number in _sightings(history):
         numbers[place].add(number)
     for send in history.sends.values():
@@ -146,8 +146,8 @@ def _reused(history: History) -> Iterator[str]:
 
 def _gaps(history: History) -> Iterator[str]:
     """Queues are dense at the end, up to the last message that is there or was acknowledged."""
-    present: dict[Queue, set[int]] = defaultdict(set)
-    ends: dict[Queue, int] = defaultdict(int)
+    present: dict[BrokerQueue, set[int]] = defaultdict(set)
+    ends: dict[BrokerQueue, int] = defaultdict(int)
     for place, _ in history.stored:
         present[place.queue].add(place.queue_offset)
     promised = [send.place for send in history.sends.values() if send.place is not None]
@@ -156,11 +156,11 @@ def _gaps(history: History) -> Iterator[str]:
     for queue, end in sorted(ends.items()):
         for queue_offset in range(end):
             if queue_offset not in present[queue]:
-                yield _place(Place(queue, queue_offset))
+                yield _place(QueuePosition(queue, queue_offset))
 
 
 def _stored_twice(history: History) -> Iterator[str]:
-    places: dict[int, set[Place]] = defaultdict(set)
+    places: dict[int, set[QueuePosition]] = defaultdict(set)
     for place, number in history.stored:
         places[number].add(place)
     for number, found in places.items():
@@ -182,7 +182,7 @@ def _reordered(history: History) -> Iterator[str]:
     seen: set[int] = set()
     for receipt in sorted(history.receipts, key=lambda each: each.received_ns):
         send = history.sends.get(receipt.number)
-        if send is None or send.outcome is not Outcome.OK or receipt.number in seen:
+        if send is None or send.outcome is not SendOutcome.OK or receipt.number in seen:
             continue
         seen.add(receipt.number)
         if send.sequence < newest.get(send.key, -1):
@@ -192,9 +192,9 @@ def _reordered(history: History) -> Iterator[str]:
 
 def _regressions(history: History, allowed_ns: int) -> Iterator[str]:
     """Offsets that went back, to below what they were longer ago than is allowed."""
-    waiting: dict[Queue, deque[tuple[int, int]]] = defaultdict(deque)
-    settled: dict[Queue, int] = defaultdict(int)
-    newest: dict[Queue, int] = defaultdict(int)
+    waiting: dict[BrokerQueue, deque[tuple[int, int]]] = defaultdict(deque)
+    settled: dict[BrokerQueue, int] = defaultdict(int)
+    newest: dict[BrokerQueue, int] = defaultdict(int)
     seen_ns = before_ns = 0
     for commits in history.commits:
         seen_ns += min(commits.at_ns - before_ns, UNSEEN_COUNTED_NS)
@@ -205,7 +205,7 @@ def _regressions(history: History, allowed_ns: int) -> Iterator[str]:
                 settled[queue] = past.popleft()[1]
             if queue_offset < newest[queue]:
                 if queue_offset < settled[queue]:
-                    place = _place(Place(queue, queue_offset))
+                    place = _place(QueuePosition(queue, queue_offset))
                     yield f"{place} was committed at {commits.at_ns / 1e9:.1f} s, long after {settled[queue]}"
                 past.clear()
                 settled[queue] = 0
@@ -213,7 +213,7 @@ def _regressions(history: History, allowed_ns: int) -> Iterator[str]:
             newest[queue] = queue_offset
 
 
-def _place(place: Place | None) -> str:
+def _place(place: QueuePosition | None) -> str:
     if place is None:
         return "an unknown place"
     return f"{place.queue.broker}/{place.queue.queue_id} offset {place.queue_offset}"

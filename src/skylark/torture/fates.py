@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylark.client.transaction_producer import TransactionState
+from skylark.client.producer.transaction_producer import TransactionState
 
 COMMIT_SHARE, ROLLBACK_SHARE = 80, 10
 """In per cent; of the rest its sender says that it does not know."""
@@ -11,7 +11,7 @@ TWICE_SHARE = 2
 GOLDEN = 0x9E3779B1
 
 
-def said(number: int) -> TransactionState:
+def first_state(number: int) -> TransactionState:
     """What the local transaction says at once."""
     share = _share(number)
     if share < COMMIT_SHARE:
@@ -19,7 +19,7 @@ def said(number: int) -> TransactionState:
     return TransactionState.ROLLBACK if share < COMMIT_SHARE + ROLLBACK_SHARE else TransactionState.UNKNOWN
 
 
-def answered(number: int, check_times: int) -> TransactionState:
+def checked_state(number: int, check_times: int) -> TransactionState:
     """What the sender answers when it is asked, for the so manieth time."""
     if _share(number) >= 100 - TWICE_SHARE and check_times < 2:
         return TransactionState.UNKNOWN
@@ -28,7 +28,7 @@ def answered(number: int, check_times: int) -> TransactionState:
 
 def is_committed(number: int) -> bool:
     """What becomes of it in the end, however it comes to it."""
-    state = said(number)
+    state = first_state(number)
     if state is TransactionState.UNKNOWN:
         return _share(number) % 2 == 0
     return state is TransactionState.COMMIT

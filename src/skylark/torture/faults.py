@@ -12,9 +12,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from skylark.torture.brokers import Node, Pair
 from skylark.torture.child import Knob
-from skylark.torture.cluster import HOST, FakeClock, Process
+from skylark.torture.cluster import HOST, BrokerPair, FakeClock, Process, TortureNode
 from skylark.torture.proxy import FINE, Proxy, Way, Weather
 
 FLOOD_CONNECTIONS = 500
@@ -30,7 +29,7 @@ class Targets:
     """What faults can hit."""
 
     name_server: Process
-    pairs: list[Pair]
+    pairs: list[BrokerPair]
     members: list[Process]
     senders: list[Process]
     slowness_ms: list[Knob]
@@ -38,14 +37,14 @@ class Targets:
     clock: FakeClock | None = None
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[TortureNode]:
         """All brokers, in an order that does not change with their roles."""
         return sorted((node for pair in self.pairs for node in pair.nodes), key=lambda node: node.label)
 
-    def master(self, chance: random.Random) -> Node:
+    def master(self, chance: random.Random) -> TortureNode:
         return chance.choice(self.pairs).master
 
-    def slave(self, chance: random.Random) -> Node:
+    def slave(self, chance: random.Random) -> TortureNode:
         slave = chance.choice(self.pairs).slave
         assert slave is not None
         return slave
@@ -319,7 +318,7 @@ def _weather(proxy: Proxy, weather: Weather) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _promoted(pair: Pair, *, disk_is_lost: bool) -> AsyncIterator[str]:
+async def _promoted(pair: BrokerPair, *, disk_is_lost: bool) -> AsyncIterator[str]:
     await pair.in_sync()
     master = pair.master
     with _weather(master.link_proxy, Weather(delay_ms=LAG_MS)):

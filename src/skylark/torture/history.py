@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Outcome(Enum):
+class SendOutcome(Enum):
     """What the sender knows of its message."""
 
     OK = "acknowledged"
@@ -16,15 +16,15 @@ class Outcome(Enum):
     UNKNOWN = "stored or not"
 
 
-class Queue(NamedTuple):
+class BrokerQueue(NamedTuple):
     """A queue of the one topic that a run uses."""
 
     broker: str
     queue_id: int
 
 
-class Place(NamedTuple):
-    queue: Queue
+class QueuePosition(NamedTuple):
+    queue: BrokerQueue
     queue_offset: int
 
 
@@ -35,8 +35,8 @@ class Send:
     number: int
     key: str
     sequence: int
-    outcome: Outcome = Outcome.UNKNOWN
-    place: Place | None = None
+    outcome: SendOutcome = SendOutcome.UNKNOWN
+    place: QueuePosition | None = None
     rolled_back: bool = False
     """A transaction that ends so, at once or when it is asked about: nobody may see it."""
     not_before_ns: int = 0
@@ -44,23 +44,23 @@ class Send:
 
     @property
     def must_arrive(self) -> bool:
-        return self.outcome is Outcome.OK and not self.rolled_back
+        return self.outcome is SendOutcome.OK and not self.rolled_back
 
 
 class Receipt(NamedTuple):
     """A message that a consumer was given. Times are of the machine's monotonic clock."""
 
     number: int
-    place: Place
+    place: QueuePosition
     received_ns: int
     member: str
 
 
-class Commits(NamedTuple):
+class OffsetSample(NamedTuple):
     """The group's offsets at a time after the start of the load."""
 
     at_ns: int
-    offsets: dict[Queue, int]
+    offsets: dict[BrokerQueue, int]
 
 
 @dataclass(slots=True)
@@ -69,12 +69,12 @@ class History:
 
     sends: dict[int, Send] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
-    stored: list[tuple[Place, int]] = field(default_factory=list)
+    stored: list[tuple[QueuePosition, int]] = field(default_factory=list)
     """The queues read back at the end: place and number."""
-    commits: list[Commits] = field(default_factory=list)
+    commits: list[OffsetSample] = field(default_factory=list)
     """The group's offsets, looked at now and then."""
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: SendOutcome) -> int:
         return sum(send.outcome is outcome for send in self.sends.values())
 
     def received_numbers(self) -> set[int]:
@@ -94,7 +94,7 @@ class History:
             if len(words) != 6 or words[-1] != LINE_END:
                 continue
             number, queue_id, queue_offset, received_ns = map(int, (words[0], *words[2:5]))
-            place = Place(Queue(words[1].decode(), queue_id), queue_offset)
+            place = QueuePosition(BrokerQueue(words[1].decode(), queue_id), queue_offset)
             self.receipts.append(Receipt(number, place, received_ns, member))
 
     def take_sends(self, lines: Iterable[bytes]) -> list[Send]:
@@ -110,11 +110,13 @@ class History:
                 self.sends[number] = send
                 new.append(send)
             elif kind == FAILED:
-                self.sends[number].outcome = Outcome.FAILED
+                self.sends[number].outcome = SendOutcome.FAILED
             elif kind == OK:
-                self.sends[number].outcome = Outcome.OK
+                self.sends[number].outcome = SendOutcome.OK
                 if len(words) > 2:
-                    self.sends[number].place = Place(Queue(words[1], int(words[2])), int(words[3]))
+                    self.sends[number].place = QueuePosition(
+                        BrokerQueue(words[1], int(words[2])), int(words[3])
+                    )
         return new
 
 
@@ -135,9 +137,9 @@ def attempt_line(send: Send) -> bytes:
 
 def outcome_line(send: Send) -> bytes:
     """What became of it; nothing to write while that is unknown."""
-    if send.outcome is Outcome.UNKNOWN:
+    if send.outcome is SendOutcome.UNKNOWN:
         return b""
-    if send.outcome is Outcome.FAILED:
+    if send.outcome is SendOutcome.FAILED:
         return f"{FAILED} {send.number} .\n".encode()
     if send.place is None:
         return f"{OK} {send.number} .\n".encode()
@@ -149,7 +151,7 @@ QUIET_LINE = f"{QUIET} 0 .\n".encode()
 """The sender sends no more; all that was under way has ended."""
 
 
-def commits_line(commits: Commits) -> bytes:
+def commits_line(commits: OffsetSample) -> bytes:
     """For a person who looks for when an offset went back."""
     offsets = (f"{queue.broker}/{queue.queue_id}={at}" for queue, at in sorted(commits.offsets.items()))
     return f"{commits.at_ns / 1e9:.1f} s {' '.join(offsets)}\n".encode()

@@ -17,13 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from skylark.client.push_consumer import PushConsumer
-from skylark.client.received import ReceivedMessage
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError
-from skylark.settings.client import ClientSettings
-from skylark.settings.consumer import ConsumeFrom, PushConsumerSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
 from skylark.torture.child import Journal, Knob, end_with_parent
-from skylark.torture.history import Place, Queue, Receipt, number_in, receipt_line
+from skylark.torture.history import BrokerQueue, QueuePosition, Receipt, number_in, receipt_line
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ async def consume(task: MemberTask) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     while not stopped.is_set():
-        consumer = PushConsumer(
+        consumer = AsyncPushConsumer(
             task.group,
             namesrv=task.namesrv,
             settings=replace(SETTINGS, orderly=task.orderly),
@@ -91,7 +90,7 @@ def _lines(task: MemberTask, messages: list[ReceivedMessage], now_ns: int) -> It
         broker = message.broker_name
         if message.queue.topic != task.topic:  # what is tried again lies in a queue with offsets of its own
             broker += f"/{message.queue.topic}"
-        place = Place(Queue(broker, message.queue_id), message.queue_offset)
+        place = QueuePosition(BrokerQueue(broker, message.queue_id), message.queue_offset)
         yield receipt_line(Receipt(number, place, now_ns, ""))
 
 

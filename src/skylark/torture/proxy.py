@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from skylark.remoting.closing import stop_listening
+from skylark.remoting.link import stop_listening
 
 CHUNK_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 5.0

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from skylark.page import Chart, Section, render
-from skylark.page import Report as Page
-from skylark.torture.checker import Verdict
+from skylark.html_report import Chart, Section, render
+from skylark.html_report import HtmlReport as Page
+from skylark.torture.checker import TortureVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TortureOptions:
     """What a person asks for."""
 
     directory: Path
@@ -42,11 +42,11 @@ class Inflicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TortureReport:
     """What a run came to."""
 
-    wanted: Wanted
-    verdict: Verdict
+    wanted: TortureOptions
+    verdict: TortureVerdict
     faults: list[Inflicted]
     skipped: dict[str, int]
     """Faults of the plan that this machine cannot do."""
@@ -60,7 +60,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def row(report: Report) -> list[Any]:
+def row(report: TortureReport) -> list[Any]:
     """A run as a row of `COLUMNS`."""
     verdict = report.verdict
     return [
@@ -70,7 +70,7 @@ def row(report: Report) -> list[Any]:
     ]  # fmt: skip
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: TortureReport) -> dict[str, Any]:
     """All of a run as plain values."""
     return {
         "wanted": {**asdict(report.wanted), "directory": str(report.wanted.directory)},
@@ -83,7 +83,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def page(reports: Sequence[Report], made_at: str) -> str:
+def page(reports: Sequence[TortureReport], made_at: str) -> str:
     """All runs as one HTML page."""
     broken = [
         [report.wanted.mode, name, finding.count, "; ".join(finding.examples)]
@@ -111,6 +111,6 @@ def page(reports: Sequence[Report], made_at: str) -> str:
     return render(Page("skylark torture", made_at, sections))
 
 
-def _note(reports: Sequence[Report]) -> str:
+def _note(reports: Sequence[TortureReport]) -> str:
     seconds = sum(report.wanted.seconds for report in reports)
     return f"Seed {reports[0].wanted.seed}, {seconds / 60:g} minutes of faults in all."

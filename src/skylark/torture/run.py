@@ -12,22 +12,24 @@ from pathlib import Path
 
 import msgspec
 
-from skylark.admin.admin import Admin
-from skylark.client.pull_consumer import PullConsumer
+from skylark.admin.admin import AsyncAdmin
+from skylark.client.consumer.pull_consumer import AsyncPullConsumer
 from skylark.errors import RocketMQError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.offset import QueryConsumerOffset
-from skylark.remoting.aio import ConnectionPool
+from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings.client import ClientSettings
 from skylark.torture import fates
-from skylark.torture.brokers import TOPIC, Pair, Surroundings
 from skylark.torture.checker import REGRESS_ALLOWED_NS, check
 from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import (
     HOST,
+    TOPIC,
+    BrokerPair,
     FakeClock,
     Process,
     ProcessFailed,
+    Surroundings,
     find_faketime,
     free_ports,
     python_command,
@@ -35,18 +37,17 @@ from skylark.torture.cluster import (
 from skylark.torture.faults import Targets
 from skylark.torture.history import (
     QUIET_LINE,
-    Commits,
+    BrokerQueue,
     History,
-    Outcome,
-    Place,
-    Queue,
+    OffsetSample,
+    QueuePosition,
+    SendOutcome,
     commits_line,
     number_in,
 )
 from skylark.torture.member import MemberTask
-from skylark.torture.modes import MODES
-from skylark.torture.plan import Planned, inflict, plan
-from skylark.torture.report import Inflicted, Report, Wanted
+from skylark.torture.plan import MODES, Planned, inflict, plan
+from skylark.torture.report import Inflicted, TortureOptions, TortureReport
 from skylark.torture.sender import NUMBERS_OF_A_SENDER, SenderTask
 
 QUEUES = 4
@@ -66,7 +67,7 @@ SAMPLE_S = 1.0
 class Torture:
     """A run. `say` is told what happens, for a person to follow."""
 
-    def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
+    def __init__(self, wanted: TortureOptions, say: Callable[[str], None]) -> None:
         """Raises OSError without free ports or a place to write."""
         self._wanted = wanted
         self._mode = MODES[wanted.mode]
@@ -103,7 +104,9 @@ class Torture:
             chance=random.Random(wanted.seed),  # noqa: S311 - only delays
         )
         letters = "abcdefgh"[: wanted.brokers or self._mode.brokers]
-        pairs = [Pair(f"broker-{letter}", around, with_slave=self._mode.with_slaves) for letter in letters]
+        pairs = [
+            BrokerPair(f"broker-{letter}", around, with_slave=self._mode.with_slaves) for letter in letters
+        ]
         slowness = [Knob(wanted.directory / f"member-{number}.slow") for number in range(wanted.members)]
         return Targets(
             name_server=self._name_server(),
@@ -138,7 +141,7 @@ class Torture:
         )
         return self._process(name, "member", msgspec.json.encode(task).decode())
 
-    def _sender(self, number: int, pairs: list[Pair]) -> Process:
+    def _sender(self, number: int, pairs: list[BrokerPair]) -> Process:
         name = f"sender-{number}"
         queues = [(pair.name, queue_id) for queue_id in range(QUEUES) for pair in pairs]
         task = SenderTask(
@@ -167,7 +170,7 @@ class Torture:
 
     # --- The run ---
 
-    async def run(self) -> Report:
+    async def run(self) -> TortureReport:
         """Raises ProcessFailed if a server does not come up or back; OSError without free ports."""
         started = time.monotonic()
         planned = self.planned
@@ -187,7 +190,7 @@ class Torture:
         names = Counter(each.name for sequence in planned for each in sequence)
         skipped = names - Counter(each.name for each in self._inflicted)
         elapsed_s = time.monotonic() - started
-        return Report(
+        return TortureReport(
             wanted=self._wanted, verdict=verdict, faults=self._inflicted, skipped=dict(skipped),
             elapsed_s=elapsed_s, drained_s=drained_s,
         )  # fmt: skip
@@ -207,7 +210,7 @@ class Torture:
         )
 
     async def _make_topic(self) -> bool:
-        async with Admin(namesrv=self._namesrv, client=_client("maker")) as admin:
+        async with AsyncAdmin(namesrv=self._namesrv, client=_client("maker")) as admin:
             await admin.topics.create(TOPIC, queues=QUEUES)
             return len(await admin.topics.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
 
@@ -229,7 +232,7 @@ class Torture:
             sampling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sampling
-        self._say(f"healed; {self._history.count(Outcome.OK)} messages acknowledged, draining")
+        self._say(f"healed; {self._history.count(SendOutcome.OK)} messages acknowledged, draining")
 
     def _note_fault(self, name: str, words: str) -> None:
         at_s = round(time.monotonic() - self._loaded_at, 1)
@@ -256,13 +259,13 @@ class Torture:
                     await asyncio.sleep(SAMPLE_S)
                     with contextlib.suppress(RocketMQError):
                         offsets = await self._committed(pool)
-                        commits = Commits(time.monotonic_ns() - began_ns, offsets)
+                        commits = OffsetSample(time.monotonic_ns() - began_ns, offsets)
                         self._history.commits.append(commits)
                         journal.write(commits_line(commits))
             finally:
                 await pool.close()
 
-    async def _committed(self, pool: ConnectionPool) -> dict[Queue, int]:
+    async def _committed(self, pool: ConnectionPool) -> dict[BrokerQueue, int]:
         """What masters say: what is committed at a slave comes home when its master does, and may be late.
 
         Raises RocketMQError, also while the group has nothing in some queue.
@@ -271,7 +274,7 @@ class Torture:
         for pair in self._targets.pairs:
             for queue_id in range(QUEUES):
                 request = QueryConsumerOffset(self._group, TOPIC, queue_id, set_zero_if_not_found=False)
-                offsets[Queue(pair.name, queue_id)] = await pool.call(pair.master.address, request)
+                offsets[BrokerQueue(pair.name, queue_id)] = await pool.call(pair.master.address, request)
         return offsets
 
     async def _drain(self) -> float:
@@ -313,18 +316,18 @@ class Torture:
 
     async def _read_back(self) -> None:
         """Read every queue from its beginning. Raises RocketMQError if that cannot be done."""
-        async with PullConsumer(
+        async with AsyncPullConsumer(
             f"R-{self._run}", namesrv=self._namesrv, client=_client("reader")
         ) as consumer:
             await self._until(lambda: self._knows_all_queues(consumer), "all queues to be known")
             for queue in await consumer.queues(TOPIC):
                 await self._read_queue(consumer, queue)
 
-    async def _knows_all_queues(self, consumer: PullConsumer) -> bool:
+    async def _knows_all_queues(self, consumer: AsyncPullConsumer) -> bool:
         """A name server that was just killed hears of all brokers only after a while."""
         return len(await consumer.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
 
-    async def _read_queue(self, consumer: PullConsumer, queue: MessageQueue) -> None:
+    async def _read_queue(self, consumer: AsyncPullConsumer, queue: MessageQueue) -> None:
         queue_offset, failures = 0, 0
         while True:
             try:
@@ -338,7 +341,7 @@ class Torture:
             for message in pulled.messages:
                 number = number_in(self._run, message.body)
                 if number is not None:
-                    self._history.stored.append((Place(_queue(queue), message.queue_offset), number))
+                    self._history.stored.append((QueuePosition(_queue(queue), message.queue_offset), number))
             if queue_offset >= pulled.max_offset:
                 return
             queue_offset = pulled.next_offset
@@ -370,5 +373,5 @@ def _client(name: str) -> ClientSettings:
     return ClientSettings(instance_name=f"torture-{name}", route_refresh_interval_ms=1000)
 
 
-def _queue(queue: MessageQueue) -> Queue:
-    return Queue(queue.broker_name, queue.queue_id)
+def _queue(queue: MessageQueue) -> BrokerQueue:
+    return BrokerQueue(queue.broker_name, queue.queue_id)

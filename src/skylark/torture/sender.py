@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from skylark.client.producer import Producer
-from skylark.client.receipt import SendReceipt, SendStatus
-from skylark.client.received import ReceivedMessage
-from skylark.client.transaction_producer import TransactionProducer, TransactionState
+from skylark.client.producer.producer import AsyncProducer
+from skylark.client.producer.send_receipt import SendReceipt, SendStatus
+from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
+from skylark.client.received_message import ReceivedMessage
 from skylark.errors import NoRoute, RocketMQError, SendFailed
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue
@@ -26,11 +26,11 @@ from skylark.torture import fates
 from skylark.torture.child import Journal, Knob, Tail, end_with_parent
 from skylark.torture.history import (
     QUIET_LINE,
+    BrokerQueue,
     History,
-    Outcome,
-    Place,
-    Queue,
+    QueuePosition,
     Send,
+    SendOutcome,
     attempt_line,
     body_of,
     number_in,
@@ -80,7 +80,7 @@ class Senders:
         self._chance = random.Random(self._next)  # noqa: S311 - only pauses
         self._producer = self._make_producer()
 
-    def _make_producer(self) -> Producer:
+    def _make_producer(self) -> AsyncProducer:
         task = self._task
         # One attempt each: what is tried again by itself would be one message with two places.
         settings = ProducerSettings(retries=0, send_timeout_ms=SEND_TIMEOUT_MS)
@@ -89,8 +89,8 @@ class Senders:
         )
         group = f"P-{task.run}"
         if not task.transactions:
-            return Producer(group, namesrv=task.namesrv, settings=settings, client=client)
-        return TransactionProducer(
+            return AsyncProducer(group, namesrv=task.namesrv, settings=settings, client=client)
+        return AsyncTransactionProducer(
             group, execute=self._execute, check=self._check, namesrv=task.namesrv, settings=settings,
             client=client,
         )  # fmt: skip
@@ -111,7 +111,7 @@ class Senders:
         while not self._quiet.value:
             send = self._attempt(f"s{self._task.index}-k{key}")
             await self._send(send, queue)
-            pause_s = self._task.pause_ms / 1000 if send.outcome is Outcome.OK else PAUSE_AFTER_FAILURE_S
+            pause_s = self._task.pause_ms / 1000 if send.outcome is SendOutcome.OK else PAUSE_AFTER_FAILURE_S
             await asyncio.sleep(pause_s * 2 * self._chance.random())
 
     def _attempt(self, key: str) -> Send:
@@ -132,38 +132,38 @@ class Senders:
             delay_level=1 if send.not_before_ns else 0,
         )
         try:
-            if isinstance(self._producer, TransactionProducer):
+            if isinstance(self._producer, AsyncTransactionProducer):
                 await self._producer.send_in_transaction(message, send)
                 return  # `_execute` has noted that the half message is stored
             self._note(send, await self._producer.send(message, queue=queue))
         except NoRoute:
-            send.outcome = Outcome.FAILED
+            send.outcome = SendOutcome.FAILED
         except SendFailed as error:
-            send.outcome = Outcome.UNKNOWN if error.maybe_stored else Outcome.FAILED
+            send.outcome = SendOutcome.UNKNOWN if error.maybe_stored else SendOutcome.FAILED
         except RocketMQError:
-            send.outcome = Outcome.UNKNOWN
+            send.outcome = SendOutcome.UNKNOWN
         self._journal.write(outcome_line(send))
 
     def _note(self, send: Send, receipt: SendReceipt) -> None:
         if receipt.status is not SendStatus.OK:
             return
-        send.outcome = Outcome.OK
+        send.outcome = SendOutcome.OK
         if not send.not_before_ns:  # else its first place is in the broker's own topic
-            queue = Queue(receipt.queue.broker_name, receipt.queue.queue_id)
-            send.place = Place(queue, receipt.queue_offset)
+            queue = BrokerQueue(receipt.queue.broker_name, receipt.queue.queue_id)
+            send.place = QueuePosition(queue, receipt.queue_offset)
 
     # --- Transactions ---
 
     async def _execute(self, _: Message, send: Send) -> TransactionState:
         """The half message is stored: from here on the transaction must end as its fate says."""
-        send.outcome = Outcome.OK
+        send.outcome = SendOutcome.OK
         self._journal.write(outcome_line(send))
-        return fates.said(send.number)
+        return fates.first_state(send.number)
 
     async def _check(self, message: ReceivedMessage) -> TransactionState:
         number = number_in(self._task.run, message.body)
         assert number is not None
-        return fates.answered(number, int(message.properties.get(CHECK_TIMES, 0)))
+        return fates.checked_state(number, int(message.properties.get(CHECK_TIMES, 0)))
 
 
 def main(text: str) -> None:

@@ -1,4 +1,4 @@
-"""A server as a process, as `skylark broker` and `skylark namesrv` run it; the broker's disk can become slow.
+"""A server process of a torture run; the broker's disk can be slowed down.
 
 python -m skylark.torture.server namesrv JSON          (settings, by either of their names)
 python -m skylark.torture.server broker JSON KNOB
@@ -7,8 +7,11 @@ python -m skylark.torture.server broker JSON KNOB
 from __future__ import annotations
 
 import logging
+import random
 import resource
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,9 +21,71 @@ from skylark import embedded
 from skylark.broker.broker import Broker
 from skylark.namesrv import server
 from skylark.settings import BrokerSettings, NameServerSettings
-from skylark.settings.loading import load_settings
+from skylark.settings.loader import load_settings
+from skylark.store.disk import DiskFile, Part, RealDisk
 from skylark.torture.child import Knob, end_with_parent
-from skylark.torture.slow_disk import SlowDisk
+
+THROTTLED_SHARE = 0.02
+"""So many writes wait, too: the kernel makes writers wait when too much of memory is dirty."""
+
+
+class SlowDisk(RealDisk):
+    """The machine's file system. Syncs and allocations take up to `delay_ms` longer, rarely a write, too.
+
+    Reads do not: what a run has written is in memory.
+    """
+
+    def __init__(self, delay_ms: Knob, pause: Callable[[float], object] | None = None) -> None:
+        self._delay_ms = delay_ms
+        # Not time.sleep: libfaketime breaks it for whoever keeps the true monotonic clock.
+        self._pause = pause or threading.Event().wait
+
+    def create(self, path: Path, length: int) -> DiskFile:
+        return _SlowFile(super().create(path, length), self)
+
+    def open(self, path: Path, *, writable: bool = False) -> DiskFile:
+        return _SlowFile(super().open(path, writable=writable), self)
+
+    def sync_directory(self, path: Path) -> None:
+        self.wait()
+        super().sync_directory(path)
+
+    def wait(self) -> None:
+        """Take as long as the medium needs."""
+        delay_ms = self._delay_ms.value
+        if delay_ms:
+            self._pause(random.random() * delay_ms / 1000)  # noqa: S311 - a disk's mood
+
+    def wait_for_memory(self) -> None:
+        """Take as long as a write into the page cache needs: most often nothing."""
+        if self._delay_ms.value and random.random() < THROTTLED_SHARE:  # noqa: S311
+            self.wait()
+
+
+class _SlowFile:
+    def __init__(self, file: DiskFile, disk: SlowDisk) -> None:
+        self._file = file
+        self._disk = disk
+        self.path = file.path
+        self.length = file.length
+        self.view = file.view
+        self.read = file.read
+        self.read_resident = file.read_resident
+        self.is_resident = file.is_resident
+        self.is_zero_from = file.is_zero_from
+        self.close = file.close
+
+    def write(self, parts: Sequence[Part], position: int) -> None:
+        self._disk.wait_for_memory()
+        self._file.write(parts, position)
+
+    def sync(self) -> None:
+        self._disk.wait()
+        self._file.sync()
+
+    def allocate(self, position: int, length: int) -> None:
+        self._disk.wait()
+        self._file.allocate(position, length)
 
 
 async def run_broker(settings: BrokerSettings, delay_ms: Knob) -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skylark.client.pulled_queue import Batch, PulledQueue
+from skylark.client.consumer.process_queue import PulledBatch, PulledQueue
 from tests.unit.client.messages import QUEUE, received
 
 
@@ -19,7 +19,7 @@ class Polling(RuleBasedStateMachine):
         self.held.seek(0)
         self.fetched: list[int] = []  # offsets that were fetched and not handed out, in order
         self.seen: list[int] = []  # handed out since the last seek
-        self.current: tuple[Batch, int] | None = None
+        self.current: tuple[PulledBatch, int] | None = None
 
     @rule(matches=st.lists(st.booleans(), max_size=4))
     def fetch(self, matches: list[bool]) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from skylark.errors import CorruptRecord
 from skylark.model.message import PutMessage, SystemFlag, pack_host
 from skylark.model.record import encode
-from skylark.pipelines.decode import Decoder
-from skylark.pipelines.record_layout import in_order, locate, record_starts
+from skylark.pipelines.decode.decoder import Decoder
+from skylark.pipelines.decode.record_layout import in_order, locate, record_starts
 from skylark.pipelines.schema import BODY_TEXT, COLUMNS, arrow_schema, spark_schema
 from tests.support.record_rows import batch_of, rows_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import skylark.admin
 from skylark.admin import admin, sync
-from skylark.broker.routes import ROUTES as BROKER_ROUTES
+from skylark.broker.request_routes import ROUTES as BROKER_ROUTES
 from skylark.namesrv.handlers import ROUTES as NAME_SERVER_ROUTES
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.requests import REQUESTS
@@ -69,7 +69,7 @@ def test_everything_that_servers_answer_can_be_asked() -> None:
 
 
 def test_every_method_has_a_blocking_twin_with_the_same_arguments() -> None:
-    waiting, asyncio_face = sync.Admin(namesrv=ADDRESS), admin.Admin(namesrv=ADDRESS)
+    waiting, asyncio_face = sync.Admin(namesrv=ADDRESS), admin.AsyncAdmin(namesrv=ADDRESS)
     for part in PARTS:
         inner, outer = getattr(asyncio_face, part), getattr(waiting, part)
         methods = {
@@ -88,6 +88,6 @@ def test_every_method_has_a_blocking_twin_with_the_same_arguments() -> None:
 
 def test_every_operation_says_what_it_does() -> None:
     for part in PARTS:
-        kind = type(getattr(admin.Admin(namesrv=ADDRESS), part))
+        kind = type(getattr(admin.AsyncAdmin(namesrv=ADDRESS), part))
         for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction):
             assert name.startswith("_") or method.__doc__, f"{part}.{name}"

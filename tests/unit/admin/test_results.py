@@ -3,13 +3,13 @@
 import pytest
 
 from skylark.admin.results import (
+    BrokerNode,
     BrokerSummary,
-    Client,
-    Consumers,
+    ClientInfo,
+    ConnectedConsumers,
     Gathered,
     Group,
-    Node,
-    Progress,
+    GroupProgress,
     Route,
     Topic,
     TopicStats,
@@ -18,16 +18,19 @@ from skylark.admin.results import (
 from skylark.errors import BrokerError, NoRoute, SomeServersFailed
 from skylark.protocol.bodies import (
     BrokerData,
-    ClientConnection,
+    ConnectionInfo,
     ConsumerConnection,
+    ConsumeStatsTable,
+    GroupOffset,
     MessageQueue,
     QueueData,
     SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
+    TopicOffset,
     TopicRouteData,
+    TopicStatsTable,
 )
-from skylark.protocol.stats_bodies import ConsumeStats, GroupOffset, TopicOffset, TopicStatsTable
 
 
 def test_one_failure_among_several_is_told_with_who_has_done_it() -> None:
@@ -93,15 +96,17 @@ def test_a_route_names_masters_first_and_readable_queues_alone() -> None:
 def test_progress_sums_up_and_sorts() -> None:
     first, second = MessageQueue("t", "a", 0), MessageQueue("t", "b", 0)
     stats = [
-        ConsumeStats(offset_table={second: GroupOffset(broker_offset=5, consumer_offset=5)}, consume_tps=1.0),
-        ConsumeStats(
+        ConsumeStatsTable(
+            offset_table={second: GroupOffset(broker_offset=5, consumer_offset=5)}, consume_tps=1.0
+        ),
+        ConsumeStatsTable(
             offset_table={
                 first: GroupOffset(broker_offset=9, consumer_offset=4, pull_offset=2, last_timestamp=77)
             },
             consume_tps=2.0,
         ),
     ]
-    progress = Progress.read("g", stats, {})
+    progress = GroupProgress.read("g", stats, {})
     assert [part.queue for part in progress.queues] == [first, second]
     assert progress.lag == 5
     assert progress.consumed_per_s == 3.0
@@ -117,7 +122,7 @@ def test_a_topic_counts_its_messages() -> None:
 
 
 def test_a_broker_that_says_little_is_read_all_the_same() -> None:
-    node = Node("c", "b", 0, "b:1")
+    node = BrokerNode("c", "b", 0, "b:1")
     table = {
         "putTps": "1.5 2.0 ",
         "getTransferredTps": "  ",
@@ -131,7 +136,7 @@ def test_a_broker_that_says_little_is_read_all_the_same() -> None:
 
 
 def test_a_client_of_two_brokers_is_one_client() -> None:
-    client = Client("c@1", "10.0.0.1:5", "JAVA", 479)
+    client = ClientInfo("c@1", "10.0.0.1:5", "JAVA", 479)
     [merged] = merged_clients([("b:1", client), ("a:1", client)])
     assert merged.brokers == ("a:1", "b:1")
 
@@ -139,11 +144,11 @@ def test_a_client_of_two_brokers_is_one_client() -> None:
 def test_subscriptions_of_all_brokers_are_there() -> None:
     def connection(topic: str) -> ConsumerConnection:
         return ConsumerConnection(
-            connection_set=[ClientConnection("c@1", "10.0.0.1:5", "PYTHON", 479)],
+            connection_set=[ConnectionInfo("c@1", "10.0.0.1:5", "PYTHON", 479)],
             subscription_table={topic: SubscriptionData(topic=topic)},
             message_model="CLUSTERING",
         )
 
-    consumers = Consumers.read("g", {"a:1": connection("t"), "b:1": connection("u")}, {})
+    consumers = ConnectedConsumers.read("g", {"a:1": connection("t"), "b:1": connection("u")}, {})
     assert set(consumers.subscriptions) == {"t", "u"}
     assert len(consumers.clients) == 1

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.bench.histogram import Latencies
+from skylark.bench.latencies import LatencyHistogram
 from skylark.bench.load import IN_FLIGHT_MAX, BadLoad, Counted, Load, discrepancies
-from skylark.bench.pace import Pace
+from skylark.bench.transaction import OpenLoopSchedule
 
 LOAD = Load(address="127.0.0.1:10911")
 COUNTED = Counted(
     seconds=2.0, sent=10, acknowledged=10, refused=0, refusal_code=0, unexpected=0, unsent=0, answers=8,
-    records=0, client_cpu_us=4.0, latencies=Latencies([(1000, 8)]), series=[(1.0, 4), (2.0, 8)],
+    records=0, client_cpu_us=4.0, latencies=LatencyHistogram([(1000, 8)]), series=[(1.0, 4), (2.0, 8)],
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_names_and_frames() -> None:
 
 @given(rate=st.floats(0.1, 1e6), numbers=st.lists(st.integers(0, 10**6), min_size=2, max_size=20))
 def test_an_open_loop_is_evenly_spaced_and_never_waits(rate: float, numbers: list[int]) -> None:
-    pace = Pace(start=100.0, rate=rate)
+    pace = OpenLoopSchedule(start=100.0, rate=rate)
     for number in numbers:
         assert pace.due(number) == pytest.approx(100.0 + number / rate)
     assert [pace.due(n) for n in sorted(numbers)] == sorted(pace.due(n) for n in numbers)
@@ -71,7 +71,7 @@ def test_an_open_loop_is_evenly_spaced_and_never_waits(rate: float, numbers: lis
 
 @given(rate=st.floats(0.1, 1e5), seconds=st.floats(0, 100))
 def test_as_many_are_due_as_lie_before_the_moment(rate: float, seconds: float) -> None:
-    pace = Pace(start=8.0, rate=rate)
+    pace = OpenLoopSchedule(start=8.0, rate=rate)
     moment = 8.0 + seconds
     count = pace.count_until(moment)
     assert count == 0 or pace.due(count - 1) < moment
@@ -79,11 +79,13 @@ def test_as_many_are_due_as_lie_before_the_moment(rate: float, seconds: float) -
 
 
 def test_a_closed_loop_is_always_due() -> None:
-    assert Pace(start=5.0, rate=0.0).due(10) < 0
+    assert OpenLoopSchedule(start=5.0, rate=0.0).due(10) < 0
 
 
 def test_several_clients_are_one() -> None:
-    slow = replace(COUNTED, seconds=3.0, latencies=Latencies([(5000, 2)]), series=[(1.1, 1)], refusal_code=2)
+    slow = replace(
+        COUNTED, seconds=3.0, latencies=LatencyHistogram([(5000, 2)]), series=[(1.1, 1)], refusal_code=2
+    )
     both = Counted.together([COUNTED, slow])
     assert (both.seconds, both.sent, both.answers, both.client_cpu_us) == (3.0, 20, 16, 8.0)
     assert (len(both.latencies), both.latencies.at_percent(100)) == (10, 5.0)

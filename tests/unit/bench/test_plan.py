@@ -15,12 +15,12 @@ from skylark.bench.plan import (
     GIB,
     TOPICS_PER_BROKER_MAX,
     BadPlan,
+    Costs,
     Demand,
     Hardware,
     assumptions,
     make_plan,
 )
-from skylark.bench.plan_costs import Costs
 
 # Fixed: what is shipped changes with every measurement.
 COSTS = Costs(

@@ -7,14 +7,14 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from skylark.bench.histogram import Latencies
+from skylark.bench.latencies import LatencyHistogram
 from skylark.bench.results import Document, decode, encode, make_cell, make_document, page, table
 
 GOOD = make_cell(
     "64 in flight",
     1000,
     2.0,
-    latencies=Latencies([(1_000_000, 990), (9_000_000, 10)]),
+    latencies=LatencyHistogram([(1_000_000, 990), (9_000_000, 10)]),
     operation_bytes=1 << 20,
     series=[(1.0, 400), (2.0, 1000)],
     figures={"ratio": 0.5},
@@ -40,7 +40,7 @@ def test_json_holds_everything() -> None:
     plain = msgspec.json.decode(encode(made))
     assert plain["schema"] == 1
     assert plain["machine"]["cores"] >= 1
-    assert len(Latencies.decode(plain["cells"][0]["hdr"])) == 1000
+    assert len(LatencyHistogram.decode(plain["cells"][0]["hdr"])) == 1000
 
 
 def test_a_table_has_only_columns_that_know_something() -> None:

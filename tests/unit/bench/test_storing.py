@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from skylark.bench import measuring, storing
+from skylark.bench import load_target, storing
 from skylark.bench.load import BadLoad, LoadFailed
-from skylark.bench.measuring import DISK_RESERVE_BYTES, messages_that_fit
+from skylark.bench.load_target import DISK_RESERVE_BYTES, messages_that_fit
 from skylark.bench.storing import fill, open_store, sync_rate
 from skylark.settings import StoreSettings
 from tests.support.simulated_disk import Fault, Kind, Operation, SimulatedDisk
@@ -56,8 +56,8 @@ def test_who_waits_for_a_disk_that_stands_still_hears_of_it(monkeypatch: pytest.
 
 
 def test_a_disk_without_room_is_told_before_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "free_bytes", lambda _: DISK_RESERVE_BYTES + 100_000)
+    monkeypatch.setattr(load_target, "free_bytes", lambda _: DISK_RESERVE_BYTES + 100_000)
     assert 1 <= messages_that_fit(tmp_path, 128) < 1000
-    monkeypatch.setattr(measuring, "free_bytes", lambda _: 48 << 20)
+    monkeypatch.setattr(load_target, "free_bytes", lambda _: 48 << 20)
     with pytest.raises(BadLoad, match="has 48 MiB free"):
         messages_that_fit(tmp_path, 128)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skylark.broker.clients import Client
+from skylark.broker.clients import ConnectedClient
 from skylark.errors import BrokerError
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 from tests.unit.protocol.golden_frames import Captured, captured
 
 NOW_MS = 1_700_000_000_000
 CONFIG = Path(__file__).parents[2] / "golden" / "java_json" / "config"
 
 
-def live(**settings: Any) -> Live[BrokerSettings]:
-    return Live(BrokerSettings(**settings))
+def live(**settings: Any) -> LiveSettings[BrokerSettings]:
+    return LiveSettings(BrokerSettings(**settings))
 
 
 def golden_config(name: str) -> bytes:
@@ -44,5 +44,5 @@ class FakeChannel:
     is_writable: bool = True
 
 
-def client(channel: FakeChannel | None = None, client_id: str = "c1") -> Client:
-    return Client(channel or FakeChannel(), client_id, "JAVA", 479)
+def client(channel: FakeChannel | None = None, client_id: str = "c1") -> ConnectedClient:
+    return ConnectedClient(channel or FakeChannel(), client_id, "JAVA", 479)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from skylark.broker.clients import Client, Consumers, Notice, Producers
+from skylark.broker.clients import ConnectedClient, ConsumerGroups, MembershipNotice, ProducerGroups
 from skylark.errors import BrokerError
 from skylark.model import java
 from skylark.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, decode_body, encode_body
@@ -30,12 +30,18 @@ def data(
 
 
 def register(
-    consumers: Consumers, who: Client, what: ConsumerData, *, notify: bool = True, now: float = 0, **more: Any
-) -> Notice | None:
+    consumers: ConsumerGroups,
+    who: ConnectedClient,
+    what: ConsumerData,
+    *,
+    notify: bool = True,
+    now: float = 0,
+    **more: Any,
+) -> MembershipNotice | None:
     return consumers.register(who, what, notify=notify, now=now, **more).notice
 
 
-def told(notice: Notice | None) -> set[str]:
+def told(notice: MembershipNotice | None) -> set[str]:
     """The addresses that hear of a change."""
     return {channel.address for channel in notice.channels} if notice is not None else set()
 
@@ -49,7 +55,7 @@ C = FakeChannel("c:1")
 
 
 def test_sf_095_a_new_member_is_told_to_all_itself_included() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     assert told(register(consumers, client(A, "a"), data("t1"))) == {"a:1"}
     assert told(register(consumers, client(B, "b"), data("t1"))) == {"a:1", "b:1"}
     assert register(consumers, client(A, "a"), data("t1")) is None
@@ -57,11 +63,11 @@ def test_sf_095_a_new_member_is_told_to_all_itself_included() -> None:
 
 
 def test_sf_095_a_member_whose_connection_ends_is_told_to_the_others() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     for who in (client(A, "a"), client(B, "b")):
         register(consumers, who, data("t1"))
         register(consumers, who, data("t2", group="g2"))
-    assert consumers.channel_closed(A) == [Notice("g1", (B,)), Notice("g2", (B,))]
+    assert consumers.channel_closed(A) == [MembershipNotice("g1", (B,)), MembershipNotice("g2", (B,))]
     assert consumers.channel_closed(A) == []
     assert consumers.client_ids("g1") == ["b"]
     assert consumers.channel_closed(B) == []
@@ -70,18 +76,18 @@ def test_sf_095_a_member_whose_connection_ends_is_told_to_the_others() -> None:
 
 
 def test_sf_095_a_silent_member_is_out_after_120_s() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     register(consumers, client(A, "a"), data("t1"), now=0)
     register(consumers, client(B, "b"), data("t1"), now=100)
     assert consumers.expire(now=120) == ([], [])
-    assert consumers.expire(now=120.1) == ([A], [Notice("g1", (B,))])
+    assert consumers.expire(now=120.1) == ([A], [MembershipNotice("g1", (B,))])
     assert consumers.client_ids("g1") == ["b"]
     register(consumers, client(B, "b"), data("t1"), now=219)
     assert consumers.expire(now=300) == ([], [])
 
 
 def test_a_silent_member_of_many_groups_is_closed_once() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     for group in ("g1", "g2"):
         register(consumers, client(A), data("t1", group=group))
     assert consumers.expire(now=1000) == ([A], [])
@@ -89,7 +95,7 @@ def test_a_silent_member_of_many_groups_is_closed_once() -> None:
 
 
 def test_sf_086_every_member_is_in_the_list_once_for_each_of_its_channels() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     for channel, name in ((A, "a"), (B, "b"), (C, "a")):
         register(consumers, client(channel, name), data("t1"))
     assert consumers.client_ids("g1") == ["a", "b", "a"]
@@ -97,7 +103,7 @@ def test_sf_086_every_member_is_in_the_list_once_for_each_of_its_channels() -> N
 
 
 def test_a_member_that_says_goodbye_is_told_to_the_others() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     for channel in (A, B):
         register(consumers, client(channel), data("t1"))
     assert told(consumers.unregister("g1", A, notify=True)) == {"b:1"}
@@ -108,7 +114,7 @@ def test_a_member_that_says_goodbye_is_told_to_the_others() -> None:
 
 
 def test_another_client_on_the_same_channel_is_no_change() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     register(consumers, client(A, "old"), data("t1"))
     assert register(consumers, client(A, "new"), data("t1")) is None
     assert consumers.client_ids("g1") == ["new"]
@@ -119,7 +125,7 @@ def test_another_client_on_the_same_channel_is_no_change() -> None:
     [({"notify_members": False}, True, "CLUSTERING"), ({}, False, "CLUSTERING"), ({}, True, "BROADCASTING")],
 )
 def test_nobody_is_told_where_it_is_switched_off(settings: dict[str, Any], notify: bool, model: str) -> None:
-    consumers = Consumers(live(**settings))
+    consumers = ConsumerGroups(live(**settings))
     assert register(consumers, client(A), data("t1", model=model), notify=notify) is None
     assert register(consumers, client(B), data("t1", model=model), notify=notify) is None
     assert consumers.unregister("g1", A, notify=notify) is None
@@ -129,7 +135,7 @@ def test_nobody_is_told_where_it_is_switched_off(settings: dict[str, Any], notif
 
 
 def test_only_topics_that_come_and_go_are_a_change() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     register(consumers, client(A), data("t1"))
     assert told(register(consumers, client(A), data("t1", "t2"))) == {"a:1"}
     assert told(register(consumers, client(A), data("t2"))) == {"a:1"}
@@ -142,7 +148,7 @@ def test_only_topics_that_come_and_go_are_a_change() -> None:
 
 
 def test_an_older_expression_does_not_replace_a_newer_one() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     register(consumers, client(A), data("t1", version=5, expression="new"))
     register(consumers, client(B), data("t1", version=4, expression="old"))
     register(consumers, client(B), data("t1", version=5, expression="old"))
@@ -152,7 +158,7 @@ def test_an_older_expression_does_not_replace_a_newer_one() -> None:
 
 
 def test_the_function_of_a_subscription_is_made_once() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     register(consumers, client(A), data("t1", expression="TagA"))
     first = consumers.subscription("g1", "t1")
     register(consumers, client(A), data("t1", expression="TagA"))
@@ -160,7 +166,7 @@ def test_the_function_of_a_subscription_is_made_once() -> None:
 
 
 def test_every_heartbeat_describes_the_group_anew() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     register(consumers, client(A), data("t1"))
     register(consumers, client(B), data("t1", model="BROADCASTING"))
     group = consumers.group("g1")
@@ -169,7 +175,7 @@ def test_every_heartbeat_describes_the_group_anew() -> None:
 
 
 def test_what_pulls_bring_along_answers_questions_until_it_is_old() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     register(consumers, client(A), data("t1", group="other"))
     subscription = consumers.subscription("other", "t1")
     assert subscription is not None
@@ -187,7 +193,7 @@ def test_what_pulls_bring_along_answers_questions_until_it_is_old() -> None:
 
 
 def test_a_first_fingerprint_is_no_change_and_another_is() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     seen = [
         consumers.register(client(A), data("t1"), notify=True, now=0, fingerprint=number).subscription_changed
         for number in (7, 7, 8, 8, 0, 0, 8)
@@ -196,7 +202,7 @@ def test_a_first_fingerprint_is_no_change_and_another_is() -> None:
 
 
 def test_known_subscriptions_may_be_left_out() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     consumers.register(client(A), data("t1"), notify=True, now=0, fingerprint=7)
     again = consumers.register(
         client(A), data(), notify=True, now=100, fingerprint=7, without_subscriptions=True
@@ -211,7 +217,7 @@ def test_known_subscriptions_may_be_left_out() -> None:
 
 
 def test_a_client_that_leaves_out_what_we_never_heard_must_send_it() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     registered = consumers.register(
         client(A), data(), notify=True, now=0, fingerprint=7, without_subscriptions=True
     )
@@ -222,7 +228,7 @@ def test_heartbeats_are_answered_as_apache_answers_them() -> None:
     """Captured heartbeats, one table for each scenario: is the subscription changed, who is told."""
     replayed = 0
     for scenario in ("push-concurrent", "push-orderly", "push-broadcast", "push-two", "probe-members"):
-        consumers = Consumers(live())
+        consumers = ConsumerGroups(live())
         channels: dict[str, FakeChannel] = {}
         for asked, answer in answers(scenario, 34):
             heartbeat = decode_body(asked.body, HeartbeatData)
@@ -247,7 +253,7 @@ def test_heartbeats_are_answered_as_apache_answers_them() -> None:
 
 
 def test_a_group_is_told_as_often_as_apache_tells_it() -> None:
-    consumers = Consumers(live())
+    consumers = ConsumerGroups(live())
     notices = []
     for frame in captured("probe-members"):
         if frame.kind == "request" and frame.code == 34:
@@ -265,7 +271,7 @@ def test_a_group_is_told_as_often_as_apache_tells_it() -> None:
 
 
 def test_one_client_cannot_be_in_any_number_of_groups() -> None:
-    consumers = Consumers(live(client_groups_max=2))
+    consumers = ConsumerGroups(live(client_groups_max=2))
     for group in ("g1", "g2", "g1"):
         register(consumers, client(A), data("t1", group=group))
     with pytest.raises(BrokerError, match="no more than 2 groups of one client"):
@@ -276,14 +282,14 @@ def test_one_client_cannot_be_in_any_number_of_groups() -> None:
 
 
 def test_one_group_cannot_have_any_number_of_subscriptions() -> None:
-    consumers = Consumers(live(group_subscriptions_max=2))
+    consumers = ConsumerGroups(live(group_subscriptions_max=2))
     with pytest.raises(BrokerError, match="no more than 2 subscriptions of one group"):
         register(consumers, client(A), data("t1", "t2", "t3"))
     assert consumers.group("g1") is None
 
 
 def test_there_is_a_limit_of_groups_and_of_what_pulls_bring_along() -> None:
-    consumers = Consumers(live(groups_max=1, offset_keys_max=1))
+    consumers = ConsumerGroups(live(groups_max=1, offset_keys_max=1))
     register(consumers, client(A), data("t1"))
     with pytest.raises(BrokerError, match="no more than 1 groups with clients"):
         register(consumers, client(A), data("t1", group="g2"))
@@ -299,7 +305,7 @@ def test_there_is_a_limit_of_groups_and_of_what_pulls_bring_along() -> None:
 
 
 def test_questions_about_groups_that_are_not_there_are_answered_as_by_apache() -> None:
-    consumers, producers = Consumers(live()), Producers(live())
+    consumers, producers = ConsumerGroups(live()), ProducerGroups(live())
     questions: dict[int, Callable[[dict[str, str]], object]] = {
         38: lambda fields: consumers.client_ids(fields["consumerGroup"]),
         203: lambda fields: consumers.connection(fields["consumerGroup"]),
@@ -318,7 +324,7 @@ def test_questions_about_groups_that_are_not_there_are_answered_as_by_apache() -
 
 
 def test_connections_are_shown_as_by_apache() -> None:
-    consumers, producers = Consumers(live()), Producers(live())
+    consumers, producers = ConsumerGroups(live()), ProducerGroups(live())
     heartbeat = next(frame for frame in captured("probe-members") if frame.code == 34)
     body = decode_body(heartbeat.body, HeartbeatData)
     by_code = {
@@ -339,7 +345,7 @@ def test_connections_are_shown_as_by_apache() -> None:
 
 
 def test_producers_come_and_go() -> None:
-    producers = Producers(live())
+    producers = ProducerGroups(live())
     producers.register("p1", client(A, "a"), now=0)
     producers.register("p2", client(A, "a"), now=0)
     assert producers.channel("a") is A
@@ -353,7 +359,7 @@ def test_producers_come_and_go() -> None:
 
 
 def test_a_client_that_connects_again_is_found_on_its_new_channel() -> None:
-    producers = Producers(live())
+    producers = ProducerGroups(live())
     producers.register("p1", client(A, "a"), now=0)
     producers.register("p1", client(B, "a"), now=1)
     producers.channel_closed(A)
@@ -361,7 +367,7 @@ def test_a_client_that_connects_again_is_found_on_its_new_channel() -> None:
 
 
 def test_a_client_is_not_found_by_an_id_that_it_has_no_more() -> None:
-    producers = Producers(live())
+    producers = ProducerGroups(live())
     for number in range(3):
         producers.register("p1", client(A, f"a{number}"), now=0)
     producers.register("p2", client(A, "other"), now=0)
@@ -375,7 +381,7 @@ def test_a_client_is_not_found_by_an_id_that_it_has_no_more() -> None:
 
 
 def test_silent_producers_are_out_after_120_s() -> None:
-    producers = Producers(live())
+    producers = ProducerGroups(live())
     producers.register("p1", client(A, "a"), now=0)
     producers.register("p2", client(A, "a"), now=0)
     producers.register("p1", client(B, "b"), now=50)
@@ -386,7 +392,7 @@ def test_silent_producers_are_out_after_120_s() -> None:
 
 
 def test_channels_of_producers_are_chosen_in_turn() -> None:
-    producers = Producers(live())
+    producers = ProducerGroups(live())
     channels = [FakeChannel(f"{number}:1") for number in range(3)]
     for channel in channels:
         producers.register("p1", client(channel, channel.address), now=0)
@@ -403,7 +409,7 @@ def test_channels_of_producers_are_chosen_in_turn() -> None:
 
 
 def test_one_producer_cannot_be_in_any_number_of_groups() -> None:
-    producers = Producers(live(client_groups_max=1))
+    producers = ProducerGroups(live(client_groups_max=1))
     producers.register("p1", client(A), now=0)
     with pytest.raises(BrokerError, match="no more than 1 groups of one client"):
         producers.register("p2", client(A), now=0)

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from skylark.broker.configuration import Configuration, changed_file
+from skylark.broker.configuration import BrokerConfiguration, changed_file
 from skylark.errors import BrokerError
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
-from skylark.settings.loading import load_settings
+from skylark.settings.live import LiveSettings
+from skylark.settings.loader import load_settings
 from tests.unit.broker.tables import NOW_MS, live, refusal
 
 
-def configuration(holder: Live[BrokerSettings]) -> Configuration:
-    return Configuration(holder, now_ms=NOW_MS)
+def configuration(holder: LiveSettings[BrokerSettings]) -> BrokerConfiguration:
+    return BrokerConfiguration(holder, now_ms=NOW_MS)
 
 
 def lines(text: str) -> dict[str, str]:
@@ -98,7 +98,7 @@ def test_keys_that_are_not_ours_are_ignored_as_rocketmq_does(caplog: pytest.LogC
 def test_the_file_keeps_what_was_changed_and_what_it_said(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
-    holder = Live(load_settings(BrokerSettings, file=path).settings)
+    holder = LiveSettings(load_settings(BrokerSettings, file=path).settings)
     config = configuration(holder)
     config.update("brokerPermission=4\nautoCreateTopicEnable=false\n", now_ms=NOW_MS)
     config.update("autoCreateTopicEnable=true\nfileReservedTime=9\n", now_ms=NOW_MS)

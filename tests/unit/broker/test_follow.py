@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.groups import RequestModes, SubscriptionGroups
 from skylark.broker.offsets import ConsumerOffsets
-from skylark.broker.request_modes import RequestModes
 from skylark.broker.topics import TopicTable
 from skylark.protocol.bodies import (
+    ConsumerOffsetTable,
     DataVersion,
     RequestMode,
     RequestModeTable,
@@ -15,15 +15,14 @@ from skylark.protocol.bodies import (
     TopicConfig,
     TopicConfigTable,
 )
-from skylark.protocol.stats_bodies import ConsumerOffsetTable
 from skylark.settings import BrokerSettings
-from skylark.settings.live import Live
+from skylark.settings.live import LiveSettings
 
 VERSION = DataVersion(timestamp=5, counter=7)
 
 
-def live() -> Live[BrokerSettings]:
-    return Live(BrokerSettings())
+def live() -> LiveSettings[BrokerSettings]:
+    return LiveSettings(BrokerSettings())
 
 
 def test_topics_that_the_master_has_not_are_gone() -> None:

@@ -11,17 +11,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from skylark.broker.filters import Subscription
+from skylark.broker.filters.compiled_subscription import CompiledSubscription
 from skylark.broker.long_polling import HELD_PULL_BYTES, HeldPull, LongPolling
 from skylark.model.sql92 import Selector, compile_selector
 from skylark.protocol.bodies import SubscriptionData
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.requests.pull import PullMessage
 from skylark.remoting.server import Peer
+from skylark.store.append_result import AppendedRecord
 from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.log_reader import TagsFilter
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed
-from skylark.store.reading import TagsFilter
 from tests.support.broker import until
 from tests.support.store import message, opened, placed
 
@@ -50,7 +50,7 @@ def pull_of(
     values = {"subscription": None, **fields}
     request = PullMessage("CG", queue.topic, queue.queue_id, queue_offset, 32, 2, 0, 15_000, 0, **values)
     held = TypedCommand(code=11, request=request)
-    wanted = Subscription(SubscriptionData(topic=queue.topic), tags_filter, selector)
+    wanted = CompiledSubscription(SubscriptionData(topic=queue.topic), tags_filter, selector)
     return HeldPull(of or peer(), held, queue, queue_offset, wanted)
 
 
@@ -65,7 +65,7 @@ class Rig:
         assert self.polling.hold(pull, timeout_s)
         return pull
 
-    def put(self, queue_id: int = 0, **members: Any) -> Placed:
+    def put(self, queue_id: int = 0, **members: Any) -> AppendedRecord:
         return placed(self.store.append([message("T", queue_id, **members)])[0])
 
     def taken(self) -> list[HeldPull]:

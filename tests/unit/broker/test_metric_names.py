@@ -14,8 +14,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from skylark.broker.collector import BrokerCollector
-from skylark.metrics import COMMON_LABELS, METRICS, NOT_APPLICABLE, UNITS_AT_APACHE, markdown
+from skylark.broker.monitoring.metric_specs import (
+    COMMON_LABELS,
+    METRICS,
+    NOT_APPLICABLE,
+    UNITS_AT_APACHE,
+    markdown,
+)
+from skylark.broker.monitoring.metrics import MetricsCollector
 from tests.unit.broker.handlers.rig import Rig, rigged
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
@@ -108,7 +114,7 @@ def test_what_is_not_exported_is_in_the_reference_with_its_reason() -> None:
 
 async def test_the_page_of_a_scrape_has_these_metrics_and_their_kinds(rig: Rig) -> None:
     registry = CollectorRegistry()
-    registry.register(BrokerCollector(rig.broker))
+    registry.register(MetricsCollector(rig.broker))
     families = {
         family.name: family for family in text_string_to_metric_families(generate_latest(registry).decode())
     }

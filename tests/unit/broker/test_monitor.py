@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from skylark.broker import collector
-from skylark.broker.clients import ACTIVELY, PASSIVELY, Client
-from skylark.broker.collector import most, settled
-from skylark.broker.monitor import Monitor
-from skylark.broker.monitor_pages import PAGES_AT_ONCE_MAX, _Quiet
-from skylark.broker.stats import Counter
+from skylark.broker.clients import ACTIVELY, PASSIVELY, ConnectedClient
+from skylark.broker.monitoring import metrics
+from skylark.broker.monitoring.metric_specs import METRICS, markdown
+from skylark.broker.monitoring.metrics import most, settled
+from skylark.broker.monitoring.monitor import Monitor
+from skylark.broker.monitoring.pages import PAGES_AT_ONCE_MAX, _Quiet
+from skylark.broker.monitoring.stats import Counter
 from skylark.histogram import TRANSACTION_S, Histogram
-from skylark.metrics import METRICS, markdown
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.protocol.bodies import ConsumerData, TopicConfig
 from skylark.remoting.address import split_address
-from skylark.remoting.latency import ONEWAY, UNKNOWN_CODE, Latencies
+from skylark.remoting.latency import ONEWAY, UNKNOWN_CODE, RequestLatencies
 from skylark.settings import BrokerRole
 from tests.support.broker import until
 from tests.support.simulated_disk import SimulatedDisk
@@ -204,8 +204,8 @@ async def test_lag_is_what_a_group_has_still_to_do(watched: Watched) -> None:
 async def test_only_the_slowest_groups_have_series_and_ages(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "SERIES_MAX", 3)
-    monkeypatch.setattr(collector, "AGES_MAX", 8)  # the queues of two pairs
+    monkeypatch.setattr(metrics, "SERIES_MAX", 3)
+    monkeypatch.setattr(metrics, "AGES_MAX", 8)  # the queues of two pairs
     for _ in range(10):
         watched.rig.put("T", 0)
     for number in range(10):
@@ -231,11 +231,13 @@ async def test_what_cannot_be_read_has_no_age(watched: Watched, monkeypatch: pyt
 async def test_connections_are_counted_by_kind(watched: Watched, consume_type: str, mode: str) -> None:
     rig = watched.rig
     for client_id in ("1", "2"):
-        client = Client(rig.connect().peer, client_id, "JAVA", 479)
+        client = ConnectedClient(rig.connect().peer, client_id, "JAVA", 479)
         rig.broker.producers.register("P", client, now=0.0)
     rig.broker.groups.find("G", now_ms=0)
     data = ConsumerData(group_name="G", consume_type=consume_type, message_model="CLUSTERING")
-    rig.broker.consumers.register(Client(rig.client.peer, "3", "PYTHON", 479), data, notify=False, now=0.0)
+    rig.broker.consumers.register(
+        ConnectedClient(rig.client.peer, "3", "PYTHON", 479), data, notify=False, now=0.0
+    )
     found = watched.metrics()
     assert found["rocketmq_producer_connections"] == {("java", "v5_3_3", "remoting"): 2}
     assert found["rocketmq_consumer_connections"] == {("python", "v5_3_3", "remoting", "G", mode, "false"): 1}
@@ -287,7 +289,7 @@ async def test_timers_are_measured(watched: Watched) -> None:
 
 async def test_requests_creations_sizes_and_commits_are_measured(watched: Watched) -> None:
     broker = watched.rig.broker
-    broker.latencies = Latencies(lambda: 10.0045)
+    broker.latencies = RequestLatencies(lambda: 10.0045)
     for code, response_code, held in (
         (310, 0, False),
         (310, 0, False),
@@ -369,7 +371,7 @@ async def test_scrapes_while_tables_grow(watched: Watched) -> None:
         broker.offsets.commit("T", f"G{number % 5000}", 0, 0, now_ms=0)
         broker.stats.count_gets("T", f"G{number % 5000}", 1, 1)
         broker.producers.register(
-            f"P{number % 50}", Client(watched.rig.client.peer, "1", "JAVA", 479), now=0.0
+            f"P{number % 50}", ConnectedClient(watched.rig.client.peer, "1", "JAVA", 479), now=0.0
         )
         await asyncio.sleep(0.0005)
     assert all(found["rocketmq_topic_number"] for found in scrape.result())
@@ -378,7 +380,9 @@ async def test_scrapes_while_tables_grow(watched: Watched) -> None:
 
 def test_the_reference_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    assert page == markdown(), "run: python -m skylark.metrics > docs/reference/metrics.md"
+    assert page == markdown(), (
+        "run: python -m skylark.broker.monitoring.metric_specs > docs/reference/metrics.md"
+    )
 
 
 async def test_labels_may_hold_anything(watched: Watched) -> None:
@@ -387,7 +391,7 @@ async def test_labels_may_hold_anything(watched: Watched) -> None:
 
 
 async def test_only_the_busiest_topics_have_series(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "SERIES_MAX", 3)
+    monkeypatch.setattr(metrics, "SERIES_MAX", 3)
     for number in range(10):
         watched.rig.broker.stats.count_gets(f"T{number}", "G", number, 1)
     found = watched.metrics()["rocketmq_messages_out_total"]
@@ -397,7 +401,7 @@ async def test_only_the_busiest_topics_have_series(watched: Watched, monkeypatch
 async def test_only_the_busiest_topics_have_histograms(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "HISTOGRAMS_MAX", 2)
+    monkeypatch.setattr(metrics, "HISTOGRAMS_MAX", 2)
     for number in range(5):
         watched.rig.broker.stats.count_puts([watched.rig.put(f"T{number}")] * (number + 1))
     found = watched.metrics()

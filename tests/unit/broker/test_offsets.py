@@ -8,8 +8,7 @@ import pytest
 from skylark.broker.offsets import UNREACHABLE, ConsumerOffsets
 from skylark.errors import BrokerError
 from skylark.model import java
-from skylark.protocol.bodies import decode_body
-from skylark.protocol.stats_bodies import ConsumerOffsetTable, CorrectionOffsets, QueueOffsets
+from skylark.protocol.bodies import ConsumerOffsetTable, CorrectionOffsets, QueueOffsets, decode_body
 from skylark.settings import BrokerSettings
 from tests.unit.broker.tables import NOW_MS, answers, golden_config, live, refusal
 

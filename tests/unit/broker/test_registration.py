@@ -15,7 +15,7 @@ from skylark.broker.registration import name_servers
 from skylark.errors import BrokerError
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import TopicConfig, TopicRouteData
-from skylark.protocol.requests.route import GetRouteInfoByTopic, PutKvConfig
+from skylark.protocol.requests.name_server import GetRouteInfoByTopic, PutKvConfig
 from skylark.torture.cluster import free_ports
 from tests.support.broker import (
     BrokerClient,

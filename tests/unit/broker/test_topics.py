@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from skylark.broker.attributes import parse_changes
-from skylark.broker.topics import TopicTable, built_in_topics, describe
+from skylark.broker.topics import TopicTable, built_in_topics, describe, parse_changes
 from skylark.errors import BrokerError, TopicNotExist
 from skylark.model import java, names
 from skylark.protocol.bodies import (
@@ -72,7 +71,7 @@ def test_bad_names_are_refused(topic: str, fault: str) -> None:
 
 @pytest.mark.parametrize("topic", ["a", "t" * 127, "%a|b-C_9", "%RETRY%" + "g" * 120])
 def test_good_names_are_taken(topic: str) -> None:
-    assert names.topic_fault(topic) is None
+    assert names.topic_name_error(topic) is None
     assert table().for_send(topic, "TBW102", 4, now_ms=NOW_MS).topic_name == topic
 
 
@@ -86,7 +85,7 @@ def test_good_names_are_taken(topic: str) -> None:
     ],
 )
 def test_names_of_groups(name: str, fault: str | None) -> None:
-    assert names.group_fault(name) == fault
+    assert names.group_name_error(name) == fault
 
 
 def test_retry_topics_name_their_group() -> None:

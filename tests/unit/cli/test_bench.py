@@ -59,7 +59,7 @@ def test_the_live_line(word: str, line: str) -> None:
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "skylark.bench.place", None)
+    monkeypatch.setitem(sys.modules, "skylark.bench.servers", None)
     result = CliRunner().invoke(app, ["bench", "routes"])
     assert result.exit_code == 2
     assert "pip install 'skylarkmq[bench]'" in result.output

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from skylark.cli.main import app
-from skylark.demo import story
-from skylark.demo.story import Archive, Outcome, Say, Wanted
+from skylark.demo import scenario
+from skylark.demo.scenario import Archive, DemoOptions, DemoResult, Say
 
 
-def outcome(found: int) -> Outcome:
-    made = Outcome(rates=[("sent", 1000, 0.5)], places={"store": Path("here/store")})
+def outcome(found: int) -> DemoResult:
+    made = DemoResult(rates=[("sent", 1000, 0.5)], places={"store": Path("here/store")})
     made.check("orders acknowledged", 10, 10)
     made.check("orders billed", 10, found)
     return made
@@ -26,16 +26,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, found: int) -> list[Wanted]:
-    asked: list[Wanted] = []
+def pretend(monkeypatch: pytest.MonkeyPatch, found: int) -> list[DemoOptions]:
+    asked: list[DemoOptions] = []
 
-    async def run(wanted: Wanted, say: Say, archive: Archive | None) -> Outcome:
+    async def run(wanted: DemoOptions, say: Say, archive: Archive | None) -> DemoResult:
         assert archive is None
         asked.append(wanted)
         say("working")
         return outcome(found)
 
-    monkeypatch.setattr(story, "run", run)
+    monkeypatch.setattr(scenario, "run", run)
     return asked
 
 
@@ -76,9 +76,9 @@ def test_a_directory_that_is_there_is_not_written_to(tmp_path: Path) -> None:
 
 
 def test_orders_are_told_apart_and_some_are_special() -> None:
-    messages = [story.order(number) for number in range(1000)]
+    messages = [scenario.order(number) for number in range(1000)]
     assert len({message.body for message in messages}) == 1000
-    assert {message.tags for message in messages} == set(story.STATES)
+    assert {message.tags for message in messages} == set(scenario.STATES)
     assert sum(message.delay_level == 1 for message in messages) == 10
     assert sum(b'"bad":true' in message.body for message in messages) == 2
 

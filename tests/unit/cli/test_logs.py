@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from skylark.cli import logs
+from skylark.cli.errors import UsageError
 from skylark.cli.logs import JsonLines, TextLines, component_of, configure, given_again
-from skylark.cli.mistake import Mistake
 
 SCRIPT = """
 import logging, sys
@@ -116,7 +116,7 @@ def test_components(logger: str, component: str) -> None:
     ],
 )
 def test_mistakes_are_told(log_format: str, levels: list[str], words: str) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         configure(log_format, levels)
     assert str(caught.value).startswith(words)
 

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from skylark import __version__
 from skylark.cli import main, start, store
-from skylark.cli.commands import PLACES, load
-from skylark.cli.main import app
+from skylark.cli.main import COMMANDS, app, load_command
 from skylark.errors import ConnectFailed
 
 
@@ -58,7 +57,7 @@ HEAVY = (
     *("lark", "pyspark", "pyarrow", "numpy", "pandas", "uvloop", "prometheus_client", "rich.progress"),
     *("asyncio", "multiprocessing", "concurrent.futures", "ssl", "pydantic"),
 )
-SHARED = {"commands", "hints", "main", "mistake", "start"}
+SHARED = {"errors", "main", "start"}
 """Modules of the command line that every command has."""
 
 
@@ -88,10 +87,10 @@ def test_help_and_mistakes_wait_for_no_command(words: tuple[str, ...]) -> None:
     assert not modules & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_explains_itself_without_anything_heavy(name: str) -> None:
     printed, modules = modules_after(name, "--help")
-    assert " ".join(PLACES[name].line.split()[:4]) in printed
+    assert " ".join(COMMANDS[name].line.split()[:4]) in printed
     assert not modules & set(HEAVY)
 
 
@@ -102,16 +101,16 @@ def test_a_command_waits_for_no_other(name: str, option: str) -> None:
     assert not own(modules) & {"store", "bench", "spark", "plan"}
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_of_commands_says_of_each_what_it_says_of_itself(name: str) -> None:
-    command = load(name)
+    command = load_command(name)
     assert command.name == name
-    assert " ".join(command.help.split()).startswith(PLACES[name].line.removesuffix("."))
+    assert " ".join(command.help.split()).startswith(COMMANDS[name].line.removesuffix("."))
 
 
 def test_the_list_of_commands_has_a_line_for_each() -> None:
     lines = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output.splitlines()
-    for name, place in PLACES.items():
+    for name, place in COMMANDS.items():
         assert any(re.fullmatch(rf"\W*{name} +{re.escape(place.line)}\W*", line) for line in lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.cli.message_trace import Step, read_steps
+from skylark.cli.message_trace import TraceStep, read_steps
 
 ID = "7F000001000A2B5C8D1E0001"
 PUB = f"Pub|1000|DefaultRegion|shop|orders|{ID}|created|42|10.0.0.1:10911|23|5|3|7F00|true"
@@ -37,7 +37,7 @@ def test_a_life_is_told_in_order() -> None:
 
 def test_an_end_without_a_time_takes_it_from_its_beginning() -> None:
     [_, after] = read_steps([text(AFTER_CLOUD, BEFORE)])
-    assert after == Step(1130, ID, "consumed", "billing", True, 30, "success")
+    assert after == TraceStep(1130, ID, "consumed", "billing", True, 30, "success")
     assert read_steps([text(AFTER_CLOUD)])[0].time_ms is None
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from skylark.admin.results import Group, Topic
+from skylark.cli.errors import UsageError
 from skylark.cli.metadata import AT_ONCE, Metadata, made, read, written
-from skylark.cli.mistake import Mistake
 
 ORDERS = Topic("orders", 8, 4, 6, ordered=True, attributes={"message.type": "FIFO"})
 BILLING = Group("billing", retries_max=3, orderly=True)
@@ -49,7 +49,9 @@ def test_lists_for_mqadmin_are_read() -> None:
     "data", [b"", b"orders", b"[1]", b'[{"perm": 6}]', b'{"topicConfigTable": []}', b"\xff"]
 )
 def test_what_is_no_such_file_is_said(data: bytes) -> None:
-    with pytest.raises(Mistake, match=r"there\.json holds no topics and groups as `skylark cluster export`"):
+    with pytest.raises(
+        UsageError, match=r"there\.json holds no topics and groups as `skylark cluster export`"
+    ):
         read(data, "there.json")
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from skylark.bench.plan import Demand, Hardware
-from skylark.bench.plan_costs import load_costs, save_costs
+from skylark.bench.plan import Demand, Hardware, load_costs, save_costs
+from skylark.cli.errors import UsageError
 from skylark.cli.main import app
-from skylark.cli.mistake import Mistake
-from skylark.cli.plan import LoadOptions, MachineOptions, parse_number
+from skylark.cli.plan import DemandOptions, MachineOptions, parse_number
 
 
 def run(*arguments: object) -> Result:
@@ -63,7 +62,7 @@ def test_json_has_the_plan_and_what_it_takes_for_granted() -> None:
 
 
 def test_without_options_the_models_own_defaults_are_planned_for() -> None:
-    assert list(LoadOptions().demands()) == [Demand()]
+    assert list(DemandOptions().demands()) == [Demand()]
     assert Hardware(**asdict(MachineOptions())) == Hardware()
 
 
@@ -116,7 +115,7 @@ def test_numbers_as_people_type_them(text: str, number: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "k", "1e3", "1 2", "1kk"])
 def test_what_is_no_number(text: str) -> None:
-    with pytest.raises(Mistake, match="is no number"):
+    with pytest.raises(UsageError, match="is no number"):
         parse_number(text, "--x")
 
 

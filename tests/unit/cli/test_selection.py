@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.selection import Selection, names
 from skylark.cli.times import parse_time
 
@@ -47,7 +47,7 @@ def test_milliseconds_are_a_time() -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "12", "-5", "2026-11-15 25:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(Mistake, match=r"--until .* is no time"):
+    with pytest.raises(UsageError, match=r"--until .* is no time"):
         parse_time(text, "--until")
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, object], sentence: str) -> None:
-    with pytest.raises(Mistake, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         parse(**options)
 
 

@@ -15,7 +15,7 @@ from skylark.cli import output, store_dump
 from skylark.cli.selection import Selection
 from skylark.model.message import PutMessage, SystemFlag
 from skylark.store.disk import RealDisk
-from skylark.store.reader import StoreReader
+from skylark.store.store_reader import StoreReader
 from tests.support.directory import fingerprint, flip
 from tests.support.store import message, opened, put_all, small_settings, unpack_golden
 from tests.unit.cli.conftest import GEOMETRY, START_MS, Run

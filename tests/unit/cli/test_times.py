@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.cli.mistake import Mistake
+from skylark.cli.errors import UsageError
 from skylark.cli.times import UNITS_MS, parse_duration_ms, parse_time
 
 NOW_MS = 1_700_000_000_000
@@ -37,12 +37,12 @@ def test_times(text: str, time_ms: int) -> None:
     "text", ["", "soon", "10", "10 minutes", "m", "2026-13-01", "99999-01-01", "9" * 15, "9" * 5000, "²" * 9]
 )
 def test_what_is_no_time_is_said(text: str) -> None:
-    with pytest.raises(Mistake, match=r"--since .* is no time such as 2026-11-15"):
+    with pytest.raises(UsageError, match=r"--since .* is no time such as 2026-11-15"):
         parse_time(text, "--since", NOW_MS)
 
 
 def test_without_a_now_there_is_no_ago() -> None:
-    with pytest.raises(Mistake):
+    with pytest.raises(UsageError):
         parse_time("10m", "--since")
 
 
@@ -53,5 +53,5 @@ def test_durations(number: int, unit: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "-5s", "five", "5 s", "99999999999d", "9" * 400 + "s"])
 def test_what_is_no_duration_is_said(text: str) -> None:
-    with pytest.raises(Mistake, match=r"--delay .* is no duration such as 10s"):
+    with pytest.raises(UsageError, match=r"--delay .* is no duration such as 10s"):
         parse_duration_ms(text, "--delay")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from skylark.client.received import ReceivedMessage, decode_pull
+from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.model.message import PutMessage, encode_properties
 from skylark.model.record import encode
 from skylark.protocol.bodies import MessageQueue

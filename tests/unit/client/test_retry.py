@@ -2,11 +2,19 @@
 
 import pytest
 
-from skylark.client.retry import GIVE_UP, PAUSE_S_MAX, Step, is_reachable, may_be_done, next_step, pause_s
+from skylark.client.retry import (
+    GIVE_UP,
+    PAUSE_S_MAX,
+    RetryStep,
+    is_reachable,
+    may_be_done,
+    next_step,
+    pause_s,
+)
 from skylark.errors import BrokerError, BrokerUnknown, ConnectFailed, ConnectionLost, NoRoute, RequestTimeout
 
-AGAIN = Step(give_up=False)
-AGAIN_WITH_ROUTE = Step(give_up=False, refresh_route=True)
+AGAIN = RetryStep(give_up=False)
+AGAIN_WITH_ROUTE = RetryStep(give_up=False, refresh_route=True)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +32,7 @@ AGAIN_WITH_ROUTE = Step(give_up=False, refresh_route=True)
         (NoRoute("t"), GIVE_UP),
     ],
 )
-def test_the_error_says_whether_to_try_again(error: BrokerError, step: Step) -> None:
+def test_the_error_says_whether_to_try_again(error: BrokerError, step: RetryStep) -> None:
     assert next_step(error, attempts_left=1, time_left_s=1.0) == step
     assert next_step(error, attempts_left=0, time_left_s=1.0) == GIVE_UP
     assert next_step(error, attempts_left=1, time_left_s=0.0) == GIVE_UP

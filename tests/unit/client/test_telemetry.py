@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 
 from skylark.client import telemetry
-from skylark.client.hooks import SendContext, SendHook
-from skylark.client.preparing import Preparation
-from skylark.client.sending import Sending, SendRules
+from skylark.client.producer.message_encoder import MessageEncoder
+from skylark.client.producer.send_hooks import SendContext, SendHook
+from skylark.client.producer.send_policy import PendingSend, SendPolicy
 from skylark.model.message import PROPERTIES_BYTES_MAX, Message, decode_properties
 from skylark.model.record import split_batch
 from skylark.protocol.bodies import MessageQueue
@@ -68,13 +68,13 @@ class Adds(SendHook):
         context.add_property("colour", self.values.pop(0))
 
 
-def attempts(hook: SendHook, *messages: Message, times: int = 1, is_batch: bool = False) -> Sending:
+def attempts(hook: SendHook, *messages: Message, times: int = 1, is_batch: bool = False) -> PendingSend:
     """Begin a send as often as told, each attempt in another context than that of who sends."""
-    rules = SendRules("PG", "client", "", SETTINGS)
+    rules = SendPolicy("PG", "client", "", SETTINGS)
     rules.hooks.add(hook)
-    preparation = Preparation(SETTINGS, "", "PG", GivenKeys(["0A"] * len(messages) + ["0B"], 2))
+    preparation = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"] * len(messages) + ["0B"], 2))
     prepared = preparation.prepare_batch(messages) if is_batch else preparation.prepare(messages[0])
-    sending = Sending(prepared, started=0.0, deadline=1.0, attempts=times)
+    sending = PendingSend(prepared, started=0.0, deadline=1.0, attempts=times)
     token = number.set(7)
     sending.caller = contextvars.copy_context()
     number.reset(token)
@@ -126,10 +126,10 @@ def test_a_refused_send_has_no_end() -> None:
         def after(self, context: SendContext) -> Any:
             raise AssertionError("it did not begin")
 
-    rules = SendRules("PG", "client", "", SETTINGS)
+    rules = SendPolicy("PG", "client", "", SETTINGS)
     rules.hooks.add(Refuses())
-    prepared = Preparation(SETTINGS, "", "PG", GivenKeys(["0A"], 2)).prepare(Message("orders", b"x"))
-    sending = Sending(prepared, started=0.0, deadline=1.0, attempts=1)
+    prepared = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"], 2)).prepare(Message("orders", b"x"))
+    sending = PendingSend(prepared, started=0.0, deadline=1.0, attempts=1)
     with pytest.raises(PermissionError):
         rules.begin(sending, QUEUE, "127.0.0.1:10911", 0.0)
     assert sending.context is None

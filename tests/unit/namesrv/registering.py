@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from skylark.namesrv.routes import RouteTable
+from skylark.namesrv.route_table import RouteTable
 from skylark.protocol.bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -12,7 +12,7 @@ from skylark.protocol.bodies import (
     TopicRouteData,
     encode_body,
 )
-from skylark.protocol.requests.route import RegisterBroker, RegisterBrokerReply
+from skylark.protocol.requests.name_server import RegisterBroker, RegisterBrokerReply
 
 CLUSTER = "DefaultCluster"
 CHANNEL = object()

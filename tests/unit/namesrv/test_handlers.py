@@ -14,17 +14,16 @@ import msgspec
 import pytest
 
 from skylark.errors import BrokerError, RemoteProtocolError, SettingsError, TopicNotExist
-from skylark.namesrv.handlers import DECODE_BYTES_ON_LOOP, ROUTES, RouteCache, State
+from skylark.namesrv.handlers import DECODE_BYTES_ON_LOOP, ROUTES, NameServerState, RouteCache, SavedFile
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
-from skylark.namesrv.routes import RouteTable
-from skylark.namesrv.saved_file import SavedFile
+from skylark.namesrv.route_table import RouteTable
 from skylark.protocol.bodies import DataVersion, QueueData, TopicRouteData
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
-from skylark.protocol.requests import route as requests
+from skylark.protocol.requests import name_server as requests
 from skylark.settings import NameServerSettings
-from skylark.settings.loading import to_properties
+from skylark.settings.loader import to_properties
 from tests.support.clock import ManualClock
 from tests.unit.namesrv.registering import CLUSTER, V1, V2, addresses, registration, topics, with_body
 
@@ -66,7 +65,7 @@ class Desk:
             kv_config_path=directory / "kvConfig.json", config_path=directory / "namesrv.conf"
         )
         kv = KvConfig(entries_max=100, chars_max=1000)
-        self.state = State(
+        self.state = NameServerState(
             settings=self.settings,
             clock=self.clock,
             routes=RouteTable(self.settings),

@@ -6,21 +6,19 @@ from skylark.errors import RemoteProtocolError
 from skylark.protocol.bodies import (
     BrokerData,
     ClusterInfo,
+    ConsumeStatsTable,
+    CorrectionOffsets,
     HeartbeatData,
     LockedQueues,
     MessageQueue,
     QueueData,
+    QueueOffsets,
+    TopicOffset,
     TopicRouteData,
+    TopicStatsTable,
     decode_body,
     encode_body,
     encode_standard_body,
-)
-from skylark.protocol.stats_bodies import (
-    ConsumeStats,
-    CorrectionOffsets,
-    QueueOffsets,
-    TopicOffset,
-    TopicStatsTable,
 )
 
 ROUTE = TopicRouteData(
@@ -69,7 +67,9 @@ def test_integers_as_keys() -> None:
 def test_what_fastjson_takes() -> None:
     text = b"{offsetTable:{{'brokerName':'b','queueId':'3',\"topic\":\"T\"}:\"12\",},unknown:[1,],}"
     assert decode_body(text, QueueOffsets) == QueueOffsets({MessageQueue("T", "b", 3): 12})
-    assert decode_body(b'{"consumeTps":1,"offsetTable":null}', ConsumeStats) == ConsumeStats(consume_tps=1.0)
+    assert decode_body(b'{"consumeTps":1,"offsetTable":null}', ConsumeStatsTable) == ConsumeStatsTable(
+        consume_tps=1.0
+    )
     assert decode_body(memoryview(b'{"lockOKMQSet":[]}'), LockedQueues) == LockedQueues()
 
 

@@ -25,10 +25,10 @@ from skylark.protocol.requests.admin import (
     GetBrokerConfig,
     GetTimerCheckPoint,
 )
-from skylark.protocol.requests.heartbeat import Heartbeat, LockBatchMq
+from skylark.protocol.requests.client import Heartbeat, LockBatchMq
+from skylark.protocol.requests.name_server import GetNamesrvConfig, RegisterBroker, RegisterTopicInNamesrv
 from skylark.protocol.requests.offset import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
 from skylark.protocol.requests.pull import PollingInfo, PopMessage, PullMessage, QueryMessage
-from skylark.protocol.requests.route import GetNamesrvConfig, RegisterBroker, RegisterTopicInNamesrv
 from skylark.protocol.requests.send import SendMessageV2
 from tests.unit.protocol.golden_frames import captured
 

@@ -11,11 +11,11 @@ from skylark.errors import BrokerError
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand, TypedCommand, encode
 from skylark.protocol.connection import Command, Connection, Limits
-from skylark.protocol.replies import SendReplies, plain_reply, pull_reply_head
+from skylark.protocol.frame_templates import SendReplies, plain_reply, pull_reply_head
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, OffsetReply, UpdateConsumerOffset
 from skylark.protocol.requests.pull import PullMessage
 from skylark.protocol.requests.send import SendMessageV2
-from skylark.remoting.server import Batch, Peer, RemotingServer, Routes, ServerLimits
+from skylark.remoting.server import BatchRoute, Peer, RemotingServer, Routes, ServerLimits
 
 HOST = "127.0.0.1"
 SEND = SendMessageV2("g", "t", "TBW102", 4, 2, 0, 0, 0, body=b"x" * 100)
@@ -67,9 +67,9 @@ class Rig:
 
     def routes(self) -> Routes:
         return {
-            RequestCode.SEND_MESSAGE_V2: Batch(self.send),
-            RequestCode.PULL_MESSAGE: Batch(self.pull, commands_max=4),
-            RequestCode.UPDATE_CONSUMER_OFFSET: Batch(self.commit),
+            RequestCode.SEND_MESSAGE_V2: BatchRoute(self.send),
+            RequestCode.PULL_MESSAGE: BatchRoute(self.pull, commands_max=4),
+            RequestCode.UPDATE_CONSUMER_OFFSET: BatchRoute(self.commit),
             RequestCode.GET_MAX_OFFSET: self.max_offset,
             RequestCode.GET_MIN_OFFSET: self.min_offset,
         }

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.remoting import latency
-from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, Latencies
+from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, RequestLatencies
 
 
 def test_requests_are_counted_by_kind_and_time() -> None:
     times = iter((10.0, 10.0009, 10.0042, 12.5))
-    latencies = Latencies(lambda: next(times))
+    latencies = RequestLatencies(lambda: next(times))
     latencies.count(310, 0, 10.0, 3)
     latencies.count(310, 0, 10.0)
     latencies.count(310, 0, 10.0)
@@ -22,14 +22,14 @@ def test_requests_are_counted_by_kind_and_time() -> None:
 
 
 def test_a_clock_behind_the_loop_makes_no_time_of_its_own() -> None:
-    latencies = Latencies(lambda: 9.0)
+    latencies = RequestLatencies(lambda: 9.0)
     latencies.count(310, 0, 10.0)
     assert latencies.table[310, 0, False, SUCCESS].sum == 0
 
 
 def test_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "KINDS_MAX", 3)
-    latencies = Latencies(lambda: 0.0)
+    latencies = RequestLatencies(lambda: 0.0)
     for response_code in range(10):
         latencies.count(307, response_code, 0.0)
     latencies.count(307, 0, 0.0)
@@ -41,7 +41,7 @@ def test_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.lists(st.tuples(st.sampled_from((310, 11)), st.integers(-5_000, 5_000_000), st.integers(1, 9))))
 def test_the_short_way_counts_as_the_long_one(answered: list[tuple[int, int, int]]) -> None:
     now_us = 0
-    short, long = Latencies(lambda: now_us / 1e6), Latencies(lambda: now_us / 1e6)
+    short, long = RequestLatencies(lambda: now_us / 1e6), RequestLatencies(lambda: now_us / 1e6)
     for code, now_us, times in answered:  # noqa: B007 (read by the clocks)
         short.count_successes(code, 0.0, times)
         long.count(code, 0, 0.0, times)
@@ -51,7 +51,7 @@ def test_the_short_way_counts_as_the_long_one(answered: list[tuple[int, int, int
 
 
 def test_both_ways_count_in_one_place() -> None:
-    latencies = Latencies(lambda: 0.0)
+    latencies = RequestLatencies(lambda: 0.0)
     latencies.count(310, 0, 0.0)
     latencies.count_successes(310, 0.0, 2)
     assert {kind: each.count for kind, each in latencies.table.items()} == {(310, 0, False, SUCCESS): 3}

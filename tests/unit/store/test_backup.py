@@ -14,8 +14,8 @@ from skylark.errors import BadStoreFile, MissingFile
 from skylark.store.backup import BackupRefused, back_up
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import MessageStore
-from skylark.store.reader import StoreReader
-from skylark.store.verify import verify
+from skylark.store.store_reader import StoreReader
+from skylark.store.verification import verify
 from tests.support.clock import ManualClock
 from tests.support.directory import fingerprint
 from tests.support.store import (

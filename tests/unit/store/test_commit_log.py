@@ -14,10 +14,10 @@ from skylark.model.message import PutMessage, SystemFlag, encode_properties, pac
 from skylark.model.record import BatchColumns, BatchElement, decode, has_valid_crc_property
 from skylark.settings import FlushMode
 from skylark.store import commit_log
+from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
 from skylark.store.commit_log import PADDED_WRITE_BYTES_MAX, PADDING_BYTES, CommitLog
+from skylark.store.consume_queue import QueueTable
 from skylark.store.mapped_file import file_name
-from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
-from skylark.store.queue_table import QueueTable
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import NOW_MS, ROOT, message, placed, simulated_disk, sized, small_settings
@@ -39,7 +39,7 @@ class Bench:
     def append(self, *messages: PutMessage, now_ms: int = NOW_MS) -> list[PutResult]:
         return list(self.log.append(messages, self.queues, now_ms))
 
-    def append_one(self, put: PutMessage, now_ms: int = NOW_MS) -> Placed:
+    def append_one(self, put: PutMessage, now_ms: int = NOW_MS) -> AppendedRecord:
         return placed(self.append(put, now_ms=now_ms)[0])
 
     def batch(self, head: PutMessage, *elements: BatchElement) -> list[PutResult]:
@@ -304,7 +304,7 @@ def test_a_run_of_a_batch_reads_like_a_list(bench: Bench) -> None:
     assert placed(run[-1]).queue_offset == 2
     assert [placed(each).queue_offset for each in run[1:]] == [1, 2]
     assert placed(run[0]).tags_code == 2598919
-    assert isinstance(run, Run)
+    assert isinstance(run, AppendedBatch)
     assert run.physical_offsets == [placed(each).physical_offset for each in run]
     with pytest.raises(IndexError):
         run[3]

@@ -14,13 +14,13 @@ from skylark.errors import BadStoreFile, DiskFull
 from skylark.store.consume_queue import ConsumeQueue, check_topic
 from skylark.store.disk import RealDisk
 from skylark.store.mapped_file import OpenFiles, file_name
-from skylark.store.unit import BLANK_UNIT, BLANK_UNIT_SIZE, UNIT, UNIT_BYTES
+from skylark.store.queue_entry import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES
 from tests.support.simulated_disk import Fault, Kind, Operation, SimulatedDisk
 
 ROOT = Path("/consumequeue")
 DIRECTORY = ROOT / "TopicTest" / "1"
 FILE_UNITS = 10
-FILE_BYTES = FILE_UNITS * UNIT_BYTES
+FILE_BYTES = FILE_UNITS * ENTRY_BYTES
 RECORD_BYTES = 100
 
 
@@ -67,7 +67,7 @@ def offsets(queue: ConsumeQueue) -> list[int | None]:
     for queue_offset in range(queue.min_offset, queue.max_offset):
         unit = queue.unit(queue_offset)
         assert unit is not None
-        found.append(unit[0] if unit[1] != BLANK_UNIT_SIZE else None)
+        found.append(unit[0] if unit[1] != BLANK_ENTRY_SIZE else None)
     return found
 
 
@@ -79,12 +79,12 @@ def test_units_are_those_of_the_format(disk: SimulatedDisk, queue: ConsumeQueue)
     write(queue)
     content = disk.content(DIRECTORY / "00000000000000000000")
     assert content[140:160].hex() == "0000000040000200000000d4000000000027a807"
-    assert content[:140] == bytes.fromhex("00000000000000007fffffff0000000000000000") * 7 == BLANK_UNIT * 7
+    assert content[:140] == bytes.fromhex("00000000000000007fffffff0000000000000000") * 7 == BLANK_ENTRY * 7
     assert content[160:] == bytes(FILE_BYTES - 160)
 
 
 def test_a_scheduled_unit() -> None:
-    packed = UNIT.pack(0x400002D4, 161, 1700000010123)
+    packed = ENTRY.pack(0x400002D4, 161, 1700000010123)
     assert packed.hex() == "00000000400002d4000000a10000018bcfe58f8b"
 
 
@@ -95,7 +95,7 @@ def test_a_far_queue_offset_lies_in_its_own_file(disk: SimulatedDisk) -> None:
     assert disk.files(DIRECTORY) == ["00000000000006000000"]
     content = disk.content(DIRECTORY / "00000000000006000000")
     assert len(content) == 6_000_000
-    assert UNIT.unpack_from(content, 140) == (4711, 212, 1)
+    assert ENTRY.unpack_from(content, 140) == (4711, 212, 1)
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ def test_units_never_come_from_two_files(queue: ConsumeQueue) -> None:
     add(queue, *range(25))
     for _ in range(2):
         assert len(queue.units(0, 100)) == FILE_BYTES
-        assert len(queue.units(7, 100)) == 3 * UNIT_BYTES
-        assert len(queue.units(20, 100)) == 5 * UNIT_BYTES
-        assert len(queue.units(20, 2)) == 2 * UNIT_BYTES
+        assert len(queue.units(7, 100)) == 3 * ENTRY_BYTES
+        assert len(queue.units(20, 100)) == 5 * ENTRY_BYTES
+        assert len(queue.units(20, 2)) == 2 * ENTRY_BYTES
         queue.write()
     add(queue, 25, 26)
     # Whether they were written yet does not matter.
-    assert len(queue.units(20, 100)) == 7 * UNIT_BYTES
-    assert len(queue.units(20, 6)) == 6 * UNIT_BYTES
-    assert len(queue.units(25, 100)) == 2 * UNIT_BYTES
+    assert len(queue.units(20, 100)) == 7 * ENTRY_BYTES
+    assert len(queue.units(20, 6)) == 6 * ENTRY_BYTES
+    assert len(queue.units(25, 100)) == 2 * ENTRY_BYTES
     assert queue.resident_units(20, 100) == queue.units(20, 100) == queue.units(20, 5) + queue.units(25, 2)
 
 
@@ -561,7 +561,7 @@ def test_what_lies_behind_the_last_unit_is_cut_off(
     path = DIRECTORY / file_name(start)
     if not disk.exists(path):
         disk.create(path, 200)
-    disk.overwrite(path, position, UNIT.pack(-1, 5, 0) if far == 0 else UNIT.pack(50, 5, 0))
+    disk.overwrite(path, position, ENTRY.pack(-1, 5, 0) if far == 0 else ENTRY.pack(50, 5, 0))
     again = loaded(disk)
     again.cut_to(units)
     again.clear_behind()

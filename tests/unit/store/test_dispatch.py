@@ -9,10 +9,10 @@ import pytest
 from skylark.model.message import PutMessage, SystemFlag
 from skylark.model.record import BatchColumns, BatchElement, ScannedRecord
 from skylark.settings import FlushMode
+from skylark.store.append_result import AppendedRecord
 from skylark.store.dispatch import Dispatcher, is_indexed
-from skylark.store.log_walk import LogWalk
+from skylark.store.log_scan import LogWalk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed
 from tests.support.store import bodies, message, opened, placed, put_all, small_settings
 
 PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
@@ -58,7 +58,7 @@ def test_what_is_indexed(flag: int, expected: bool) -> None:
 def test_under_sync_flush_messages_appear_when_they_are_on_disk() -> None:
     arrived: list[int] = []
 
-    def arrive(batch: Sequence[Placed]) -> None:
+    def arrive(batch: Sequence[AppendedRecord]) -> None:
         arrived.extend(each.queue_offset for each in batch)
 
     settings = small_settings(flush_mode=FlushMode.SYNC)
@@ -95,7 +95,7 @@ def test_a_batch_appears_as_a_whole() -> None:
 def test_arrivals_are_told_per_append() -> None:
     batches: list[list[tuple[str, int]]] = []
 
-    def arrive(batch: Sequence[Placed]) -> None:
+    def arrive(batch: Sequence[AppendedRecord]) -> None:
         batches.append([(each.queue.topic, each.queue_offset) for each in batch])
 
     with opened(on_arrival=arrive) as store:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from skylark.errors import BadStoreFile, StoreFailed
+from skylark.store.append_result import PutStatus
 from skylark.store.commit_log import CommitLog
-from skylark.store.flush import PAGE_BYTES, FlushWaiters, LogFlusher, Service
-from skylark.store.placed import PutStatus
-from skylark.store.queue_table import QueueTable
+from skylark.store.consume_queue import QueueTable
+from skylark.store.flush import PAGE_BYTES, BackgroundThread, FlushWaiters, LogFlusher
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import NOW_MS, ROOT, simulated_disk, sized, small_settings
@@ -220,7 +220,7 @@ def test_a_service_repeats_its_step_until_stopped() -> None:
         rounds.release()
         return 0.0
 
-    service = Service("test", step)
+    service = BackgroundThread("test", step)
     service.start()
     for _ in range(3):
         assert rounds.acquire(timeout=WAIT_S)
@@ -234,7 +234,7 @@ def test_a_service_can_be_woken_from_its_pause() -> None:
         rounds.release()
         return 1000.0
 
-    service = Service("test", step)
+    service = BackgroundThread("test", step)
     service.start()
     assert rounds.acquire(timeout=WAIT_S)
     service.wake()
@@ -251,7 +251,7 @@ def test_a_wake_during_the_step_is_not_lost() -> None:
         rounds.release()
         return 1000.0
 
-    service = Service("test", step)
+    service = BackgroundThread("test", step)
     service.start()
     assert running.wait(WAIT_S)
     service.wake()
@@ -268,7 +268,7 @@ def test_a_step_that_fails_is_told_and_the_next_follows(caplog: pytest.LogCaptur
         rounds.release()
         raise BadStoreFile(ROOT, "played")
 
-    service = Service("test", step)
+    service = BackgroundThread("test", step)
     service.start()
     assert rounds.acquire(timeout=WAIT_S)
     service.wake()
@@ -285,7 +285,7 @@ def test_a_stuck_service_is_told() -> None:
         assert go_on.wait(WAIT_S)
         return 0.0
 
-    service = Service("test", step)
+    service = BackgroundThread("test", step)
     service.start()
     assert running.wait(WAIT_S)
     assert not service.stop(0.01)

@@ -17,7 +17,7 @@ from skylark.model.message import TRANSACTION_MASK, StoredMessage, SystemFlag, f
 from skylark.model.record import offset_message_id
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import MessageStore
-from skylark.store.reader import StoreReader
+from skylark.store.store_reader import StoreReader
 from tests.support.store import (
     golden_settings,
     golden_topics,

@@ -21,7 +21,7 @@ from skylark.model.message import encode_properties
 from skylark.model.record import Scan
 from skylark.store.disk import DiskFile, Part, RealDisk
 from skylark.store.index import OFFSET_MAX, Index, IndexQueryResult, IndexReader, file_name
-from skylark.store.index_file import HEADER, ITEM, Geometry, IndexFile, IndexHeader, Rows
+from skylark.store.index_file import HEADER, ITEM, IndexFile, IndexGeometry, IndexHeader, IndexRows
 
 FOREVER = (0, 1 << 62)
 BEGIN_MS = 1_700_000_000_123
@@ -73,7 +73,7 @@ class Fixture:
 
     def __init__(self, directory: Path, slots: int = 100, items: int = 8) -> None:
         self.directory = directory
-        self.geometry = Geometry(slots, items)
+        self.geometry = IndexGeometry(slots, items)
         self.lock = threading.Lock()
         self.disk = RealDisk()
 
@@ -657,11 +657,11 @@ def test_what_is_built_and_asked_in_the_middle_of_a_flush(tmp_path: Path) -> Non
 
 
 def test_a_query_goes_on_with_what_it_began_with(tmp_path: Path) -> None:
-    geometry, lock = Geometry(10, 100), threading.Lock()
+    geometry, lock = IndexGeometry(10, 100), threading.Lock()
     file = IndexFile.new(tmp_path / "index" / "1", geometry, IndexHeader())
-    rows = Rows([7] * 12, list(range(12)), [BEGIN_MS] * 12)
+    rows = IndexRows([7] * 12, list(range(12)), [BEGIN_MS] * 12)
     assert file.put(rows, 0) == 1
-    assert file.put(Rows(*(column[:6] for column in rows)), 1) == 6
+    assert file.put(IndexRows(*(column[:6] for column in rows)), 1) == 6
     chain = file.chain(7)
     file.flush(RealDisk(), lock)
     assert file.put(rows, 6) == 12

@@ -24,10 +24,10 @@ from skylark.model.message import PutMessage
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store import message_store
+from skylark.store.append_result import AppendedRecord, PutStatus, Refused
+from skylark.store.consume_queue import OPEN_QUEUE_FILES_MAX
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutStatus, Refused
-from skylark.store.queue_table import OPEN_QUEUE_FILES_MAX
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import (
@@ -593,7 +593,7 @@ def test_a_replica_under_sync_flush_shows_what_is_on_its_own_disk() -> None:
         put_all(master, [sized(1000, fill=b"%04d" % number) for number in range(5)])
         settings = small_settings(flush_mode=FlushMode.SYNC)
 
-        def arrive(batch: Sequence[Placed]) -> None:
+        def arrive(batch: Sequence[AppendedRecord]) -> None:
             arrived.extend(each.queue_offset for each in batch)
 
         with opened(settings, on_arrival=arrive) as replica:

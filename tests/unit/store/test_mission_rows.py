@@ -23,13 +23,13 @@ from skylark.model.java import java_hash
 from skylark.model.message import decode_properties
 from skylark.model.record import decode, split
 from skylark.settings import FlushMode, StoreSettings
-from skylark.store import reading
+from skylark.store import log_reader
+from skylark.store.append_result import AppendedRecord, PutStatus
 from skylark.store.disk import RealDisk
-from skylark.store.log_walk import LogWalk
+from skylark.store.log_reader import GetStatus
+from skylark.store.log_scan import LogWalk
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
-from skylark.store.placed import Placed, PutStatus
-from skylark.store.reading import GetStatus
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import (
@@ -79,7 +79,7 @@ def test_sf_005_who_waits_for_a_message_is_told_when_it_can_be_read(
     def arrive(batch: object) -> None:
         assert isinstance(batch, list)
         for each in batch:
-            assert isinstance(each, Placed)
+            assert isinstance(each, AppendedRecord)
             result = store.get(each.queue.topic, each.queue.queue_id, each.queue_offset, 1)
             found.append((each.tags_code, result.messages()[0].body))
 
@@ -143,7 +143,7 @@ def test_sf_072_files_are_named_by_their_first_offset(disk: SimulatedDisk) -> No
 def test_sf_073_sixteen_producers_make_one_clean_log(tmp_path: Path) -> None:
     count = 100
     with opened(small_settings(tmp_path / "store"), RealDisk(), SystemClock()) as store:
-        results: list[Placed] = []
+        results: list[AppendedRecord] = []
 
         def produce(number: int) -> None:
             for each in range(count):
@@ -544,7 +544,7 @@ def test_sf_124_hot_reads_return_32_messages_or_256_kib(disk: SimulatedDisk) -> 
 def test_sf_124_cold_reads_return_8_messages_or_64_kib(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "memory_bytes", lambda: 1000)
+    monkeypatch.setattr(log_reader, "memory_bytes", lambda: 1000)
     with opened(wide_settings(), disk) as store:
         put_all(store, [message("small", body=b"x") for _ in range(50)])
         put_all(store, [sized(20_000, "large") for _ in range(8)])
@@ -559,7 +559,7 @@ def test_sf_125_a_lag_above_the_memory_share_suggests_the_slave(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker turns the hint into the id that its group configuration says."""
-    monkeypatch.setattr(reading, "memory_bytes", lambda: 10_000)
+    monkeypatch.setattr(log_reader, "memory_bytes", lambda: 10_000)
     with opened(wide_settings(), disk) as store:
         assert store.settings.memory_share_percent == 40
         put_all(store, [sized(1000) for _ in range(10)])

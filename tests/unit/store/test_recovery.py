@@ -12,15 +12,14 @@ from skylark.errors import BadStoreFile
 from skylark.model.message import SystemFlag
 from skylark.model.record import BLANK, MAGIC_BLANK, RECORD_BYTES_MIN, Scan, decode
 from skylark.settings import FlushMode, StoreSettings
-from skylark.store import log_walk, replay
+from skylark.store import log_scan, recovery
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import IN_NO_TEXT
-from skylark.store.log_walk import LogWalk
-from skylark.store.manifest import FILE_NAMES
+from skylark.store.log_scan import LogWalk
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
-from skylark.store.recovery import DAMAGED_DIRECTORY, filler_for
-from skylark.store.replay import FILLER_TOPIC
+from skylark.store.queue_manifest import MANIFEST_FILE_NAMES
+from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC, filler_for
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import (
@@ -465,7 +464,7 @@ def test_what_does_not_belong_into_the_log_is_told(disk: SimulatedDisk) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "lost", [QUEUE, QUEUE / file_name(0), QUEUE / file_name(200), ROOT / "consumequeue", ROOT / "index",
-             ROOT / "checkpoint", *(ROOT / name for name in FILE_NAMES)],
+             ROOT / "checkpoint", *(ROOT / name for name in MANIFEST_FILE_NAMES)],
     ids=lambda path: "-".join(path.parts[2:]),
 )  # fmt: skip
 def test_what_is_derived_is_built_again(disk: SimulatedDisk, lost: Any, clean: bool) -> None:
@@ -597,7 +596,7 @@ def test_topics_that_cannot_be_stored_are_told_and_left(disk: SimulatedDisk) -> 
         put_all(store, [message("aaaa", body=b"bad"), message(body=b"0001")])
     data = disk.content(log_file(0))
     disk.overwrite(log_file(0), data.index(b"aaaa"), b"../x")
-    for name in ("consumequeue", *FILE_NAMES):
+    for name in ("consumequeue", *MANIFEST_FILE_NAMES):
         disk.lose(ROOT / name)
     with opened(disk=disk) as store:
         assert numbers(store) == [1]
@@ -622,8 +621,8 @@ def test_the_crc_property_can_be_demanded(disk: SimulatedDisk) -> None:
 
 
 def test_a_long_replay_writes_as_it_goes(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "WRITE_EVERY_BYTES", 2000)
-    monkeypatch.setattr(replay, "INDEX_PENDING_MAX", 3)
+    monkeypatch.setattr(recovery, "WRITE_EVERY_BYTES", 2000)
+    monkeypatch.setattr(recovery, "INDEX_PENDING_MAX", 3)
     with opened(disk=disk) as store:
         put_all(store, [message(body=b"%04d" % number, keys=f"k{number}") for number in range(40)])
     disk.lose(ROOT / "consumequeue")
@@ -637,7 +636,7 @@ def test_a_long_replay_writes_as_it_goes(disk: SimulatedDisk, monkeypatch: pytes
 
 
 def test_a_walk_goes_over_blanks_and_files(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_walk, "SCAN_BYTES", 300)  # smaller than a record
+    monkeypatch.setattr(log_scan, "SCAN_BYTES", 300)  # smaller than a record
     with opened(disk=disk) as store:
         results = put_all(store, [sized(1000) for _ in range(10)])
         walk = LogWalk(store.log, 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skylark.errors import LogsDiverged, OffsetOutOfRange
 from skylark.store.message_store import MessageStore
-from skylark.store.replica import CopyMark, Intake, overlap_start
+from skylark.store.replica import CopyMark, ReplicaIntake, overlap_start
 from tests.support.store import ROOT, bodies, message, opened, put_all, simulated_disk
 
 Texts = Sequence[bytes]
@@ -28,7 +28,7 @@ def copy(master: MessageStore, slave: MessageStore) -> None:
         slave.append_raw(at, master.read_log(at, 1 << 20))
 
 
-def feed(intake: Intake, master: MessageStore, sizes: Sequence[int] = (1 << 20,)) -> None:
+def feed(intake: ReplicaIntake, master: MessageStore, sizes: Sequence[int] = (1 << 20,)) -> None:
     """Give it the master's log from its position on, in pieces of these sizes in turn."""
     number = 0
     while intake.position < master.appended_offset:
@@ -62,7 +62,7 @@ def test_whatever_it_had_a_slave_becomes_as_its_master(
             start = overlap_start(slave, end, overlap_bytes)
             assert end - max(overlap_bytes, 1 << 13) <= start <= end
             try:
-                intake = Intake(slave, start)
+                intake = ReplicaIntake(slave, start)
                 feed(intake, master, sizes)
                 intake.cut_rest()
             except LogsDiverged:
@@ -77,7 +77,7 @@ def test_what_lies_behind_the_masters_end_is_cut_when_it_is_asked_for() -> None:
         fill(master, [b"1", b"2"])
         copy(master, slave)
         fill(slave, [b"slave", b"slave too"])
-        intake = Intake(slave, 0)
+        intake = ReplicaIntake(slave, 0)
         feed(intake, master)
         assert bodies(slave) == [
             b"1",
@@ -98,7 +98,7 @@ def test_nothing_behind_is_cut_before_a_record_was_compared() -> None:
     with opened() as slave:
         fill(slave, [b"1", b"2"])
         with pytest.raises(LogsDiverged):
-            Intake(slave, 0).cut_rest()
+            ReplicaIntake(slave, 0).cut_rest()
         assert bodies(slave) == [b"1", b"2"]
 
 
@@ -125,7 +125,7 @@ def test_the_cut_is_told_and_at_a_record(caplog: pytest.LogCaptureFixture) -> No
         fill(slave, [b"slave", b"slave too"])
         lost = slave.appended_offset - cut
         fill(master, [b"master"])
-        intake = Intake(slave, 0)
+        intake = ReplicaIntake(slave, 0)
         feed(intake, master)
         assert intake.divergence is not None
         assert (intake.divergence.physical_offset, intake.divergence.lost_bytes) == (cut, lost)
@@ -140,16 +140,16 @@ def test_nothing_is_cut_where_nothing_is_common() -> None:
         fill(master, [b"mine"])
         fill(slave, [b"yours"])
         with pytest.raises(LogsDiverged):
-            feed(Intake(slave, 0), master)
+            feed(ReplicaIntake(slave, 0), master)
         assert bodies(slave) == [b"yours"]
-        feed(Intake(slave, 0, is_common=True), master)  # unless somebody knows better
+        feed(ReplicaIntake(slave, 0, is_common=True), master)  # unless somebody knows better
         assert bodies(slave) == [b"mine"]
 
 
 def test_bytes_out_of_turn_are_refused() -> None:
     with opened() as master, opened() as slave:
         fill(master, [b"1", b"2"])
-        intake = Intake(slave, 0)
+        intake = ReplicaIntake(slave, 0)
         for wrong in (1, 1 << 62):
             with pytest.raises(OffsetOutOfRange):
                 intake.take(wrong, memoryview(master.read_log(0, 10)))

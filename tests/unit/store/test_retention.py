@@ -15,7 +15,7 @@ from skylark.store.retention import (
     DiskFullFlag,
     DiskState,
     LogFile,
-    ManualRequest,
+    ManualCleanup,
     delete_slowly,
     disk_state,
     files_to_delete,
@@ -130,7 +130,7 @@ def test_so_many_files_in_a_round() -> None:
 
 
 def test_a_request_holds_for_some_rounds() -> None:
-    request = ManualRequest()
+    request = ManualCleanup()
     assert not request.take()
     request.arm()
     assert [request.take() for _ in range(MANUAL_ROUNDS + 2)] == [True] * MANUAL_ROUNDS + [False, False]

@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 
 from skylark.errors import CorruptRecord
 from skylark.store.disk import RealDisk
-from skylark.store.timer_check import TimerCheck, TimerCheckFile
-from skylark.store.timer_log import END, NO_POSITION, UNIT_BYTES, TimerFlag, TimerLog, TimerUnit
-from skylark.store.timer_wheel import FILE_BYTES, SLOT_BYTES, Slot, TimerWheel
+from skylark.store.timer_files import (
+    END,
+    FILE_BYTES,
+    NO_POSITION,
+    SLOT_BYTES,
+    TIMER_UNIT_BYTES,
+    TimerCheckpoint,
+    TimerCheckpointFile,
+    TimerFlag,
+    TimerLog,
+    TimerSlot,
+    TimerUnit,
+    TimerWheel,
+)
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, simulated_disk, unpack_golden
 
@@ -61,21 +72,21 @@ def test_a_slot_is_as_rocketmqs(disk: SimulatedDisk) -> None:
 
 
 def test_the_check_point_is_as_rocketmqs() -> None:
-    check = TimerCheck(1_700_000_058_000, 52, 8, 8, 0, 1_700_000_058_500, 3)
+    check = TimerCheckpoint(1_700_000_058_000, 52, 8, 8, 0, 1_700_000_058_500, 3)
     assert check.encode().hex() == (
         "0000018bcfe64a900000000000000034000000000000000800000000000000080000000000000000"
         "0000018bcfe64c840000000000000003"
     )
-    assert TimerCheck.decode(check.encode()) == check
+    assert TimerCheckpoint.decode(check.encode()) == check
 
 
 def test_the_end_of_a_file_is_as_rocketmqs(disk: SimulatedDisk) -> None:
     log = log_of(disk)
     positions = [log.append(unit(number).encode()) for number in range(PER_FILE + 1)]
-    assert positions[-2:] == [(PER_FILE - 1) * UNIT_BYTES, FILE]
-    left = FILE - PER_FILE * UNIT_BYTES
+    assert positions[-2:] == [(PER_FILE - 1) * TIMER_UNIT_BYTES, FILE]
+    left = FILE - PER_FILE * TIMER_UNIT_BYTES
     content = disk.content(ROOT / "timerlog" / f"{0:020d}")
-    assert content[PER_FILE * UNIT_BYTES :][: END.size] == END.pack(left, 0, 0xCBD43194)
+    assert content[PER_FILE * TIMER_UNIT_BYTES :][: END.size] == END.pack(left, 0, 0xCBD43194)
 
 
 # --- The log ---
@@ -126,7 +137,7 @@ def test_a_torn_chain_gives_what_comes_before_the_tear(disk: SimulatedDisk) -> N
     end = NO_POSITION
     for number in range(50):
         end = log.append(unit(number, end).encode())
-    disk.overwrite(ROOT / "timerlog" / f"{0:020d}", 20 * UNIT_BYTES, b"\xff" * 8)
+    disk.overwrite(ROOT / "timerlog" / f"{0:020d}", 20 * TIMER_UNIT_BYTES, b"\xff" * 8)
     found = []
     with pytest.raises(CorruptRecord):
         for each in log.chain(end):
@@ -137,7 +148,7 @@ def test_a_torn_chain_gives_what_comes_before_the_tear(disk: SimulatedDisk) -> N
 def test_a_log_is_cut_at_the_first_unit_that_makes_no_sense(disk: SimulatedDisk) -> None:
     log = log_of(disk)
     positions = [log.append(unit(number).encode()) for number in range(220)]
-    disk.overwrite(ROOT / "timerlog" / f"{FILE:020d}", 10 * UNIT_BYTES, b"\xff" * 8)
+    disk.overwrite(ROOT / "timerlog" / f"{FILE:020d}", 10 * TIMER_UNIT_BYTES, b"\xff" * 8)
     again = log_of(disk)
     assert len(list(again.load(0))) == PER_FILE + 10
     assert again.appended == positions[PER_FILE + 10]
@@ -185,13 +196,13 @@ def test_slots_are_kept_in_the_file(disk: SimulatedDisk) -> None:
     for seconds, position, weight in ((0, 0, 1), (1, 52, 1), (0, 104, 1), (5, 156, 1), (5, 208, -1)):
         wheel.add(NOW_MS + seconds * 1000, position, weight)
     wheel.add(NOW_MS, 52, 1)  # known already
-    assert (len(wheel), wheel.count, wheel.get(NOW_MS)) == (3, 3, Slot(0, 104, 2))
+    assert (len(wheel), wheel.count, wheel.get(NOW_MS)) == (3, 3, TimerSlot(0, 104, 2))
     wheel.write(wheel.changes())
     assert disk.length(ROOT / "timerwheel") == FILE_BYTES
     again = TimerWheel(disk, ROOT / "timerwheel", 1000)
     again.load(NOW_MS + 1000, NOW_MS + 60_000)
-    assert (again.get(NOW_MS), again.get(NOW_MS + 1000)) == (None, Slot(52, 52, 1))
-    assert again.get(NOW_MS + 5000) == Slot(156, 208, 0)
+    assert (again.get(NOW_MS), again.get(NOW_MS + 1000)) == (None, TimerSlot(52, 52, 1))
+    assert again.get(NOW_MS + 5000) == TimerSlot(156, 208, 0)
     assert again.last_position(NOW_MS + 2000) == NO_POSITION
     assert wheel.changes() == []
 
@@ -223,11 +234,11 @@ def test_changes_that_were_lost_are_written_later(disk: SimulatedDisk) -> None:
 
 
 def test_a_check_point_is_saved(disk: SimulatedDisk) -> None:
-    file = TimerCheckFile(disk, ROOT / "config" / "timercheck")
+    file = TimerCheckpointFile(disk, ROOT / "config" / "timercheck")
     assert file.load() is None
-    check = TimerCheck(NOW_MS, 52, 8, 8, 0, NOW_MS, 3)
+    check = TimerCheckpoint(NOW_MS, 52, 8, 8, 0, NOW_MS, 3)
     file.save(check)
-    assert TimerCheckFile(disk, ROOT / "config" / "timercheck").load() == check
+    assert TimerCheckpointFile(disk, ROOT / "config" / "timercheck").load() == check
     assert disk.length(ROOT / "config" / "timercheck") == 4096
 
 
@@ -236,7 +247,7 @@ def test_a_check_point_is_saved(disk: SimulatedDisk) -> None:
 
 def test_rocketmqs_files_are_read(golden: Path, tmp_path: Path) -> None:
     root = unpack_golden(golden, "clean", tmp_path)
-    check = TimerCheckFile(RealDisk(), root / "config" / "timercheck").load()
+    check = TimerCheckpointFile(RealDisk(), root / "config" / "timercheck").load()
     assert check is not None
     assert (check.queue_offset, check.log_flushed) == (18, 936)
     log = TimerLog(RealDisk(), root / "timerlog", FILE)
@@ -255,4 +266,4 @@ def test_rocketmqs_files_are_read(golden: Path, tmp_path: Path) -> None:
     assert chained == units.keys()
     cancelled = [each for each in units.values() if each.flags & TimerFlag.DELETE]
     assert len(cancelled) == 1
-    assert wheel.get(cancelled[0].due_ms) == Slot(156, 208, 0)
+    assert wheel.get(cancelled[0].due_ms) == TimerSlot(156, 208, 0)

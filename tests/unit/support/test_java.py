@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.bench.peers.java import MissingToolchain
+from benchmarks.peers.java import MissingToolchain
 from tests.support import java
 
 

@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.torture.checker import Verdict, check
-from skylark.torture.history import Commits, History, Outcome, Place, Queue, Receipt, Send
+from skylark.torture.checker import TortureVerdict, check
+from skylark.torture.history import (
+    BrokerQueue,
+    History,
+    OffsetSample,
+    QueuePosition,
+    Receipt,
+    Send,
+    SendOutcome,
+)
 
-QUEUE = Queue("broker-a", 0)
+QUEUE = BrokerQueue("broker-a", 0)
 SECOND_NS = 10**9
 
 
@@ -22,33 +30,33 @@ class Story:
         self.history = History()
         self._now_ns = 0
 
-    def send(self, key: str = "k", outcome: Outcome = Outcome.OK, *, stored: bool = True) -> int:
+    def send(self, key: str = "k", outcome: SendOutcome = SendOutcome.OK, *, stored: bool = True) -> int:
         sequence = sum(send.key == key for send in self.history.sends.values())
         send = Send(len(self.history.sends), key, sequence, outcome)
         self.history.sends[send.number] = send
         if stored:
-            place = Place(QUEUE, len(self.history.stored))
+            place = QueuePosition(QUEUE, len(self.history.stored))
             self.history.stored.append((place, send.number))
-            send.place = place if outcome is Outcome.OK else None
+            send.place = place if outcome is SendOutcome.OK else None
         return send.number
 
     def receive(self, number: int, queue_offset: int | None = None) -> None:
         self._now_ns += 1
         places = {stored: place for place, stored in self.history.stored}
-        place = places[number] if queue_offset is None else Place(QUEUE, queue_offset)
+        place = places[number] if queue_offset is None else QueuePosition(QUEUE, queue_offset)
         self.history.receipts.append(Receipt(number, place, self._now_ns, "m"))
 
     def commit(self, second: int, queue_offset: int) -> None:
-        self.history.commits.append(Commits(second * SECOND_NS, {QUEUE: queue_offset}))
+        self.history.commits.append(OffsetSample(second * SECOND_NS, {QUEUE: queue_offset}))
 
-    def verdict(self, *, ordered: bool = False, stored_once: bool = True) -> Verdict:
+    def verdict(self, *, ordered: bool = False, stored_once: bool = True) -> TortureVerdict:
         return check(self.history, ordered=ordered, stored_once=stored_once)
 
     def broken(self, *, ordered: bool = False, stored_once: bool = True) -> dict[str, int]:
         return broken(self.verdict(ordered=ordered, stored_once=stored_once))
 
 
-def broken(verdict: Verdict) -> dict[str, int]:
+def broken(verdict: TortureVerdict) -> dict[str, int]:
     return {name: finding.count for name, finding in verdict.faults.items() if finding.count}
 
 
@@ -73,26 +81,26 @@ def test_an_acknowledged_message_that_nobody_got_is_lost(story: Story) -> None:
 
 
 def test_messages_of_unknown_outcome_may_be_there_or_not(story: Story) -> None:
-    story.send(outcome=Outcome.UNKNOWN, stored=False)
-    story.receive(story.send(outcome=Outcome.UNKNOWN))
+    story.send(outcome=SendOutcome.UNKNOWN, stored=False)
+    story.receive(story.send(outcome=SendOutcome.UNKNOWN))
     assert story.broken() == {}
     assert story.verdict().recovered == 1
 
 
 def test_what_had_failed_for_sure_or_was_never_sent_is_unexpected(story: Story) -> None:
-    story.receive(story.send(outcome=Outcome.FAILED))
+    story.receive(story.send(outcome=SendOutcome.FAILED))
     story.receive(77, queue_offset=9)
     assert story.broken() == {"unexpected": 2}
 
 
 def test_what_is_stored_is_looked_at_even_if_nobody_got_it(story: Story) -> None:
-    story.send(outcome=Outcome.FAILED)
+    story.send(outcome=SendOutcome.FAILED)
     assert story.broken() == {"unexpected": 1}
 
 
-@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.UNKNOWN])
+@pytest.mark.parametrize("outcome", [SendOutcome.OK, SendOutcome.UNKNOWN])
 @pytest.mark.parametrize("seen_by", ["member", "queue"])
-def test_a_rolled_back_message_must_not_be_seen(story: Story, outcome: Outcome, seen_by: str) -> None:
+def test_a_rolled_back_message_must_not_be_seen(story: Story, outcome: SendOutcome, seen_by: str) -> None:
     number = story.send(outcome=outcome, stored=False)
     story.history.sends[number].rolled_back = True
     assert story.broken() == {}
@@ -100,7 +108,7 @@ def test_a_rolled_back_message_must_not_be_seen(story: Story, outcome: Outcome, 
     if seen_by == "member":
         story.receive(number, queue_offset=0)
     else:
-        story.history.stored.append((Place(QUEUE, 0), number))
+        story.history.stored.append((QueuePosition(QUEUE, 0), number))
     assert story.broken() == {"rolled back but seen": 1}
 
 
@@ -115,7 +123,7 @@ def test_duplicates_are_counted_and_allowed(story: Story) -> None:
 def test_a_message_that_lies_in_two_places_is_stored_twice(story: Story) -> None:
     number = story.send()
     story.receive(number)
-    story.history.stored.append((Place(QUEUE, 1), number))
+    story.history.stored.append((QueuePosition(QUEUE, 1), number))
     assert story.broken() == {"stored twice": 1}
     assert story.broken(stored_once=False) == {}
 
@@ -128,7 +136,7 @@ def test_a_place_that_had_two_messages_is_reuse(story: Story, seen_by: str) -> N
     if seen_by == "receipt":
         story.receive(second, queue_offset=0)
     else:
-        story.history.sends[second].place = Place(QUEUE, 0)
+        story.history.sends[second].place = QueuePosition(QUEUE, 0)
     assert story.broken() == {"offset reused": 1}
 
 
@@ -155,7 +163,7 @@ def test_a_delayed_message_must_not_come_early(story: Story) -> None:
 
 
 def test_order_counts_for_first_deliveries_of_acknowledged_messages_of_a_key(story: Story) -> None:
-    first, unsure, third = story.send(), story.send(outcome=Outcome.UNKNOWN), story.send()
+    first, unsure, third = story.send(), story.send(outcome=SendOutcome.UNKNOWN), story.send()
     other = story.send("other")
     for number in (other, first, third, first, unsure):
         story.receive(number)
@@ -208,10 +216,10 @@ def test_only_a_few_examples_are_kept(story: Story) -> None:
 
 # --- Laws ---
 
-QUEUES = [Queue(broker, queue_id) for broker in ("broker-a", "broker-b") for queue_id in range(2)]
+QUEUES = [BrokerQueue(broker, queue_id) for broker in ("broker-a", "broker-b") for queue_id in range(2)]
 
 
-def lawful(seed: int, outcomes: list[Outcome]) -> History:
+def lawful(seed: int, outcomes: list[SendOutcome]) -> History:
     """A history of servers that keep every promise: some messages come twice, some unknown ones come."""
     chance = random.Random(seed)
     history = History()
@@ -219,32 +227,34 @@ def lawful(seed: int, outcomes: list[Outcome]) -> History:
     for number, outcome in enumerate(outcomes):
         key = chance.randrange(len(QUEUES))
         send = history.sends[number] = Send(number, f"k{key}", number, outcome)
-        if outcome is Outcome.FAILED or (outcome is Outcome.UNKNOWN and chance.random() < 0.5):
+        if outcome is SendOutcome.FAILED or (outcome is SendOutcome.UNKNOWN and chance.random() < 0.5):
             continue
-        place = Place(QUEUES[key], ends[QUEUES[key]])
+        place = QueuePosition(QUEUES[key], ends[QUEUES[key]])
         ends[QUEUES[key]] += 1
         history.stored.append((place, number))
-        send.place = place if outcome is Outcome.OK else None
+        send.place = place if outcome is SendOutcome.OK else None
         for _ in range(chance.randint(1, 2)):
             history.receipts.append(Receipt(number, place, len(history.receipts), "m"))
-        history.commits.append(Commits(number * SECOND_NS, dict(ends)))
+        history.commits.append(OffsetSample(number * SECOND_NS, dict(ends)))
     return history
 
 
-outcomes = st.lists(st.sampled_from([Outcome.OK, Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED]), max_size=40)
+outcomes = st.lists(
+    st.sampled_from([SendOutcome.OK, SendOutcome.OK, SendOutcome.UNKNOWN, SendOutcome.FAILED]), max_size=40
+)
 
 
 @given(st.integers(), outcomes)
-def test_servers_that_keep_their_promises_are_clean(seed: int, outcomes: list[Outcome]) -> None:
+def test_servers_that_keep_their_promises_are_clean(seed: int, outcomes: list[SendOutcome]) -> None:
     verdict = check(lawful(seed, outcomes), ordered=True)
     assert broken(verdict) == {}
-    assert verdict.acknowledged == outcomes.count(Outcome.OK)
+    assert verdict.acknowledged == outcomes.count(SendOutcome.OK)
     assert verdict.commit_regressions == 0
 
 
-@given(st.integers(), outcomes.filter(lambda each: Outcome.OK in each), st.data())
+@given(st.integers(), outcomes.filter(lambda each: SendOutcome.OK in each), st.data())
 def test_an_acknowledged_message_that_is_dropped_is_always_lost(
-    seed: int, outcomes: list[Outcome], data: st.DataObject
+    seed: int, outcomes: list[SendOutcome], data: st.DataObject
 ) -> None:
     history = lawful(seed, outcomes)
     dropped = data.draw(st.sampled_from([send for send in history.sends.values() if send.must_arrive]))
@@ -254,14 +264,14 @@ def test_an_acknowledged_message_that_is_dropped_is_always_lost(
     assert broken(check(history, ordered=True)) == {"lost": 1, "gap": 1}
 
 
-@given(st.integers(), outcomes.filter(lambda each: Outcome.OK in each), st.data())
+@given(st.integers(), outcomes.filter(lambda each: SendOutcome.OK in each), st.data())
 def test_a_place_that_is_given_out_again_is_always_seen(
-    seed: int, outcomes: list[Outcome], data: st.DataObject
+    seed: int, outcomes: list[SendOutcome], data: st.DataObject
 ) -> None:
     history = lawful(seed, outcomes)
     victim = data.draw(st.sampled_from([send for send in history.sends.values() if send.must_arrive]))
     number = len(history.sends)
-    history.sends[number] = Send(number, "other", 0, Outcome.OK, victim.place)
+    history.sends[number] = Send(number, "other", 0, SendOutcome.OK, victim.place)
     assert victim.place is not None
     history.receipts.append(Receipt(number, victim.place, 0, "m"))
     assert broken(check(history)) == {"offset reused": 1}

@@ -12,24 +12,24 @@ from typer.testing import CliRunner, Result
 from skylark.cli.main import app
 from skylark.torture import report, run
 from skylark.torture.checker import check
-from skylark.torture.history import History, Outcome, Place, Queue, Receipt, Send
+from skylark.torture.history import BrokerQueue, History, QueuePosition, Receipt, Send, SendOutcome
 
 
 class Played:
     """A run that is over at once; in mode `sync`, a message is lost."""
 
-    def __init__(self, wanted: report.Wanted, say: Callable[[str], None]) -> None:
+    def __init__(self, wanted: report.TortureOptions, say: Callable[[str], None]) -> None:
         self._wanted = wanted
         self._say = say
 
-    async def run(self) -> report.Report:
-        place = Place(Queue("broker-a", 0), 0)
-        history = History(sends={0: Send(0, "k", 0, Outcome.OK, place)}, stored=[(place, 0)])
+    async def run(self) -> report.TortureReport:
+        place = QueuePosition(BrokerQueue("broker-a", 0), 0)
+        history = History(sends={0: Send(0, "k", 0, SendOutcome.OK, place)}, stored=[(place, 0)])
         if self._wanted.mode != "sync":
             history.receipts.append(Receipt(0, place, 1, "m"))
         self._say("something was done")
         fault = report.Inflicted(at_s=1.0, name="flood", words="500 connections")
-        return report.Report(
+        return report.TortureReport(
             wanted=self._wanted, verdict=check(history), faults=[fault], skipped={"jump-clock": 2},
             elapsed_s=2.0, drained_s=0.5,
         )  # fmt: skip

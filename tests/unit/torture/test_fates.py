@@ -7,21 +7,21 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.client.transaction_producer import TransactionState
+from skylark.client.producer.transaction_producer import TransactionState
 from skylark.torture import fates
 
 
 @given(st.integers(0, 1 << 40), st.integers(1, 20))
 def test_whoever_is_asked_says_the_same(number: int, check_times: int) -> None:
     final = TransactionState.COMMIT if fates.is_committed(number) else TransactionState.ROLLBACK
-    assert fates.said(number) in (final, TransactionState.UNKNOWN)
-    answer = fates.answered(number, check_times)
+    assert fates.first_state(number) in (final, TransactionState.UNKNOWN)
+    answer = fates.checked_state(number, check_times)
     assert answer is final or (check_times < 2 and answer is TransactionState.UNKNOWN)
 
 
 def test_about_a_tenth_each_is_rolled_back_and_unknown() -> None:
-    states = Counter(fates.said(number) for number in range(3 * 10**9, 3 * 10**9 + 10_000))
+    states = Counter(fates.first_state(number) for number in range(3 * 10**9, 3 * 10**9 + 10_000))
     assert 900 <= states[TransactionState.ROLLBACK] <= 1100
     assert 900 <= states[TransactionState.UNKNOWN] <= 1100
-    unknown = [number for number in range(10_000) if fates.said(number) is TransactionState.UNKNOWN]
+    unknown = [number for number in range(10_000) if fates.first_state(number) is TransactionState.UNKNOWN]
     assert 0.3 < sum(map(fates.is_committed, unknown)) / len(unknown) < 0.7

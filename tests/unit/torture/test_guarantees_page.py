@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from scripts.guarantees_page import PAGE, TABLE, torture_table
-from skylark.torture.checker import Finding, Verdict
-from skylark.torture.report import Inflicted, Report, Wanted, page
+from skylark.torture.checker import Breach, TortureVerdict
+from skylark.torture.report import Inflicted, TortureOptions, TortureReport, page
 
 
-def a_report(mode: str, lost: int) -> Report:
-    verdict = Verdict(
+def a_report(mode: str, lost: int) -> TortureReport:
+    verdict = TortureVerdict(
         attempted=12_000, acknowledged=11_000, failed=1, unknown=2, rolled_back=3, received=11_004,
-        deliveries=12, duplicated=5, recovered=6, commit_regressions=7, faults={"lost": Finding(lost, ())},
+        deliveries=12, duplicated=5, recovered=6, commit_regressions=7, faults={"lost": Breach(lost, ())},
     )  # fmt: skip
     fault = Inflicted(at_s=1.0, name="kill-broker", words="kill -9 broker-a")
-    wanted = Wanted(directory=Path(), mode=mode, seconds=900, seed=71)
-    return Report(
+    wanted = TortureOptions(directory=Path(), mode=mode, seconds=900, seed=71)
+    return TortureReport(
         wanted=wanted, verdict=verdict, faults=[fault] * 4, skipped={}, elapsed_s=901.0, drained_s=1.5
     )
 

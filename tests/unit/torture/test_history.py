@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from skylark.torture.history import (
     QUIET_LINE,
+    BrokerQueue,
     History,
-    Outcome,
-    Place,
-    Queue,
+    QueuePosition,
     Receipt,
     Send,
+    SendOutcome,
     attempt_line,
     body_of,
     number_in,
@@ -35,7 +35,7 @@ def test_other_bodies_have_no_number(body: bytes) -> None:
 
 numbers = st.integers(0, 1 << 40)
 places = st.builds(
-    lambda queue_id, queue_offset: Place(Queue("broker-a", queue_id), queue_offset),
+    lambda queue_id, queue_offset: QueuePosition(BrokerQueue("broker-a", queue_id), queue_offset),
     st.integers(0, 99),
     numbers,
 )
@@ -45,7 +45,7 @@ sends = st.builds(
     numbers,
     st.sampled_from(["s0-k0", "s1-k1"]),
     numbers,
-    st.sampled_from(Outcome),
+    st.sampled_from(SendOutcome),
     st.none() | places,
     not_before_ns=st.integers(0, 1 << 62),
 )
@@ -71,15 +71,15 @@ def test_sends_come_back_as_far_as_they_are_known(written: list[Send]) -> None:
     history = History()
     new = history.take_sends(b"".join(lines).splitlines())
     for send in written:
-        if send.outcome is not Outcome.OK:
+        if send.outcome is not SendOutcome.OK:
             send.place = None
     assert new == written == list(history.sends.values())
 
 
 @pytest.mark.parametrize("cut", range(1, 7))
 def test_an_outcome_that_was_cut_off_is_unknown(cut: int) -> None:
-    send = Send(3, "k", 3, Outcome.OK)
+    send = Send(3, "k", 3, SendOutcome.OK)
     history = History()
     history.take_sends([attempt_line(send).strip(), outcome_line(send).strip()[:-cut]])
-    assert history.sends[3].outcome is Outcome.UNKNOWN
+    assert history.sends[3].outcome is SendOutcome.UNKNOWN
     assert not history.missing()

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from skylark.torture.faults import ALL_FAULTS
-from skylark.torture.modes import MODES, Mode
-from skylark.torture.plan import plan
-from skylark.torture.report import Wanted
+from skylark.torture.plan import MODES, Mode, plan
+from skylark.torture.report import TortureOptions
 from skylark.torture.run import Torture
 
 
@@ -44,7 +43,8 @@ def test_faults_last_as_long_as_is_wanted() -> None:
 def test_a_run_is_planned_by_its_seed_mode_and_length_alone(tmp_path: Path, mode: str) -> None:
     runs = [
         Torture(
-            Wanted(directory=tmp_path / str(number), mode=mode, seed=5, seconds=60, members=number), print
+            TortureOptions(directory=tmp_path / str(number), mode=mode, seed=5, seconds=60, members=number),
+            print,
         )
         for number in (1, 2)
     ]

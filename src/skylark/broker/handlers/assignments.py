@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from skylark.broker.clients import BROADCASTING
 from skylark.broker.state import BrokerHandler, BrokerState
-from skylark.protocol.allocation import averagely, averagely_by_circle, read_queues
 from skylark.protocol.bodies import (
     AssignmentRequest,
     Assignments,
@@ -17,7 +16,8 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import QueryAssignment
+from skylark.protocol.queue_allocation import averagely, averagely_by_circle, read_queues
+from skylark.protocol.requests.client import QueryAssignment
 from skylark.remoting.server import Peer
 
 STRATEGIES = {"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle}

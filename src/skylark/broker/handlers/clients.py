@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from skylark.broker.clients import ACTIVELY, Client
-from skylark.broker.filters import check_subscription
-from skylark.broker.refusals import full, invalid_parameter
+from skylark.broker.clients import ACTIVELY, ConnectedClient
+from skylark.broker.error_replies import full, invalid_parameter
+from skylark.broker.filters.compiled_subscription import check_subscription
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.model import names
 from skylark.protocol.bodies import (
@@ -17,7 +17,7 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import (
+from skylark.protocol.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
     Heartbeat,
@@ -33,7 +33,7 @@ def heartbeat(broker: BrokerState, peer: Peer, command: RemotingCommand) -> Remo
     """Take what a client says of itself; whoever must hear of it does before the client has its answer."""
     data = Heartbeat.from_command(command).body
     _check_sizes(broker, data)
-    client = Client(peer, data.client_id, command.language, command.version)
+    client = ConnectedClient(peer, data.client_id, command.language, command.version)
     subscription_changed = data.heartbeat_fingerprint == 0
     for consumer in data.consumer_data_set:
         if _register_consumer(broker, client, consumer, data):
@@ -74,7 +74,7 @@ def _check_lock(body: LockRequest) -> None:
 
 
 def _register_consumer(
-    broker: BrokerState, client: Client, consumer: ConsumerData, data: HeartbeatData
+    broker: BrokerState, client: ConnectedClient, consumer: ConsumerData, data: HeartbeatData
 ) -> bool:
     """Take what a heartbeat says of one group; return whether the client must send its subscriptions again.
 

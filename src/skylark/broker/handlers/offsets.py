@@ -7,15 +7,24 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
-from skylark.broker.clients import Client
-from skylark.broker.large_answers import read_each
-from skylark.broker.refusals import group_not_exist, invalid_parameter, system_error, topic_not_exist
+from skylark.broker.clients import ConnectedClient
+from skylark.broker.error_replies import group_not_exist, invalid_parameter, system_error, topic_not_exist
+from skylark.broker.handlers.sliced_encoding import read_each
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.errors import BrokerError, RocketMQError
-from skylark.protocol.bodies import MessageQueue, TopicConfig, encode_body
+from skylark.protocol.bodies import (
+    ConsumerStatus,
+    CorrectionOffsets,
+    MessageQueue,
+    QueueOffset,
+    QueueOffsetList,
+    QueueOffsets,
+    TopicConfig,
+    encode_body,
+)
 from skylark.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand, TypedCommand
-from skylark.protocol.replies import plain_reply
+from skylark.protocol.frame_templates import plain_reply
 from skylark.protocol.requests.offset import (
     CloneGroupOffset,
     GetConsumerStatusFromClient,
@@ -31,13 +40,6 @@ from skylark.protocol.requests.offset import (
     SearchOffsetByTimestamp,
     TimestampReply,
     UpdateConsumerOffset,
-)
-from skylark.protocol.stats_bodies import (
-    ConsumerStatus,
-    CorrectionOffsets,
-    QueueOffset,
-    QueueOffsetList,
-    QueueOffsets,
 )
 from skylark.remoting.latency import ONEWAY, SUCCESS
 from skylark.remoting.server import Peer
@@ -310,7 +312,7 @@ def _committed_everywhere(broker: BrokerState, config: TopicConfig, group: str) 
     return committed
 
 
-def _check_versions(clients: Iterable[Client]) -> None:
+def _check_versions(clients: Iterable[ConnectedClient]) -> None:
     for client in clients:
         if client.version < BY_CLIENTS_VERSION:
             raise system_error(f"the client does not support this feature. version={client.version}")
@@ -345,7 +347,7 @@ async def get_consumer_status(broker: BrokerState, peer: Peer, command: Remoting
     return command.reply(remark=BY_CLIENTS_REMARK, body=encode_body(status))
 
 
-async def _ask(client: Client, question: GetConsumerStatusFromClient) -> ConsumerStatus | None:
+async def _ask(client: ConnectedClient, question: GetConsumerStatusFromClient) -> ConsumerStatus | None:
     assert isinstance(client.channel, Peer)
     try:
         return await client.channel.call(question, timeout_s=CLIENT_TIMEOUT_S)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from skylark.broker.handlers.queries import record_at
-from skylark.broker.refusals import system_error
+from skylark.broker.error_replies import system_error
+from skylark.broker.handlers.message_queries import record_at
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.errors import RequestTimeout, RocketMQError
 from skylark.model.record import parse_offset_message_id
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import VERSION, Buffer, RemotingCommand
 from skylark.protocol.request import Request
-from skylark.protocol.requests.heartbeat import ConsumeMessageDirectly, GetConsumerRunningInfo
+from skylark.protocol.requests.client import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.remoting.server import Peer
 
 RELAY_TIMEOUT_S = 10.0

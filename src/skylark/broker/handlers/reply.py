@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from skylark.broker.refusals import SLAVE_REMARK, invalid_parameter, system_busy
+from skylark.broker.error_replies import SLAVE_REMARK, invalid_parameter, system_busy
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.broker.topics import describe
 from skylark.errors import RocketMQError
@@ -24,7 +24,7 @@ from skylark.protocol.requests.send import (
     SendReplyMessageV2,
 )
 from skylark.remoting.server import Peer
-from skylark.store.placed import Placed
+from skylark.store.append_result import AppendedRecord
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ async def send_reply(broker: BrokerState, peer: Peer, command: RemotingCommand) 
     if broker.live.current.store_replies:
         results = broker.store.append([message])
         broker.stats.count_puts(results)
-        if isinstance(stored := results[0], Placed):
+        if isinstance(stored := results[0], AppendedRecord):
             message_id = offset_message_id(broker.store_host, stored.physical_offset)
             queue_offset = stored.queue_offset
     if not command.is_oneway:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from skylark.broker.half_messages import prepare
-from skylark.broker.refusals import (
+from skylark.broker.delayed.delay_levels import parse_level
+from skylark.broker.delayed.timed_messages import handle_of
+from skylark.broker.error_replies import (
     FAQ,
     SLAVE_REMARK,
     group_not_exist,
@@ -19,10 +20,9 @@ from skylark.broker.refusals import (
     system_busy,
     system_error,
 )
-from skylark.broker.schedule import parse_level
 from skylark.broker.state import BrokerState
-from skylark.broker.timed_messages import handle_of
 from skylark.broker.topics import Permission, describe
+from skylark.broker.transactions.half_messages import prepare
 from skylark.errors import BrokerError
 from skylark.model import names
 from skylark.model.message import (
@@ -40,11 +40,11 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.requests.send import SendMessage, SendMessageV2
 from skylark.remoting.latency import ONEWAY
-from skylark.remoting.prepared import PreparedAnswer
+from skylark.remoting.offloop_reply import OffloopReply
 from skylark.remoting.server import Peer
-from skylark.store.batch_records import ClientBatch
+from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
+from skylark.store.batch_encoder import ClientBatch
 from skylark.store.consume_queue import ConsumeQueue
-from skylark.store.placed import Placed, PutResult, PutStatus, Refused, Run
 
 Send = SendMessage | SendMessageV2
 
@@ -68,7 +68,7 @@ class LoneSend(NamedTuple):
     """The only send that waits for the disk: its record's end in the log, and the answer."""
 
     end: int
-    answer: PreparedAnswer
+    answer: OffloopReply
 
 
 class SendPath:
@@ -280,13 +280,13 @@ class SendPath:
     ) -> None:
         broker = self._broker
         at_once: list[bytes] = []
-        later: list[tuple[TypedCommand[Send], PutMessage, Placed]] = []
+        later: list[tuple[TypedCommand[Send], PutMessage, AppendedRecord]] = []
         refused = 0
         waits = broker.waits
         for command, message, result in zip(sent, messages, results, strict=True):
             if command.is_oneway:
                 continue
-            if isinstance(result, Placed):
+            if isinstance(result, AppendedRecord):
                 if waits and message.wait:
                     later.append((command, message, result))
                 else:
@@ -308,7 +308,7 @@ class SendPath:
             self._count(sent[0].code, ResponseCode.SUCCESS, peer.active_at, oneways, result=ONEWAY)
 
     def _answer_when_stored(
-        self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, Placed]]
+        self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, AppendedRecord]]
     ) -> None:
         """One waiter for all that came together: they end at the same place in the log."""
         since = peer.active_at
@@ -330,8 +330,8 @@ class SendPath:
         self._broker.when_stored(end, answer)
 
     def _prepare_lone(
-        self, peer: Peer, end: int, sent: tuple[TypedCommand[Send], PutMessage, Placed]
-    ) -> PreparedAnswer | None:
+        self, peer: Peer, end: int, sent: tuple[TypedCommand[Send], PutMessage, AppendedRecord]
+    ) -> OffloopReply | None:
         """Where nobody else waits, the flush thread can send the answer: two changes of threads less."""
         if self._lone is not None and self._lone.answer.is_sent:
             self._broker.store.advance()  # the client was faster than our loop
@@ -342,13 +342,13 @@ class SendPath:
             self._lone = LoneSend(end, prepared)
         return prepared
 
-    def flushed_lone(self) -> PreparedAnswer | None:
+    def flushed_lone(self) -> OffloopReply | None:
         """The answer to the only send that waited, if it is on disk now. The flush thread."""
         lone = self._lone
         return lone.answer if lone is not None and lone.end <= self._broker.store.flushed_offset else None
 
     def _stored_reply(
-        self, command: TypedCommand[Send], message: PutMessage, placed: Placed, code: ResponseCode
+        self, command: TypedCommand[Send], message: PutMessage, placed: AppendedRecord, code: ResponseCode
     ) -> bytes:
         queue_id, handle, key = message.queue_id, None, find_unique_key(message.properties)
         if message.topic != command.request.topic:  # delayed or dead: the client hears of the queue it chose
@@ -432,17 +432,17 @@ class SendPath:
         peer: Peer,
         sent: Sequence[TypedCommand[Send]],
         batches: Sequence[ClientBatch],
-        results: Sequence[Run | list[Refused]],
+        results: Sequence[AppendedBatch | list[Refused]],
     ) -> None:
         broker = self._broker
         since, waits = peer.active_at, broker.waits
         at_once: list[bytes] = []
-        later: list[tuple[TypedCommand[Send], PutMessage, Run]] = []
+        later: list[tuple[TypedCommand[Send], PutMessage, AppendedBatch]] = []
         for command, (envelope, _), result in zip(sent, batches, results, strict=True):
             broker.stats.count_puts(result)
             if command.is_oneway:
                 self._count(command.code, ResponseCode.SUCCESS, since, result=ONEWAY)
-            elif not isinstance(result, Run):
+            elif not isinstance(result, AppendedBatch):
                 (refused,) = result
                 code, remark = refusal_reply(
                     refused.status, refused.reason, broker.store.log.message_bytes_max
@@ -460,7 +460,7 @@ class SendPath:
             self._answer_batches_when_stored(peer, later)
 
     def _answer_batches_when_stored(
-        self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, Run]]
+        self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, AppendedBatch]]
     ) -> None:
         """One waiter for all that came together, as for single messages."""
         since = peer.active_at
@@ -475,7 +475,7 @@ class SendPath:
         self._broker.when_stored(later[-1][2].end, answer)
 
     def _batch_reply(
-        self, command: TypedCommand[Send], envelope: PutMessage, run: Run, code: ResponseCode
+        self, command: TypedCommand[Send], envelope: PutMessage, run: AppendedBatch, code: ResponseCode
     ) -> bytes:
         return self._stored(
             command.opaque,

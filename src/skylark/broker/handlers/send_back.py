@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from skylark.broker.handlers.send import RETRY_BY_HEADER_VERSION
-from skylark.broker.refusals import (
+from skylark.broker.error_replies import (
     FAQ,
     SLAVE_REMARK,
     group_not_exist,
@@ -14,6 +13,7 @@ from skylark.broker.refusals import (
     system_busy,
     system_error,
 )
+from skylark.broker.handlers.send import RETRY_BY_HEADER_VERSION
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.broker.topics import Permission
 from skylark.errors import CorruptRecord, OffsetOutOfRange
@@ -31,7 +31,7 @@ from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.remoting.server import Peer
-from skylark.store.placed import Refused
+from skylark.store.append_result import Refused
 
 log = logging.getLogger(__name__)
 

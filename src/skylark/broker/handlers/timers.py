@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from skylark.broker.refusals import (
+from skylark.broker.delayed.timed_messages import RecallHandle, recall_message
+from skylark.broker.error_replies import (
     FAQ,
     SLAVE_REMARK,
     illegal_operation,
@@ -12,7 +13,6 @@ from skylark.broker.refusals import (
     topic_not_exist,
 )
 from skylark.broker.state import BrokerHandler, BrokerState
-from skylark.broker.timed_messages import RecallHandle, recall_message
 from skylark.broker.topics import Permission
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import encode_body
@@ -20,7 +20,7 @@ from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import RecallMessage, RecallReply
 from skylark.remoting.server import Peer
-from skylark.store.placed import Refused
+from skylark.store.append_result import Refused
 
 HANDLE_REMARK = "recall handle is invalid"
 

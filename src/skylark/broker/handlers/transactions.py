@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from skylark.broker.half_messages import HalfRecord
-from skylark.broker.refusals import illegal_operation, refusal_reply, slave_not_available, system_error
+from skylark.broker.error_replies import illegal_operation, refusal_reply, slave_not_available, system_error
 from skylark.broker.state import BrokerHandler, BrokerState
+from skylark.broker.transactions.half_messages import HalfRecord
 from skylark.errors import BrokerError
 from skylark.model import names
 from skylark.model.record import parse_offset_message_id
@@ -14,7 +14,7 @@ from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, EndTransaction, ResumeCheckHalfMessage
 from skylark.remoting.server import Peer
-from skylark.store.placed import PutStatus, Refused
+from skylark.store.append_result import PutStatus, Refused
 
 NOT_FOUND_REMARK = "Find prepared transaction message failed"
 BUSY_REMARK = "OS page cache busy, please try another machine"

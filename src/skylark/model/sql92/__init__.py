@@ -4,7 +4,7 @@
 arithmetic; a text is read up to the first word that cannot go on.
 """
 
-from skylark.model.sql92.limits import EXPRESSION_CHARS_MAX, NESTING_MAX, BadSelector
+from skylark.model.sql92.nodes import EXPRESSION_CHARS_MAX, NESTING_MAX, BadSelector
 from skylark.model.sql92.selector import SQL92, Selector, compile_selector
 from skylark.model.sql92.values import EvaluationError
 

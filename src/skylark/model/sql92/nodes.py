@@ -1,14 +1,29 @@
-"""Pure. What a selector consists of. What kind of value a node has is known before any message."""
+"""Pure. The syntax tree of a selector, its limits, and the error for an invalid one.
+
+The type of each node's value is known before any message is evaluated.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
-from skylark.model.sql92.values import Kind
+from skylark.model.sql92.values import NumberKind
+
+EXPRESSION_CHARS_MAX = 8192
+NESTING_MAX = 100
+"""Parentheses, signs, NOTs and chains of comparisons, one inside of the other."""
 
 
-class Comparison(Enum):
+class BadSelector(ValueError):
+    """A selector that cannot be used: `position` counts characters from 0."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(f"{reason}, at character {position + 1}")
+        self.position = position
+
+
+class ComparisonOperator(Enum):
     """How two numbers are compared."""
 
     GREATER = ">"
@@ -18,7 +33,7 @@ class Comparison(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
+class PropertyNode:
     """A property's text, or nothing."""
 
     name: str
@@ -36,7 +51,7 @@ class Number:
     """A number. With a sign before it, it is no literal any more: fewer mistakes are found in it."""
 
     value: int | float
-    kind: Kind
+    kind: NumberKind
     is_literal: bool = True
 
 
@@ -85,7 +100,7 @@ class IsNull:
 @dataclass(frozen=True, slots=True)
 class Compare:
     left: Node
-    comparison: Comparison
+    comparison: ComparisonOperator
     right: Node
 
 
@@ -93,7 +108,7 @@ class Compare:
 class OneOf:
     """IN: a property is one of some texts, or with `negated` none of them."""
 
-    operand: Property
+    operand: PropertyNode
     values: frozenset[str]
     negated: bool
 
@@ -114,7 +129,7 @@ class Find:
     negated: bool
 
 
-Value = Property | Text | Number | Nothing
+Value = PropertyNode | Text | Number | Nothing
 Condition = Truth | Not | All | Any | Equal | IsNull | Compare | OneOf | Find
 Node = Value | Condition
 

@@ -1,14 +1,302 @@
-"""Pure. Selectors ready for use: compiled once to functions of a message's properties."""
+"""Pure. Compiled selectors: a syntax tree becomes functions that return TRUE, FALSE or NULL (None)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import AnyStr, Generic, TypeVar
 
 from skylark.model.message import property_finder
-from skylark.model.sql92.evaluation import Access, compile_condition
-from skylark.model.sql92.limits import EXPRESSION_CHARS_MAX, BadSelector
-from skylark.model.sql92.values import READERS, READERS_OF_BYTES, EvaluationError
+from skylark.model.sql92 import nodes
+from skylark.model.sql92.nodes import (
+    EXPRESSION_CHARS_MAX,
+    BadSelector,
+    ComparisonOperator,
+    Node,
+    Number,
+    Search,
+)
+from skylark.model.sql92.values import READERS, READERS_OF_BYTES, EvaluationError, NumberKind, order
+
+P = TypeVar("P")
+Condition = Callable[[P], bool | None]
+Read = Callable[[P], AnyStr | None]
+Parse = Callable[[AnyStr], float]
+Holds = Callable[[float, float], bool]
+
+OPERATORS: dict[ComparisonOperator, Holds] = {
+    ComparisonOperator.GREATER: operator.gt,
+    ComparisonOperator.GREATER_OR_EQUAL: operator.ge,
+    ComparisonOperator.LESS: operator.lt,
+    ComparisonOperator.LESS_OR_EQUAL: operator.le,
+}
+TURNED = {
+    ComparisonOperator.GREATER: ComparisonOperator.LESS,
+    ComparisonOperator.GREATER_OR_EQUAL: ComparisonOperator.LESS_OR_EQUAL,
+    ComparisonOperator.LESS: ComparisonOperator.GREATER,
+    ComparisonOperator.LESS_OR_EQUAL: ComparisonOperator.GREATER_OR_EQUAL,
+}
+"""The same said from the right."""
+
+
+@dataclass(frozen=True)
+class Access(Generic[P, AnyStr]):
+    """How properties are read: `read` makes the function for one name; `text` makes a constant comparable."""
+
+    read: Callable[[str], Read[P, AnyStr]]
+    text: Callable[[str], AnyStr]
+    numbers: Mapping[NumberKind, Parse[AnyStr]]
+
+
+def compile_condition(node: Node, access: Access[P, AnyStr]) -> Condition[P]:
+    """Return the function of a node."""
+    return _Compiler(access).condition(node)
+
+
+class _Compiler(Generic[P, AnyStr]):
+    def __init__(self, access: Access[P, AnyStr]) -> None:
+        self._read: Callable[[str], Read[P, AnyStr]] = access.read
+        self._text: Callable[[str], AnyStr] = access.text
+        self._numbers: Mapping[NumberKind, Parse[AnyStr]] = access.numbers
+
+    def condition(self, node: Node) -> Condition[P]:
+        match node:
+            case nodes.Truth(value):
+                return lambda _: value
+            case nodes.PropertyNode(name):
+                read = self._read(name)
+                # A property is a text, and no text is true.
+                return lambda properties: None if read(properties) is None else False
+            case nodes.Not(operand):
+                return _not(self.condition(operand))
+            case nodes.All(operands):
+                return _all([self.condition(operand) for operand in operands])
+            case nodes.Any(operands):
+                return _any([self.condition(operand) for operand in operands])
+            case nodes.Equal(left, right):
+                return self._equal(left, right)
+            case nodes.IsNull(operand):
+                return self._is_null(operand)
+            case nodes.Compare(left, comparison, right):
+                return self._compare(left, comparison, right)
+            case nodes.OneOf(operand, values, negated):
+                return _one_of(self._read(operand.name), frozenset(map(self._text, values)), negated)
+            case nodes.Find(operand, search, text, negated):
+                return self._find(operand, search, text, negated)
+        raise AssertionError(f"no condition: {node}")
+
+    def value(self, node: nodes.PropertyNode | nodes.Text) -> Read[P, AnyStr]:
+        if isinstance(node, nodes.PropertyNode):
+            return self._read(node.name)
+        constant = self._text(node.value)
+        return lambda _: constant
+
+    # --- Equality ---
+
+    def _equal(self, left: Node, right: Node) -> Condition[P]:
+        match left, right:
+            case nodes.Nothing(), nodes.Nothing():
+                return lambda _: True
+            case nodes.Number(), nodes.Number():
+                is_equal = order(left.value, right.value) == 0
+                return lambda _: is_equal
+            case (nodes.PropertyNode() | nodes.Text(), nodes.Number()):
+                return _equal_number(self.value(left), self._numbers[right.kind], right.value, missing=None)
+            case (nodes.Number(), nodes.PropertyNode() | nodes.Text()):
+                return _equal_number(self.value(right), self._numbers[left.kind], left.value, missing=False)
+            case (nodes.PropertyNode(), nodes.Text(value)):
+                return _equal_constant(self.value(left), self._text(value))
+            case (nodes.PropertyNode() | nodes.Text(), nodes.PropertyNode() | nodes.Text()):
+                return _equal_values(self.value(left), self.value(right))
+        return self._equal_mixed(left, right)
+
+    def _equal_mixed(self, left: Node, right: Node) -> Condition[P]:
+        """Equality where truth or nothing takes part."""
+        left_value, right_value = self._any_value(left), self._any_value(right)
+
+        def equal(properties: P) -> bool | None:
+            one, other = left_value(properties), right_value(properties)
+            if one is None:
+                return True if other is None else None
+            if other is None:
+                return False
+            if isinstance(one, str | bytes) and isinstance(other, bool):
+                return (one.lower() in ("true", b"true")) is other
+            if isinstance(one, bool) and isinstance(other, str | bytes):
+                raise EvaluationError("a truth value is compared with a text on its right")
+            return type(one) is type(other) and one == other
+
+        return equal
+
+    def _any_value(self, node: Node) -> Callable[[P], AnyStr | bool | float | None]:
+        match node:
+            case nodes.PropertyNode() | nodes.Text():
+                return self.value(node)
+            case nodes.Number(value):
+                return lambda _: value
+            case nodes.Nothing():
+                return lambda _: None
+        return self.condition(node)
+
+    def _is_null(self, operand: Node) -> Condition[P]:
+        value = self._any_value(operand)
+        return lambda properties: value(properties) is None
+
+    # --- Order ---
+
+    def _compare(self, left: Node, comparison: ComparisonOperator, right: Node) -> Condition[P]:
+        holds = OPERATORS[comparison]
+        match left, right:
+            case nodes.PropertyNode(name), nodes.Number():
+                return self._compare_number(name, right, holds)
+            case nodes.Number(), nodes.PropertyNode(name):
+                return self._compare_number(name, left, OPERATORS[TURNED[comparison]])
+            case nodes.PropertyNode(name), nodes.PropertyNode(other_name):
+                return _compare_properties(
+                    self._read(name), self._read(other_name), self._numbers[NumberKind.DOUBLE], holds
+                )
+            case nodes.Number(), nodes.Number():
+                result = holds(order(left.value, right.value), 0)
+                return lambda _: result
+        return lambda _: None  # nothing is neither larger nor smaller
+
+    def _compare_number(self, name: str, number: Number, holds: Holds) -> Condition[P]:
+        read, parse, bound = self._read(name), self._numbers[number.kind], number.value
+        if number.kind is NumberKind.DOUBLE:
+            return _compare_double(read, parse, bound, holds)
+
+        def compare(properties: P) -> bool | None:
+            value = read(properties)
+            return None if value is None else holds(parse(value), bound)
+
+        return compare
+
+    # --- Texts ---
+
+    def _find(self, operand: Node, search: Search, text: str, negated: bool) -> Condition[P]:
+        if not isinstance(operand, nodes.PropertyNode | nodes.Text) or not text:
+            return lambda _: False
+        read, wanted = self.value(operand), self._text(text)
+        test: Callable[[AnyStr], bool] = {
+            Search.CONTAINS: lambda value: wanted in value,
+            Search.STARTS_WITH: lambda value: value.startswith(wanted),
+            Search.ENDS_WITH: lambda value: value.endswith(wanted),
+        }[search]
+
+        def find(properties: P) -> bool:
+            value = read(properties)
+            return value is not None and test(value) is not negated
+
+        return find
+
+
+def _not(condition: Condition[P]) -> Condition[P]:
+    def inverted(properties: P) -> bool | None:
+        truth = condition(properties)
+        return None if truth is None else not truth
+
+    return inverted
+
+
+def _all(conditions: list[Condition[P]]) -> Condition[P]:
+    if len(conditions) == 2:
+        return _both(*conditions)
+
+    def all_hold(properties: P) -> bool | None:
+        result: bool | None = True
+        for condition in conditions:
+            truth = condition(properties)
+            if truth is False:
+                return False
+            if truth is None:
+                result = None
+        return result
+
+    return all_hold
+
+
+def _both(first: Condition[P], second: Condition[P]) -> Condition[P]:
+    """The same without a loop, for the most frequent case."""
+
+    def both_hold(properties: P) -> bool | None:
+        truth = first(properties)
+        if truth is False:
+            return False
+        other = second(properties)
+        return other if truth or other is False else None
+
+    return both_hold
+
+
+def _any(conditions: list[Condition[P]]) -> Condition[P]:
+    def any_holds(properties: P) -> bool | None:
+        result: bool | None = False
+        for condition in conditions:
+            truth = condition(properties)
+            if truth is True:
+                return True
+            if truth is None:
+                result = None
+        return result
+
+    return any_holds
+
+
+def _equal_constant(read: Read[P, AnyStr], constant: AnyStr) -> Condition[P]:
+    def equal(properties: P) -> bool | None:
+        value = read(properties)
+        return None if value is None else value == constant
+
+    return equal
+
+
+def _equal_values(left: Read[P, AnyStr], right: Read[P, AnyStr]) -> Condition[P]:
+    def equal(properties: P) -> bool | None:
+        one, other = left(properties), right(properties)
+        return None if one is None and other is not None else one == other
+
+    return equal
+
+
+def _equal_number(
+    read: Read[P, AnyStr], parse: Parse[AnyStr], number: float, *, missing: bool | None
+) -> Condition[P]:
+    def equal(properties: P) -> bool | None:
+        value = read(properties)
+        return missing if value is None else order(parse(value), number) == 0
+
+    return equal
+
+
+def _one_of(read: Read[P, AnyStr], values: frozenset[AnyStr], negated: bool) -> Condition[P]:
+    def one_of(properties: P) -> bool | None:
+        value = read(properties)
+        return None if value is None else (value in values) is not negated
+
+    return one_of
+
+
+def _compare_double(read: Read[P, AnyStr], parse: Parse[AnyStr], bound: float, holds: Holds) -> Condition[P]:
+    def compare(properties: P) -> bool | None:
+        value = read(properties)
+        return None if value is None else holds(order(parse(value), bound), 0)
+
+    return compare
+
+
+def _compare_properties(
+    left: Read[P, AnyStr], right: Read[P, AnyStr], parse: Parse[AnyStr], holds: Holds
+) -> Condition[P]:
+    def compare(properties: P) -> bool | None:
+        one, other = left(properties), right(properties)
+        if one is None or other is None:
+            return None
+        return holds(order(parse(one), parse(other)), 0)
+
+    return compare
+
 
 SQL92 = "SQL92"
 CACHED_MAX = 100
@@ -30,7 +318,7 @@ class Selector:
     def __init__(self, expression: str) -> None:
         """Raises BadSelector."""
         # The parser takes a tenth of a second to load: only who uses selectors waits for it.
-        from skylark.model.sql92.parsing import parse  # noqa: PLC0415
+        from skylark.model.sql92.parser import parse  # noqa: PLC0415
 
         node = parse(expression)
         self.expression = expression

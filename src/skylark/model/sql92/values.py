@@ -22,7 +22,7 @@ class EvaluationError(ValueError):
     """A property's text is no number although it is compared with one: the message does not match."""
 
 
-class Kind(Enum):
+class NumberKind(Enum):
     """Types of numbers. A property is read as one of the type that it is compared with."""
 
     INT32 = "int"
@@ -30,11 +30,11 @@ class Kind(Enum):
     DOUBLE = "double"
 
 
-def kind_of(number: int | float) -> Kind:
+def kind_of(number: int | float) -> NumberKind:
     """The type of a literal: the smallest."""
     if isinstance(number, float):
-        return Kind.DOUBLE
-    return Kind.INT32 if number <= INT32_MAX else Kind.INT64
+        return NumberKind.DOUBLE
+    return NumberKind.INT32 if number <= INT32_MAX else NumberKind.INT64
 
 
 def read_int32(text: str) -> int:
@@ -92,11 +92,11 @@ def _decoded(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-READERS = {Kind.INT32: read_int32, Kind.INT64: read_int64, Kind.DOUBLE: read_double}
+READERS = {NumberKind.INT32: read_int32, NumberKind.INT64: read_int64, NumberKind.DOUBLE: read_double}
 READERS_OF_BYTES = {
-    Kind.INT32: int32_of_bytes,
-    Kind.INT64: int64_of_bytes,
-    Kind.DOUBLE: double_of_bytes,
+    NumberKind.INT32: int32_of_bytes,
+    NumberKind.INT64: int64_of_bytes,
+    NumberKind.DOUBLE: double_of_bytes,
 }
 
 

@@ -1,4 +1,5 @@
-"""Pipelines that run with one command: each a plain function over the public source and sink.
+"""Ready-made jobs, one file per command of `skylark spark`.
 
-A job has a pure `transform(df)` where rows pass through Spark, and a function that wires source and sink.
+Each has a pure `transform` over DataFrames and a function that runs it, in the driver's main thread.
+Start with `archive` or `etl`; `endpoints` are inputs and outputs, `queries` runs streaming queries.
 """

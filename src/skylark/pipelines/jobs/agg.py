@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
-from skylark.pipelines.jobs import running
+from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.endpoints import Input, Output, write_stream
 from skylark.pipelines.jobs.etl import transform as decoded_rows
-from skylark.pipelines.jobs.places import Input, Output, write_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,8 +59,8 @@ def agg(
     schema: str = "auto",
     once: bool,
     trigger: str = "10s",
-    watch: running.Watch | None = None,
-) -> running.Summary:
+    watch: queries.Watch | None = None,
+) -> queries.JobSummary:
     """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError.
 
     A window is written when the watermark has passed it: with `once` the last ones wait for the next run.
@@ -72,6 +72,6 @@ def agg(
         df = decoded_rows(source.read_stream(spark, **decoding))
     totals = transform(df, window=window, by=by, metrics=metrics)
     writer = write_stream(totals, output, source.namesrv).outputMode("append")
-    summary = running.run("agg", {"agg": writer}, state=state, once=once, trigger=trigger, watch=watch)
+    summary = queries.run("agg", {"agg": writer}, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output)}
     return summary

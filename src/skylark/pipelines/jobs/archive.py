@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
-from skylark.pipelines import table
-from skylark.pipelines.archive_files import DATE
-from skylark.pipelines.jobs import running
-from skylark.pipelines.jobs.places import Input, Output, table_options
+from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.endpoints import Input, Output, table_options
+from skylark.pipelines.lake import table_sink
+from skylark.pipelines.lake.parquet_files import DATE
 from skylark.pipelines.schema import COLUMNS, spark_schema
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def options(source: Input, output: Output, upkeep: Upkeep) -> dict[str, str]:
         ("columns", columns, COLUMNS),
         ("partitionBy", partition_by, [DATE, *COLUMNS]),
     ):
-        if unknown := [column for column in table.NAMES.parse(chosen) if column not in known]:
+        if unknown := [column for column in table_sink.NAMES.parse(chosen) if column not in known]:
             raise SettingsError(name, f"no column {', '.join(unknown)}; there are {', '.join(known)}")
     if upkeep.compact_every_s is not None and output.kind != "delta":
         raise SettingsError("compact", "only a Delta table can be compacted: readers may have files open")
-    if upkeep.keep_days is not None and DATE not in table.NAMES.parse(partition_by):
+    if upkeep.keep_days is not None and DATE not in table_sink.NAMES.parse(partition_by):
         raise SettingsError("keep", f"the archive is not partitioned by {DATE}")
     sink = table_options(
         output,
@@ -62,7 +62,7 @@ def options(source: Input, output: Output, upkeep: Upkeep) -> dict[str, str]:
         runId=uuid.uuid4().hex[:12],
         source=msgspec.json.encode(source_options(source)).decode(),
     )
-    table.read_options(sink)
+    table_sink.read_options(sink)
     return sink
 
 
@@ -91,18 +91,20 @@ def archive(
     once: bool,
     trigger: str = "30s",
     upkeep: Upkeep | None = None,
-    watch: running.Watch | None = None,
-) -> running.Summary:
+    watch: queries.Watch | None = None,
+) -> queries.JobSummary:
     """Archive until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
     upkeep = upkeep or Upkeep()
     sink = options(source, output, upkeep)
-    settings = table.read_options(sink)
-    table.prepare(settings, spark_schema(COLUMNS))
+    settings = table_sink.read_options(sink)
+    table_sink.prepare(settings, spark_schema(COLUMNS))
     before = settings.log().facts()
     planning = {**tasks_at_once(spark), **source_options(source), "mode": "ranges"}
     ranges = spark.readStream.format("rocketmq").options(**planning).load()
-    counted = F.sum("messages").alias(running.MESSAGES_READ)
-    writer = ranges.observe(running.MESSAGES_READ, counted).writeStream.format(table.FORMAT).options(**sink)
+    counted = F.sum("messages").alias(queries.MESSAGES_READ)
+    writer = (
+        ranges.observe(queries.MESSAGES_READ, counted).writeStream.format(table_sink.FORMAT).options(**sink)
+    )
     last_compaction = time.monotonic()
 
     def compact_now_and_then() -> None:
@@ -112,7 +114,7 @@ def archive(
             settings.log().compact()
             last_compaction = time.monotonic()
 
-    summary = running.run(
+    summary = queries.run(
         "archive",
         {"archive": writer},
         state=state,
@@ -137,7 +139,7 @@ def archive(
     return summary
 
 
-def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> running.Summary:
+def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> queries.JobSummary:
     """Remove files that no batch names: what failed, repeated and speculative tasks left.
 
     Raises SettingsError.
@@ -146,8 +148,8 @@ def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> running.Su
     if output.kind == "delta" and not DeltaTable.is_deltatable(output.where):
         raise SettingsError("to", f"there is no Delta table in {output.where}")
     started = time.monotonic()
-    removed = table.read_options(table_options(output)).log().sweep(older_than_hours, dry_run=dry_run)
-    return running.Summary(
+    removed = table_sink.read_options(table_options(output)).log().sweep(older_than_hours, dry_run=dry_run)
+    return queries.JobSummary(
         pipeline="archive",
         status="would sweep" if dry_run else "swept",
         seconds=round(time.monotonic() - started, 2),

@@ -22,8 +22,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from skylark.errors import SettingsError
-from skylark.pipelines.jobs import running
-from skylark.pipelines.jobs.places import Input, Output
+from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.endpoints import Input, Output
 from skylark.pipelines.schema import arrow_schema, table_columns
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MERGE_ROWS_MAX = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changes:
+class ChangeEvents:
     """What the events look like."""
 
     format: str = "debezium"
@@ -58,7 +58,7 @@ class Changes:
             raise SettingsError("keys", "give the columns that identify a row, such as --keys id")
 
 
-def transform(df: DataFrame, changes: Changes) -> DataFrame:
+def transform(df: DataFrame, changes: ChangeEvents) -> DataFrame:
     """One row per key: its last state, whether it is deleted, and what it was ordered by. Pure.
 
     Messages of one key are expected in one queue; `sequence` orders them where that does not hold.
@@ -100,7 +100,7 @@ def _number(value: Column) -> Column:
     return value.cast("decimal(38,0)")
 
 
-def _sequence(changes: Changes, event: Column, *, position: Column) -> Column:
+def _sequence(changes: ChangeEvents, event: Column, *, position: Column) -> Column:
     given = [F.get_json_object(event, f"$.{name}") for name in changes.sequence]
     parts = [_number(each) for each in [*given, F.col("queueOffset"), position]]
     return F.array(*[F.coalesce(each, _number(F.lit(-1))) for each in parts]).alias(SEQUENCE)
@@ -113,7 +113,7 @@ def _is_of(table: str | None, name: str, *owners: str) -> Column:
     return is_same & reduce(or_, [F.col(each) == owner for each in owners]) if owner else is_same
 
 
-def _debezium(df: DataFrame, changes: Changes, row_type: StructType) -> DataFrame:
+def _debezium(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
     origin = StructType([StructField(name, StringType()) for name in ("db", "schema", "table")])
     event = StructType().add("op", StringType()).add("before", row_type).add("after", row_type)
     event = event.add("source", origin)
@@ -131,7 +131,7 @@ def _debezium(df: DataFrame, changes: Changes, row_type: StructType) -> DataFram
     )
 
 
-def _canal(df: DataFrame, changes: Changes, row_type: StructType) -> DataFrame:
+def _canal(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
     # Canal writes every value as text.
     rows_type = ArrayType(StructType([StructField(name, StringType()) for name in row_type.names]))
     event = StructType().add("type", StringType()).add("data", rows_type).add("old", rows_type)
@@ -161,7 +161,7 @@ def _canal(df: DataFrame, changes: Changes, row_type: StructType) -> DataFrame:
     )
 
 
-def row_schema(changes: Changes) -> StructType:
+def row_schema(changes: ChangeEvents) -> StructType:
     """The table's rows. Raises SettingsError for text that is no DDL."""
     try:
         schema = StructType.fromDDL(changes.schema)
@@ -230,11 +230,11 @@ def cdc(
     output: Output,
     *,
     state: Path,
-    changes: Changes,
+    changes: ChangeEvents,
     once: bool,
     trigger: str = "10s",
-    watch: running.Watch | None = None,
-) -> running.Summary:
+    watch: queries.Watch | None = None,
+) -> queries.JobSummary:
     """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
     check_output(output)
     schema = row_schema(changes)
@@ -251,7 +251,7 @@ def cdc(
             merge(DeltaTable(path), rows, changes.keys, application=application, number=number)
 
     writer = source.read_stream(spark).writeStream.foreachBatch(merge_batch)
-    summary = running.run("cdc", {"cdc": writer}, state=state, once=once, trigger=trigger, watch=watch)
+    summary = queries.run("cdc", {"cdc": writer}, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output), "version": DeltaTable(path).version()}
     return summary
 

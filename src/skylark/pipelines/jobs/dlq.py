@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from skylark.atomic_file import write_file
 from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
-from skylark.model.names import dead_letter_topic, topic_fault
-from skylark.pipelines.jobs import running
-from skylark.pipelines.jobs.places import Input, Output, write_batch
+from skylark.model.names import dead_letter_topic, topic_name_error
+from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.endpoints import Input, Output, write_batch
 from skylark.pipelines.jobs.replay import read_delta
 from skylark.pipelines.sink import SinkOptions, check_columns
 
@@ -39,7 +39,7 @@ PLACE = ("deadTopic", "brokerName", "queueId", "queueOffset")
 Edit = Callable[["DataFrame"], "DataFrame"]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ResendPlan(msgspec.Struct, frozen=True):
     """A resend that has been decided: it is carried out whole, by a later run if need be."""
 
     id: str
@@ -60,7 +60,7 @@ class Resend:
     """Also those that were sent again before."""
 
     def __post_init__(self) -> None:
-        if self.to != ORIGINAL and (fault := topic_fault(self.to)):
+        if self.to != ORIGINAL and (fault := topic_name_error(self.to)):
             raise SettingsError("to", f"{self.to!r}: {fault}")
 
 
@@ -140,7 +140,7 @@ def outgoing(letters: DataFrame, to: str) -> DataFrame:
 
 def resend(
     spark: SparkSession, source: Input, group: str, wanted: Resend, *, state: Path, audit: Output
-) -> running.Summary:
+) -> queries.JobSummary:
     """Send chosen dead letters again, each once, and write each down. Raises SettingsError, RocketMQError.
 
     What is chosen is fixed before the first is sent. A run that was stopped is completed by the next one,
@@ -156,7 +156,7 @@ def resend(
     rows = _edited(outgoing(letters, wanted.to), wanted.edit, source.namesrv)
     plan = _decide(spark, rows, dead_letter_topic(group), state)
     sent = _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit)
-    return running.Summary(
+    return queries.JobSummary(
         pipeline="dlq",
         seconds=round(time.monotonic() - started, 2),
         batches=1 + len(left_over),
@@ -178,7 +178,7 @@ def pending(spark: SparkSession, source: Input, group: str, wanted: Resend, audi
     return letters if wanted.again else _without_audited(spark, letters, audit)
 
 
-def export(spark: SparkSession, source: Input, output: Output, where: str | None) -> running.Summary:
+def export(spark: SparkSession, source: Input, output: Output, where: str | None) -> queries.JobSummary:
     """Dead letters to a table or a topic. Raises SettingsError, RocketMQError."""
     started = time.monotonic()
     letters = chosen(transform(source.read(spark)), where)
@@ -187,10 +187,10 @@ def export(spark: SparkSession, source: Input, output: Output, where: str | None
     try:
         write_batch(letters, output, source.namesrv)
     except Exception as error:
-        raise running.plain_error(error) from error
+        raise queries.plain_error(error) from error
     seconds = round(time.monotonic() - started, 2)
     count = letters.count()
-    return running.Summary(pipeline="dlq", seconds=seconds, messages=count, details={"to": str(output)})
+    return queries.JobSummary(pipeline="dlq", seconds=seconds, messages=count, details={"to": str(output)})
 
 
 def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> DataFrame:
@@ -218,7 +218,7 @@ def _messages(rows: DataFrame) -> DataFrame:
     return rows.drop("deadTopic", "originId")
 
 
-def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path) -> Plan:
+def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path) -> ResendPlan:
     plan_id = uuid.uuid4().hex
     folder = state / "plans" / plan_id
     rows.write.parquet(str(folder / "rows"))
@@ -226,19 +226,19 @@ def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path) 
     if homeless := spark.read.parquet(str(folder / "rows")).where("topic is null").count():
         shutil.rmtree(folder)
         raise SettingsError("to", f"{homeless} of the letters do not say from which topic: name one")
-    plan = Plan(plan_id, dead_topic, str(folder / "rows"))
+    plan = ResendPlan(plan_id, dead_topic, str(folder / "rows"))
     write_file(folder / "plan.json", msgspec.json.encode(plan))
     return plan
 
 
-def _open_plans(state: Path) -> list[Plan]:
+def _open_plans(state: Path) -> list[ResendPlan]:
     found = sorted((state / "plans").glob("*/plan.json"))
     open_ones = [path for path in found if not (path.parent / "done").exists()]
-    return [msgspec.json.decode(path.read_bytes(), type=Plan) for path in open_ones]
+    return [msgspec.json.decode(path.read_bytes(), type=ResendPlan) for path in open_ones]
 
 
 def _complete(
-    spark: SparkSession, plan: Plan, namesrv: str, rate: str | None, state: Path, audit: Output
+    spark: SparkSession, plan: ResendPlan, namesrv: str, rate: str | None, state: Path, audit: Output
 ) -> int:
     """Carry out what an earlier run had decided."""
     try:
@@ -250,7 +250,7 @@ def _complete(
 
 
 def _carry_out(
-    spark: SparkSession, plan: Plan, namesrv: str, rate: str | None, state: Path, audit: Output
+    spark: SparkSession, plan: ResendPlan, namesrv: str, rate: str | None, state: Path, audit: Output
 ) -> int:
     """Send, write down, close the plan; each step may be repeated."""
     rows = spark.read.parquet(plan.rows)
@@ -271,6 +271,6 @@ def _carry_out(
             )
             write_batch(book, audit, namesrv, batch_name=plan.id)
     except Exception as error:
-        raise running.plain_error(error) from error
+        raise queries.plain_error(error) from error
     (state / "plans" / plan.id / "done").touch()
     return count

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from skylark.pipelines.jobs import running
-from skylark.pipelines.jobs.places import Input, Output, write_stream
+from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.endpoints import Input, Output, write_stream
 from skylark.pipelines.schema import REJECTS, VALUE
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def etl(
     rejects: Output | None = None,
     once: bool,
     trigger: str = "10s",
-    watch: running.Watch | None = None,
-) -> running.Summary:
+    watch: queries.Watch | None = None,
+) -> queries.JobSummary:
     """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
     decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
     df = source.read_stream(spark, **decoding)
     writers = {"rows": write_stream(transform(df, select=select, where=where), output, source.namesrv)}
     if rejects is not None:
         writers["rejects"] = write_stream(rejected(df), rejects, source.namesrv)
-    summary = running.run("etl", writers, state=state, once=once, trigger=trigger, watch=watch)
+    summary = queries.run("etl", writers, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output), "rejects": str(rejects) if rejects is not None else "dropped"}
     return summary

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import yaml
 
 from skylark.errors import BadSettingsFile
-from skylark.model.names import topic_fault
+from skylark.model.names import topic_name_error
 from skylark.pipelines.options import parse_bytes, parse_duration_ms
 
 SOURCE_KEYS = ("namesrv", "path", "topic", "start", "group", "tags", "sql92", "limit", "options")
@@ -26,7 +26,7 @@ TOP = ("name", "source", "steps", "sinks", "rejects", "trigger", "quality")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PipelineStep:
     """One step, and where it stands in the file."""
 
     kind: str
@@ -44,7 +44,7 @@ class SinkEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class QualityRule:
     """What must be true of a row, and what becomes of one of which it is not."""
 
     expect: str
@@ -60,11 +60,11 @@ class PipelineFile:
     name: str
     source: Mapping[str, Any]
     source_line: int
-    steps: Sequence[Step] = ()
+    steps: Sequence[PipelineStep] = ()
     sinks: Sequence[SinkEntry] = ()
     rejects: Mapping[str, str] = field(default_factory=dict)
     trigger: str = "10s"
-    quality: Sequence[Rule] = ()
+    quality: Sequence[QualityRule] = ()
 
     def fail(self, line: int, reason: str) -> NoReturn:
         """Raises BadSettingsFile."""
@@ -84,7 +84,7 @@ class _Lined(dict[str, Any]):
         return self.lines.get(key, self.line)
 
 
-class _Reader:
+class _YamlReader:
     """Turns YAML into plain values, and says where they stand."""
 
     def __init__(self, path: Path) -> None:
@@ -163,7 +163,7 @@ def _kind(value: Any) -> str:
 
 def load_pipeline(path: Path) -> PipelineFile:
     """Raises BadSettingsFile, OSError."""
-    reader = _Reader(path)
+    reader = _YamlReader(path)
     top = reader.mapping(reader.read(), "the file", 1, TOP)
     for needed in ("source", "sinks"):
         if needed not in top:
@@ -183,14 +183,14 @@ def load_pipeline(path: Path) -> PipelineFile:
     )
 
 
-def _checked(reader: _Reader, line: int, what: str, parse: Callable[[], Any]) -> None:
+def _checked(reader: _YamlReader, line: int, what: str, parse: Callable[[], Any]) -> None:
     try:
         parse()
     except ValueError as error:
         reader.fail(line, f"{what}: {error}")
 
 
-def _source(reader: _Reader, top: _Lined) -> Mapping[str, Any]:
+def _source(reader: _YamlReader, top: _Lined) -> Mapping[str, Any]:
     source = reader.mapping(top["source"], "source", top.line_of("source"), SOURCE_KEYS)
     if not source.get("topic"):
         reader.fail(source.line, "source has no topic")
@@ -201,14 +201,14 @@ def _source(reader: _Reader, top: _Lined) -> Mapping[str, Any]:
     return source
 
 
-def _list(reader: _Reader, top: _Lined, name: str) -> list[Any]:
+def _list(reader: _YamlReader, top: _Lined, name: str) -> list[Any]:
     items = top.get(name) or []
     if not isinstance(items, list):
         reader.fail(top.line_of(name), f"{name} is {_kind(items)}; it must be a list")
     return items
 
 
-def _steps(reader: _Reader, top: _Lined) -> list[Step]:
+def _steps(reader: _YamlReader, top: _Lined) -> list[PipelineStep]:
     steps = []
     for number, item in enumerate(_list(reader, top, "steps")):
         kind, value, line = reader.one_of(item, STEPS, "step", top.line_of("steps"))
@@ -228,16 +228,16 @@ def _steps(reader: _Reader, top: _Lined) -> list[Step]:
             reader.fail(line, "the step reads from `input`: select … from input …")
         elif kind == "python" and ":" not in str(value):
             reader.fail(line, f"{value!r}: write file.py:function")
-        steps.append(Step(kind=kind, value=value, line=line))
+        steps.append(PipelineStep(kind=kind, value=value, line=line))
     return steps
 
 
-def _choice(reader: _Reader, value: _Lined, name: str, known: Sequence[str]) -> None:
+def _choice(reader: _YamlReader, value: _Lined, name: str, known: Sequence[str]) -> None:
     if name in value and value[name] not in known:
         reader.fail(value.line_of(name), f"{name} is {value[name]!r}{_hint(str(value[name]), known)}")
 
 
-def _sinks(reader: _Reader, top: _Lined) -> list[SinkEntry]:
+def _sinks(reader: _YamlReader, top: _Lined) -> list[SinkEntry]:
     sinks = []
     for item in _list(reader, top, "sinks"):
         if item == "console":
@@ -260,24 +260,24 @@ def _sinks(reader: _Reader, top: _Lined) -> list[SinkEntry]:
     return sinks
 
 
-def _rejects(reader: _Reader, top: _Lined) -> Mapping[str, str]:
+def _rejects(reader: _YamlReader, top: _Lined) -> Mapping[str, str]:
     if "rejects" not in top:
         return {}
     rejects = reader.mapping(top["rejects"], "rejects", top.line_of("rejects"), REJECT_KEYS)
     if not any(rejects.values()):
         reader.fail(rejects.line, f"rejects has none of {', '.join(REJECT_KEYS)}")
-    if "topic" in rejects and (fault := topic_fault(str(rejects["topic"]))):
+    if "topic" in rejects and (fault := topic_name_error(str(rejects["topic"]))):
         reader.fail(rejects.line_of("topic"), f"topic {rejects['topic']!r}: {fault}")
     return rejects
 
 
-def _need_rejects(reader: _Reader, top: _Lined, line: int, else_say: str) -> None:
+def _need_rejects(reader: _YamlReader, top: _Lined, line: int, else_say: str) -> None:
     """What is to be put aside needs a place: it would be dropped without a word."""
     if "rejects" not in top:
         reader.fail(line, f"there is no rejects to put it into: add that, or say {else_say}")
 
 
-def _quality(reader: _Reader, top: _Lined) -> list[Rule]:
+def _quality(reader: _YamlReader, top: _Lined) -> list[QualityRule]:
     rules = []
     for item in _list(reader, top, "quality"):
         rule = reader.mapping(item, "a rule", top.line_of("quality"), ("expect", "on_fail"))
@@ -287,5 +287,5 @@ def _quality(reader: _Reader, top: _Lined) -> list[Rule]:
         on_fail = rule.get("on_fail", "reject")
         if on_fail == "reject":
             _need_rejects(reader, top, rule.line, "on_fail: drop")
-        rules.append(Rule(expect=str(rule["expect"]), on_fail=on_fail, line=rule.line))
+        rules.append(QualityRule(expect=str(rule["expect"]), on_fail=on_fail, line=rule.line))
     return rules

@@ -19,10 +19,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from skylark.errors import SettingsError
-from skylark.pipelines.archive_files import DATE, ArchiveFile
-from skylark.pipelines.archive_log import open_log
-from skylark.pipelines.jobs import running
-from skylark.pipelines.jobs.places import Input, Output, write_batch
+from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.endpoints import Input, Output, write_batch
+from skylark.pipelines.lake.parquet_files import DATE, TableFile
+from skylark.pipelines.lake.table_log import open_log
 from skylark.pipelines.offsets import split_names
 from skylark.pipelines.options import parse_time_ms
 from skylark.pipelines.schema import COLUMNS
@@ -34,7 +34,7 @@ SENT = ("body", "tags", "keys", "properties")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class ReplayRange:
     """From a time on and before another, and which messages of it."""
 
     since_ms: int | None = None
@@ -42,13 +42,13 @@ class Stretch:
     where: str | None = None
 
     @staticmethod
-    def parse(since: str | None, until: str | None, where: str | None, now_ms: int) -> Stretch:
+    def parse(since: str | None, until: str | None, where: str | None, now_ms: int) -> ReplayRange:
         """`earliest` and `latest` are no bounds. Raises SettingsError."""
         since_ms = None if since in (None, "earliest") else _time_ms("from", since, now_ms)
         until_ms = None if until in (None, "latest") else _time_ms("to", until, now_ms)
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise SettingsError("from", f"{since} is not before {until}")
-        return Stretch(since_ms=since_ms, until_ms=until_ms, where=where)
+        return ReplayRange(since_ms=since_ms, until_ms=until_ms, where=where)
 
 
 def _time_ms(name: str, text: str, now_ms: int) -> int:
@@ -58,7 +58,7 @@ def _time_ms(name: str, text: str, now_ms: int) -> int:
         raise SettingsError(name, str(error)) from None
 
 
-def transform(df: DataFrame, stretch: Stretch, *, keep_times: bool = False) -> DataFrame:
+def transform(df: DataFrame, stretch: ReplayRange, *, keep_times: bool = False) -> DataFrame:
     """What is sent: bodies and properties, and the place each came from, which identifies it. Pure."""
     for limit_ms, is_after in ((stretch.since_ms, True), (stretch.until_ms, False)):
         if limit_ms is not None:
@@ -71,7 +71,7 @@ def transform(df: DataFrame, stretch: Stretch, *, keep_times: bool = False) -> D
     return df.select(*SENT, "topic", "brokerName", "queueId", "queueOffset", *times)
 
 
-def archived_files(archive: Output, topic: str | None, stretch: Stretch) -> list[ArchiveFile]:
+def archived_files(archive: Output, topic: str | None, stretch: ReplayRange) -> list[TableFile]:
     """The files of an archive that may hold such messages, by its log. Raises SettingsError."""
     if not archive.is_table:
         raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
@@ -92,7 +92,7 @@ def _topic_pattern(topic: str) -> str:
     return pattern
 
 
-def _wanted(topic: str | None, stretch: Stretch) -> Callable[[Mapping[str, Any]], bool]:
+def _wanted(topic: str | None, stretch: ReplayRange) -> Callable[[Mapping[str, Any]], bool]:
     """Whether files with these partition values may hold such messages. Raises SettingsError."""
     matches = re.compile(_topic_pattern(topic)).fullmatch if topic else None
     first, last = (
@@ -109,7 +109,7 @@ def _wanted(topic: str | None, stretch: Stretch) -> Callable[[Mapping[str, Any]]
     return is_wanted
 
 
-def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: Stretch) -> DataFrame:
+def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: ReplayRange) -> DataFrame:
     """An archive as rows; files of other topics and days are not opened. Raises SettingsError."""
     is_wanted = _wanted(topic, stretch)
     if archive.kind == "delta":
@@ -163,13 +163,13 @@ def replay(
     spark: SparkSession,
     df: DataFrame,
     output: Output,
-    stretch: Stretch,
+    stretch: ReplayRange,
     *,
     namesrv: str,
     state: Path | None = None,
     rate: str | None = None,
     keep_times: bool = False,
-) -> running.Summary:
+) -> queries.JobSummary:
     """Send the messages of a stretch once more. Raises SettingsError, RocketMQError.
 
     With a state directory a replay that is run again gives its messages the same unique keys.
@@ -185,8 +185,8 @@ def replay(
     try:
         write_batch(rows, target, namesrv, batch_name=str(state) if state is not None else None)
     except Exception as error:
-        raise running.plain_error(error) from error
-    return running.Summary(
+        raise queries.plain_error(error) from error
+    return queries.JobSummary(
         pipeline="replay",
         seconds=round(time.monotonic() - started, 2),
         batches=1,
@@ -196,7 +196,7 @@ def replay(
     )
 
 
-def source_input(source: Input, stretch: Stretch) -> Input:
+def source_input(source: Input, stretch: ReplayRange) -> Input:
     """The same input, its ends narrowed to the stretch, so that nothing else is read."""
     start = source.start or (str(stretch.since_ms) if stretch.since_ms is not None else None)
     end = source.end or (str(stretch.until_ms) if stretch.until_ms is not None else None)

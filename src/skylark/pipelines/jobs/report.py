@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from skylark.errors import RocketMQError
-from skylark.page import Chart, Report, Section
-from skylark.pipelines.jobs.places import Input
-from skylark.pipelines.jobs.plain_rows import SECONDS, plain_rows
+from skylark.html_report import Chart, HtmlReport, Section
+from skylark.pipelines.cluster_client import ClusterClient, shared_client
+from skylark.pipelines.jobs.endpoints import SECONDS, Input, plain_rows
 from skylark.pipelines.options import SourceOptions, load
-from skylark.pipelines.ranges import Planner
-from skylark.pipelines.wire import Cluster, cluster
+from skylark.pipelines.planner import Planner
 from skylark.protocol.requests.topic import QueryTopicConsumeByWho
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def latency(df: DataFrame) -> DataFrame:
 LAG_COLUMNS = ["group", "topic", "brokerName", "queueId", "committed", "end", "lag"]
 
 
-def lag(brokers: Cluster, topics: Sequence[str], groups: Sequence[str]) -> list[list[Any]]:
+def lag(brokers: ClusterClient, topics: Sequence[str], groups: Sequence[str]) -> list[list[Any]]:
     """By group and queue: how many messages it has not taken. Groups that never committed are left out."""
     rows: list[list[Any]] = []
     for topic in topics:
@@ -113,7 +112,7 @@ def lag(brokers: Cluster, topics: Sequence[str], groups: Sequence[str]) -> list[
     return rows
 
 
-def groups_of(brokers: Cluster, topics: Sequence[str]) -> list[str]:
+def groups_of(brokers: ClusterClient, topics: Sequence[str]) -> list[str]:
     """The groups that brokers know to consume these topics."""
     found: set[str] = set()
     for topic in topics:
@@ -157,7 +156,7 @@ NAMES = ("lag", *KINDS)
 
 def report(
     spark: SparkSession, source: Input, *, kinds: Sequence[str] = NAMES, groups: Sequence[str] = ()
-) -> Report:
+) -> HtmlReport:
     """Read the messages once per table and gather the answers. Raises SettingsError, RocketMQError."""
     sections = []
     if "lag" in kinds and source.namesrv is not None:
@@ -168,7 +167,7 @@ def report(
         df = source.read(spark).select(*columns)
         sections += [_section(kind, df) for kind in wanted]
     made_at = datetime.now(UTC).isoformat(" ", "seconds")
-    return Report(f"Topics {source.topic}", made_at, sections)
+    return HtmlReport(f"Topics {source.topic}", made_at, sections)
 
 
 def _section(kind: str, df: DataFrame) -> Section:
@@ -182,7 +181,7 @@ def _section(kind: str, df: DataFrame) -> Section:
 
 def _lag_section(source: Input, groups: Sequence[str]) -> Section:
     assert source.namesrv is not None
-    brokers = cluster(source.namesrv)
+    brokers = shared_client(source.namesrv)
     planner = Planner(load(SourceOptions, source.source_options(is_stream=False)))
     topics = sorted({queue.topic for queue in planner.queues()})
     try:

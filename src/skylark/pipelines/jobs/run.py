@@ -20,10 +20,8 @@ from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
 from skylark.pipelines import sink as sending
-from skylark.pipelines import table
-from skylark.pipelines.jobs import etl, running
-from skylark.pipelines.jobs.pipeline_file import PipelineFile, SinkEntry, Step
-from skylark.pipelines.jobs.places import (
+from skylark.pipelines.jobs import etl, queries
+from skylark.pipelines.jobs.endpoints import (
     Input,
     Output,
     message_columns,
@@ -33,6 +31,8 @@ from skylark.pipelines.jobs.places import (
     whole_row,
     write_stream,
 )
+from skylark.pipelines.jobs.pipeline_file import PipelineFile, PipelineStep, SinkEntry
+from skylark.pipelines.lake import table_sink
 from skylark.pipelines.options import SourceOptions, load, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _failing(df: DataFrame) -> DataFrame:
     return df.withColumn("rejects", F.when(F.col("rejects").isNotNull(), stop.cast("binary")))
 
 
-def _step(spark: SparkSession, rows: DataFrame, step: Step, pipeline: PipelineFile) -> DataFrame:
+def _step(spark: SparkSession, rows: DataFrame, step: PipelineStep, pipeline: PipelineFile) -> DataFrame:
     if step.kind == "sql":
         rows.createOrReplaceTempView("input")
         return spark.sql(str(step.value))
@@ -220,7 +220,7 @@ def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
         columns=_names(sink.options.get("columns")),
         codec=sink.options.get("codec"),
     )
-    table.read_options(table_options(output))
+    table_sink.read_options(table_options(output))
     return output
 
 
@@ -250,8 +250,8 @@ def run_pipeline(
     namesrv: str | None,
     state: Path,
     once: bool,
-    watch: running.Watch | None = None,
-) -> running.Summary:
+    watch: queries.Watch | None = None,
+) -> queries.JobSummary:
     """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
     source = source_of(pipeline, namesrv)
     flow = transform(spark, source.read_stream(spark, **decoding(pipeline)), pipeline)
@@ -269,7 +269,7 @@ def run_pipeline(
         for kind, where in pipeline.rejects.items():
             place = f"topic:{where}" if kind == "topic" else f"delta:{_beside(pipeline, where)}"
             writers[f"rejects-{kind}"] = write_stream(flow.rejects, parse_output(place), source.namesrv)
-    summary = running.run(
+    summary = queries.run(
         pipeline.name,
         writers,
         state=state,
@@ -309,5 +309,5 @@ class _Compaction:
     def now_and_then(self) -> None:
         for name, (every_s, output) in self._every.items():
             if time.monotonic() >= self._due[name]:
-                table.read_options(table_options(output)).log().compact()
+                table_sink.read_options(table_options(output)).log().compact()
                 self._due[name] = time.monotonic() + every_s

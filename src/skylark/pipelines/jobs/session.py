@@ -1,4 +1,4 @@
-"""A Spark session for a job, here, on a cluster or over Connect, with our package on its workers."""
+"""A Spark session for a job: local, on a cluster, over Connect; starts the JVM and registers our formats."""
 
 from __future__ import annotations
 
@@ -9,23 +9,140 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from skylark import __version__
 from skylark.errors import SettingsError
-from skylark.pipelines.jobs import jvm
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
+NO_BOUNDS_CHECKS = "-Darrow.enable_unsafe_memory_access=true"
+"""Arrow looks at every single read whether it is inside its buffer: a tenth of the time in which Spark reads
+rows from Python. Those were written by Arrow, too, which keeps to its buffers.
+"""
+VERBOSE_OPTIONS = ("-Dskylark.spark.level=info", "-Dskylark.spark.traces=full")
+HOME = "SPARK_HOME"
+ARCHIVED = "python"
+JAVA_WARNING = b"WARNING: "
+CHUNK_BYTES = 64 * 1024
+STANDARD_ERROR = 2
+
+
+def java_options(conf: Mapping[str, str]) -> dict[str, str]:
+    """Settings that make Spark log errors only, or everything where we log everything; and read Arrow faster.
+
+    What the given settings tell Java comes last, and wins.
+    """
+    words = [f"-Dlog4j2.configurationFile={LOG4J_FILE.as_uri()}", NO_BOUNDS_CHECKS]
+    if log.isEnabledFor(logging.DEBUG):
+        words += VERBOSE_OPTIONS
+    return {
+        JAVA_OPTIONS: " ".join([*words, conf.get(JAVA_OPTIONS, "")]).strip(),
+        EXECUTOR_OPTIONS: f"{NO_BOUNDS_CHECKS} {conf.get(EXECUTOR_OPTIONS, '')}".strip(),
+    }
+
+
+def launch_jvm(conf: SparkConf) -> Any:
+    """Start a JVM, as a gateway. Its standard error is ours, without the warnings with which Java begins."""
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    with _standard_error() as stream, quick_home(conf) as home:
+        gateway: Any = launch_gateway(conf, popen_kwargs={"stderr": stream})  # type: ignore[no-untyped-call]
+    if home is not None:  # the JVM takes from it as long as it runs, and outlives us by a little
+        java = gateway.jvm
+        java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(java.java.io.File(str(home)))
+    return gateway
+
+
+@contextmanager
+def quick_home(conf: SparkConf) -> Iterator[Path | None]:
+    """Let a JVM that is started meanwhile have a home of Spark without the archive of its Python files.
+
+    Workers look there first, and nothing in an archive is kept compiled: every process of a query would
+    compile all of it, for two thirds of a second. The same files lie compiled where this process has them.
+    The home is links only, and may be removed with the JVM.
+    """
+    if not _is_ours(conf):
+        yield None
+        return
+    import pyspark  # noqa: PLC0415
+
+    home = Path(tempfile.mkdtemp(prefix="skylark-spark-"))
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name != ARCHIVED:
+            (home / each.name).symlink_to(each)
+    os.environ[HOME] = str(home)
+    try:
+        yield home
+    except BaseException:
+        shutil.rmtree(home)
+        raise
+    finally:
+        del os.environ[HOME]
+
+
+def _is_ours(conf: SparkConf) -> bool:
+    """Whether driver and workers are here, with the interpreter and the Spark that this process has."""
+    interpreters = {
+        os.environ.get("PYSPARK_PYTHON"),
+        os.environ.get("PYSPARK_DRIVER_PYTHON"),
+        conf.get("spark.pyspark.python"),
+        conf.get("spark.pyspark.driver.python"),
+    }
+    is_here = (conf.get("spark.master") or "").startswith("local")
+    return is_here and HOME not in os.environ and interpreters <= {None, sys.executable}
+
+
+@contextmanager
+def _standard_error() -> Iterator[int | None]:
+    if log.isEnabledFor(logging.DEBUG):
+        yield None  # as it is
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_relay, args=(reading,), name="skylark-spark-stderr", daemon=True).start()
+    try:
+        yield writing
+    finally:
+        os.close(writing)  # the JVM has its own by now, and the pipe ends with it
+
+
+def _relay(reading: int) -> None:
+    with open(reading, "rb", buffering=0) as pipe:
+        for chunk in after_warnings(iter(lambda: pipe.read(CHUNK_BYTES), b"")):
+            os.write(STANDARD_ERROR, chunk)
+
+
+def after_warnings(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """What follows the lines in which Java warns of modules that Spark always asks it for.
+
+    Not by lines from then on: a bar that moves has none.
+    """
+    waiting, rest = b"", iter(chunks)
+    for chunk in rest:
+        waiting += chunk
+        while waiting.startswith(JAVA_WARNING) and b"\n" in waiting:
+            waiting = waiting.partition(b"\n")[2]
+        if not waiting.startswith(JAVA_WARNING) and not JAVA_WARNING.startswith(waiting):
+            break
+    if waiting:
+        yield waiting
+    yield from rest
+
 
 LOCAL_MASTER = "local[*,4]"
 """All cores, and tasks are tried four times, as on a cluster; plain `local[*]` gives up at once."""
@@ -136,18 +253,18 @@ def _build(settings: SessionSettings, packed: Mapping[str, str]) -> SparkSession
         return builder.config(map={**DYNAMIC, **settings.conf}).getOrCreate()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
 
-    values = {**STATIC, **DYNAMIC, **packed, **settings.conf, **jvm.java_options(settings.conf)}
+    values = {**STATIC, **DYNAMIC, **packed, **settings.conf, **java_options(settings.conf)}
     conf = SparkConf().setAppName(settings.name).setMaster(settings.master or LOCAL_MASTER)
     conf.setAll(list(values.items()))
     if SparkContext._gateway is None:  # a JVM outlives the sessions in it
-        SparkContext(conf=conf, gateway=jvm.launch(conf))
+        SparkContext(conf=conf, gateway=launch_jvm(conf))
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def register(spark: SparkSession) -> None:
     """Make our formats known. What is registered travels to workers; what Spark finds by itself does not."""
+    from skylark.pipelines.lake.table_sink import TableSource  # noqa: PLC0415
     from skylark.pipelines.source import RocketMQSource  # noqa: PLC0415
-    from skylark.pipelines.table import TableSource  # noqa: PLC0415
 
     spark.dataSource.register(RocketMQSource)
     spark.dataSource.register(TableSource)

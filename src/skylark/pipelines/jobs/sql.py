@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from skylark.errors import SettingsError
-from skylark.pipelines.jobs.places import Input, Output
-from skylark.pipelines.jobs.replay import Stretch, read_archive
+from skylark.pipelines.jobs.endpoints import Input, Output
+from skylark.pipelines.jobs.replay import ReplayRange, read_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ def query(
         more = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})} if decode else {}
         each.read(spark, pushdown="true", bodyText="true", **more).createOrReplaceTempView(f"`{name}`")
     for name, archive in (archives or {}).items():
-        read_archive(spark, archive, None, Stretch()).createOrReplaceTempView(f"`{name}`")
+        read_archive(spark, archive, None, ReplayRange()).createOrReplaceTempView(f"`{name}`")
     try:
         return spark.sql(text)
     except PySparkException as error:

@@ -5,7 +5,17 @@ from typing import Any
 
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.request import Request
-from skylark.protocol.requests import admin, group, heartbeat, offset, pull, route, send, topic, transaction
+from skylark.protocol.requests import (
+    admin,
+    client,
+    group,
+    name_server,
+    offset,
+    pull,
+    send,
+    topic,
+    transaction,
+)
 
 
 def _requests(family: ModuleType) -> dict[RequestCode, type[Request[Any]]]:
@@ -18,6 +28,6 @@ def _requests(family: ModuleType) -> dict[RequestCode, type[Request[Any]]]:
 
 REQUESTS: dict[RequestCode, type[Request[Any]]] = {
     code: request
-    for family in (send, pull, offset, heartbeat, route, topic, group, transaction, admin)
+    for family in (send, pull, offset, client, name_server, topic, group, transaction, admin)
     for code, request in _requests(family).items()
 }

@@ -4,19 +4,19 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from skylark.protocol.bodies import KVTable
-from skylark.protocol.codes import RequestCode
-from skylark.protocol.command import BODY_MEMBER, Buffer, Int32, Int64, RawBody, RemotingCommand
-from skylark.protocol.request import Header, Request
-from skylark.protocol.stats_bodies import (
+from skylark.protocol.bodies import (
     AclInfo,
     BrokerConsumeStats,
     BrokerStatsData,
     EpochCache,
     HaStatus,
+    KVTable,
     TimerMetrics,
     UserInfo,
 )
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.command import BODY_MEMBER, Buffer, Int32, Int64, RawBody, RemotingCommand
+from skylark.protocol.request import Header, Request
 
 
 class UpdateBrokerConfig(Request[None], frozen=True):

@@ -6,6 +6,8 @@ from msgspec import field
 
 from skylark.protocol.bodies import (
     ConsumerConnection,
+    ConsumeStatsTable,
+    ConsumeTimeSpans,
     GroupForbidden,
     ProducerConnection,
     ProducerTable,
@@ -18,7 +20,6 @@ from skylark.protocol.bodies import (
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import BODY_MEMBER
 from skylark.protocol.request import Request
-from skylark.protocol.stats_bodies import ConsumeStats, ConsumeTimeSpans
 
 
 class UpdateAndCreateSubscriptionGroup(Request[None], frozen=True):
@@ -76,11 +77,11 @@ class GetAllProducerInfo(Request[ProducerTable], frozen=True):
     answer = ProducerTable
 
 
-class GetConsumeStats(Request[ConsumeStats], frozen=True):
+class GetConsumeStats(Request[ConsumeStatsTable], frozen=True):
     """Without a topic: of all that the group has offsets for. `topic_list` ends every name with `;`."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
-    answer = ConsumeStats
+    answer = ConsumeStatsTable
     consumer_group: str
     topic: str | None = None
     topic_list: str | None = None

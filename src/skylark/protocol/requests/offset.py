@@ -4,16 +4,16 @@ from typing import ClassVar
 
 from msgspec import field
 
-from skylark.protocol.codes import RequestCode
-from skylark.protocol.command import BODY_MEMBER, Int32, Int64, RawBody, RemotingCommand
-from skylark.protocol.request import Header, Request
-from skylark.protocol.stats_bodies import (
+from skylark.protocol.bodies import (
     ConsumerOffsetTable,
     ConsumerStatus,
     CorrectionOffsets,
     DelayOffsetTable,
     QueueOffsets,
 )
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.command import BODY_MEMBER, Int32, Int64, RawBody, RemotingCommand
+from skylark.protocol.request import Header, Request
 
 
 class OffsetReply(Header, frozen=True):

@@ -6,6 +6,7 @@ from typing import ClassVar
 from msgspec import Struct, field, structs
 
 from skylark.errors import RemoteProtocolError
+from skylark.protocol.bodies import BatchAckBody, ConsumeQueueUnits
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import (
     BODY_MEMBER,
@@ -18,7 +19,6 @@ from skylark.protocol.command import (
     prefix,
 )
 from skylark.protocol.request import Header, Request
-from skylark.protocol.stats_bodies import BatchAckBody, ConsumeQueueUnits
 
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2

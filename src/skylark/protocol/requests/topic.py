@@ -4,11 +4,17 @@ from typing import Any, ClassVar
 
 from msgspec import field
 
-from skylark.protocol.bodies import GroupList, TopicConfig, TopicConfigList, TopicConfigTable, TopicList
+from skylark.protocol.bodies import (
+    GroupList,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+    TopicList,
+    TopicStatsTable,
+)
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import BODY_MEMBER, Int32
 from skylark.protocol.request import Request
-from skylark.protocol.stats_bodies import TopicStatsTable
 
 
 class _TopicChange(Request[None], frozen=True):

@@ -19,7 +19,7 @@ from skylark.protocol.connection import Connection, Limits
 from skylark.protocol.request import Request
 from skylark.remoting.server import Peer, RemotingServer
 from skylark.settings import BrokerSettings
-from skylark.store.placed import Placed
+from skylark.store.append_result import AppendedRecord
 from tests.support.clock import ManualClock
 from tests.support.store import message, placed, read_queue, simulated_disk, small_settings
 
@@ -153,12 +153,14 @@ class Rig:
 
     # --- Messages ---
 
-    def put(self, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **members: Any) -> Placed:
+    def put(
+        self, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **members: Any
+    ) -> AppendedRecord:
         """Store a message in a topic that is there afterwards."""
         self.broker.topics.ensure_topic(topic, 4, now_ms=self.clock.now_ms())
         return self.append(message(topic, queue_id, body, **members))
 
-    def append(self, wanted: PutMessage) -> Placed:
+    def append(self, wanted: PutMessage) -> AppendedRecord:
         return placed(self.broker.store.append([wanted])[0])
 
     def stored(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:

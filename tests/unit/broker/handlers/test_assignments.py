@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from skylark.broker.clients import Client as Member
+from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers.assignments import ROUTES
 from skylark.protocol.bodies import (
     AssignmentRequest,
@@ -18,7 +18,7 @@ from skylark.protocol.bodies import (
     decode_body,
 )
 from skylark.protocol.codes import RequestCode
-from skylark.protocol.requests.heartbeat import QueryAssignment
+from skylark.protocol.requests.client import QueryAssignment
 from tests.support.broker import consumer
 from tests.unit.broker.handlers.rig import Rig, rigged
 from tests.unit.broker.tables import answers, golden_config

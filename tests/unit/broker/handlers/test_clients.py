@@ -20,7 +20,7 @@ from skylark.protocol.bodies import (
     decode_body,
 )
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.heartbeat import (
+from skylark.protocol.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
     Heartbeat,

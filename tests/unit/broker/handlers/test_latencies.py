@@ -13,7 +13,7 @@ from skylark.broker.state import BrokerState
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import ONEWAY_FLAG, TypedCommand
 from skylark.protocol.requests.offset import UpdateConsumerOffset
-from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED, Kind, Latencies
+from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED, Kind, RequestLatencies
 from skylark.settings.store import FlushMode
 from tests.support.broker import until
 from tests.unit.broker.handlers import test_pull as pulls
@@ -66,7 +66,7 @@ async def test_sends_are_counted_once_for_all_that_are_alike() -> None:
 async def test_the_time_of_a_send_that_waits_for_the_disk_includes_the_flush() -> None:
     with rigged(store={"flush_mode": FlushMode.SYNC, "commit_log_file_bytes": 1 << 20}) as rig:
         since = rig.client.peer.active_at
-        rig.broker.latencies = Latencies(lambda: since + WAITED_S)
+        rig.broker.latencies = RequestLatencies(lambda: since + WAITED_S)
         path = SendPath(rig.broker)
         await sends.send(rig, sends.command(), sends.command(), path=path)
         assert (counts(rig.broker), path.waiting) == ({}, 2)
@@ -95,7 +95,7 @@ async def test_pulls_are_counted_by_what_they_found(pull_rig: pulls.PullRig) -> 
 
 async def test_a_pull_that_waited_says_so_and_counts_from_when_it_came(pull_rig: pulls.PullRig) -> None:
     since = pull_rig.client.peer.active_at
-    pull_rig.broker.latencies = Latencies(lambda: since + WAITED_S)
+    pull_rig.broker.latencies = RequestLatencies(lambda: since + WAITED_S)
     pulls.put_all(pull_rig, 1)
     assert await pull_rig.pull(1, sys_flag=pulls.HELD) == []
     assert counts(pull_rig.broker) == {}

@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from skylark.broker.clients import Client as Member
+from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers.offsets import ROUTES, update_offsets
 from skylark.model import java
-from skylark.protocol.bodies import DataVersion, MessageQueue, TopicConfig, decode_body, encode_body
+from skylark.protocol.bodies import (
+    ConsumerStatus,
+    DataVersion,
+    MessageQueue,
+    QueueOffsets,
+    TopicConfig,
+    decode_body,
+    encode_body,
+)
 from skylark.protocol.command import ONEWAY_FLAG, RemotingCommand, TypedCommand
 from skylark.protocol.requests.offset import (
     CloneGroupOffset,
@@ -25,7 +33,6 @@ from skylark.protocol.requests.offset import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
-from skylark.protocol.stats_bodies import ConsumerStatus, QueueOffsets
 from tests.support.broker import consumer
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
 from tests.unit.protocol.golden_frames import captured

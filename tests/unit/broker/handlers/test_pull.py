@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skylark.broker.clients import Client as Member
+from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
 from skylark.broker.long_polling import HeldPull, LongPolling
@@ -29,7 +29,7 @@ from skylark.protocol.requests.pull import (
     PullMessage,
 )
 from skylark.protocol.requests.send import SendMessageV2
-from skylark.store.unit import UNIT
+from skylark.store.queue_entry import ENTRY
 from tests.support.broker import consumer, subscription, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
@@ -283,7 +283,7 @@ async def test_bulk_pulls_bring_units_to_who_asks_for_them(rig: PullRig) -> None
         results.append(each.request.result(reply))
     assert (bytes(results[0].records), results[0].units) == (bytes(results[1].records), b"")
     assert [message.queue_offset for message in decode_all(results[1].records)] == list(range(3, 50))
-    sizes = [size for _, size, _ in UNIT.iter_unpack(results[1].units)]
+    sizes = [size for _, size, _ in ENTRY.iter_unpack(results[1].units)]
     assert (results[1].reply.bulk_units, len(sizes), sum(sizes)) == (47, 47, len(results[1].records))
     assert rig.broker.stats.gets.count == 2 * 47
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_members
 
+from skylark.broker.delayed.timed_messages import RecallHandle
+from skylark.broker.error_replies import refusal_reply
 from skylark.broker.handlers.send import SendPath
-from skylark.broker.refusals import refusal_reply
-from skylark.broker.timed_messages import RecallHandle
 from skylark.broker.topics import Permission
 from skylark.model import names
 from skylark.model.message import (
@@ -26,9 +26,9 @@ from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.protocol.bodies import LockRequest, MessageQueue, TopicConfig
 from skylark.protocol.command import ONEWAY_FLAG, RemotingCommand, TypedCommand
 from skylark.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
-from skylark.settings.delivery import TimerSettings, TransactionSettings
+from skylark.settings.broker import TimerSettings, TransactionSettings
 from skylark.settings.store import FlushMode
-from skylark.store.placed import PutStatus
+from skylark.store.append_result import PutStatus
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
 
 ILLEGAL = (

@@ -18,7 +18,7 @@ from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.settings import FlushMode
-from skylark.store.placed import Placed
+from skylark.store.append_result import AppendedRecord
 from tests.support.store import message
 from tests.unit.broker.handlers.rig import Rig, rigged
 
@@ -26,7 +26,7 @@ FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further det
 BORN_HOST = pack_host("10.1.2.3", 4567)
 
 
-def failing(rig: Rig, **members: Any) -> Placed:
+def failing(rig: Rig, **members: Any) -> AppendedRecord:
     """A message in the log, of which everything is other than usual."""
     values = {"tags": "A", "keys": "k", "unique_key": "U1", **members}
     wanted = message("T", 2, b"the body", **values)
@@ -37,9 +37,9 @@ def failing(rig: Rig, **members: Any) -> Placed:
 
 
 async def send_back(
-    rig: Rig, at: Placed | int, delay_level: int = 0, *, version: int = 479, **members: Any
+    rig: Rig, at: AppendedRecord | int, delay_level: int = 0, *, version: int = 479, **members: Any
 ) -> RemotingCommand:
-    place = at.physical_offset if isinstance(at, Placed) else at
+    place = at.physical_offset if isinstance(at, AppendedRecord) else at
     request = ConsumerSendMsgBack(
         **{"group": "CG", "physical_offset": place, "delay_level": delay_level, **members}
     )

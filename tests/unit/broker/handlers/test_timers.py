@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from skylark.broker.delayed.timed_messages import RecallHandle
+from skylark.broker.delayed.timers import Timers
 from skylark.broker.handlers.timers import ROUTES
 from skylark.broker.state import BrokerState
-from skylark.broker.timed_messages import RecallHandle
-from skylark.broker.timer import Timers
 from skylark.errors import DiskFull
 from skylark.model import names
 from skylark.model.message import PutMessage
+from skylark.protocol.bodies import TimerMetrics
 from skylark.protocol.requests.admin import GetTimerCheckPoint, GetTimerMetrics
 from skylark.protocol.requests.send import RecallMessage
-from skylark.protocol.stats_bodies import TimerMetrics
-from skylark.settings.delivery import TimerSettings
-from skylark.store.timer_check import TimerCheck
-from skylark.store.unit import UNIT
+from skylark.settings.broker import TimerSettings
+from skylark.store.queue_entry import ENTRY
+from skylark.store.timer_files import TimerCheckpoint
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import ROOT
 from tests.unit.broker.handlers.rig import Rig, rigged
@@ -184,7 +184,7 @@ async def test_a_wheel_that_could_not_be_written_is_written_later(
 async def test_units_without_a_record_do_not_stop_the_others(rig: Rig) -> None:
     timed(rig, 2000, b"first")
     queue = rig.broker.store.queue(names.TIMER_TOPIC, 0)
-    [(physical_offset, size, code)] = UNIT.iter_unpack(queue.units(0, 1))
+    [(physical_offset, size, code)] = ENTRY.iter_unpack(queue.units(0, 1))
     queue.add(200, physical_offset, size, code)  # blank ones come between
     await step(rig)
     assert rig.broker.timers.queue_offset == 201
@@ -291,7 +291,7 @@ async def test_what_waits_is_counted_and_told(rig: Rig) -> None:
     assert isinstance(metrics, TimerMetrics)
     assert metrics.timing_count["T"].count == 2
     await rig.broker.timers.flush()
-    check = TimerCheck.decode(bytes((await rig.ask(ROUTES, GetTimerCheckPoint())).body))
+    check = TimerCheckpoint.decode(bytes((await rig.ask(ROUTES, GetTimerCheckPoint())).body))
     assert (check.queue_offset, check.master_queue_offset, check.log_flushed) == (2, 2, 104)
     again = Timers(rig.broker, rig.broker.store._disk, ROOT)
     again.load_metrics(rig.broker.timers.snapshot()())

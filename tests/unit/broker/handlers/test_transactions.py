@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from skylark.broker.clients import Client as Member
-from skylark.broker.half_messages import prepare
+from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers.transactions import ROUTES
-from skylark.broker.transaction import GROUP, Transactions
+from skylark.broker.transactions.coordinator import GROUP, TransactionCoordinator
+from skylark.broker.transactions.half_messages import prepare
 from skylark.model import names
 from skylark.model.message import SCHEDULE_TOPIC, PutMessage, StoredMessage
 from skylark.model.record import decode
@@ -24,8 +24,8 @@ from skylark.protocol.requests.transaction import (
     EndTransaction,
     ResumeCheckHalfMessage,
 )
-from skylark.settings.delivery import TransactionSettings
-from skylark.store.placed import Placed
+from skylark.settings.broker import TransactionSettings
+from skylark.store.append_result import AppendedRecord
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
 
 SETTINGS = TransactionSettings(timeout_ms=6000, check_max=3)
@@ -38,7 +38,7 @@ async def rig() -> AsyncIterator[Rig]:
         yield made
 
 
-def half(rig: Rig, key: str = "K1", body: bytes = b"body", **properties: str) -> Placed:
+def half(rig: Rig, key: str = "K1", body: bytes = b"body", **properties: str) -> AppendedRecord:
     """Store a half message for queue 1 of topic T."""
     rig.broker.topics.ensure_topic("T", 4, now_ms=rig.clock.now_ms())
     message = PutMessage("T", 1, body, sys_flag=4, born_timestamp=rig.clock.now_ms())
@@ -46,7 +46,7 @@ def half(rig: Rig, key: str = "K1", body: bytes = b"body", **properties: str) ->
     return rig.append(message)
 
 
-async def end(rig: Rig, placed: Placed, how: int = COMMIT, **changes: Any) -> RemotingCommand:
+async def end(rig: Rig, placed: AppendedRecord, how: int = COMMIT, **changes: Any) -> RemotingCommand:
     members: dict[str, Any] = {
         "producer_group": "PG",
         "queue_offset": placed.queue_offset,
@@ -271,9 +271,9 @@ async def test_who_wants_immunity_is_asked_later(rig: Rig) -> None:
 # --- Over restarts ---
 
 
-def restarted(rig: Rig) -> Transactions:
+def restarted(rig: Rig) -> TransactionCoordinator:
     """What the next run of the broker finds."""
-    found = Transactions(rig.broker)
+    found = TransactionCoordinator(rig.broker)
     found.load()
     return found
 

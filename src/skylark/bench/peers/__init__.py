@@ -1,1 +1,0 @@
-"""Servers to measure, ours and other people's: fetched once, started in directories that are thrown away."""

@@ -1,0 +1,564 @@
+"""Timed messages: stored in the timer topic, tracked in the timer wheel, delivered when due.
+
+A slave keeps the same wheel, follows the master's time and delivers nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from skylark.broker.delayed.delay_levels import UNDELIVERABLE
+from skylark.broker.delayed.original_destination import queues_needed
+from skylark.broker.delayed.timed_messages import (
+    NEVER_ENQUEUED_MS,
+    PROPERTY_DELETES,
+    PROPERTY_ROLLS,
+    TimedMessage,
+    TimerEntry,
+    admit,
+    admit_as_sent,
+    link_units,
+    may_have,
+    weight_of,
+)
+from skylark.broker.error_replies import system_error
+from skylark.broker.metadata_json import Encode, decode_metadata, next_version
+from skylark.broker.monitoring.stats import BrokerStats
+from skylark.broker.record_loader import ReadCold, RecordLoader, RecordPosition
+from skylark.clock import Clock
+from skylark.errors import CorruptRecord, DiskFull, OffsetOutOfRange
+from skylark.histogram import DELAY_S, Histogram
+from skylark.model import names
+from skylark.model.message import PutMessage
+from skylark.model.record import split
+from skylark.protocol.bodies import DataVersion, TimerCount, TimerMetrics, encode_body
+from skylark.settings import BrokerSettings
+from skylark.settings.broker import TimerSettings
+from skylark.settings.live import LiveSettings
+from skylark.store.append_result import PutResult, Refused
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.disk import Disk
+from skylark.store.message_store import MessageStore
+from skylark.store.queue_entry import ENTRY
+from skylark.store.timer_files import (
+    NO_POSITION,
+    TimerCheckpoint,
+    TimerCheckpointFile,
+    TimerFlag,
+    TimerLog,
+    TimerUnit,
+    TimerWheel,
+)
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+FLUSH_INTERVAL_S = 1.0
+FAILURE_PAUSE_S = 0.5
+AT_ONCE = 64
+"""Messages that are read, written and delivered before others have their turn."""
+DELETES_NOW = TimerFlag.DELETE | TimerFlag.ROLL
+"""Of these a unit has the first alone that takes another back now: one that is rolled does so later."""
+UNITS_AT_ONCE = 512
+EMPTY_SLOTS_AT_ONCE = 10_000
+WEEK_MS = 7 * 24 * 3600 * 1000
+MARGIN_MS = 60_000
+"""A wheel that stood still for a week, but for this, has forgotten what came before."""
+
+
+class TimerHost(Protocol):
+    """What timers need of their broker."""
+
+    live: LiveSettings[BrokerSettings]
+    clock: Clock
+    store: MessageStore
+    stats: BrokerStats
+
+    @property
+    def read_cold(self) -> ReadCold: ...
+    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None: ...
+
+
+class Timers:
+    """All timed messages of one broker. Loop thread; `load` runs before, in a thread."""
+
+    def __init__(self, broker: TimerHost, disk: Disk, root: Path) -> None:
+        self._broker = broker
+        self._records = RecordLoader(broker.store, broker.read_cold)
+        settings = broker.live.current.timers
+        self._precision_ms = settings.precision_ms
+        self._window_ms = settings.roll_window_slots * settings.precision_ms
+        self.wheel = TimerWheel(disk, root / "timerwheel", settings.precision_ms)
+        self.log = TimerLog(disk, root / "timerlog", settings.log_file_bytes)
+        self._check_file = TimerCheckpointFile(disk, root / "config" / "timercheck")
+        self.check = TimerCheckpoint()
+        """What the disk holds, or will after the flush that runs."""
+        self.read_ms = 0
+        """The next slot to deal with."""
+        self.queue_offset = 0
+        """The next message of the timer topic to put into the wheel."""
+        self._random = random.Random()  # noqa: S311 - it only sheds load
+        self._counts: Counter[str] = Counter()
+        self.enqueued: Counter[str] = Counter()
+        """Messages by topic that went into the wheel since the start, and below those that came out of it."""
+        self.dequeued: Counter[str] = Counter()
+        self.delays: dict[str, Histogram] = {}
+        """For how long messages were to wait, in seconds, by topic."""
+        self._data_version = DataVersion(timestamp=broker.clock.now_ms())
+        self.changes = 0
+        self._is_loaded = False
+        self._has_fired = False
+        self._flushing = asyncio.Lock()
+        self._flushes: asyncio.Future[None] | None = None
+
+    # --- Taking ---
+
+    def admit(self, message: PutMessage, properties: dict[str, str]) -> None:
+        """Let a message wait that names a time, in place. Raises BrokerError 13 or 1."""
+        settings = self._broker.live.current.timers
+        slot_ms = admit(message, properties, settings, self._broker.clock.now_ms())
+        if slot_ms is not None:
+            self._check_room(slot_ms, settings)
+
+    def admit_as_sent(self, message: PutMessage) -> bool:
+        """As `admit`, by adding to the property text; False without a time, or where that is not enough."""
+        settings = self._broker.live.current.timers
+        slot_ms = admit_as_sent(message, settings, self._broker.clock.now_ms())
+        if slot_ms is None:
+            return False
+        self._check_room(slot_ms, settings)
+        return True
+
+    def _check_room(self, slot_ms: int, settings: TimerSettings) -> None:
+        """Raises BrokerError 1 where too many wait for the same slot."""
+        slot = self.wheel.get(slot_ms)
+        limit = settings.slot_messages_max
+        if slot is None or slot.waiting <= limit:
+            return
+        if slot.waiting >= 2 * limit or self._random.random() < (slot.waiting - limit) / limit:
+            raise system_error(
+                f"timer message is under flow control, max num limit is {2 * limit} or the current value is "
+                f"greater than {limit} and less than {2 * limit}, trigger random flow control"
+            )
+
+    @property
+    def waiting(self) -> int:
+        """Messages whose time has not come."""
+        return self.wheel.count
+
+    @property
+    def behind_ms(self) -> int:
+        """How long ago the slot was over that is to be dealt with next."""
+        return max(self._floor(self._broker.clock.now_ms()) - self.read_ms, 0) if self._is_loaded else 0
+
+    @property
+    def queue_behind(self) -> int:
+        """Messages that are not in the wheel yet."""
+        return max(self._queue().max_offset - self.queue_offset, 0)
+
+    # --- Over restarts ---
+
+    def load(self) -> None:
+        """Go on where the files end. May wait for the disk. Raises DiskFull, OSError."""
+        now_ms = self._broker.clock.now_ms()
+        check = self._check_file.load()
+        self.check = check or TimerCheckpoint(read_ms=self._floor(self._last_written_ms() or now_ms))
+        self.read_ms = max(self.check.read_ms, self._floor(now_ms - WEEK_MS + MARGIN_MS))
+        self.wheel.load(self.read_ms, max(now_ms, self.read_ms) + self._window_ms + MARGIN_MS)
+        last: TimerUnit | None = None
+        for position, unit in self.log.load(max(self.check.log_flushed - self.log.file_bytes, 0)):
+            if unit.due_ms >= self.read_ms:
+                self.wheel.add(unit.due_ms, position, weight_of(unit.flags))
+            last = unit
+        queue = self._queue()
+        found = self.check.queue_offset if last is None else max(self.check.queue_offset, self._behind(last))
+        self.queue_offset = min(max(found, queue.min_offset), queue.max_offset)
+        if check is None or self.log.appended < check.log_flushed or (last is None and check.log_flushed):
+            self._rebuild(queue)
+        if check is None:
+            # From here on time counts, even if the broker is killed before anything else is written.
+            self._check_file.save(self.check)
+        self._is_loaded = True
+
+    def _rebuild(self, queue: ConsumeQueue) -> None:
+        """Put all of the queue into the wheel whose slot was not dealt with, for there is no log of them."""
+        self.wheel.clear()
+        rolls: dict[tuple[str, str, int], int] = {}
+        for _, timed in self._all(queue):
+            if timed.rolls:
+                rolls[timed.identity] = max(timed.rolls, rolls.get(timed.identity, 0))
+        for where, timed in self._all(queue):
+            # Of one that was written again on the way, only the last record counts.
+            if timed.terms.out_ms >= self.read_ms and timed.rolls == rolls.get(timed.identity, 0):
+                self._into_wheel([(where, timed)])
+        self.queue_offset = queue.max_offset
+        if len(self.wheel):
+            log.warning("timers found again in their queue count=%d", self.wheel.count)
+
+    def _all(self, queue: ConsumeQueue) -> Iterator[TimerEntry]:
+        first = queue.min_offset
+        while first < queue.max_offset:
+            units = queue.units(first, min(UNITS_AT_ONCE, queue.max_offset - first))
+            if not units:
+                first = queue.next_file_offset(first)
+                continue
+            for where in _places(units):
+                [record] = self._records.each([where])
+                timed = None if record is None else _timed(record)
+                if timed is not None:
+                    yield where, timed
+            first += len(units) // ENTRY.size
+
+    def _last_written_ms(self) -> int | None:
+        """When the last message was stored that is still there; None in an empty store."""
+        store = self._broker.store
+        times = [
+            store.store_timestamp(topic, queue_id, queue.max_offset - 1)
+            for (topic, queue_id), queue in list(store.queues.items())
+            if queue.max_offset > queue.min_offset
+        ]
+        return max((time for time in times if time is not None), default=None)
+
+    def _behind(self, unit: TimerUnit) -> int:
+        """The queue offset behind the message of a unit."""
+        try:
+            return split(self._broker.store.reader.record_at(unit.physical_offset)).head[5] + 1
+        except (OffsetOutOfRange, CorruptRecord):
+            return 0
+
+    async def flush(self) -> None:
+        """Make log, wheel and check point durable, in this order."""
+        # A thread cannot be cancelled: the next flush waits for it, whoever waits for this one.
+        self._flushes = asyncio.ensure_future(self._flush())
+        await asyncio.shield(self._flushes)
+
+    async def _flush(self) -> None:
+        async with self._flushing:
+            changes = self.wheel.changes()
+            is_same = self.queue_offset == self.check.queue_offset
+            if not self._is_loaded or (is_same and not changes and not self._has_fired):
+                return  # that time passes is not worth a write
+            self._has_fired = False
+            check = replace(
+                self.check,
+                read_ms=self.read_ms,
+                log_flushed=self.log.appended,
+                queue_offset=self.queue_offset,
+                master_queue_offset=self.queue_offset,
+                timestamp=self._broker.clock.now_ms(),
+                counter=self.check.counter + 1,
+            )
+            try:
+                await self._broker.read_cold(lambda: self._write(changes, check))
+            except (DiskFull, OSError) as error:
+                log.warning("timers not written, will be tried again reason=%s", error)
+                self.wheel.lose_changes()
+                self._has_fired = True
+            else:
+                self.check = check
+
+    def _write(self, changes: list[tuple[int, bytes]], check: TimerCheckpoint) -> None:
+        self.log.flush()
+        self.wheel.write(changes)
+        self._check_file.save(check)
+        self.log.delete_before(check.read_ms, self._window_ms)
+
+    # --- Counts ---
+
+    def metrics(self) -> TimerMetrics:
+        """How many messages wait, by topic."""
+        now_ms = self._broker.clock.now_ms()
+        counts = {topic: TimerCount(count=count, time_stamp=now_ms) for topic, count in self._counts.items()}
+        return TimerMetrics(timing_count=counts, data_version=self._data_version)
+
+    def snapshot(self) -> Encode:
+        """Return what writes the counts as they are now."""
+        self._data_version = next_version(self._data_version, self._broker.clock.now_ms())
+        metrics = self.metrics()
+        return lambda: encode_body(metrics)
+
+    def load_metrics(self, data: bytes) -> None:
+        """Take the counts of the last run. Raises ValueError."""
+        metrics = decode_metadata(data, TimerMetrics)
+        self._data_version = metrics.data_version or self._data_version
+        self._counts.update({topic: max(each.count, 0) for topic, each in metrics.timing_count.items()})
+
+    def _count_all(self, counts: Mapping[str, int]) -> None:
+        """More wait, or fewer, by topic."""
+        self.changes += len(counts)
+        for topic, by in counts.items():
+            self._counts[topic] = max(self._counts[topic] + by, 0)
+
+    # --- Putting into the wheel ---
+
+    async def run(self) -> None:
+        """Enqueue and deliver, until cancelled."""
+        while True:
+            # At the end of a slot at once: what is in it may have waited for nearly a whole one.
+            left_s = (self._precision_ms - self._broker.clock.now_ms() % self._precision_ms) / 1000
+            await asyncio.sleep(min(TICK_S, left_s))
+            try:
+                await self.step()
+            except Exception:
+                log.exception("timed messages failed, trying again")
+                await asyncio.sleep(FAILURE_PAUSE_S)
+
+    async def step(self) -> None:
+        """Put what came into the wheel, and deliver what is due."""
+        while await self._enqueue_some():
+            pass
+        await self._dequeue()
+
+    async def _enqueue_some(self) -> bool:
+        """Put some messages of the timer topic into the wheel; return whether there may be more."""
+        places = await self._next_places()
+        if not places:
+            return False
+        end = self.queue_offset + len(places)
+        records = await self._records.read(places)
+        found = [
+            (where, timed)
+            for where, record in zip(places, records, strict=True)
+            if record is not None and (timed := _timed(record)) is not None
+        ]
+        late = [timed for _, timed in found if timed.terms.out_ms < self.read_ms]
+        if 0 < len(late) < len(found):
+            found, later = self._alike(found)
+            end = self.queue_offset + places.index(later[0])
+            late = [timed for _, timed in found if timed.terms.out_ms < self.read_ms]
+        if late:
+            await self._put_late([timed for timed in late if timed.deletes is None])
+        else:
+            self._into_wheel(found)
+        self.queue_offset = end
+        self._note_enqueued([timed for _, timed in found])
+        await asyncio.sleep(0)  # others have their turn
+        return True
+
+    def _alike(self, found: list[TimerEntry]) -> tuple[list[TimerEntry], list[RecordPosition]]:
+        """The first messages that are all late, or all not, and where the others lie.
+
+        Each kind is done with by itself: where the log takes no more, nothing is delivered again and again.
+        """
+        is_late = [timed.terms.out_ms < self.read_ms for _, timed in found]
+        count = is_late.index(not is_late[0])
+        return found[:count], [where for where, _ in found[count:]]
+
+    async def _put_late(self, late: list[TimedMessage]) -> None:
+        """Deliver messages whose slot is over."""
+        now_ms = self._broker.clock.now_ms()
+        await self._put([timed.due(NEVER_ENQUEUED_MS, now_ms) for timed in late])
+        self.dequeued.update([timed.terms.real_topic for timed in late])
+
+    def _note_enqueued(self, found: list[TimedMessage]) -> None:
+        self.enqueued.update([timed.terms.real_topic for timed in found])
+        new = found
+        if may_have(PROPERTY_DELETES, found) or may_have(PROPERTY_ROLLS, found):
+            new = [timed for timed in found if timed.deletes is None and not timed.rolls]
+        waits = Counter([(timed.terms.real_topic, timed.delay_ms // 1000) for timed in new])
+        for (topic, delay_s), times in waits.items():
+            self.delays.setdefault(topic, Histogram(DELAY_S)).add(max(delay_s, 0), times)
+
+    def _into_wheel(self, entries: list[TimerEntry]) -> None:
+        """Put messages into log and wheel, no more than fit into the log's file. Raises DiskFull, OSError."""
+        if not entries:
+            return
+        settings, now_ms = self._broker.live.current.timers, self._floor(self._broker.clock.now_ms())
+        linked = link_units(entries, self.log.appended, self.wheel.last_position, settings, now_ms)
+        self.log.append(*linked.units)
+        for slot_ms, chain in linked.chains.items():
+            self.wheel.add(slot_ms, chain.last, chain.waiting, first=chain.first)
+        self._count_all(linked.counts)
+
+    async def _next_places(self) -> list[RecordPosition]:
+        queue = self._queue()
+        self.queue_offset = first = max(self.queue_offset, queue.min_offset)
+        count = min(AT_ONCE, queue.max_offset - first, self.log.room)
+        if count <= 0:
+            return []
+        units = queue.resident_units(first, count)
+        if units is None:
+            units = await self._broker.read_cold(lambda: queue.units(first, count))
+        if not units:
+            self.queue_offset = queue.next_file_offset(first)
+            return []
+        return _places(units)
+
+    # --- Delivering ---
+
+    async def _dequeue(self) -> None:
+        """Deal with all slots that are over."""
+        empty = 0
+        while self.read_ms < self._floor(self._broker.clock.now_ms()):
+            last = self.wheel.last_position(self.read_ms)
+            if last != NO_POSITION:
+                await self._fire(await self._broker.read_cold(partial(self._chain, last)))
+                self.wheel.remove(self.read_ms)
+                self._has_fired = True
+            else:
+                empty += 1
+                if empty % EMPTY_SLOTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            self.read_ms += self._precision_ms
+
+    def _chain(self, position: int) -> list[TimerUnit]:
+        """The units of a slot, in the order in which they came."""
+        units = []
+        try:
+            for unit in self.log.chain(position):
+                units.append(unit)
+        except CorruptRecord as error:
+            log.warning("timed messages are lost: %s", error)
+        return units[::-1]
+
+    async def _fire(self, units: list[TimerUnit]) -> None:
+        """Deliver the messages of a slot, but for those that were taken back."""
+        deletes = [unit for unit in units if unit.flags & DELETES_NOW == TimerFlag.DELETE]
+        keys = {timed.deletes or "" for _, timed in await self._take_out(deletes)}
+        others = (
+            [unit for unit in units if unit.flags & DELETES_NOW != TimerFlag.DELETE] if deletes else units
+        )
+        for first in range(0, len(others), AT_ONCE):
+            messages = []
+            now_ms = self._broker.clock.now_ms()
+            for unit, timed in await self._take_out(others[first : first + AT_ONCE]):
+                if unit.flags & TimerFlag.ROLL:
+                    messages.append(timed.rolled(unit.write_ms, now_ms))
+                elif not keys or not timed.is_deleted_by(keys):
+                    messages.append(timed.due(unit.write_ms, now_ms))
+            await self._put(messages)
+
+    async def _take_out(self, units: list[TimerUnit]) -> list[tuple[TimerUnit, TimedMessage]]:
+        """The messages of units, which wait no longer."""
+        records = await self._records.read([(unit.physical_offset, unit.size) for unit in units])
+        found = [
+            (unit, timed)
+            for unit, record in zip(units, records, strict=True)
+            if record is not None and (timed := _timed(record)) is not None
+        ]
+        weights = Counter([(timed.terms.real_topic, unit.flags) for unit, timed in found])
+        for (topic, flags), times in weights.items():
+            self.dequeued[topic] += times
+            self._count_all({topic: -times * weight_of(flags)})
+        return found
+
+    async def _put(self, messages: list[PutMessage]) -> None:
+        """Store messages; what the store cannot take now is tried until it can."""
+        while messages:
+            # A broker killed just after it made a topic has it in no file and no queue.
+            self._broker.adopt_undeleted(queues_needed(messages))
+            results = self._broker.store.append(messages)
+            self._broker.stats.count_late_puts(results)
+            messages = _refused(messages, results) if Refused in map(type, results) else []
+            await asyncio.sleep(FAILURE_PAUSE_S if messages else 0)
+
+    def _queue(self) -> ConsumeQueue:
+        return self._broker.store.queue(names.TIMER_TOPIC, 0)
+
+    def _floor(self, time_ms: int) -> int:
+        return time_ms - time_ms % self._precision_ms
+
+
+def _places(units: bytes | bytearray) -> list[RecordPosition]:
+    return [(physical_offset, size) for physical_offset, size, _ in ENTRY.iter_unpack(units)]
+
+
+def _timed(record: bytes) -> TimedMessage | None:
+    try:
+        return TimedMessage.read(record)
+    except (CorruptRecord, ValueError) as error:
+        log.warning("record of the timer topic left out: %s", error)
+        return None
+
+
+def _refused(messages: Sequence[PutMessage], results: Sequence[PutResult]) -> list[PutMessage]:
+    """The messages that are to be tried again."""
+    refused = []
+    for message, result in zip(messages, results, strict=True):
+        if isinstance(result, Refused) and result.status in UNDELIVERABLE:
+            log.error("timed message dropped topic=%s reason=%s", message.topic, result.reason)
+        elif isinstance(result, Refused):
+            log.warning("timed messages wait topic=%s reason=%s", message.topic, result.reason)
+            refused.append(message)
+    return refused
+
+
+class MasterTime:
+    """The clock of a wheel that follows another: what the master has not dealt with lies ahead."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.read_ms: int | None = None
+        """The next slot that the master deals with, as far as it is known."""
+
+    @property
+    def latest_ms(self) -> int:
+        """What was due before this, a master that lives has dealt with, if it can."""
+        return self._clock.now_ms() - MARGIN_MS
+
+    def now_ms(self) -> int:
+        return self.latest_ms if self.read_ms is None else self.read_ms
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+class _Host:
+    """The broker, but for its clock."""
+
+    def __init__(self, broker: TimerHost, clock: Clock) -> None:
+        self._broker = broker
+        self.live: LiveSettings[BrokerSettings] = broker.live
+        self.clock = clock
+        self.store: MessageStore = broker.store
+        self.stats: BrokerStats = broker.stats
+
+    @property
+    def read_cold(self) -> ReadCold:
+        return self._broker.read_cold
+
+    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None:
+        """Nothing is delivered, so nothing is missing."""
+
+
+class SlaveTimers(Timers):
+    """What waits is in the wheel here, too: a slave that is made master goes on with it.
+
+    The slots that the master has dealt with since it was last asked are then dealt with once more.
+    """
+
+    def __init__(self, broker: TimerHost, disk: Disk, root: Path) -> None:
+        self._time = MasterTime(broker.clock)
+        super().__init__(_Host(broker, self._time), disk, root)
+
+    def follow(self, check: TimerCheckpoint, metrics: TimerMetrics) -> None:
+        """Take how far the master is. It says so only now and then: empty slots are passed over."""
+        # What it says may be years old, or nothing at all: what was dealt with here needs no second look.
+        read_ms = max(check.read_ms, self._time.read_ms or self.read_ms)
+        while read_ms < self._time.latest_ms and self.wheel.get(read_ms) is None:
+            read_ms += self._precision_ms
+        self._time.read_ms = read_ms
+        counts = Counter({topic: max(each.count, 0) for topic, each in metrics.timing_count.items()})
+        if counts != self._counts:
+            self._counts = counts
+            self.changes += 1
+
+    async def step(self) -> None:
+        if self._time.read_ms is not None:
+            # The end of the log may have been cut off.
+            self.queue_offset = min(self.queue_offset, self._queue().max_offset)
+            await super().step()
+
+    async def _put(self, messages: list[PutMessage]) -> None:
+        """The master has delivered them."""
+
+    def _count_all(self, counts: Mapping[str, int]) -> None:
+        """The master counts."""

@@ -1,0 +1,413 @@
+"""Collects Prometheus metrics from a broker's tables on each scrape."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from skylark.broker.clients import ACTIVELY
+from skylark.broker.handlers.stats import subscribed
+from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS
+from skylark.broker.state import BrokerState
+from skylark.broker.topics import MESSAGE_TYPE
+from skylark.errors import RocketMQError
+from skylark.model import names
+from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+from skylark.protocol.codes import RequestCode, ResponseCode, version_name
+from skylark.remoting.latency import UNKNOWN_CODE
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Add = Callable[..., None]
+
+SERIES_MAX = 1000
+"""Topics, and pairs of topics and groups, with series of their own: those with the most messages."""
+HISTOGRAMS_MAX = 100
+"""Topics with histograms of their own, which are many lines each."""
+AGES_MAX = 1000
+"""Queues whose oldest message is looked up in the log in one scrape, for the groups with the most to do."""
+PAIRS_AT_ONCE = 64
+"""Then the loop has its turn."""
+READS_MAX = 20
+"""A table that grew while it was read is read again, so often."""
+STORAGE = ("local", "disk")
+PROTOCOL_TYPE = "remoting"
+WAITING_TYPES = {SCHEDULE_TOPIC: "delay", names.TIMER_TOPIC: "delay", names.HALF_TOPIC: "transaction"}
+"""Of the topics in which messages of one type wait."""
+TIMER_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
+
+
+class MetricFamilies:
+    """The metrics of one scrape, each with the labels that all have."""
+
+    def __init__(self, *common: str) -> None:
+        self._common = common
+        self.families: list[Metric] = []
+
+    def family(self, name: str) -> Add:
+        """Begin a metric; return what adds a sample: its value, then the values of its own labels."""
+        spec = METRICS[name]
+        is_ours = not name.startswith("rocketmq_")
+        common = () if is_ours else self._common
+        labels = [*(() if is_ours else COMMON_LABELS), *spec.labels]
+        made: GaugeMetricFamily | CounterMetricFamily
+        if spec.kind == "gauge":
+            made = GaugeMetricFamily(name, spec.text, labels=labels)
+        else:
+            made = CounterMetricFamily(name, spec.text, labels=labels)
+        self.families.append(made)
+        return lambda value, *own: made.add_metric([*common, *own], value)
+
+    def histogram(self, name: str) -> Add:
+        """The same for a histogram: it has the counts of its ranges and the sum of all values."""
+        spec = METRICS[name]
+        made = HistogramMetricFamily(name, spec.text, labels=[*COMMON_LABELS, *spec.labels])
+        bounds = [*(f"{bound:.1f}" for bound in spec.bounds), "+Inf"]  # written as RocketMQ does
+        self.families.append(made)
+
+        def add(counts: list[int], total: int, *own: str) -> None:
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            made.add_metric([*self._common, *own], buckets, total)
+
+        return add
+
+
+class QueueBacklog(NamedTuple):
+    """How far a group has come in one queue."""
+
+    queue_id: int
+    consumed: int
+    pulled: int
+    end: int
+
+
+class GroupBacklog(NamedTuple):
+    """How far a group has come in a topic."""
+
+    topic: str
+    group: str
+    queues: list[QueueBacklog]
+
+    @property
+    def lag(self) -> int:
+        return sum(queue.end - queue.consumed for queue in self.queues)
+
+    @property
+    def ready(self) -> int:
+        return sum(queue.end - queue.pulled for queue in self.queues)
+
+
+class MetricsCollector:
+    """Reads the broker's tables when somebody scrapes. Any thread: numbers are read, nothing is changed."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        settings = self._broker.live.current
+        page = MetricFamilies(settings.cluster, "broker", settings.name)
+        of_role = self._of_slave if self._broker.role.is_slave else self._of_slaves
+        for part in (
+            self._of_tables,
+            self._of_traffic,
+            self._of_requests,
+            self._of_connections,
+            self._of_groups,
+            self._of_storage,
+            self._of_transactions,
+            self._of_timers,
+            of_role,
+        ):
+            try:
+                part(page)
+            except RuntimeError:  # a missing part is better than a broker that seems to be down
+                log.warning("tables change too fast, some metrics are left out", exc_info=True)
+        yield from page.families
+
+    # --- Tables and traffic ---
+
+    def _of_tables(self, page: MetricFamilies) -> None:
+        broker = self._broker
+        page.family("rocketmq_broker_permission")(broker.live.current.permission)
+        page.family("rocketmq_topic_number")(len(broker.topics))
+        page.family("rocketmq_consumer_group_number")(len(broker.groups))
+        marks = page.family("rocketmq_processor_watermark")
+        for processor, count in settled(broker.watermarks).items():
+            marks(count, processor)
+        page.family("skylark_held_pulls")(broker.long_polling.count)
+        page.family("skylark_messages_refused_total")(broker.stats.refused)
+        page.family("skylark_pulls_empty_total")(broker.stats.misses.calls)
+
+    def _of_traffic(self, page: MetricFamilies) -> None:
+        stats = self._broker.stats
+        messages = page.family("rocketmq_messages_in_total")
+        size = page.family("rocketmq_throughput_in_total")
+        for topic, counter in most(stats.topic_puts):
+            labels = self._topic_labels(topic)
+            messages(counter.count, *labels)
+            size(counter.size, *labels)
+        sizes = page.histogram("rocketmq_message_size")
+        for topic, counter in most(stats.topic_puts, HISTOGRAMS_MAX):
+            sizes(counter.sizes, counter.size, *self._topic_labels(topic))
+        messages = page.family("rocketmq_messages_out_total")
+        size = page.family("rocketmq_throughput_out_total")
+        for (topic, group), counter in most(stats.group_gets):
+            pair = self._pair_labels(topic, group)
+            messages(counter.count, *pair)
+            size(counter.size, *pair)
+        sent_back = page.family("skylark_messages_sent_back_total")
+        for (topic, group), counter in most(stats.send_backs):
+            sent_back(counter.count, topic, group)
+        buried = page.family("rocketmq_send_to_dlq_messages_total")
+        dead_letters = {
+            topic: counter
+            for topic, counter in list(stats.topic_puts.items())
+            if topic.startswith(DEAD_LETTER_TOPIC_PREFIX)
+        }
+        for topic, counter in most(dead_letters):
+            group = topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
+            buried(counter.count, group, topic, self._is_system(topic, group))
+
+    def _of_requests(self, page: MetricFamilies) -> None:
+        latency = page.histogram("rocketmq_rpc_latency")
+        for (code, response_code, was_held, result), times in list(self._broker.latencies.table.items()):
+            labels = (_name(RequestCode, code), _name(ResponseCode, response_code), _text(was_held), result)
+            latency(times.counts, times.sum, PROTOCOL_TYPE, *labels)
+        creations = list(self._broker.stats.creations.items())
+        for what in ("topic", "consumer_group"):
+            took = page.histogram(f"rocketmq_{what}_create_execution_time")
+            for creation, times in creations:
+                if creation.what == what:
+                    status = "success" if creation.succeeded else "failure"
+                    took(times.counts, times.sum, status, _text(creation.is_system))
+
+    def _topic_labels(self, topic: str) -> tuple[str, str, str]:
+        config = self._broker.topics.get(topic)
+        declared = None if config is None else config.attributes.get(MESSAGE_TYPE)
+        message_type = (declared or WAITING_TYPES.get(topic, "normal")).lower()
+        return topic, message_type, self._is_system(topic)
+
+    def _is_system(self, topic: str, group: str = "") -> str:
+        return _text(self._broker.topics.is_system(topic) or names.is_system_group(group))
+
+    def _pair_labels(self, topic: str, group: str) -> tuple[str, str, str, str]:
+        return (topic, group, self._is_system(topic, group), _text(topic.startswith(RETRY_TOPIC_PREFIX)))
+
+    # --- Clients ---
+
+    def _of_connections(self, page: MetricFamilies) -> None:
+        broker = self._broker
+        table = settled(lambda: broker.producers.table(now=broker.clock.monotonic(), now_ms=0))
+        producers = Tally(
+            (each.language.lower(), version_name(each.version).lower(), PROTOCOL_TYPE)
+            for infos in table.data.values()
+            for each in infos
+        )
+        add = page.family("rocketmq_producer_connections")
+        for labels, count in producers.most_common(SERIES_MAX):
+            add(count, *labels)
+        consumers = Tally(self._consumers())
+        add = page.family("rocketmq_consumer_connections")
+        for of_group, count in consumers.most_common(SERIES_MAX):
+            add(count, *of_group)
+
+    def _consumers(self) -> Iterator[tuple[str, ...]]:
+        """The labels of each that is connected."""
+        consumers = self._broker.consumers
+        for config in in_turns(self._broker.groups.all()):
+            group = config.group_name
+            online = consumers.group(group)
+            if online is not None:
+                mode = "pull" if online.consume_type == ACTIVELY else "push"
+                of_group = (PROTOCOL_TYPE, group, mode, self._is_system("", group))
+                for client in settled(partial(consumers.clients, group)):
+                    yield client.language.lower(), version_name(client.version).lower(), *of_group
+
+    # --- Lag ---
+
+    def _of_groups(self, page: MetricFamilies) -> None:
+        lag = page.family("rocketmq_consumer_lag_messages")
+        lag_age = page.family("rocketmq_consumer_lag_latency")
+        inflight = page.family("rocketmq_consumer_inflight_messages")
+        ready = page.family("rocketmq_consumer_ready_messages")
+        ready_age = page.family("rocketmq_consumer_queueing_latency")
+        looked_up = 0
+        for stand in heapq.nlargest(SERIES_MAX, self._stands(), key=lambda stand: stand.lag):
+            labels = self._pair_labels(stand.topic, stand.group)
+            lag(stand.lag, *labels)
+            inflight(stand.lag - stand.ready, *labels)
+            ready(stand.ready, *labels)
+            looked_up += len(stand.queues)
+            if looked_up <= AGES_MAX:
+                lag_age(self._age_ms(stand.topic, ((q.queue_id, q.consumed) for q in stand.queues)), *labels)
+                ready_age(self._age_ms(stand.topic, ((q.queue_id, q.pulled) for q in stand.queues)), *labels)
+
+    def _stands(self) -> Iterator[GroupBacklog]:
+        """How far each group is that ever committed, in the topics that it still subscribes."""
+        broker = self._broker
+        for group, topics in in_turns(broker.offsets.topics_by_group().items()):
+            for topic in in_turns(settled(partial(subscribed, broker, group, topics))):
+                config = broker.topics.get(topic)
+                if config is not None:
+                    queues = [
+                        self._stand(topic, group, queue_id) for queue_id in range(config.write_queue_nums)
+                    ]
+                    yield GroupBacklog(topic, group, queues)
+
+    def _stand(self, topic: str, group: str, queue_id: int) -> QueueBacklog:
+        store, offsets = self._broker.store, self._broker.offsets
+        end = store.max_offset(topic, queue_id)
+        # What was deleted, or is claimed beyond the end, nobody waits for.
+        consumed = min(
+            max(offsets.query(topic, group, queue_id) or 0, store.min_offset(topic, queue_id)), end
+        )
+        pulled = min(max(offsets.pulled(topic, group, queue_id) or 0, consumed), end)
+        return QueueBacklog(queue_id, consumed, pulled, end)
+
+    def _age_ms(self, topic: str, places: Iterable[tuple[int, int]]) -> int:
+        """How old the oldest of these messages is; 0 where there is none."""
+        store = self._broker.store
+        times = (readable(partial(store.store_timestamp, topic, *place)) for place in places)
+        first = min((stored for stored in times if stored is not None), default=None)
+        return 0 if first is None else max(self._broker.clock.now_ms() - first, 0)
+
+    # --- Store, timers, transactions ---
+
+    def _of_storage(self, page: MetricFamilies) -> None:
+        store = self._broker.store
+        appended, flushed, first = store.appended_offset, store.flushed_offset, store.log.min_offset
+        page.family("rocketmq_storage_size")(appended - first, *STORAGE)
+        page.family("rocketmq_storage_flush_behind_bytes")(max(appended - flushed, 0), *STORAGE)
+        behind = max(appended - store.confirmed_offset, 0)
+        page.family("rocketmq_storage_dispatch_behind_bytes")(behind, *STORAGE)
+        stored = readable(partial(store.reader.store_timestamp, first)) if appended > first else None
+        age_ms = 0 if stored is None else max(self._broker.clock.now_ms() - stored, 0)
+        page.family("rocketmq_storage_message_reserve_time")(age_ms, *STORAGE)
+        page.family("skylark_log_min_offset")(first)
+        page.family("skylark_log_appended_offset")(appended)
+        page.family("skylark_log_flushed_offset")(flushed)
+        page.family("skylark_store_writable")(int(store.refusal() is None))
+
+    def _of_transactions(self, page: MetricFamilies) -> None:
+        transactions = self._broker.transactions
+        half = page.family("rocketmq_half_messages")
+        for topic, count in heapq.nlargest(
+            SERIES_MAX, settled(transactions.open_by_topic).items(), key=lambda item: item[1]
+        ):
+            half(count, topic)
+        ended = (("commit", transactions.commits), ("rollback", transactions.rollbacks))
+        for word, counts in ended:
+            total = page.family(f"rocketmq_{word}_messages_total")
+            for topic, count in settled(partial(counts.most_common, SERIES_MAX)):
+                total(count, topic)
+        took = page.histogram("rocketmq_finish_message_latency")
+        for topic, times in most(transactions.commit_times, HISTOGRAMS_MAX):
+            took(times.counts, times.sum, topic)
+
+    def _of_timers(self, page: MetricFamilies) -> None:
+        timers = self._broker.timers
+        behind = timers.queue_behind
+        page.family("rocketmq_timer_enqueue_lag")(behind, *STORAGE)
+        oldest = [(0, timers.queue_offset)] if behind else []
+        page.family("rocketmq_timer_enqueue_latency")(self._age_ms(names.TIMER_TOPIC, oldest), *STORAGE)
+        page.family("rocketmq_timer_dequeue_lag")(timers.waiting, *STORAGE)
+        page.family("rocketmq_timer_dequeue_latency")(timers.behind_ms, *STORAGE)
+        for word, counts in (("enqueue", timers.enqueued), ("dequeue", timers.dequeued)):
+            total = page.family(f"rocketmq_timer_{word}_total")
+            for topic, count in settled(partial(counts.most_common, SERIES_MAX)):
+                total(count, topic, *STORAGE)
+        by_topic = page.family("rocketmq_timing_messages")
+        for topic, timed in most(settled(timers.metrics).timing_count):
+            by_topic(timed.count, topic, *STORAGE)
+        snapshot = page.family("rocketmq_timer_message_snapshot")
+        now_ms = self._broker.clock.now_ms()
+        for first_s, end_s in pairwise((0, *TIMER_BOUNDS_S)):
+            waiting = timers.wheel.waiting_between(now_ms + first_s * 1000, now_ms + end_s * 1000)
+            snapshot(waiting, str(end_s), *STORAGE)
+        delays = page.histogram("rocketmq_delay_message_latency")
+        for topic, times in most(timers.delays, HISTOGRAMS_MAX):
+            delays(times.counts, times.sum, topic, *STORAGE)
+
+    # --- Replication ---
+
+    def _of_slaves(self, page: MetricFamilies) -> None:
+        """What a master knows of its slaves."""
+        lags = self._broker.replication.lags()
+        page.family("skylark_slaves")(len(lags))
+        in_bytes, in_seconds = (page.family(f"skylark_slave_lag_{unit}") for unit in ("bytes", "seconds"))
+        for address, lag_bytes, lag_s in lags:
+            in_bytes(lag_bytes, address)
+            in_seconds(lag_s, address)
+
+    def _of_slave(self, page: MetricFamilies) -> None:
+        """What a slave knows of itself."""
+        slave = self._broker.slave_status
+        page.family("skylark_master_connected")(int(slave.sees_master))
+        page.family("skylark_master_connections_total")(slave.connections)
+        page.family("skylark_master_lag_bytes")(slave.lag_bytes)
+        page.family("skylark_master_lag_seconds")(slave.lag_s(self._broker.clock.now_ms()))
+
+
+def most(table: dict[Any, Any], series_max: int | None = None) -> list[tuple[Any, Any]]:
+    """The busiest entries of a table, as many as there may be series."""
+    items = list(table.items())
+    if series_max is None:
+        series_max = SERIES_MAX
+    if len(items) <= series_max:
+        return items
+    return heapq.nlargest(series_max, items, key=lambda item: item[1].count)
+
+
+def settled(read: Callable[[], T]) -> T:
+    """Read a table that the loop may change meanwhile: where its size changed, once more."""
+    for _ in range(READS_MAX - 1):
+        try:
+            return read()
+        except RuntimeError:  # changed size during iteration
+            time.sleep(0)
+    return read()
+
+
+def readable(read: Callable[[], T]) -> T | None:
+    """What is in the log; None if it is not any more, or the store is being closed."""
+    try:
+        return read()
+    except (OSError, ValueError, RocketMQError) as error:
+        log.debug("not measured: %s", error)
+        return None
+
+
+def in_turns(items: Iterable[T]) -> Iterator[T]:
+    """Go through items, and let the loop have its turn now and then."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % PAIRS_AT_ONCE == 0:
+            time.sleep(0)
+
+
+def _name(codes: type[IntEnum], code: int) -> str:
+    if code == UNKNOWN_CODE:
+        return "unknown"
+    try:
+        return codes(code).name.lower()
+    except ValueError:
+        return str(code)
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

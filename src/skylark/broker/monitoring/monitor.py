@@ -1,0 +1,61 @@
+"""The HTTP port for metrics and health, served by a thread of its own.
+
+`pages` is imported at the first request: brokers that are never scraped do not load it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from skylark.broker.state import BrokerState
+from skylark.remoting.address import SocketListener, join_address
+
+log = logging.getLogger(__name__)
+
+STOP_CHECK_S = 1.0
+"""How often the thread looks whether it shall end, where nothing wakes it."""
+STOP_TIMEOUT_S = 2.0
+"""How long a broker that stops waits for the thread."""
+
+
+class Monitor:
+    """Serves `/metrics`, `/health` and `/ready`."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        self._listener: SocketListener | None = None
+        self._thread: threading.Thread | None = None
+        self.address = ""
+
+    def start(self, host: str, port: int) -> None:
+        """Listen; a port that is taken is reported and does without (several brokers on one machine)."""
+        try:
+            self._listener = SocketListener(host, port)
+        except OSError as error:
+            log.warning("no metrics on %s: %s", join_address(host, port), error)
+            return
+        self.address = self._listener.address
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._listener,), name="skylark-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is None or self._thread is None:
+            return
+        listener.stop()
+        self._thread.join(STOP_TIMEOUT_S)
+        listener.close()
+
+    def _serve(self, listener: SocketListener) -> None:
+        while not listener.wait(STOP_CHECK_S) and not listener.is_stopped:
+            pass
+        if listener.is_stopped:
+            return
+        from skylark.broker.monitoring.pages import PageServer  # noqa: PLC0415 - nobody may ever ask
+
+        server = PageServer(listener, self._broker, check_s=STOP_CHECK_S)
+        while not listener.is_stopped:
+            server.handle_request()

@@ -1,0 +1,108 @@
+"""The pages `/metrics`, `/health` and `/ready`, with one thread per request."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from skylark.broker.monitoring.metrics import MetricsCollector
+from skylark.broker.state import BrokerState
+from skylark.broker.topics import Permission
+from skylark.remoting.address import SocketListener, split_address
+
+log = logging.getLogger(__name__)
+
+PAGES = "there are /metrics, /health and /ready"
+PAGES_AT_ONCE_MAX = 32
+"""Connections above are closed at once: each has a thread."""
+READ_TIMEOUT_S = 10.0
+"""A connection that says nothing for so long is closed."""
+
+
+class _Quiet(WSGIRequestHandler):
+    timeout = READ_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+
+class PageServer(ThreadingWSGIServer):
+    """Serves a broker's pages on a socket that listens already. `handle_request` returns after `check_s`."""
+
+    def __init__(self, listener: SocketListener, broker: BrokerState, *, check_s: float) -> None:
+        host, port = split_address(listener.address)
+        super().__init__((host, port), _Quiet, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener.socket
+        self.timeout = check_s
+        # Not looked up: the name of an address may be long in coming.
+        self.server_name, self.server_port = host, port
+        self.setup_environ()
+        self.set_app(_Pages(broker).answer)
+        self._free = threading.BoundedSemaphore(PAGES_AT_ONCE_MAX)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            log.debug("connection refused address=%s reason=%d are open", client_address, PAGES_AT_ONCE_MAX)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Not for standard error: it is mostly a client that is gone, or that says nothing."""
+        log.debug("page not served address=%s reason=%r", client_address, sys.exception())
+
+
+class _Pages:
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        registry = CollectorRegistry()
+        registry.register(MetricsCollector(broker))
+        self._metrics: Any = make_wsgi_app(registry)
+        # Two that scrape at once shall not read everything at once.
+        self._scraping = threading.Lock()
+
+    def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            with self._scraping:
+                answer: Iterable[bytes] = self._metrics(environ, start_response)
+            return answer
+        if path in ("/health", "/ready"):
+            fault = self._fault() if path == "/health" else self._fault() or self._idle_reason()
+            status, text = ("200 OK", "ok") if fault is None else ("503 Service Unavailable", fault)
+        else:
+            status, text = "404 Not Found", PAGES
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{text}\n".encode()]
+
+    def _fault(self) -> str | None:
+        """Why no message can be stored, or None."""
+        refused = self._broker.store.refusal()
+        return None if refused is None else refused.reason
+
+    def _idle_reason(self) -> str | None:
+        """Why a broker that is well does not do its work now, or None."""
+        broker = self._broker
+        if broker.role.is_slave:
+            return None if broker.slave_status.sees_master else "not connected to its master"
+        if not broker.live.current.permission & Permission.READ_WRITE:
+            return "its permission is neither to be read nor to be written"
+        return None

@@ -1,0 +1,199 @@
+"""The broker's runtime information under RocketMQ's names, which tools print and parse."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from skylark.broker.monitoring.stats import Counter
+from skylark.broker.state import BrokerState
+from skylark.model.message import SCHEDULE_TOPIC
+from skylark.protocol.codes import version_name
+from skylark.protocol.command import VERSION
+
+VERSION_NAME = version_name(VERSION)
+"""The release of RocketMQ whose protocol we speak."""
+RATE_WINDOWS_S = (10.0, 60.0, 600.0)
+NO_POOL = str((1 << 31) - 1)
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+async def runtime_info(broker: BrokerState) -> dict[str, str]:
+    """All of it, as text."""
+    disk = await broker.read_cold(lambda: _of_disk(broker))
+    return {
+        **_of_store(broker),
+        **_rates(broker),
+        **_of_broker(broker),
+        **_of_replicas(broker),
+        **_queues(broker),
+        **disk,
+    }
+
+
+def _of_disk(broker: BrokerState) -> dict[str, str]:
+    """What waits for the disk."""
+    store, settings = broker.store, broker.store.settings
+    log_directory = settings.commit_log_directory
+    usage = _usage(log_directory)
+    log_ratio = _used_ratio(usage)
+    first = store.reader.store_timestamp(store.log.min_offset) if store.appended_offset else None
+    return {
+        "commitLogDiskRatio": log_ratio,
+        f"commitLogDiskRatio_{log_directory}": log_ratio,
+        "consumeQueueDiskRatio": _used_ratio(_usage(settings.path)),
+        "commitLogDirCapacity": f"Total : {size_text(usage.total)}, Free : {size_text(usage.free)}.",
+        "earliestMessageTimeStamp": str(-1 if first is None else first),
+    }
+
+
+def _usage(directory: Path) -> _Usage:
+    """Of the disk where a directory is, or will be once there is something to keep."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return _Usage(*shutil.disk_usage(there))
+
+
+def _used_ratio(usage: _Usage) -> str:
+    """Of what may be used, in whole percents, rounded up as RocketMQ does."""
+    usable = usage.used + usage.free
+    return str(-(-100 * usage.used // usable) / 100 if usable else 0.0)
+
+
+def _of_store(broker: BrokerState) -> dict[str, str]:
+    store, puts = broker.store, broker.stats.puts
+    return {
+        "bootTimestamp": str(broker.started_ms),
+        "runtime": duration_text(broker.clock.now_ms() - broker.started_ms),
+        "putMessageTimesTotal": str(puts.count),
+        "putMessageFailedTimes": str(broker.stats.refused),
+        "putMessageSizeTotal": str(puts.size),
+        "putMessageAverageSize": str(puts.size / max(puts.count, 1)),
+        "dispatchMaxBuffer": "0",
+        "commitLogMinOffset": str(store.log.min_offset),
+        "commitLogMaxOffset": str(store.appended_offset),
+        "dispatchBehindBytes": str(store.appended_offset - store.confirmed_offset),
+        "remainHowManyDataToFlush": size_text(store.appended_offset - store.flushed_offset),
+        "remainTransientStoreBufferNumbs": NO_POOL,
+        "pageCacheLockTimeMills": "0",
+        **_of_delays(broker),
+    }
+
+
+def _of_delays(broker: BrokerState) -> dict[str, str]:
+    """Of each delay level that was ever used: up to where it is delivered, and where it ends."""
+    ends = {level: broker.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in broker.schedule.offsets}
+    return {
+        f"scheduleMessageOffset_{level}": f"{broker.schedule.offsets[level]},{end}"
+        for level, end in sorted(ends.items())
+        if end
+    }
+
+
+def _of_broker(broker: BrokerState) -> dict[str, str]:
+    stats = broker.stats
+    return {
+        "brokerActive": "true",
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": VERSION_NAME,
+        "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.puts),
+        "msgPutTotalTodayMorning": str(stats.this_morning.puts),
+        "msgPutTotalTodayNow": str(stats.puts.count),
+        "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.gets),
+        "msgGetTotalTodayMorning": str(stats.this_morning.gets),
+        "msgGetTotalTodayNow": str(stats.gets.count),
+        "startAcceptSendRequestTimeStamp": str(broker.live.current.accept_sends_from_ms),
+        "timerReadBehind": str(broker.timers.behind_ms // 1000),
+        "timerOffsetBehind": str(broker.timers.queue_behind),
+        "timerCongestNum": str(broker.timers.waiting),
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+    }
+
+
+def _of_replicas(broker: BrokerState) -> dict[str, str]:
+    """What 907 has no members for. The names are ours."""
+    if not broker.role.is_slave:
+        lags = {address: f"{lag_s:.1f}" for address, _, lag_s in broker.replication.lags()}
+        return {
+            "replicationRole": broker.role.kind.value,
+            "replicationLagSeconds": " ".join(f"{address}={lag_s}" for address, lag_s in lags.items()),
+            "replicationLastError": broker.replication.last_error,
+        }
+    slave = broker.slave_status
+    return {
+        "replicationRole": broker.role.kind.value,
+        "replicationMaster": slave.master_address,
+        "replicationConnected": str(slave.sees_master).lower(),
+        "replicationConnections": str(slave.connections),
+        "replicationLagBytes": str(slave.lag_bytes),
+        "replicationLagSeconds": f"{slave.lag_s(broker.clock.now_ms()):.1f}",
+        "replicationMetadataTimestamp": str(slave.metadata_ms),
+        "replicationLastError": slave.last_error,
+        "replicationDivergence": slave.divergence,
+    }
+
+
+def _rates(broker: BrokerState) -> dict[str, str]:
+    """Per second, each for the last 10, 60 and 600 seconds."""
+    now, stats = broker.clock.monotonic(), broker.stats
+
+    def rates(*counters: Counter, of_calls: bool = False) -> str:
+        texts = []
+        for window_s in RATE_WINDOWS_S:
+            found = [counter.rate_within(now, window_s, of_calls=of_calls) for counter in counters]
+            known = [rate for rate in found if rate is not None]
+            # What is not known yet is left out, as RocketMQ does; tools read the first.
+            texts.append(str(sum(known)) if known else "")
+        return " ".join([texts[0] or "0.0", *texts[1:]])
+
+    return {
+        "putTps": rates(stats.puts),
+        "getFoundTps": rates(stats.gets, of_calls=True),
+        "getMissTps": rates(stats.misses),
+        "getTotalTps": rates(stats.gets, stats.misses, of_calls=True),
+        "getTransferredTps": rates(stats.gets),
+    }
+
+
+def _queues(broker: BrokerState) -> dict[str, str]:
+    """Requests are answered as they come: in none of RocketMQ's queues does one ever wait."""
+    settings = broker.live.current
+    capacities = {
+        "send": settings.send_queue_max,
+        "pull": settings.pull_queue_max,
+        "litePull": settings.pull_queue_max,
+        "query": settings.query_queue_max,
+        "ack": 0,
+    }
+    info = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
+    for name, capacity in capacities.items():
+        info[f"{name}ThreadPoolQueueSize"] = "0"
+        info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        info[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+    return info
+
+
+def size_text(size: int) -> str:
+    """`0 B`, `1.5 GiB`."""
+    if size < 1024:
+        return f"{size} B"
+    number, units = float(size), "BKMGTPE"
+    step = 0
+    while number >= 1024 and step < len(units) - 1:
+        number /= 1024
+        step += 1
+    return f"{number:.1f} {units[step]}iB"
+
+
+def duration_text(duration_ms: int) -> str:
+    """`[ 0 days, 0 hours, 5 minutes, 16 seconds ]`."""
+    minutes, seconds = divmod(duration_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

@@ -1,0 +1,223 @@
+"""The master's side of replication: accepts slaves, sends them the log and collects acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.link import ConnectedSlave
+from skylark.broker.replication.role import Confirmation, Role
+from skylark.clock import Clock
+from skylark.errors import RocketMQError
+from skylark.protocol.bodies import HaConnectionInfo
+from skylark.remoting.ha import HaLink, HaListener
+from skylark.remoting.server import RefusedConnections
+from skylark.settings import BrokerSettings, ReplicationSettings
+from skylark.settings.live import LiveSettings
+from skylark.store.append_result import PutStatus
+from skylark.store.flush import FlushAnswer, FlushWaiters
+from skylark.store.message_store import MessageStore
+from skylark.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+
+
+class CombinedAnswer:
+    """Waits for the disk and for the slaves; of two failures the slaves' is told."""
+
+    def __init__(self, answer: FlushAnswer) -> None:
+        self._answer = answer
+        self._flushed: PutStatus | None = None
+        self._replicated: PutStatus | None = None
+
+    def flushed(self, status: PutStatus) -> None:
+        self._flushed = status
+        self._finish()
+
+    def replicated(self, status: PutStatus) -> None:
+        self._replicated = status
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._flushed is not None and self._replicated is not None:
+            is_replicated = self._replicated is PutStatus.PUT_OK
+            self._answer(self._flushed if is_replicated else self._replicated)
+
+
+class ReplicationMaster:
+    """The slaves of a master, and who waits for them. Loop thread, but for `lags`."""
+
+    def __init__(
+        self,
+        live: LiveSettings[BrokerSettings],
+        store: MessageStore,
+        clock: Clock,
+        role: Role,
+        tasks: Tasks,
+        read_cold: ReadCold,
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._clock = clock
+        self._role = role
+        self._tasks = tasks
+        self._read_cold = read_cold
+        self._listener = HaListener(partial(HaLink, self._received, self._opened, self._lost))
+        self._slaves: dict[HaLink, ConnectedSlave] = {}
+        self._waiters = FlushWaiters(late=PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self._confirmation = Confirmation()
+        self._refused = RefusedConnections()
+        self._is_stopped = False
+        self.last_error = ""
+        """Why a link was closed last."""
+
+    @property
+    def _settings(self) -> ReplicationSettings:
+        return self._live.current.replication
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen for slaves. Raises OSError."""
+        await self._listener.listen(host, port)
+        self._store.on_appended = self._appended
+        self._tasks.every(TICK_S * 1000, self._tick, "watch slaves")
+
+    def stop(self) -> None:
+        """Close all links. Sends that wait for slaves are answered: too late."""
+        self._is_stopped = True
+        self._listener.close()
+        self._store.on_appended = None
+        for link in list(self._slaves):
+            link.abort()
+        self._slaves.clear()
+        self._confirm()
+        self._waiters.failed()
+
+    # --- Sends ---
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Whether sends that would wait are refused: fewer replicas are there than were asked for."""
+        if not self._role.waits_for_slaves or self._settings.in_sync_replicas is None:
+            return False
+        self._count()
+        return not self._confirmation.is_enough
+
+    def when_replicated(self, end: int, answer: FlushAnswer) -> None:
+        """Have `answer` called when enough slaves have the log up to `end`, or too late."""
+        self._count()
+        confirmation = self._confirmation
+        if confirmation.required == 0 or end <= confirmation.reached:
+            answer(PutStatus.PUT_OK)
+        elif confirmation.usable == 0:
+            answer(PutStatus.SLAVE_NOT_AVAILABLE)
+        else:
+            self._waiters.add(end, self._clock.monotonic() + self._settings.ack_timeout_ms / 1000, answer)
+
+    # --- Questions ---
+
+    def slaves(self) -> list[HaConnectionInfo]:
+        """What is known of each slave that has reported."""
+        appended, lag_bytes_max = self._store.appended_offset, self._settings.lag_bytes_max
+        return [
+            HaConnectionInfo(
+                addr=slave.link.address,
+                slave_ack_offset=slave.acknowledged,
+                diff=appended - slave.acknowledged,
+                in_sync=appended - slave.acknowledged <= lag_bytes_max,
+                transferred_byte_in_second=slave.bytes_per_s,
+                transfer_from_where=slave.position,
+            )
+            for slave in self._slaves.values()
+            if slave.acknowledged is not None
+        ]
+
+    def lags(self) -> list[tuple[str, int, float]]:
+        """Address, bytes and seconds by which each slave is behind. Any thread."""
+        now, appended = self._clock.monotonic(), self._store.appended_offset
+        return [
+            (slave.link.address, appended - slave.acknowledged, slave.lag_s(now, appended))
+            for slave in list(self._slaves.values())
+            if slave.acknowledged is not None
+        ]
+
+    # --- Links ---
+
+    def _opened(self, link: HaLink) -> None:
+        if self._is_stopped:  # it was accepted just before
+            link.abort()
+            return
+        now = self._clock.monotonic()
+        if len(self._slaves) >= self._settings.connections_max:
+            reason = f"{self._settings.connections_max} slaves are connected already"
+            self.last_error = f"{link.address}: {reason}"
+            self._refused.add(link.address, reason, now)
+            link.abort()
+            return
+        self._slaves[link] = ConnectedSlave(
+            link, self._store, self._live, self._role, self._read_cold, now=now
+        )
+        log.info("slave connected address=%s", link.address)
+
+    def _received(self, link: HaLink, data: bytes) -> None:
+        slave = self._slaves.get(link)
+        if slave is None:
+            return
+        is_new = slave.acknowledged is None
+        if not slave.receive(data):
+            return
+        if is_new:
+            self._tasks.spawn(slave.send())
+        self._confirm()
+
+    def _lost(self, link: HaLink) -> None:
+        slave = self._slaves.pop(link, None)
+        if slave is not None:
+            slave.wake()  # it ends
+            self._note(link)
+            self._confirm()
+
+    def _note(self, link: HaLink) -> None:
+        self.last_error = f"{link.address}: {link.failure or 'closed by the slave'}"
+        log.warning("slave lost address=%s reason=%s", link.address, link.failure or "closed by the slave")
+
+    def _tick(self) -> None:
+        """Heartbeats and silences, waiting that has lasted too long."""
+        now, loop_now = self._clock.monotonic(), asyncio.get_running_loop().time()
+        for slave in list(self._slaves.values()):
+            try:
+                slave.tick(now, loop_now)
+            except RocketMQError as error:
+                slave.link.abort(error)
+        timeout_s = self._settings.ack_timeout_ms / 1000
+        self._confirmation.release(now, self._store.appended_offset, timeout_s)
+        self._confirm()
+        self._waiters.expired(now)
+
+    # --- What is confirmed ---
+
+    def _appended(self) -> None:
+        for slave in self._slaves.values():
+            slave.wake()
+
+    def _count(self) -> None:
+        known = [slave.acknowledged for slave in self._slaves.values() if slave.acknowledged is not None]
+        self._confirmation.update(known, self._store.appended_offset, self._settings)
+
+    def _confirm(self) -> None:
+        """Publish and answer what enough slaves have now."""
+        if not self._role.waits_for_slaves:
+            return
+        self._count()
+        bound = self._confirmation.bound
+        if bound != self._store.replica_bound:
+            self._store.replica_bound = bound
+            self._store.advance()
+        self._waiters.flushed(self._confirmation.reached)

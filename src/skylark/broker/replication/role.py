@@ -1,0 +1,119 @@
+"""Pure. Role, epoch and confirm offset of a broker, and the rules that depend on them.
+
+Automatic failover changes this module: it sets `kind` and `epoch`, and replaces the rule that advances the
+confirm offset. See docs/design/failover.md.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from skylark.settings import BrokerRole, BrokerSettings, ReplicationSettings
+
+
+class Role:
+    """Role and epoch of this broker. Loop thread."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.kind = settings.role
+        self.broker_id = settings.broker_id
+        self.epoch = 0
+        """Counts masters of a group of replicas. Nobody counts them yet."""
+
+    @property
+    def is_slave(self) -> bool:
+        return self.kind is BrokerRole.SLAVE
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        return self.kind is BrokerRole.SYNC_MASTER
+
+
+@dataclass
+class SlaveStatus:
+    """How a slave fares. Its follower writes it, everybody may read it."""
+
+    master_address: str = ""
+    replica_address: str = ""
+    sees_master: bool = False
+    """The link to the master is open."""
+    is_copy: bool = False
+    """Nothing in the log or of the offsets can be other than a master's: readers may see all of it."""
+    position: int = 0
+    """Up to here the log is as the master's, and reported."""
+    master_offset: int = 0
+    """Where the master's log ended when it was last heard of."""
+    connections: int = 0
+    received_bytes: int = 0
+    bytes_per_s: int = 0
+    read_ms: int = 0
+    written_ms: int = 0
+    metadata_ms: int = 0
+    """When topics, groups and offsets were last taken."""
+    caught_up_ms: int = 0
+    last_error: str = ""
+    divergence: str = ""
+    """What was last cut off because the master had something else there."""
+
+    @property
+    def lag_bytes(self) -> int:
+        return max(self.master_offset - self.position, 0)
+
+    def lag_s(self, now_ms: int) -> float:
+        """For how long the slave has not had all that it knows of."""
+        return (now_ms - self.caught_up_ms) / 1000 if self.lag_bytes and self.caught_up_ms else 0.0
+
+
+def slaves_required(settings: ReplicationSettings, usable: int) -> int:
+    """How many slaves must have a message before its send is answered, if so many can be used now.
+
+    Without a setting it is one, as in RocketMQ 4.9; with it, RocketMQ 5's rule, which counts the master, too.
+    """
+    wanted = settings.in_sync_replicas
+    if wanted is None:
+        return 1
+    if settings.auto_in_sync_replicas:
+        wanted = max(settings.min_in_sync_replicas, min(wanted, usable + 1))
+    return wanted - 1
+
+
+class Confirmation:
+    """Up to where enough slaves have the log, and up to where readers may see it.
+
+    Readers wait for slaves, but no message is invisible for longer than its send waits: what a slave does not
+    acknowledge in time was answered as such, and is stored.
+    """
+
+    def __init__(self) -> None:
+        self.reached = 0
+        """Up to here, enough slaves had the log at some time."""
+        self.usable = 0
+        """Slaves that count: they have reported, and are not too far behind."""
+        self.required = 0
+        self._released = 0
+        self._appended: deque[tuple[float, int]] = deque()
+
+    def update(self, acknowledged: Iterable[int], appended: int, settings: ReplicationSettings) -> None:
+        """Take what each slave has reported."""
+        within = [offset for offset in acknowledged if appended - offset <= settings.lag_bytes_max]
+        self.usable = len(within)
+        self.required = slaves_required(settings, self.usable)
+        if 0 < self.required <= self.usable:
+            self.reached = max(self.reached, sorted(within, reverse=True)[self.required - 1])
+
+    @property
+    def is_enough(self) -> bool:
+        return self.usable >= self.required
+
+    @property
+    def bound(self) -> int | None:
+        """Where readers must stop; None where there are not the slaves to wait for."""
+        return max(self.reached, self._released) if 0 < self.required <= self.usable else None
+
+    def release(self, now: float, appended: int, timeout_s: float) -> None:
+        """Let readers see what was appended so long ago. To be called now and then."""
+        self._appended.append((now, appended))
+        while self._appended[0][0] <= now - timeout_s:
+            self._released = self._appended.popleft()[1]
+            if not self._appended:
+                return

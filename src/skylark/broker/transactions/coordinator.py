@@ -1,0 +1,368 @@
+"""Tracks half messages, ends transactions, and checks undecided ones with their producers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from skylark.broker.clients import ProducerGroups
+from skylark.broker.monitoring.stats import BrokerStats
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.record_loader import ReadCold
+from skylark.broker.topics import TopicTable
+from skylark.broker.transactions.half_messages import (
+    HalfMessage,
+    HalfRecord,
+    HalfTable,
+    finished_offsets,
+    op_message,
+)
+from skylark.clock import Clock
+from skylark.errors import CorruptRecord, OffsetOutOfRange
+from skylark.histogram import TRANSACTION_S, Histogram
+from skylark.model import names
+from skylark.model.message import TRANSACTION_MASK, PutMessage, SystemFlag
+from skylark.model.record import offset_message_id, split
+from skylark.protocol.requests.transaction import CheckTransactionState
+from skylark.remoting.server import Peer
+from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
+from skylark.store.append_result import AppendedRecord, PutResult, Refused
+from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.message_store import MessageStore
+from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY
+
+log = logging.getLogger(__name__)
+
+GROUP = "CID_RMQ_SYS_TRANS"
+UNITS_AT_ONCE = 512
+CHECKS_AT_ONCE = 32
+"""Then sends have their turn."""
+OPS_IN_A_STRETCH = 512
+
+
+class TransactionHost(Protocol):
+    """What transactions need of their broker."""
+
+    live: LiveSettings[BrokerSettings]
+    clock: Clock
+    store: MessageStore
+    store_host: bytes
+    stats: BrokerStats
+    topics: TopicTable
+    offsets: ConsumerOffsets
+    producers: ProducerGroups
+
+    @property
+    def read_cold(self) -> ReadCold: ...
+    def commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None: ...
+    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None: ...
+    def delay_or_time(self, message: PutMessage, properties: dict[str, str]) -> None: ...
+
+
+class _Stretch(NamedTuple):
+    """Some op messages in a row: where they end, and the last half message that they finish."""
+
+    op_end: int
+    half_last: int
+
+
+class TransactionCoordinator:
+    """All transactions of one broker. Loop thread; `load` runs before, in a thread."""
+
+    def __init__(self, broker: TransactionHost) -> None:
+        self._broker = broker
+        self.table = HalfTable()
+        self._followed = 0
+        """Half messages below this queue offset are in the table, or finished."""
+        self._ended_unseen: set[int] = set()
+        """Those above that are finished already: their senders did not wait until they can be seen."""
+        self._op_first = 0
+        self._stretches: deque[_Stretch] = deque()
+        self._stretch_ops = 0
+        self._owed: list[int] = []
+        self._is_loaded = False
+        self.commits: Counter[str] = Counter()
+        """Messages by topic that were committed since the start, and below those that were rolled back."""
+        self.rollbacks: Counter[str] = Counter()
+        self.commit_times: dict[str, Histogram] = {}
+        """How old messages were when they were committed, in seconds, by topic."""
+
+    # --- What is open ---
+
+    @property
+    def open_count(self) -> int:
+        """Half messages that are open, those included that were not looked at yet."""
+        return len(self.table) + self._queue(names.HALF_TOPIC).max_offset - self._followed
+
+    def open_by_topic(self) -> dict[str, int]:
+        """The same by the topic they are meant for; those not looked at yet are where they wait. Any thread.
+
+        A slave knows of none.
+        """
+        if not self._is_loaded:
+            return {}
+        topics = self.table.topics.copy()
+        topics[names.HALF_TOPIC] += max(self.open_count - topics.total(), 0)
+        return {topic: count for topic, count in topics.items() if count}
+
+    def load(self) -> None:
+        """Find the open half messages of an opened store. May wait for the disk."""
+        halves, ops = self._queue(names.HALF_TOPIC), self._queue(names.HALF_OP_TOPIC)
+        first = self._progress(names.HALF_TOPIC, halves)
+        finished: set[int] = set()
+        self._op_first = self._progress(names.HALF_OP_TOPIC, ops)
+        for queue_offset, record in self._records(ops, self._op_first):
+            offsets = _op_offsets(record)
+            finished.update(offset for offset in offsets if offset >= first)
+            self._note_op(queue_offset, max(offsets, default=0))
+        for half in self._halves(halves, first, finished):
+            if half.prepared_queue_offset not in finished:
+                self.table.add(half.open())
+        self._followed = halves.max_offset
+        self._is_loaded = True
+        if len(self.table):
+            self._finish_last_commit()
+            log.info("open transactions found count=%d", len(self.table))
+
+    def follow(self) -> None:
+        """Take note of half messages that have come since the last call."""
+        queue = self._queue(names.HALF_TOPIC)
+        for half in self._halves(queue, self._followed, self._ended_unseen):
+            self.table.add(half.open())
+        self._followed = max(self._followed, queue.max_offset)
+        if self._ended_unseen:
+            self._ended_unseen = {each for each in self._ended_unseen if each >= self._followed}
+
+    def save_progress(self) -> None:
+        """Commit how far both queues are done with, as RocketMQ does: as offsets of a group."""
+        if not self._is_loaded:
+            return
+        halves = self._queue(names.HALF_TOPIC)
+        first = self.table.first_offset
+        done = self._followed if first is None else first
+        while self._stretches and self._stretches[0].half_last < done:
+            self._op_first = self._stretches.popleft().op_end
+        if not self._stretches:
+            self._stretch_ops = 0
+        self._commit(names.HALF_TOPIC, max(done, halves.min_offset))
+        self._commit(names.HALF_OP_TOPIC, self._op_first)
+
+    def _commit(self, topic: str, queue_offset: int) -> None:
+        if (self._broker.offsets.query(topic, GROUP, 0) or 0) != queue_offset:
+            self._broker.commit_offset(topic, GROUP, 0, queue_offset)
+
+    def _progress(self, topic: str, queue: ConsumeQueue) -> int:
+        committed = self._broker.offsets.query(topic, GROUP, 0)
+        return min(max(committed or 0, queue.min_offset), queue.max_offset)
+
+    def _queue(self, topic: str) -> ConsumeQueue:
+        return self._broker.store.queue(topic, 0)
+
+    def _halves(
+        self, queue: ConsumeQueue, first: int, skipped: set[int] | None = None
+    ) -> Iterator[HalfRecord]:
+        for queue_offset, record in self._records(queue, first, skipped):
+            try:
+                yield HalfRecord(record)
+            except CorruptRecord as error:
+                log.warning("half message cannot be read queue_offset=%d reason=%s", queue_offset, error)
+
+    def _records(
+        self, queue: ConsumeQueue, first: int, skipped: set[int] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield what a queue holds from an offset on; what cannot be read is left out."""
+        queue_offset = first
+        while queue_offset < queue.max_offset:
+            units = queue.units(queue_offset, min(UNITS_AT_ONCE, queue.max_offset - queue_offset))
+            if not units:
+                queue_offset = queue.next_file_offset(queue_offset)
+                continue
+            for physical_offset, size, _ in ENTRY.iter_unpack(units):
+                if size != BLANK_ENTRY_SIZE and (skipped is None or queue_offset not in skipped):
+                    try:
+                        yield queue_offset, self._broker.store.reader.record_at(physical_offset)
+                    except (OffsetOutOfRange, CorruptRecord) as error:
+                        log.warning("record of a transaction cannot be read: %s", error)
+                queue_offset += 1
+
+    def _note_op(self, op_offset: int, half_last: int) -> None:
+        """Remember, for whole stretches of op messages, when they are not needed any more."""
+        if self._stretches and self._stretch_ops < OPS_IN_A_STRETCH:
+            last = self._stretches.pop()
+            self._stretches.append(_Stretch(op_offset + 1, max(last.half_last, half_last)))
+        else:
+            self._stretches.append(_Stretch(op_offset + 1, half_last))
+            self._stretch_ops = 0
+        self._stretch_ops += 1
+
+    def _finish_last_commit(self) -> None:
+        """Finish what a crash left: a commit without its op message is the last record of the log."""
+        store = self._broker.store
+        ends = []
+        for queue in list(store.queues.values()):
+            unit = queue.unit(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
+            if unit is not None and unit[1] != BLANK_ENTRY_SIZE:
+                ends.append(unit[0])
+        try:
+            last = HalfRecord(store.reader.record_at(max(ends)))
+        except (ValueError, OffsetOutOfRange, CorruptRecord):
+            return
+        offsets = self.table.of_key(last.key)
+        if last.head[7] & TRANSACTION_MASK == SystemFlag.TRANSACTION_COMMIT and offsets:
+            log.warning("commit finished after a crash queue_offset=%d", offsets[-1])
+            self._finish(offsets)
+
+    # --- Ending ---
+
+    def commit(self, record: HalfRecord) -> Refused | None:
+        """Deliver the message of a transaction, once; return why that is impossible now.
+
+        One that is ended already stays as it is. Raises BrokerError for a time that cannot be kept.
+        """
+        offsets = self._open_offsets(record)
+        message = record.committed()
+        if not offsets or message is None:
+            return None
+        broker = self._broker
+        # The topic may be lost: a broker killed just after it made one has it in no file and no queue.
+        broker.adopt_undeleted({message.topic: message.queue_id + 1})
+        if record.may_have_to_wait:
+            broker.delay_or_time(message, record.properties)
+        result = self._replace(message, offsets)
+        if isinstance(result, Refused):
+            return result
+        self.commits[record.real_topic] += 1
+        age_s = (broker.clock.now_ms() - record.born_ms) // 1000
+        self.commit_times.setdefault(record.real_topic, Histogram(TRANSACTION_S)).add(max(age_s, 0))
+        return None
+
+    def roll_back(self, record: HalfRecord) -> None:
+        """Drop the message of a transaction. One that is ended already stays as it is."""
+        offsets = self._open_offsets(record)
+        if offsets:
+            self._finish(offsets)
+            self.rollbacks[record.real_topic] += 1
+
+    def _open_offsets(self, record: HalfRecord) -> list[int]:
+        self.follow()
+        if record.queue_offset >= self._followed:
+            if record.queue_offset not in self._ended_unseen:
+                self.table.add(record.open())  # its sender did not wait until it can be seen
+        return self.table.of_key(record.key)
+
+    def _replace(self, message: PutMessage, finished: list[int]) -> PutResult:
+        """Append a message that takes the place of half messages, and behind it what finishes them.
+
+        Nothing comes between the two: see `_finish_last_commit`. Without the message there is no op message.
+        """
+        placed, op = self._broker.store.append([message, self._op(finished)], together=True)
+        self._broker.stats.count_puts([placed])
+        if isinstance(placed, AppendedRecord):
+            self._note_finished(finished, op)
+        return placed
+
+    def _finish(self, finished: list[int]) -> None:
+        """Half messages are done with."""
+        (op,) = self._broker.store.append([self._op(finished)])
+        self._note_finished(finished, op)
+
+    def _op(self, finished: list[int]) -> PutMessage:
+        """What finishes half messages, and those for which that is still owed."""
+        broker = self._broker
+        finished = self._owed + finished
+        return op_message(finished, born_host=broker.store_host, now_ms=broker.clock.now_ms())
+
+    def _note_finished(self, finished: list[int], op: PutResult) -> None:
+        """Close half messages; where their op message could not be stored, it is owed."""
+        self.table.close(finished)
+        self._ended_unseen.update(each for each in finished if each >= self._followed)
+        self._owed += finished
+        if isinstance(op, AppendedRecord):
+            self._note_op(op.queue_offset, max(self._owed))
+            self._owed = []
+
+    # --- Asking ---
+
+    async def run(self) -> None:
+        """Ask about what is open, round after round, until cancelled."""
+        while True:
+            await asyncio.sleep(self._broker.live.current.transactions.check_interval_ms / 1000)
+            try:
+                await self.check()
+            except Exception:
+                log.exception("transactions could not be checked, trying again")
+
+    async def check(self) -> None:
+        """Ask about all that is due now."""
+        self.follow()
+        timeout_ms = self._broker.live.current.transactions.timeout_ms
+        now_ms = self._broker.clock.now_ms()
+        for number, half in enumerate(half for half in self.table if half.is_due(now_ms, timeout_ms)):
+            if number % CHECKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            record = await self.read(half.physical_offset)
+            if record is None:
+                log.error("open half message cannot be read, given up queue_offset=%d", half.queue_offset)
+                self._finish([half.queue_offset])
+            elif self.table.is_open(half):
+                self._check_one(half, record, now_ms)
+        self.save_progress()
+
+    def is_near(self, physical_offset: int) -> bool:
+        """Say whether a record of the log is in memory: this process has written it."""
+        return physical_offset >= self._broker.store.reader.hot.written_from
+
+    def read_now(self, physical_offset: int) -> HalfRecord | None:
+        """The half message at a place in the log; None if there is none. It may wait for the disk."""
+        try:
+            return HalfRecord(self._broker.store.reader.record_at(physical_offset))
+        except (OffsetOutOfRange, CorruptRecord):
+            return None
+
+    async def read(self, physical_offset: int) -> HalfRecord | None:
+        """As `read_now`, from anywhere: the loop does not wait for the disk."""
+        if self.is_near(physical_offset):
+            return self.read_now(physical_offset)
+        return await self._broker.read_cold(lambda: self.read_now(physical_offset))
+
+    def _check_one(self, half: HalfMessage, record: HalfRecord, now_ms: int) -> None:
+        settings = self._broker.live.current
+        reserved_ms = settings.store.reserved_hours * 3_600_000
+        if record.check_times >= settings.transactions.check_max or now_ms - half.born_ms > reserved_ms:
+            log.warning("transaction given up key=%s checks=%d", record.unique_key, record.check_times)
+            self._broker.topics.ensure_topic(names.HALF_CHECKED_OUT_TOPIC, 1, now_ms=now_ms)
+            self._replace(record.given_up(), [half.queue_offset])
+            return
+        channel = self._broker.producers.choose(record.group)
+        if not isinstance(channel, Peer):
+            return  # nobody to ask: that does not count
+        again = record.checked_again(record.check_times + 1)
+        placed = self._replace(again, [half.queue_offset])
+        if isinstance(placed, AppendedRecord):
+            self._ask(channel, record, again, placed)
+
+    def _ask(self, channel: Peer, record: HalfRecord, again: PutMessage, placed: AppendedRecord) -> None:
+        channel.notify(
+            CheckTransactionState(
+                queue_offset=placed.queue_offset,
+                physical_offset=placed.physical_offset,
+                msg_id=record.unique_key,
+                transaction_id=record.unique_key,
+                offset_msg_id=offset_message_id(self._broker.store_host, placed.physical_offset),
+                topic=names.HALF_TOPIC,
+                broker_name=self._broker.live.current.name,
+                body=record.question(again, placed.queue_offset, placed.physical_offset),
+            )
+        )
+
+
+def _op_offsets(record: bytes) -> list[int]:
+    try:
+        parts = split(record)
+    except CorruptRecord:
+        return []
+    return finished_offsets(record[parts.body_position : parts.body_position + parts.head[14]])

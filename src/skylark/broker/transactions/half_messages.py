@@ -1,0 +1,267 @@
+"""Pure. Half messages of transactions that have not ended, and the records that end them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from skylark.model import names
+from skylark.model.message import (
+    HOST_V6_MASK,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    TRANSACTION_MASK,
+    PutMessage,
+    SystemFlag,
+    decode_properties,
+    encode_properties,
+    find_unique_key,
+    property_finder,
+)
+from skylark.model.record import encode, split
+
+PROPERTY_TRANSACTION = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_TRANSACTION_ID = "__transactionId__"
+PROPERTY_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+PROPERTY_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+
+_find_group = property_finder(PROPERTY_PRODUCER_GROUP)
+_find_check_times = property_finder(PROPERTY_CHECK_TIMES)
+_find_immunity_s = property_finder(PROPERTY_IMMUNITY_S)
+_find_prepared_queue_offset = property_finder(PROPERTY_PREPARED_QUEUE_OFFSET)
+_find_real_topic = property_finder(PROPERTY_REAL_TOPIC)
+_find_real_queue_id = property_finder(PROPERTY_REAL_QUEUE_ID)
+
+COMMITTED = int(SystemFlag.TRANSACTION_COMMIT)
+"""A plain number: those of an enumeration take ten times as long to combine."""
+OP_PROPERTIES = b"TAGS\x01d\x02WAIT\x01true\x02"
+OP_SEPARATOR = b","
+
+Key = tuple[str, int]
+"""What makes a half message the same as another: its unique key and the CRC of its body.
+
+A producer that has no answer sends once more; who is asked may answer for the copy and for the original.
+"""
+
+
+class HalfRecord:
+    """A half message as the log holds it. Of its properties only those are looked for that are asked for."""
+
+    __slots__ = ("body", "head", "text", "topic")
+
+    def __init__(self, record: bytes) -> None:
+        """Raises CorruptRecord."""
+        parts = split(record)
+        self.body = parts.body(record)
+        self.head = parts.head
+        self.topic = parts.topic.decode(errors="replace")
+        self.text = parts.properties
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All of them, anew each time."""
+        return decode_properties(self.text)
+
+    @property
+    def may_have_to_wait(self) -> bool:
+        """Say whether it may ask for a delay or a time; what names neither is not taken apart."""
+        return self.text.find(b"DELAY") >= 0 or self.text.find(b"TIMER_DEL") >= 0
+
+    @property
+    def queue_offset(self) -> int:
+        return self.head[5]
+
+    @property
+    def physical_offset(self) -> int:
+        return self.head[6]
+
+    @property
+    def born_ms(self) -> int:
+        return self.head[8]
+
+    @property
+    def key(self) -> Key:
+        return self.unique_key, self.head[2]
+
+    @property
+    def unique_key(self) -> str:
+        return _text(find_unique_key(self.text))
+
+    @property
+    def group(self) -> str:
+        return _text(_find_group(self.text))
+
+    @property
+    def check_times(self) -> int:
+        return _number(_text(_find_check_times(self.text))) or 0
+
+    @property
+    def immunity_ms(self) -> int | None:
+        """For how long the producer wants not to be asked; None without a wish."""
+        seconds = _number(_text(_find_immunity_s(self.text)))
+        return None if seconds is None else seconds * 1000
+
+    @property
+    def prepared_queue_offset(self) -> int | None:
+        """Of a copy that RocketMQ made: where the original was."""
+        return _number(_text(_find_prepared_queue_offset(self.text)))
+
+    @property
+    def real_topic(self) -> str:
+        """The topic that the message is meant for; empty where a record names none."""
+        return _text(_find_real_topic(self.text))
+
+    def open(self) -> HalfMessage:
+        topic = sys.intern(self.real_topic)
+        return HalfMessage(
+            self.queue_offset, self.physical_offset, self.born_ms, self.immunity_ms, self.key, topic
+        )
+
+    # --- Messages made of it ---
+
+    def committed(self) -> PutMessage | None:
+        """The message for its own topic; None where a record names none."""
+        topic, queue_id = self.real_topic, self._real_queue_id()
+        if not topic or topic == names.HALF_TOPIC or queue_id is None:
+            return None
+        sys_flag = self.head[7] & ~TRANSACTION_MASK | COMMITTED
+        message = self._message(topic, queue_id, self.text, sys_flag)
+        message.prepared_transaction_offset = self.physical_offset
+        return message
+
+    def checked_again(self, check_times: int) -> PutMessage:
+        """The half message once more, with the number of questions asked."""
+        properties = {**self.properties, PROPERTY_CHECK_TIMES: str(check_times)}
+        return self._message(names.HALF_TOPIC, 0, encode_properties(properties), self.head[7])
+
+    def given_up(self) -> PutMessage:
+        """The message for the topic of those that nobody could tell about."""
+        return self._message(names.HALF_CHECKED_OUT_TOPIC, 0, self.text, self.head[7])
+
+    def question(self, message: PutMessage, queue_offset: int, physical_offset: int) -> bytes:
+        """The record that a producer is asked about: `message` at its place, under its own topic."""
+        shown = self._message(
+            self.real_topic,
+            self._real_queue_id() or 0,
+            message.properties,
+            self.head[7],
+        )
+        return encode(
+            shown,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            store_timestamp=self.head[10],
+            store_host=self.head[11],
+        )
+
+    def _real_queue_id(self) -> int | None:
+        return _number(_text(_find_real_queue_id(self.text)))
+
+    def _message(self, topic: str, queue_id: int, properties: bytes, sys_flag: int) -> PutMessage:
+        head = self.head
+        return PutMessage(
+            topic, queue_id, self.body, properties, head[4], sys_flag & ~HOST_V6_MASK, head[8], head[9],
+            head[12], wait=False,
+        )  # fmt: skip
+
+
+def prepare(message: PutMessage, properties: dict[str, str]) -> None:
+    """Turn a send into a half message, in place."""
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    if PROPERTY_UNIQUE_KEY in properties:
+        properties[PROPERTY_TRANSACTION_ID] = properties[PROPERTY_UNIQUE_KEY]
+    message.properties = encode_properties(properties)
+    message.sys_flag &= ~TRANSACTION_MASK
+    message.topic, message.queue_id = names.HALF_TOPIC, 0
+
+
+def op_message(queue_offsets: list[int], *, born_host: bytes, now_ms: int) -> PutMessage:
+    """The record that finishes half messages."""
+    body = b"".join(b"%d%b" % (queue_offset, OP_SEPARATOR) for queue_offset in queue_offsets)
+    return PutMessage(
+        names.HALF_OP_TOPIC, 0, body, OP_PROPERTIES, born_timestamp=now_ms, born_host=born_host, wait=False
+    )
+
+
+def finished_offsets(op_body: bytes) -> list[int]:
+    """The queue offsets that an op message names: one without a comma in RocketMQ 4, several since."""
+    return [int(piece) for piece in op_body.split(OP_SEPARATOR) if piece.strip().isdigit()]
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="replace")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 19 else None
+
+
+class HalfMessage(msgspec.Struct, gc=False):
+    """What is remembered of an open half message."""
+
+    queue_offset: int
+    physical_offset: int
+    born_ms: int
+    immunity_ms: int | None
+    key: Key
+    real_topic: str
+
+    def is_due(self, now_ms: int, timeout_ms: int) -> bool:
+        """Say whether its producer may be asked by now; one from the future is asked at once."""
+        age_ms = now_ms - self.born_ms
+        immunity_ms = self.immunity_ms if self.immunity_ms is not None else timeout_ms
+        return age_ms < 0 or age_ms > immunity_ms
+
+
+class HalfTable:
+    """The open half messages, by their queue offset."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, HalfMessage] = {}
+        self._by_key: dict[Key, set[int]] = {}
+        self.topics: Counter[str] = Counter()
+        """How many are open, by the topic that they are meant for."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[HalfMessage]:
+        """Yield those that are open now, oldest first, whatever is done to the table meanwhile."""
+        return iter([self._open[queue_offset] for queue_offset in sorted(self._open)])
+
+    def is_open(self, half: HalfMessage) -> bool:
+        return half.queue_offset in self._open
+
+    @property
+    def first_offset(self) -> int | None:
+        """The queue offset of the oldest one."""
+        return min(self._open) if self._open else None
+
+    def add(self, half: HalfMessage) -> None:
+        if half.queue_offset not in self._open:
+            self.topics[half.real_topic] += 1
+        self._open[half.queue_offset] = half
+        self._by_key.setdefault(half.key, set()).add(half.queue_offset)
+
+    def of_key(self, key: Key) -> list[int]:
+        """The queue offsets under which a transaction is open: none if it is ended."""
+        return sorted(self._by_key.get(key, ()))
+
+    def close(self, queue_offsets: list[int]) -> None:
+        for queue_offset in queue_offsets:
+            half = self._open.pop(queue_offset, None)
+            if half is not None:
+                self.topics[half.real_topic] -= 1
+                if not self.topics[half.real_topic]:
+                    del self.topics[half.real_topic]
+                same = self._by_key[half.key]
+                same.discard(queue_offset)
+                if not same:
+                    del self._by_key[half.key]

@@ -1,0 +1,262 @@
+"""`skylark doctor`: checks of this machine and of the servers, with advice for each problem."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from rich.text import Text
+
+from skylark.admin.sync import Admin
+from skylark.cli.output import Screen, format_bytes, print_json
+from skylark.errors import RocketMQError
+
+PYTHON_MIN = (3, 11)
+JAVA_MIN = 17
+JAVA_TIMEOUT_S = 20
+PORTS = {
+    9876: "name server",
+    10909: "broker, fast port",
+    10911: "broker",
+    10912: "broker, for slaves",
+    5557: "metrics and health",
+}
+FREE_BYTES_MIN = 2 << 30
+DISK_USED_MAX = 0.85
+"""A broker begins to refuse messages at 0.90."""
+DESCRIPTORS_MIN = 65_536
+MAPS_MIN = 65_530
+MAPS_PATH = Path("/proc/sys/vm/max_map_count")
+SKEW_S_MAX = 5.0
+TIMEOUT_MS = 3000
+_RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
+
+
+class HealthState(Enum):
+    OK = "ok"
+    NOTE = "note"
+    FAULT = "FAULT"
+
+
+STYLES = {HealthState.OK: "green", HealthState.NOTE: "yellow", HealthState.FAULT: "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """What was looked at, what was found, and what to do about it."""
+
+    name: str
+    state: HealthState
+    found: str
+    advice: str = ""
+
+
+def show(data: Path, namesrv: str, *, as_json: bool) -> bool:
+    """Run all checks; whether there are no faults."""
+    checks = [*machine(data), *servers(namesrv)]
+    if as_json:
+        print_json(
+            [
+                {"check": item.name, "state": item.state.value, "found": item.found, "advice": item.advice}
+                for item in checks
+            ]
+        )
+    else:
+        _print(checks)
+    return all(item.state is not HealthState.FAULT for item in checks)
+
+
+def _print(checks: list[HealthCheck]) -> None:
+    screen = Screen()
+    if not screen.out.is_terminal:
+        for item in checks:
+            screen.cells((item.name, item.state.value, item.found, item.advice))
+        return
+    width = max(len(item.name) for item in checks)
+    for item in checks:
+        line = Text(f"{item.state.value:>5}  ", style=STYLES[item.state])
+        line.append(f"{item.name:<{width}}  ", style="bold not dim")
+        line.append(item.found, style="default not bold")
+        screen.out.print(line)
+        if item.advice:
+            screen.line(f"       {'':<{width}}  -> {item.advice}", "cyan")
+
+
+# --- This machine ---
+
+
+def machine(data: Path) -> Iterator[HealthCheck]:
+    """Checks that need no server."""
+    yield _python()
+    yield _java(_java_version())
+    yield _spark()
+    yield asyncio.run(_ports())
+    yield _disk(data)
+    yield _descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    if MAPS_PATH.exists():
+        yield _maps(int(MAPS_PATH.read_text()))
+
+
+def _python() -> HealthCheck:
+    found = sys.version.split()[0]
+    if sys.version_info[:2] < PYTHON_MIN:
+        return HealthCheck(
+            "Python", HealthState.FAULT, found, f"install Python {PYTHON_MIN[0]}.{PYTHON_MIN[1]} or newer"
+        )
+    return HealthCheck("Python", HealthState.OK, found)
+
+
+def _java_version() -> str | None:
+    """What `java -version` says, None if there is no Java."""
+    java = shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that PATH names
+            [java, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (done.stderr or done.stdout).partition("\n")[0]
+
+
+def _java(version: str | None) -> HealthCheck:
+    advice = f"install Java {JAVA_MIN} or newer for `skylark spark`; nothing else needs it"
+    if version is None:
+        return HealthCheck("Java", HealthState.NOTE, "none", advice)
+    found = re.search(r'"(?:1\.)?(\d+)', version)
+    if found is None or int(found[1]) < JAVA_MIN:
+        return HealthCheck("Java", HealthState.NOTE, version, advice)
+    return HealthCheck("Java", HealthState.OK, version)
+
+
+def _spark() -> HealthCheck:
+    if importlib.util.find_spec("pyspark") is None:
+        return HealthCheck(
+            "Spark", HealthState.NOTE, "none", "pip install 'skylarkmq[spark]' for `skylark spark`"
+        )
+    return HealthCheck("Spark", HealthState.OK, "installed")
+
+
+async def _ports() -> HealthCheck:
+    """Whether servers could listen on their usual ports here."""
+    taken = []
+    for port, purpose in PORTS.items():
+        try:
+            server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
+        except OSError:
+            taken.append(f"{port} ({purpose})")
+        else:
+            server.close()
+            await server.wait_closed()
+    if taken:
+        advice = "fine if servers run here; else choose others for yours, which `skylark serve --help` names"
+        return HealthCheck("ports", HealthState.NOTE, f"in use: {', '.join(taken)}", advice)
+    return HealthCheck("ports", HealthState.OK, f"free: {', '.join(map(str, PORTS))}")
+
+
+def _disk(data: Path) -> HealthCheck:
+    # What may not even be looked at counts as not there: the directory above it tells.
+    there = next(path for path in (data.absolute(), *data.absolute().parents) if os.access(path, os.F_OK))
+    try:
+        usage = shutil.disk_usage(there)
+    except OSError as error:
+        return HealthCheck(
+            "disk", HealthState.FAULT, f"{there}: {error.strerror}", "choose another directory with --data"
+        )
+    if not os.access(there, os.W_OK):
+        advice = "choose another directory with --data, or let this user write there"
+        return HealthCheck("disk", HealthState.FAULT, f"{there}: cannot be written to", advice)
+    used = usage.used / (usage.used + usage.free)  # as brokers reckon: what is reserved for root is neither
+    found = f"{there}: {format_bytes(usage.free)} free, {used:.0%} used"
+    if usage.free < FREE_BYTES_MIN or used > DISK_USED_MAX:
+        advice = "free some space or choose another --data: brokers refuse messages from 90 % on"
+        return HealthCheck("disk", HealthState.FAULT, found, advice)
+    return HealthCheck("disk", HealthState.OK, found)
+
+
+def _descriptors(hard: int) -> HealthCheck:
+    found = "no limit" if hard == resource.RLIM_INFINITY else str(hard)
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
+        advice = f"raise it to {DESCRIPTORS_MIN} (ulimit -Hn, LimitNOFILE=) for many queues and clients"
+        return HealthCheck("open files", HealthState.NOTE, found, advice)
+    return HealthCheck("open files", HealthState.OK, found)
+
+
+def _maps(count: int) -> HealthCheck:
+    if count < MAPS_MIN:
+        advice = f"sysctl -w vm.max_map_count={MAPS_MIN} for large stores"
+        return HealthCheck("memory maps", HealthState.NOTE, str(count), advice)
+    return HealthCheck("memory maps", HealthState.OK, str(count))
+
+
+# --- The servers ---
+
+
+def servers(namesrv: str) -> Iterator[HealthCheck]:
+    """Name servers, and all brokers that they know."""
+    try:
+        with Admin(namesrv=namesrv, timeout_ms=TIMEOUT_MS) as admin:
+            yield from _asked(admin, namesrv)
+    except RocketMQError as error:
+        yield HealthCheck(
+            "name servers",
+            HealthState.FAULT,
+            str(error),
+            "start one: skylark serve; or say --namesrv HOST:PORT",
+        )
+
+
+def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
+    asked_s = time.time()
+    summary = admin.brokers.summary()
+    yield HealthCheck("name servers", HealthState.OK, namesrv)
+    if not summary.brokers and not summary.failures:
+        advice = f"start one: skylark broker --namesrv {namesrv}"
+        yield HealthCheck("brokers", HealthState.FAULT, "none is registered", advice)
+    for address, error in summary.failures.items():
+        advice = "is it running, and is this the address that clients reach? see --advertise"
+        yield HealthCheck(f"broker at {address}", HealthState.FAULT, str(error), advice)
+    masters = {item.node.name for item in summary.brokers if item.node.is_master}
+    for item in summary.brokers:
+        name = f"broker {item.node.name}" + ("" if item.node.is_master else f" ({item.node.broker_id})")
+        if item.disk_used_ratio > DISK_USED_MAX:
+            advice = "free some space, or keep messages for less long: fileReservedTime"
+            yield HealthCheck(name, HealthState.FAULT, f"its disk is {item.disk_used_ratio:.0%} full", advice)
+        elif item.node.name not in masters:
+            yield HealthCheck(
+                name, HealthState.FAULT, "has no master", "start the master: nothing can be sent to it now"
+            )
+        else:
+            yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}")
+        yield _clock(name, admin.brokers.runtime(item.node.address), asked_s, time.time())
+
+
+def _clock(broker: str, runtime: Mapping[str, str], before_s: float, after_s: float) -> HealthCheck:
+    """A broker tells when it started and, in whole seconds, for how long it has been running."""
+    name = f"clock of {broker}"
+    ran = _RUNTIME.search(runtime.get("runtime", ""))
+    try:
+        started_s = int(runtime["bootTimestamp"]) / 1000
+    except (KeyError, ValueError):
+        return HealthCheck(name, HealthState.NOTE, "it does not tell")
+    if ran is None:
+        return HealthCheck(name, HealthState.NOTE, "it does not tell")
+    days, hours, minutes, seconds = map(int, ran.groups())
+    now_s = started_s + ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    skew_s = max(before_s - now_s - 1, now_s - after_s, 0.0)
+    if skew_s > SKEW_S_MAX:
+        advice = "let NTP set the clocks of both machines: delays and searches by time depend on them"
+        return HealthCheck(name, HealthState.FAULT, f"differs by {skew_s:.0f} s from the one here", advice)
+    return HealthCheck(name, HealthState.OK, "agrees with the one here")

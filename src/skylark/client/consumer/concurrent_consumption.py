@@ -1,0 +1,186 @@
+"""Concurrent consumption: batches run in parallel; failed messages are sent back to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from skylark.client.consumer.consumption import Consumption, ConsumptionParts
+from skylark.client.consumer.listeners import ConsumeContext, ConsumeOutcome, Handler
+from skylark.client.consumer.process_queue import NOTHING_HELD, ProcessQueue
+from skylark.client.received_message import ReceivedMessage
+from skylark.model.message import RETRY_TOPIC_PREFIX
+
+log = logging.getLogger(__name__)
+
+SEND_BACKS_MAX = 64
+"""So many messages are given back at a time; the others wait where they are."""
+EXPIRED_LEVEL = 3
+
+
+class ConcurrentJob(NamedTuple):
+    """A batch for a listener."""
+
+    process_queue: ProcessQueue
+    messages: tuple[ReceivedMessage, ...]
+    handler: Handler
+
+
+class ConcurrentResult(NamedTuple):
+    """What a listener made of a batch. No outcome: the queue was given up before, it was not called."""
+
+    job: ConcurrentJob
+    outcome: ConsumeOutcome | None
+    delay_level: int
+    took_ms: float
+
+
+class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
+    """Runs listeners for all queues of a consumer beside each other. Loop thread, but for the listeners."""
+
+    def __init__(self, parts: ConsumptionParts) -> None:
+        super().__init__(parts)
+        self._sending_back = asyncio.Semaphore(SEND_BACKS_MAX)
+
+    # --- Handing out ---
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """Hand messages of one queue to their listeners, in batches."""
+        jobs = list(self._jobs(process_queue, messages))
+        blocking = [job for job in jobs if not job.handler.is_async]
+        self.threads.submit(blocking)
+        if len(blocking) < len(jobs):
+            self._coroutines.submit(job for job in jobs if job.handler.is_async)
+
+    def _jobs(
+        self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]
+    ) -> Iterator[ConcurrentJob]:
+        size = self._settings.batch_max
+        runs = [tuple(messages)]
+        if process_queue.queue.topic.startswith(RETRY_TOPIC_PREFIX):
+            # Neighbours may be of different topics there, and so for different listeners.
+            runs = [tuple(of_topic) for _, of_topic in groupby(messages, _topic_of)]
+        for run in runs:
+            handler = self._listeners.get(run[0].topic)
+            for start in range(0, len(run), size):
+                yield ConcurrentJob(process_queue, run[start : start + size], handler)
+
+    # --- In a thread, or a task ---
+
+    def _run(self, job: ConcurrentJob) -> ConcurrentResult:
+        if job.process_queue.dropped:
+            return ConcurrentResult(job, None, 0, 0.0)
+        context = ConsumeContext(job.process_queue.queue, self._group)
+        started = _start(job)
+        outcome = self._call(job.handler, job.messages, context, self._loop)
+        return ConcurrentResult(job, outcome, context.delay_level, (time.monotonic() - started) * 1000)
+
+    async def _run_async(self, job: ConcurrentJob) -> ConcurrentResult:
+        if job.process_queue.dropped:
+            return ConcurrentResult(job, None, 0, 0.0)
+        context = ConsumeContext(job.process_queue.queue, self._group)
+        started = _start(job)
+        outcome = await self._call_async(job.handler, job.messages, context)
+        return ConcurrentResult(job, outcome, context.delay_level, (time.monotonic() - started) * 1000)
+
+    # --- Results ---
+
+    def _deliver(self, results: list[ConcurrentResult]) -> None:
+        now = time.monotonic()
+        finished: dict[ProcessQueue, list[ReceivedMessage]] = {}
+        sums: dict[str, list[float]] = {}
+        for done in results:
+            job, outcome = done.job, done.outcome
+            if outcome is None:
+                continue
+            process_queue = job.process_queue
+            process_queue.last_consume_at = now
+            size = len(job.messages)
+            total = sums.get(job.messages[0].topic)
+            if total is None:
+                total = sums[job.messages[0].topic] = [0, 0, 0, 0.0]
+            total[0] += outcome.done
+            total[1] += size - outcome.done
+            total[2] += 1
+            total[3] += done.took_ms
+            if process_queue.dropped:
+                log.warning(
+                    "queue was given up meanwhile, its result is ignored queue=%s offset=%d count=%d",
+                    process_queue.queue, job.messages[0].queue_offset, size,
+                )  # fmt: skip
+            elif outcome.done == size:
+                if process_queue not in finished:
+                    finished[process_queue] = []
+                finished[process_queue] += job.messages
+            else:
+                self._failed(done, outcome)
+        for process_queue, messages in finished.items():
+            self._finish(process_queue, messages)
+        for topic, (ok, failed, runs, took_ms) in sums.items():
+            self._stats.ran(topic, int(ok), int(failed), int(runs), took_ms, now)
+
+    def _finish(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
+        """Let go of messages that need no more work, and note how far the queue is."""
+        committable = process_queue.remove(messages)
+        if committable != NOTHING_HELD and not process_queue.dropped:
+            self._offsets.update(process_queue.queue, committable, increase_only=True)
+        self._made_room(process_queue)
+
+    def _failed(self, done: ConcurrentResult, outcome: ConsumeOutcome) -> None:
+        job = done.job
+        if self._send_back is None:
+            for message in job.messages[outcome.done :]:
+                log.warning("broadcast message failed and is dropped message=%r", message)
+            self._finish(job.process_queue, job.messages)
+            return
+        self._tasks.spawn(self._give_back(job, outcome.done, done.delay_level), "give back")
+
+    async def _give_back(self, job: ConcurrentJob, done: int, delay_level: int) -> None:
+        """Give back the rest of a batch; what the brokers do not take is tried again here, a little later."""
+        assert self._send_back is not None
+        process_queue = job.process_queue
+        finished = list(job.messages[:done])
+        again: list[ReceivedMessage] = []
+        for message in job.messages[done:]:
+            if not process_queue.holds(message):  # it took too long and was given back already
+                continue
+            async with self._sending_back:
+                taken = await self._send_back.send_back(message, delay_level)
+            if taken:
+                finished.append(message)
+            else:
+                message.reconsume_times += 1
+                again.append(message)
+        self._finish(process_queue, finished)
+        if again:
+            self._loop.call_later(self._settings.local_retry_ms / 1000, self.submit, process_queue, again)
+
+    # --- Regular ---
+
+    async def clean_expired(self, process_queues: Iterable[ProcessQueue]) -> None:
+        """Give back what listeners have had for too long: one stuck message must not hold a queue up."""
+        if self._send_back is None:
+            return
+        before = time.monotonic() - self._settings.consume_timeout_ms / 1000
+        for process_queue in list(process_queues):
+            for message in process_queue.take_expired(before):
+                if not await self._send_back.send_back(message, EXPIRED_LEVEL):
+                    break
+                if process_queue.holds(message):
+                    log.warning("message took too long and was given back message=%r", message)
+                    self._finish(process_queue, [message])
+
+
+def _topic_of(message: ReceivedMessage) -> str:
+    return message.topic
+
+
+def _start(job: ConcurrentJob) -> float:
+    now = time.monotonic()
+    for message in job.messages:
+        message.started_at = now
+    return now

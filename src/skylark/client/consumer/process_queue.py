@@ -1,0 +1,324 @@
+"""Pure. Messages of one queue that were fetched and are not finished, for push and pull consumers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import lt
+
+from skylark.client.received_message import ReceivedMessage
+from skylark.protocol.bodies import MessageQueue, ProcessQueueInfo
+
+MEBIBYTE = 1 << 20
+NOTHING_HELD = -1
+EXPIRED_MAX = 16
+"""So many messages that take too long are looked at in one round."""
+
+
+class ProcessQueue:
+    """The messages of one queue on their way through a consumer. One owner: the loop thread.
+
+    `dropped` is set once, when the queue is given up, and may be read by any thread: results are then
+    ignored. Times are monotonic seconds.
+    """
+
+    def __init__(self, queue: MessageQueue, *, now: float) -> None:
+        self.queue = queue
+        self.dropped = False
+        self.message_count = 0
+        self.message_bytes = 0  # of bodies, decompressed
+        self.max_offset = 0  # the last that was put
+        self.lag = 0  # messages behind the last one that was put, as far as the broker said
+        self.last_pull_at = now
+        self.last_consume_at = now
+        self.locked = False
+        self.last_lock_at = now
+        self.unlock_tries = 0
+        self.consuming = False  # orderly: somebody works on this queue, or is about to
+        self._messages: dict[int, ReceivedMessage] = {}
+        self._order: deque[int] = deque()  # ascending; may name messages that are no longer held
+        self._taken: dict[int, ReceivedMessage] = {}  # orderly: with the listener, not committed
+
+    # --- Concurrent consumption, and pulling ---
+
+    def put(self, messages: Sequence[ReceivedMessage]) -> bool:
+        """Take in what a pull brought. True if, for orderly consumption, somebody must begin with it."""
+        offsets = [message.queue_offset for message in messages]
+        if offsets and not self._append(offsets, messages):
+            for message in messages:
+                self._put_one(message)
+        if messages:
+            self.lag = max(messages[-1].queue_max_offset - messages[-1].queue_offset, 0)
+        if not self._messages or self.consuming:
+            return False
+        self.consuming = True
+        return True
+
+    def _append(self, offsets: list[int], messages: Sequence[ReceivedMessage]) -> bool:
+        """Take in messages that follow each other and all others, as nearly every pull brings them."""
+        if not all(map(lt, offsets, offsets[1:])) or (self._order and offsets[0] <= self._order[-1]):
+            return False
+        self._messages.update(zip(offsets, messages, strict=True))
+        self._order.extend(offsets)
+        self.message_count += len(offsets)
+        self.message_bytes += sum([len(message.plain_body) for message in messages])
+        self.max_offset = offsets[-1]
+        return True
+
+    def _put_one(self, message: ReceivedMessage) -> None:
+        queue_offset = message.queue_offset
+        if queue_offset not in self._messages:
+            if self._order and queue_offset <= self._order[-1]:
+                self._insert(queue_offset)
+            else:
+                self._order.append(queue_offset)
+            self.message_count += 1
+            self.message_bytes += len(message.plain_body)
+            self.max_offset = queue_offset
+        self._messages[queue_offset] = message
+
+    def _insert(self, queue_offset: int) -> None:
+        """Put an offset in its place: pulls come in order, so this is rare."""
+        later = []
+        while self._order and self._order[-1] > queue_offset:
+            later.append(self._order.pop())
+        if not self._order or self._order[-1] != queue_offset:
+            self._order.append(queue_offset)
+        self._order.extend(reversed(later))
+
+    def remove(self, messages: Iterable[ReceivedMessage]) -> int:
+        """Let go of finished messages, and return the offset that may be committed: the smallest unfinished.
+
+        NOTHING_HELD if there was nothing at all.
+        """
+        held = self._messages
+        if not held:
+            return NOTHING_HELD
+        take = held.pop
+        removed = [
+            len(found.plain_body)
+            for message in messages
+            if (found := take(message.queue_offset, None)) is not None
+        ]
+        self.message_count -= len(removed)
+        self.message_bytes -= sum(removed)
+        if held:
+            return self._first()
+        self._order.clear()
+        return self.max_offset + 1
+
+    def _first(self) -> int:
+        order, held = self._order, self._messages
+        while order[0] not in held:
+            order.popleft()
+        return order[0]
+
+    def holds(self, message: ReceivedMessage) -> bool:
+        """Say whether this very message is still to be finished."""
+        return self._messages.get(message.queue_offset) is message
+
+    @property
+    def span(self) -> int:
+        """The distance from the first to the last offset that is held."""
+        if not self._messages:
+            return 0
+        order, held = self._order, self._messages
+        while order[-1] not in held:
+            order.pop()
+        return order[-1] - self._first()
+
+    def take_expired(self, started_before: float) -> list[ReceivedMessage]:
+        """The messages at the head that a listener has had since before a time, up to the first younger.
+
+        They stay here until they are removed.
+        """
+        expired: list[ReceivedMessage] = []
+        for queue_offset in self._order:
+            message = self._messages.get(queue_offset)
+            if message is None:
+                continue
+            if not 0 < message.started_at < started_before or len(expired) == EXPIRED_MAX:
+                break
+            expired.append(message)
+        return expired
+
+    # --- Orderly consumption ---
+
+    def take(self, count: int) -> list[ReceivedMessage]:
+        """Hand the first messages to the listener's side. None left: nobody works on this queue any more."""
+        taken: list[ReceivedMessage] = []
+        while self._messages and len(taken) < count:
+            message = self._messages.pop(self._first())
+            self._order.popleft()
+            self._taken[message.queue_offset] = message
+            taken.append(message)
+        if not taken:
+            self.consuming = False
+        return taken
+
+    def commit(self) -> int:
+        """Finish what was taken; the offset after it, NOTHING_HELD if nothing was taken."""
+        if not self._taken:
+            return NOTHING_HELD
+        last = max(self._taken)
+        self.message_count -= len(self._taken)
+        self.message_bytes -= sum(len(message.plain_body) for message in self._taken.values())
+        self._taken.clear()
+        return last + 1
+
+    def rollback(self) -> None:
+        """Put back all that was taken."""
+        self.take_back(list(self._taken.values()))
+
+    def take_back(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Put back some of what was taken, to be taken again. Best all at once: then it costs little."""
+        back = {
+            message.queue_offset: message
+            for message in messages
+            if self._taken.pop(message.queue_offset, None) is not None
+        }
+        self._messages.update(back)
+        offsets, order = sorted(back), self._order
+        while offsets and order and offsets[-1] >= order[0]:  # rare: it comes before all that waits
+            self._insert(offsets.pop())
+        order.extendleft(reversed(offsets))
+
+    def clear(self) -> None:
+        """Forget everything, for a queue that starts anew elsewhere."""
+        self._messages.clear()
+        self._order.clear()
+        self._taken.clear()
+        self.message_count = self.message_bytes = 0
+
+    # --- Looking ---
+
+    def is_lock_expired(self, now: float, lock_expiry_s: float) -> bool:
+        return now - self.last_lock_at > lock_expiry_s
+
+    def info(self, commit_offset: int, wall_ms_minus_monotonic_ms: float) -> ProcessQueueInfo:
+        """What a tool is told of this queue; its times are wall-clock milliseconds."""
+
+        def wall(moment: float) -> int:
+            return round(moment * 1000 + wall_ms_minus_monotonic_ms)
+
+        return ProcessQueueInfo(
+            commit_offset=commit_offset,
+            cached_msg_min_offset=min(self._messages, default=0),
+            cached_msg_max_offset=max(self._messages, default=0),
+            cached_msg_count=len(self._messages),
+            cached_msg_size_in_mi_b=self.message_bytes // MEBIBYTE,
+            transaction_msg_min_offset=min(self._taken, default=0),
+            transaction_msg_max_offset=max(self._taken, default=0),
+            transaction_msg_count=len(self._taken),
+            locked=self.locked,
+            try_unlock_times=self.unlock_tries,
+            last_lock_timestamp=wall(self.last_lock_at),
+            droped=self.dropped,
+            last_pull_timestamp=wall(self.last_pull_at),
+            last_consume_timestamp=wall(self.last_consume_at),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PulledBatch:
+    """Messages of one pull. `end_offset` is behind the last, and behind those that were filtered out."""
+
+    held: PulledQueue
+    generation: int
+    messages: Sequence[ReceivedMessage]
+    end_offset: int
+
+    @property
+    def is_void(self) -> bool:
+        """Whether a seek, or the loss of the queue, has left it behind."""
+        return self.generation != self.held.generation
+
+
+class PulledQueue:
+    """One owner: the loop thread. `None` offsets mean that it is not known yet where to begin."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.generation = 0  # grows with every seek: what was fetched before does not count any more
+        self.next_offset: int | None = None
+        self.position: int | None = None
+        self.done: int | None = None
+        self.paused = False
+        self.message_count = 0
+        self.message_bytes = 0
+        self._batches: deque[PulledBatch] = deque()
+        self._last_end: int | None = (
+            None  # behind the last batch: from there to `next_offset` nothing matched
+        )
+
+    @property
+    def has_batch(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def span(self) -> int:
+        """The distance from the first to the last offset that waits here."""
+        if not self._batches:
+            return 0
+        return self._batches[-1].messages[-1].queue_offset - self._batches[0].messages[0].queue_offset
+
+    def begin(self, queue_offset: int) -> None:
+        """Note where to begin."""
+        self.next_offset = self.position = self.done = self._last_end = queue_offset
+
+    def seek(self, queue_offset: int) -> None:
+        """Go on elsewhere; what was fetched is dropped, and what was handed out counts as done with."""
+        self.generation += 1
+        self.begin(queue_offset)
+        self._batches.clear()
+        self.message_count = self.message_bytes = 0
+
+    def put(self, generation: int, messages: Sequence[ReceivedMessage], next_offset: int) -> bool:
+        """Take in what a pull brought, perhaps nothing. False if a seek has made it void."""
+        if generation != self.generation:
+            return False
+        self.next_offset = next_offset
+        if messages:
+            self._batches.append(PulledBatch(self, generation, messages, next_offset))
+            self.message_count += len(messages)
+            self.message_bytes += sum(len(message.plain_body) for message in messages)
+            self._last_end = next_offset
+        else:
+            self._pass_unmatched()
+        return True
+
+    def _pass_unmatched(self) -> None:
+        """Whoever was given all that was fetched has passed what did not match behind it, too."""
+        if self.position == self._last_end:
+            if self.done == self.position:
+                self.done = self.next_offset
+            self.position = self._last_end = self.next_offset
+
+    def take(self) -> PulledBatch:
+        """Take the oldest batch. Nothing of it is handed out yet."""
+        batch = self._batches.popleft()
+        self.message_count -= len(batch.messages)
+        self.message_bytes -= sum(len(message.plain_body) for message in batch.messages)
+        return batch
+
+    def hand_out(self, batch: PulledBatch, index: int) -> None:
+        """Note that a batch's message was given to the user: all before it are done."""
+        if batch.is_void:
+            return
+        if index:
+            self.done = batch.messages[index].queue_offset
+        if index == len(batch.messages) - 1:
+            self.hand_out_all(batch)
+        else:
+            self.position = batch.messages[index].queue_offset + 1
+
+    def hand_out_all(self, batch: PulledBatch) -> None:
+        """Note that a batch was given to the user as a whole."""
+        if not batch.is_void:
+            self.position = batch.end_offset
+            self._pass_unmatched()
+
+    def finish(self) -> None:
+        """Note that all that was handed out is done."""
+        self.done = self.position

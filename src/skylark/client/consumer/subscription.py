@@ -1,0 +1,95 @@
+"""Pure. What a group wants of a topic, in the words of heartbeats and pulls, and which messages match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from skylark.client.received_message import ReceivedMessage
+from skylark.errors import SettingsError
+from skylark.model.java import java_hash
+from skylark.model.message import find_tags
+from skylark.model.names import topic_name_error
+from skylark.model.tag_expression import MATCH_ALL, TAG, split_tags
+from skylark.protocol.bodies import SubscriptionData
+
+SQL92 = "SQL92"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSubscription:
+    """A topic and an expression. `version` is the time in ms when it was made or last made known anew.
+
+    Brokers look at hashes of tags, and those collide; so `filtered` looks at the tags.
+    """
+
+    topic: str
+    expression: str
+    expression_type: str
+    version: int
+    tags: frozenset[bytes] = frozenset()
+    by_class: bool = False  # the expression names a class that filter servers have
+
+    @property
+    def is_tag_type(self) -> bool:
+        return self.expression_type == TAG
+
+    def renewed(self, now_ms: int) -> TopicSubscription:
+        """The same with a newer version, for a topic whose queues have changed hands."""
+        return replace(self, version=max(now_ms, self.version))
+
+    def filtered(self, messages: Sequence[ReceivedMessage]) -> Sequence[ReceivedMessage]:
+        """Return the messages that match, in order. Without tags, and for SQL92, the broker's word counts."""
+        tags = self.tags
+        if not tags:
+            return messages
+        return [message for message in messages if find_tags(message.properties_text) in tags]
+
+    def data(self) -> SubscriptionData:
+        """What heartbeats say of it."""
+        tags = sorted(tag.decode() for tag in self.tags)
+        return SubscriptionData(
+            topic=self.topic,
+            sub_string=self.expression,
+            expression_type=self.expression_type,
+            tags_set=tags,
+            code_set=[java_hash(tag) for tag in tags],
+            sub_version=self.version,
+            class_filter_mode=self.by_class,
+        )
+
+
+def by_tags(topic: str, expression: str | None, *, now_ms: int) -> TopicSubscription:
+    """`*` or nothing for all messages, else tags as in `created || paid`. Raises SettingsError."""
+    _check(topic)
+    try:
+        tags = split_tags(expression)
+    except ValueError as error:
+        raise SettingsError(f"subscription of {topic}", str(error)) from None
+    if tags is None or expression is None:
+        return TopicSubscription(topic, MATCH_ALL, TAG, now_ms)
+    if not tags:
+        raise SettingsError(f"subscription of {topic}", f"there is no tag in {expression!r}; `*` means all")
+    return TopicSubscription(topic, expression, TAG, now_ms, frozenset(tag.encode() for tag in tags))
+
+
+def by_sql(topic: str, expression: str, *, now_ms: int) -> TopicSubscription:
+    """An SQL92 condition over the properties of messages; the broker reads it. Raises SettingsError."""
+    _check(topic)
+    if not expression.strip():
+        raise SettingsError(f"subscription of {topic}", "an SQL92 expression cannot be empty")
+    return TopicSubscription(topic, expression, SQL92, now_ms)
+
+
+def by_class(topic: str, name: str, *, now_ms: int) -> TopicSubscription:
+    """A class that filter servers have, for clusters that still run some. Raises SettingsError."""
+    _check(topic)
+    if not name.strip():
+        raise SettingsError(f"subscription of {topic}", "the name of a filter class cannot be empty")
+    return TopicSubscription(topic, name, TAG, now_ms, by_class=True)
+
+
+def _check(topic: str) -> None:
+    fault = topic_name_error(topic)
+    if fault is not None:
+        raise SettingsError(f"subscription of {topic!r}", fault)

@@ -1,0 +1,197 @@
+"""Message trace: sends and consumptions are recorded in a trace topic, asynchronously and best effort."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from skylark.client import trace_records
+from skylark.client.consumer.listeners import ConsumeContext, ConsumeOutcome, Handler, Messages
+from skylark.client.producer.async_sender import AsyncSender
+from skylark.client.producer.send_hooks import SendContext, SendHook
+from skylark.client.producer.unique_keys import unique_ids
+from skylark.client.received_message import ReceivedMessage
+from skylark.client.session.session import Session
+from skylark.client.trace_records import Trace
+from skylark.clock import Clock, SystemClock
+from skylark.errors import RocketMQError
+from skylark.model.message import Message
+from skylark.settings.client import ProducerSettings, PushConsumerSettings
+from skylark.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+TRACE_GROUP = "_INNER_TRACE_PRODUCER-{group}-{kind}"
+WAITING_MAX = 2048
+BATCH = 10
+CHECK_INTERVAL_MS = 50
+SENDING = ProducerSettings(send_timeout_ms=5000, compress_from_bytes=1 << 30)
+
+
+class TraceQueue:
+    """Traces that wait, and are sent ten at a time or after `flush_ms`, on the session's loop.
+
+    What cannot be told is lost and counted.
+    """
+
+    def __init__(self, session: Session, group: str, topic: str, flush_ms: int) -> None:
+        self.topic = topic
+        self._flush_ms = flush_ms
+        self._sender = AsyncSender(session, group, SENDING)
+        self._waiting: deque[Trace] = deque()
+        self._flushed_at = time.monotonic()
+        self._tasks = Tasks()
+        self._lost = 0
+        self._lost_lock = threading.Lock()
+        self._is_failing = False
+        self._flushing = asyncio.Lock()
+        self._tasks.every(min(CHECK_INTERVAL_MS, flush_ms), self._check, "trace")
+
+    def put(self, trace: Trace) -> None:
+        """Let a trace wait, if there is room. Any thread."""
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(trace)
+        else:
+            self._lose(1)
+
+    def _lose(self, count: int) -> None:
+        with self._lost_lock:
+            self._lost += count
+
+    async def _check(self) -> None:
+        is_due = (time.monotonic() - self._flushed_at) * 1000 >= self._flush_ms
+        if len(self._waiting) >= BATCH or (self._waiting and is_due):
+            await self._flush()
+
+    async def _flush(self) -> None:
+        async with self._flushing:
+            self._flushed_at = time.monotonic()
+            traces = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._lose(len(traces))  # until a broker has them
+            for message, count in trace_records.gathered(traces, self.topic):
+                if await self._is_sent(message):
+                    self._lose(-count)
+
+    async def _is_sent(self, message: Message) -> bool:
+        try:
+            await (await self._sender.send(self._sender.preparation.prepare(message)))
+        except RocketMQError as error:
+            if not self._is_failing:  # told once, until it goes again
+                log.warning("traces are not sent and lost topic=%s error=%s", self.topic, error)
+            self._is_failing = True
+            await self._sender.refresh(self.topic)  # nobody else asks where its brokers are now
+        else:
+            self._is_failing = False
+        return not self._is_failing
+
+    async def close(self, timeout_s: float) -> None:
+        """Tell what waits, for so long at most, and end."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._flush()  # after the one that may be under way
+        except TimeoutError:
+            log.warning("traces were not sent in time topic=%s", self.topic)
+        finally:
+            await self._tasks.close()
+            if self._lost:
+                log.warning("traces were lost count=%d", self._lost)
+            await self._sender.close(0)
+
+
+class TraceHook(SendHook):
+    """Tells of every send that got a receipt. Any thread may send."""
+
+    def __init__(
+        self, session: Session, group: str, settings: ProducerSettings, *, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
+        trace_group = TRACE_GROUP.format(group=group, kind="PRODUCE")
+        self.line = TraceQueue(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
+
+    def after(self, context: SendContext) -> None:
+        if context.queue.topic == self.line.topic:
+            return
+        sent_ms = self._clock.now_ms() - round(context.elapsed_ms)
+        for number, receipt in enumerate(context.receipts):
+            if receipt.is_traced:
+                self.line.put(trace_records.sent(context, number, sent_ms=sent_ms))
+
+
+class ConsumeTrace:
+    """Calls listeners, and tells before and after what becomes of their messages. Any thread may call.
+
+    It stands in for `Handler.run` and `Handler.run_async`, and raises no more than those.
+    """
+
+    def __init__(
+        self, session: Session, group: str, settings: PushConsumerSettings, *, clock: Clock | None = None
+    ) -> None:
+        self._group = group
+        self._clock = clock or SystemClock()
+        self._consume_timeout_ms = settings.consume_timeout_ms
+        self._orderly = settings.orderly
+        self._next_id = unique_ids().next
+        trace_group = TRACE_GROUP.format(group=group, kind="CONSUME")
+        self.line = TraceQueue(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
+
+    def run(
+        self, handler: Handler, messages: Messages, context: ConsumeContext, loop: asyncio.AbstractEventLoop
+    ) -> ConsumeOutcome:
+        """As `Handler.run`."""
+        call_id, began = self._begin(messages)
+        outcome = handler.run(messages, context, loop)
+        self._tell(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
+        return outcome
+
+    async def run_async(
+        self, handler: Handler, messages: Messages, context: ConsumeContext
+    ) -> ConsumeOutcome:
+        """As `Handler.run_async`."""
+        call_id, began = self._begin(messages)
+        outcome = await handler.run_async(messages, context)
+        self._tell(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
+        return outcome
+
+    def _begin(self, messages: Messages) -> tuple[str, float]:
+        """Tell of a call that begins; return its id and when that was."""
+        call_id = self._next_id(self._clock.now_ms())
+        self._tell(self._before(messages, call_id))
+        return call_id, time.monotonic()
+
+    def _tell(self, traces: Iterable[Trace]) -> None:
+        try:
+            for trace in traces:
+                self.line.put(trace)
+        except Exception:  # a listener may do to its messages what it likes
+            log.exception("consumption was not traced group=%s", self._group)
+
+    def _before(self, messages: Messages, call_id: str) -> Iterator[Trace]:
+        now_ms = self._clock.now_ms()
+        for _, message in self._traced(messages):
+            yield trace_records.delivered(message, self._group, call_id, now_ms=now_ms)
+
+    def _after(
+        self, messages: Messages, call_id: str, call_ms: float, outcome: ConsumeOutcome
+    ) -> Iterator[Trace]:
+        now_ms = self._clock.now_ms()
+        share_ms = round(call_ms / len(messages))
+        done = outcome.done
+        if self._orderly:  # there a batch is tried again whole
+            done = 0 if outcome.failed else len(messages)
+        for number, message in self._traced(messages):
+            is_ok = number < done
+            code = trace_records.context_code(
+                outcome, is_ok=is_ok, took_too_long=call_ms >= self._consume_timeout_ms
+            )
+            yield trace_records.consumed(
+                message, self._group, call_id, now_ms=now_ms, took_ms=share_ms, is_ok=is_ok, context_code=code
+            )
+
+    def _traced(self, messages: Messages) -> Iterator[tuple[int, ReceivedMessage]]:
+        """The messages to tell of, with their places; traces themselves are not traced."""
+        if messages[0].topic != self.line.topic:
+            yield from (each for each in enumerate(messages) if trace_records.is_traced(each[1]))

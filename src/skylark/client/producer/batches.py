@@ -1,0 +1,186 @@
+"""Batches: many messages in one request, split by the caller or accumulated by a producer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import Context
+from functools import partial
+
+from skylark.client.producer.async_sender import AsyncSender, InFlightSend
+from skylark.client.producer.reply_message import Reply
+from skylark.client.producer.send_receipt import SendReceipt
+from skylark.model.message import RETRY_TOPIC_PREFIX, Message
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.frame_templates import NO_KEY, Tail, pack_element
+from skylark.settings.client import ProducerSettings
+
+BATCH_BYTES_MAX = 1_000_000
+MESSAGE_OVERHEAD_BYTES = 20
+_Key = tuple[str, MessageQueue | None, bool]
+
+
+def message_bytes(message: Message) -> int:
+    """Return how large a message counts in a batch: body, names, values and what surrounds them."""
+    keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+    properties = sum(len(name) + len(value) for name, value in message.properties.items())
+    named = len(keys) + len(message.tags or "") + properties
+    return len(message.topic) + len(message.body) + named + MESSAGE_OVERHEAD_BYTES
+
+
+def split_into_batches(
+    messages: Iterable[Message], bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[list[Message]]:
+    """Yield the messages, in their order, as lists none of which is larger than a batch may be.
+
+    A message that is too large by itself comes alone.
+
+    >>> for batch in split_into_batches(messages):
+    ...     producer.send_batch(batch)
+    """
+    batch: list[Message] = []
+    batch_bytes = 0
+    for message in messages:
+        size = message_bytes(message)
+        if batch and batch_bytes + size > bytes_max:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(message)
+        batch_bytes += size
+    if batch:
+        yield batch
+
+
+class _BatchSend(InFlightSend):
+    """A batch whose members have a future each."""
+
+    futures: list[asyncio.Future[SendReceipt]]
+
+    @property
+    def is_abandoned(self) -> bool:
+        return all(future.cancelled() for future in self.futures)
+
+    def deliver(self, receipts: list[SendReceipt]) -> None:
+        for future, receipt in zip(self.futures, receipts, strict=True):
+            if not future.done():
+                future.set_result(receipt)
+
+    def fail(self, error: Exception) -> None:
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+
+
+class _OpenBatch:
+    """A batch that is still gathering."""
+
+    __slots__ = ("bytes", "futures", "messages", "parts", "plain", "timer")
+
+    def __init__(self, timer: asyncio.TimerHandle, plain: Tail) -> None:
+        self.timer = timer
+        self.plain = plain  # of all members that have no properties
+        self.messages: list[Message] = []
+        self.parts: list[bytes] = []
+        self.futures: list[asyncio.Future[SendReceipt]] = []
+        self.bytes = 0
+
+
+class Accumulator:
+    """Gathers messages for the same queue and sends them as one batch; each has a future and a receipt.
+
+    A message is checked when it comes. What all together need, such as unique keys, is made when the batch is
+    complete: that is why it costs so much less than sending each.
+    """
+
+    def __init__(self, sender: AsyncSender, settings: ProducerSettings) -> None:
+        self._sender = sender
+        self._settings = settings
+        # One message may come on top, and no batch shall be larger than a broker takes.
+        self._bytes_max = min(settings.batch_bytes_max, settings.message_bytes_max // 2)
+        self._pending_bytes_max = settings.batch_pending_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._new_future: Callable[[], asyncio.Future[SendReceipt]] = partial(asyncio.Future, loop=self._loop)
+        self._open: dict[_Key, _OpenBatch] = {}
+        self._pending_bytes = 0
+
+    def add(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendReceipt] | None:
+        """Put a message into the batch that gathers for its queue, and return the future of its receipt.
+
+        None if there is no such batch (see `begin`), or if the message cannot wait in one: then it is to be
+        sent alone, and refused there if it is bad. Raises BadMessage.
+        """
+        key = (message.topic, queue, message.wait_for_store)
+        batch = self._open.get(key)
+        body = message.body
+        if (
+            batch is None
+            or type(body) is not bytes
+            or not 0 < len(body) < self._bytes_max
+            or self._pending_bytes >= self._pending_bytes_max
+            or message.delay_level
+            or message.deliver_at is not None
+            or message.deliver_after is not None
+            or (type(message) is not Message and isinstance(message, Reply))
+        ):
+            return None
+        tail, flag = batch.plain, message.flag
+        if message.tags or message.keys or message.properties or flag or message.sharding_key is not None:
+            tail = self._sender.preparation.tail(message)
+        tail_bytes, before, after = tail
+        body_bytes = len(body)
+        size = body_bytes + tail_bytes
+        batch.parts += (pack_element(size, 0, 0, flag, body_bytes), body, before, NO_KEY, after)
+        batch.messages.append(message)
+        future = self._new_future()
+        batch.futures.append(future)
+        batch.bytes += size
+        self._pending_bytes += size
+        if batch.bytes >= self._bytes_max:
+            self._flush(key)
+        return future
+
+    async def begin(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendReceipt] | None:
+        """Begin a batch with a message, when there is room. None as for `add`.
+
+        Raises BadMessage, BadName, SendFailed if there is no room in time.
+        """
+        topic, body = message.topic, message.body
+        if topic.startswith(RETRY_TOPIC_PREFIX) or not isinstance(body, bytes):
+            return None
+        if self._sender.is_crowded or not self._sender.has_room(len(body)):
+            deadline = self._loop.time() + self._settings.send_timeout_ms / 1000
+            await self._sender.wait_for_room(topic, len(body), deadline)
+        key = (topic, queue, message.wait_for_store)
+        if key not in self._open:
+            plain = Message(topic, b"any", wait_for_store=message.wait_for_store)
+            tail = self._sender.preparation.tail(plain)
+            timer = self._loop.call_later(self._settings.batch_delay_ms / 1000, self._flush, key)
+            self._open[key] = _OpenBatch(timer, tail)
+        return self.add(message, queue)
+
+    def _flush(self, key: _Key) -> None:
+        batch = self._open.pop(key)
+        batch.timer.cancel()
+        self._pending_bytes -= batch.bytes
+        if not batch.messages:
+            return  # the one that it was begun for could not wait
+        now = self._loop.time()
+        preparation = self._sender.preparation
+        flight = _BatchSend(
+            self._sender,
+            preparation.join(batch.messages, batch.parts)
+            if len(batch.messages) > 1
+            else preparation.alone(batch.messages[0], batch.parts),
+            started=now,
+            deadline=now + self._settings.send_timeout_ms / 1000,
+            attempts=1 if key[1] is not None else 1 + self._settings.retries,
+        )
+        flight.futures = batch.futures
+        flight.caller = Context()  # several have sent, so it is nobody's
+        flight.fixed_queue = key[1]
+        self._sender.launch(flight)
+
+    def flush(self) -> None:
+        """Send all that is gathered, now."""
+        for key in list(self._open):
+            self._flush(key)

@@ -1,0 +1,417 @@
+"""Pure. Message encoder: checks a message, compresses its body, and encodes its properties."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from skylark.client.namespace import with_namespace
+from skylark.client.producer.reply_message import Reply
+from skylark.errors import BadMessage, BadName, MessageTooLarge
+from skylark.model.body import compress
+from skylark.model.message import (
+    KEY_SEPARATOR,
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_DELIVER_AFTER_MS,
+    PROPERTY_DELIVER_AT_MS,
+    PROPERTY_INSTANCE,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_SEPARATOR,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TRANSACTION,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    RETRY_TOPIC_PREFIX,
+    Message,
+    SystemFlag,
+)
+from skylark.model.names import UNSENDABLE_TOPICS, group_name_error, topic_name_error
+from skylark.model.record import LENGTH, split_batch
+from skylark.protocol.frame_templates import ELEMENT_PARTS, KEY_PART, Tail, element_parts, element_tail
+from skylark.settings.client import ProducerSettings
+
+DELAY_LEVEL_MAX = 1 << 31
+_FLAG_RANGE = range(-(1 << 31), 1 << 31)
+_UTF8_BYTES_MAX = 4  # of one character
+UNSAFE_TEXT = re.compile("[\0\x01\x02]")
+_UNSAFE_REASON = "tags, keys and properties may not hold \\x00, \\x01 and \\x02"
+
+RESERVED_PROPERTIES = frozenset(
+    """
+    TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+    MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG
+    RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME
+    TRAN_PREPARED_QUEUE_OFFSET DUP_INFO EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT
+    TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS
+    TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS
+    TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
+    DLQ_ORIGIN_MESSAGE_ID __CRC32#
+    """.split()
+)
+"""Names that the system uses itself. `Message` has members for those that a sender may set."""
+
+
+class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message ready for the wire; the queue is chosen later, and again for every attempt."""
+
+    is_batch: ClassVar[bool] = False
+
+    message: Message
+    topic: str  # with its namespace
+    body: bytes
+    sys_flag: int
+    properties: str
+    unique_key: str
+    flag: int = 0
+    reconsume_times: int = 0  # of messages that a consumer sends back by itself
+    max_reconsume_times: int | None = None
+    is_reply: bool = False
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return (self.message,)
+
+    @property
+    def unique_keys(self) -> Sequence[str]:
+        return (self.unique_key,)
+
+    def with_added(self, added: str) -> tuple[bytes, str]:
+        """Return body and properties with more properties. Raises BadMessage if those take too much."""
+        properties = self.properties + added
+        _check_bytes(self.topic, len(properties.encode(errors="replace")))
+        return self.body, properties
+
+
+class EncodedBatch(msgspec.Struct, frozen=True):
+    """Messages of one topic that go as one request: all are stored or none is. None is compressed."""
+
+    is_batch: ClassVar[bool] = True
+    sys_flag: ClassVar[int] = 0
+    flag: ClassVar[int] = 0
+    reconsume_times: ClassVar[int] = 0
+    max_reconsume_times: ClassVar[int | None] = None
+    is_reply: ClassVar[bool] = False
+
+    messages: Sequence[Message]
+    unique_keys: Sequence[str]
+    topic: str
+    body: bytes
+    properties: str  # of the request
+
+    def with_added(self, added: str) -> tuple[bytes, str]:
+        """Return the body, whose messages have more properties. Raises BadMessage if those take too much."""
+        suffix = added.encode(errors="replace")
+        parts: list[bytes] = []
+        for element in split_batch(memoryview(self.body)):
+            tail = _tail(self.topic, bytes(element.properties) + suffix, 0, b"")
+            parts += element_parts(bytes(element.body), element.flag, tail)
+        return b"".join(parts), self.properties
+
+
+class KeySource(Protocol):
+    """Where unique keys come from. All have the same length."""
+
+    @property
+    def chars(self) -> int: ...
+
+    def next(self) -> str: ...
+
+    def several(self, count: int) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEncoder:
+    """How one producer prepares messages."""
+
+    settings: ProducerSettings
+    namespace: str
+    group: str
+    keys: KeySource
+
+    def prepare(
+        self, message: Message, *, is_half: bool = False, system: Sequence[tuple[str, str]] = ()
+    ) -> EncodedMessage:
+        """Return what is sent of a message that goes by itself.
+
+        `system` are properties that the application may not set itself.
+
+        Raises BadMessage, BadName, MessageTooLarge, BadBody if its codec is not installed.
+        """
+        topic = message.topic
+        if type(message) is not Message or self.namespace:
+            topic, system = self._addressed(message, system, goes_alone=not (is_half or system))
+        body = message.body
+        self._check(topic, body)
+        settings = self.settings
+        sys_flag = 0
+        if len(body) >= settings.compress_from_bytes:
+            body, sys_flag = compress(body, settings.compression.value, settings.compress_level)
+        if is_half:
+            sys_flag |= SystemFlag.TRANSACTION_PREPARED
+            system = [(PROPERTY_TRANSACTION, "true"), (PROPERTY_PRODUCER_GROUP, self.group)]
+        unique_key = self.keys.next()
+        before, after = self._properties(message, system)
+        properties = f"{before}{unique_key}{after}"
+        if len(properties) * _UTF8_BYTES_MAX > PROPERTIES_BYTES_MAX:
+            _check_bytes(topic, len(properties.encode(errors="replace")))
+        if type(message) is Message:
+            return EncodedMessage(message, topic, body, sys_flag, properties, unique_key, message.flag)
+        is_reply = isinstance(message, Reply)
+        return EncodedMessage(
+            message, topic, body, sys_flag, properties, unique_key, message.flag, is_reply=is_reply
+        )
+
+    def prepare_batch(self, messages: Sequence[Message]) -> EncodedBatch:
+        """Return what is sent of messages that go together (see `check_batch`).
+
+        Raises BadMessage, also for too many, BadName, MessageTooLarge.
+        """
+        parts: list[bytes] = []
+        for message in messages:
+            parts += element_parts(message.body, message.flag, self.tail(message))
+        batch = self.join(messages, parts)
+        bytes_max = self.settings.message_bytes_max
+        if len(batch.body) > bytes_max:
+            raise BadMessage(
+                batch.topic,
+                f"a batch of {len(messages)} messages takes {len(batch.body)} bytes, {bytes_max} are "
+                "allowed: use split_into_batches",
+            )
+        return batch
+
+    def tail(self, message: Message) -> Tail:
+        """Check a message that is to go in a batch, and return what stands around its unique key there.
+
+        Raises BadMessage, BadName, MessageTooLarge.
+        """
+        topic, system = self._addressed(message, (), goes_alone=False)
+        self._check(topic, message.body)
+        before, after = self._properties(message, system)
+        try:
+            return _tail(topic, before.encode(), self.keys.chars, after.encode())
+        except UnicodeEncodeError as error:
+            raise not_unicode(topic, error) from None
+
+    def join(self, messages: Sequence[Message], parts: list[bytes]) -> EncodedBatch:
+        """Make a batch of messages whose parts (see `element_parts`) have no unique keys yet."""
+        *keys, own_key = self.keys.several(len(messages) + 1)
+        parts[KEY_PART::ELEMENT_PARTS] = ",".join(keys).encode().split(b",")
+        wait = "true" if messages[0].wait_for_store else "false"
+        properties = property_text([(PROPERTY_UNIQUE_KEY, own_key), (PROPERTY_WAIT, wait)])
+        topic = with_namespace(self.namespace, messages[0].topic)
+        return EncodedBatch(messages, keys, topic, b"".join(parts), properties)
+
+    def alone(self, message: Message, parts: Sequence[bytes]) -> EncodedMessage:
+        """Make a message of its own of one that was to go in a batch."""
+        key = self.keys.next()
+        _, body, before, _, after = parts
+        properties = f"{before[LENGTH.size :].decode()}{key}{after.decode()}"
+        topic = with_namespace(self.namespace, message.topic)
+        return EncodedMessage(message, topic, body, 0, properties, key, message.flag)
+
+    def _check(self, topic: str, body: bytes) -> None:
+        """Raises BadName, BadMessage, MessageTooLarge."""
+        fault = _topic_fault(topic)
+        if fault is not None:
+            raise BadName("topic", topic, fault)
+        if not isinstance(body, bytes):
+            raise BadMessage(topic, f"the body is {type(body).__name__}, it must be bytes")
+        if not body:
+            raise BadMessage(topic, "the message body length is zero")
+        if len(body) > self.settings.message_bytes_max:
+            raise MessageTooLarge(len(body), self.settings.message_bytes_max)
+
+    def _addressed(
+        self, message: Message, system: Sequence[tuple[str, str]], *, goes_alone: bool
+    ) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Return the topic on the wire and the system's properties: a reply has both already."""
+        if not isinstance(message, Reply):
+            return with_namespace(self.namespace, message.topic), system
+        if not goes_alone:
+            raise BadMessage(message.topic, "a reply goes by itself, with send")
+        return message.topic, message.system_properties()
+
+    def _properties(self, message: Message, system: Sequence[tuple[str, str]]) -> tuple[str, str]:
+        """Return the property text before the unique key, and what follows it.
+
+        The application's come first, as nobody may hide one of the system's. Raises BadMessage.
+        """
+        rest = ""
+        try:
+            if (
+                system
+                or self.namespace
+                or message.properties
+                or message.delay_level
+                or message.deliver_at is not None
+                or message.deliver_after is not None
+                or message.sharding_key is not None
+                or message.flag
+            ):
+                rest = self._rare_properties(message, system)
+            keys = message.keys if isinstance(message.keys, str) else KEY_SEPARATOR.join(message.keys)
+            if keys:
+                _check_text(message.topic, keys)
+                rest = f"{rest}KEYS\x01{keys}\x02"
+            after = "\x02WAIT\x01true\x02" if message.wait_for_store else "\x02WAIT\x01false\x02"
+            if message.tags:
+                _check_text(message.topic, message.tags)
+                after = f"{after}TAGS\x01{message.tags}\x02"
+        except (AttributeError, TypeError) as error:  # to look at the types first would cost all messages
+            raise BadMessage(message.topic, _type_fault(message)) from error
+        return f"{rest}UNIQ_KEY\x01", after
+
+    def _rare_properties(self, message: Message, system: Sequence[tuple[str, str]]) -> str:
+        """Return the text of what most messages do not have."""
+        pairs = [*_own_properties(message), *_special_properties(message), *system]
+        if self.namespace:
+            pairs.append((PROPERTY_INSTANCE, self.namespace))
+        for name, value in pairs:
+            _check_text(message.topic, name + value)
+        return property_text(pairs)
+
+
+def _type_fault(message: Message) -> str:
+    """Say which member is not what it must be."""
+    members: dict[str, tuple[Any, Any]] = {
+        "tags": (message.tags, str | None),
+        "properties": (message.properties, Mapping),
+        "sharding_key": (message.sharding_key, str | None),
+        "delay_level": (message.delay_level, int),
+        "deliver_at": (message.deliver_at, datetime | None),
+        "deliver_after": (message.deliver_after, timedelta | None),
+        "flag": (message.flag, int),
+    }
+    for name, (value, kind) in members.items():
+        if not isinstance(value, kind):
+            return f"{name} is {value!r:.80}, it must be {getattr(kind, '__name__', kind)}"
+    return f"keys are {message.keys!r:.80}, they must be text, or several texts"
+
+
+def property_text(pairs: list[tuple[str, str]]) -> str:
+    """Return the text of properties as records hold it."""
+    return "".join([f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in pairs])
+
+
+@lru_cache(1024)
+def _topic_fault(topic: str) -> str | None:
+    if topic in UNSENDABLE_TOPICS:
+        return f"Sending message to topic[{topic}] is forbidden."
+    return topic_name_error(topic)
+
+
+def check_group(group: str, reserved: str = "DEFAULT_PRODUCER") -> None:
+    """Raises BadName for a group that cannot be one, or that only stands for one not chosen."""
+    fault = group_name_error(group)
+    if group == reserved:
+        fault = f"producerGroup can not equal {reserved}, please specify another one."
+    if fault is not None:
+        raise BadName("group", group, fault)
+
+
+def _own_properties(message: Message) -> list[tuple[str, str]]:
+    for name, value in message.properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadMessage(message.topic, f"property {name!r}: names and values must be text")
+        if not name.strip() or not value.strip():
+            reason = f"property {name!r}: The name or value of property can not be null or blank string!"
+            raise BadMessage(message.topic, reason)
+        if name in RESERVED_PROPERTIES:
+            reason = f"The Property<{name}> is used by system, input another please"
+            raise BadMessage(message.topic, reason)
+    return list(message.properties.items())
+
+
+def _special_properties(message: Message) -> list[tuple[str, str]]:
+    waits = (message.delay_level != 0, message.deliver_at is not None, message.deliver_after is not None)
+    if sum(waits) > 1:
+        raise BadMessage(message.topic, "only one of delay_level, deliver_at and deliver_after can be given")
+    if message.flag not in _FLAG_RANGE:
+        raise BadMessage(message.topic, f"flag {message.flag} does not fit into 32 bits")
+    pairs = []
+    if message.delay_level:
+        if not 0 < message.delay_level < DELAY_LEVEL_MAX:
+            raise BadMessage(message.topic, f"delay_level {message.delay_level} is not positive")
+        pairs.append((PROPERTY_DELAY_LEVEL, str(message.delay_level)))
+    if message.deliver_at is not None:
+        pairs.append((PROPERTY_DELIVER_AT_MS, str(_milliseconds(message.topic, message.deliver_at))))
+    if message.deliver_after is not None:
+        wait_ms = math.ceil(message.deliver_after.total_seconds() * 1000)
+        if wait_ms < 0:
+            raise BadMessage(message.topic, f"deliver_after {message.deliver_after} is negative")
+        pairs.append((PROPERTY_DELIVER_AFTER_MS, str(wait_ms)))
+    if message.sharding_key is not None:
+        if not message.sharding_key.strip():
+            raise BadMessage(message.topic, "the sharding key is blank")
+        pairs.append((PROPERTY_SHARDING_KEY, message.sharding_key))
+    return pairs
+
+
+def _milliseconds(topic: str, time: datetime) -> int:
+    if time.tzinfo is None:
+        raise BadMessage(topic, "deliver_at has no time zone: use datetime.now(UTC) or astimezone()")
+    return math.ceil(time.timestamp() * 1000)
+
+
+def _check_text(topic: str, text: str) -> None:
+    # What can be printed holds no separators; what cannot is looked at closely.
+    if not text.isprintable() and UNSAFE_TEXT.search(text):
+        raise BadMessage(topic, _UNSAFE_REASON)
+
+
+def _tail(topic: str, before: bytes, key_bytes: int, after: bytes) -> Tail:
+    _check_bytes(topic, len(before) + key_bytes + len(after))
+    return element_tail(before, key_bytes, after)
+
+
+def not_unicode(topic: str, error: UnicodeEncodeError) -> BadMessage:
+    """Return the error of properties with lone surrogates."""
+    return BadMessage(topic, f"its properties cannot be written as UTF-8: {error}")
+
+
+def _check_bytes(topic: str, properties_bytes: int) -> None:
+    if properties_bytes > PROPERTIES_BYTES_MAX:
+        raise BadMessage(
+            topic, f"the properties take {properties_bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+        )
+
+
+def broker_of_handle(topic: str, handle: str) -> str:
+    """Return which broker gave a recall handle: base64 of `v1 topic broker time key`. Raises BadMessage."""
+    try:
+        padded = handle.encode() + b"=" * (-len(handle) % 4)
+        _, _, broker, _, _ = base64.urlsafe_b64decode(padded).decode().split(" ")
+    except ValueError:
+        raise BadMessage(
+            topic, f"{handle!r} is no recall handle: it is in the receipt of a timed message"
+        ) from None
+    return broker
+
+
+def check_batch(messages: list[Message]) -> None:
+    """Raises BadMessage for messages that cannot go as one batch."""
+    if not messages:
+        raise BadMessage("", "a batch needs at least one message")
+    first = messages[0]
+    for message in messages:
+        reason = None
+        if message.topic != first.topic:
+            reason = "The topic of the messages in one batch should be the same"
+        elif message.wait_for_store != first.wait_for_store:
+            reason = "The waitStoreMsgOK of the messages in one batch should the same"
+        elif message.delay_level or message.deliver_at is not None or message.deliver_after is not None:
+            reason = "TimeDelayLevel is not supported for batching"
+        elif message.topic.startswith(RETRY_TOPIC_PREFIX):
+            reason = "Retry Group is not supported for batching"
+        if reason is not None:
+            raise BadMessage(message.topic, reason)

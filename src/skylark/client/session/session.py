@@ -1,0 +1,458 @@
+"""Session: what all producers, consumers and admins of one client id share.
+
+Connections, the name servers, routes, heartbeats, and the way of a broker's request to the member it is for.
+A session belongs to one event loop; it starts with its first member and ends with its last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from msgspec import field
+
+from skylark.client.received_message import ReceivedMessage
+from skylark.client.session.fork_guard import ForkGuard
+from skylark.client.session.routes import MASTER_ID, RouteCache, TopicRoute, limited
+from skylark.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    CorruptRecord,
+    GroupInUse,
+    NoRoute,
+    RemotingError,
+    RequestTimeout,
+    RocketMQError,
+    TopicNotExist,
+)
+from skylark.model.names import AUTO_CREATE_TOPIC
+from skylark.model.record import decode
+from skylark.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import BODY_MEMBER, RemotingCommand
+from skylark.protocol.request import Request
+from skylark.protocol.requests.client import UnregisterClient
+from skylark.protocol.requests.name_server import GetRouteInfoByTopic
+from skylark.remoting.address import local_ip
+from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
+from skylark.remoting.link import Answer
+from skylark.settings.client import UNNAMED_INSTANCE, ClientSettings
+from skylark.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+# Takes a broker's request and the broker's address; what it raises becomes the answer.
+BrokerHandler = Callable[[RemotingCommand, str], Answer | Awaitable[Answer]]
+
+PRODUCER = "producer"
+CONSUMER = "consumer"
+ADMIN = "adminExt"
+FIRST_HEARTBEAT_MS = 1000
+PRODUCER_GROUP_PROPERTY = "PGROUP"
+
+
+class Member(Protocol):
+    """A producer, consumer or admin of a session. All is called on the session's loop and must not block."""
+
+    @property
+    def kind(self) -> str:
+        """PRODUCER, CONSUMER or ADMIN."""
+
+    @property
+    def group(self) -> str:
+        """The group as brokers know it, with its namespace."""
+
+    def heartbeat_data(self) -> ProducerData | ConsumerData | None:
+        """Return what brokers are told of this member; None for nothing."""
+
+    def topics(self) -> Iterable[str]:
+        """Return the topics whose routes are to be kept fresh."""
+
+    def on_route_change(self, route: TopicRoute) -> None:
+        """A route is new or has changed; of any topic, also of one that others asked for."""
+
+    def on_connected(self, address: str) -> None:
+        """A broker has heard of us on a new connection: consumers look at their queues again."""
+
+    def handlers(self) -> Mapping[int, BrokerHandler]:
+        """Return what answers brokers' requests, by code (40, 220, 221, 307, 309; 39, 326 for producers)."""
+
+
+class _Heartbeat(Request[int], frozen=True):
+    """A heartbeat of which the broker's version is wanted."""
+
+    code: ClassVar[RequestCode] = RequestCode.HEART_BEAT
+    body: HeartbeatData = field(name=BODY_MEMBER)
+
+    def parse(self, reply: RemotingCommand) -> int:
+        return reply.version
+
+
+class Session:
+    """One client id's connections and routes. Made by `join`, never directly."""
+
+    def __init__(self, client_id: str, name_servers: tuple[str, ...], settings: ClientSettings) -> None:
+        self.client_id = client_id
+        self.settings = settings
+        self.routes = RouteCache()
+        self.tasks = Tasks()
+        self.pool = ConnectionPool(
+            on_request=self._on_request,
+            on_open=self._on_open,
+            connect_timeout_s=settings.connect_timeout_ms / 1000,
+        )
+        self.awaited_replies: dict[str, asyncio.Future[ReceivedMessage]] = {}  # by correlation id
+        self._name_servers = random.sample(name_servers, len(name_servers))
+        self._members: dict[tuple[str, str], Member] = {}
+        self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._greeting: set[str] = set()
+        self._heartbeat_lock = asyncio.Lock()
+        self._birth = ForkGuard()
+        self._started = False
+        self._closed = False
+
+    # --- Members ---
+
+    def _add(self, member: Member) -> None:
+        key = (member.kind, member.group)
+        if key in self._members:
+            raise GroupInUse(*key)
+        self._members[key] = member
+        if not self._started:
+            self._started = True
+            settings = self.settings
+            self.tasks.every(settings.route_refresh_interval_ms, self.refresh_routes, "refresh routes")
+            self.tasks.every(
+                settings.heartbeat_interval_ms,
+                self._clean_and_heartbeat,
+                "heartbeat",
+                first_ms=min(FIRST_HEARTBEAT_MS, settings.heartbeat_interval_ms),
+            )
+
+    async def leave(self, member: Member) -> None:
+        """Take a member out: brokers hear of it, and with the last one the session ends."""
+        self.check_process()
+        if self._members.get((member.kind, member.group)) is not member:
+            return
+        del self._members[member.kind, member.group]
+        is_last = not self._members
+        if is_last:
+            _forget(self)  # whoever comes now gets a new session
+        try:
+            if member.kind in (PRODUCER, CONSUMER):
+                await self._unregister(member)
+        finally:
+            if is_last:
+                self._closed = True
+                for task in list(self._refreshing.values()):
+                    task.cancel()
+                await self.tasks.close()
+                await self.pool.close()
+
+    def member(self, kind: str, group: str) -> Member | None:
+        """Return the member of this group."""
+        return self._members.get((kind, group))
+
+    async def _unregister(self, member: Member) -> None:
+        request = UnregisterClient(
+            client_id=self.client_id,
+            producer_group=member.group if member.kind == PRODUCER else None,
+            consumer_group=member.group if member.kind == CONSUMER else None,
+        )
+        addresses = [
+            address
+            for replicas in self.routes.brokers().values()
+            for address in replicas.values()
+            if self.pool.open_connection(address) is not None
+        ]
+        results = await asyncio.gather(
+            *(self.call(address, request) for address in addresses), return_exceptions=True
+        )
+        for address, result in zip(addresses, results, strict=True):
+            if isinstance(result, RocketMQError):
+                log.info("broker was not told that we leave address=%s error=%s", address, result)
+            elif isinstance(result, BaseException):
+                raise result
+
+    def check_process(self) -> None:
+        """Raises ForkedClient in a fork of the process that made the session."""
+        self._birth.check(f"client {self.client_id}")
+
+    # --- Calls ---
+
+    async def call(self, address: str, request: Request[T], *, timeout_ms: float | None = None) -> T:
+        """Ask a broker. Raises BrokerError, RemotingError, ProtocolError, ClientClosed, ForkedClient."""
+        self.check_process()
+        if self._closed:
+            raise ClientClosed(f"client {self.client_id}")
+        timeout_s = (self.settings.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        started = asyncio.get_running_loop().time()
+        try:
+            return await self.pool.call(address, request, timeout_s=timeout_s)
+        except ConnectFailed as error:
+            raise self.explained(error) from error
+        except RequestTimeout:
+            connection = self.pool.open_connection(address)
+            if connection is not None:
+                connection.suspect(started)
+            raise
+
+    async def notify(self, address: str, request: Request[Any]) -> None:
+        """Send a broker a request that wants no answer. Raises ConnectFailed, ClientClosed, ForkedClient."""
+        connection = await self.connection(address)
+        await connection.wait_writable()
+        connection.notify(request)
+
+    async def connection(self, address: str) -> ClientConnection:
+        """Return the connection to a broker, opened if needed. Raises ConnectFailed, ClientClosed."""
+        self.check_process()
+        try:
+            return await self.pool.connection(address)
+        except ConnectFailed as error:
+            raise self.explained(error) from error
+
+    async def call_name_server(self, request: Request[T], *, timeout_ms: float | None = None) -> T:
+        """Ask a name server: the one that answered last, then the others, each once.
+
+        Raises BrokerError, and the last one's RemotingError if none answers.
+        """
+        servers_left = len(self._name_servers)
+        may_reconnect = True
+        while True:
+            address = self._name_servers[0]
+            try:
+                return await self.call(address, request, timeout_ms=timeout_ms)
+            except RemotingError as error:
+                if may_reconnect and isinstance(error, ConnectionLost):
+                    may_reconnect = False  # it was restarted, perhaps, and is back
+                    continue
+                log.warning("name server does not answer address=%s error=%s", address, error)
+                if self._name_servers[0] == address:  # else another call has gone on already
+                    self._name_servers.append(self._name_servers.pop(0))
+                servers_left -= 1
+                if not servers_left:
+                    raise
+
+    def explained(self, error: ConnectFailed) -> ConnectFailed:
+        """Say of a broker that cannot be reached whence its address is, and what helps."""
+        broker = self.routes.broker_of(error.address)
+        if broker is None or "advertise" in error.reason:
+            return error
+        hint = (
+            f"{error.reason}; this is the address that broker {broker} advertises: if it runs but is not "
+            "reachable here under it, start it with --advertise HOST (brokerIP1)"
+        )
+        return ConnectFailed(error.address, hint)
+
+    # --- Routes ---
+
+    async def find_route(self, topic: str) -> TopicRoute:
+        """Return the route as last heard, or ask for it. Raises NoRoute, RemotingError, BrokerError."""
+        return self.routes.get(topic) or await self.refresh_route(topic)
+
+    async def refresh_route(self, topic: str) -> TopicRoute:
+        """Ask a name server now; members hear of what is new. Several who ask at once ask once.
+
+        Raises NoRoute, RemotingError, BrokerError.
+        """
+        task = self._refreshing.get(topic)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._refresh(topic))
+            self._refreshing[topic] = task
+            task.add_done_callback(lambda done: self._refreshed(topic, done))
+        # Whoever is cancelled while waiting does not take the others' answer away.
+        return await asyncio.shield(task)
+
+    def _refreshed(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        del self._refreshing[topic]
+        if not task.cancelled():
+            task.exception()  # those who wait get it; it is no mistake if nobody does any more
+
+    async def default_route(self, topic: str, queues_max: int) -> TopicRoute:
+        """Return where a topic that does not exist yet may be created by sending to it.
+
+        Raises NoRoute if brokers create no topics by themselves, RemotingError, BrokerError.
+        """
+        default = await self.refresh_route(AUTO_CREATE_TOPIC)
+        return TopicRoute.of(topic, limited(default.data, queues_max))
+
+    async def refresh_routes(self) -> None:
+        """Ask for the routes of all topics that members want. Failures are logged."""
+        topics = {topic for member in self._members.values() for topic in member.topics()}
+        if self.routes.get(AUTO_CREATE_TOPIC) is not None:
+            topics.add(AUTO_CREATE_TOPIC)
+        for topic in sorted(topics):
+            try:
+                await self.refresh_route(topic)
+            except NoRoute:
+                log.info("topic has no route topic=%s", topic)
+            except RemotingError:
+                return  # no name server answers, which the call has logged: the others would fare no better
+            except RocketMQError as error:
+                log.warning("route was not refreshed topic=%s error=%s", topic, error)
+
+    async def _refresh(self, topic: str) -> TopicRoute:
+        try:
+            data = await self.call_name_server(GetRouteInfoByTopic(topic))
+        except TopicNotExist as error:
+            raise NoRoute(topic) from error
+        news = self.routes.update(topic, data)
+        if news is not None:
+            log.info("route changed topic=%s brokers=%d", topic, len(data.broker_datas))
+            for member in list(self._members.values()):
+                member.on_route_change(news)
+        route = self.routes.get(topic)
+        assert route is not None
+        return route
+
+    # --- Heartbeats ---
+
+    async def heartbeat(self) -> bool:
+        """Tell all known brokers who we are; slaves only hear of consumers. True if any has heard it."""
+        async with self._heartbeat_lock:
+            data = self._heartbeat_data()
+            if data is None:
+                return False
+            addresses = [
+                address
+                for replicas in self.routes.brokers().values()
+                for broker_id, address in replicas.items()
+                if broker_id == MASTER_ID or data.consumer_data_set
+            ]
+            return any(await asyncio.gather(*(self._heartbeat_to(address, data) for address in addresses)))
+
+    def _heartbeat_data(self) -> HeartbeatData | None:
+        told = [member.heartbeat_data() for member in self._members.values()]
+        producers = [data for data in told if isinstance(data, ProducerData)]
+        consumers = [data for data in told if isinstance(data, ConsumerData)]
+        if not producers and not consumers:
+            return None
+        return HeartbeatData(self.client_id, producers, consumers)
+
+    async def _heartbeat_to(self, address: str, data: HeartbeatData) -> bool:
+        self._greeting.add(address)
+        try:
+            self.routes.note_version(address, await self.call(address, _Heartbeat(data)))
+        except RocketMQError as error:
+            log.warning("heartbeat failed address=%s error=%s", address, error)
+            return False
+        else:
+            return True
+        finally:
+            self._greeting.discard(address)
+
+    async def _clean_and_heartbeat(self) -> None:
+        for address in self.routes.clean():
+            log.info("broker is in no route any more address=%s", address)
+            self.pool.drop(address)
+        await self.heartbeat()
+
+    def _on_open(self, address: str) -> None:
+        """Introduce ourselves on a new connection, else the broker knows us only at the next heartbeat."""
+        if self.routes.broker_of(address) is not None:
+            self.tasks.spawn(self._greet(address), f"greet {address}")
+
+    async def _greet(self, address: str) -> None:
+        data = self._heartbeat_data()
+        if data is None or address in self._greeting:
+            return
+        if await self._heartbeat_to(address, data):
+            for member in list(self._members.values()):
+                member.on_connected(address)
+
+    # --- What brokers ask ---
+
+    def _on_request(
+        self, connection: ClientConnection, command: RemotingCommand
+    ) -> Answer | Awaitable[Answer]:
+        for member in self._addressed(command):
+            handler = member.handlers().get(command.code)
+            if handler is not None:
+                return handler(command, connection.address)
+        if command.code in (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY):
+            group = command.fields.get("consumerGroup")
+            remark = f"The Consumer Group <{group}> not exist in this consumer"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        log.info("nobody here answers code=%d address=%s", command.code, connection.address)
+        return None
+
+    def _addressed(self, command: RemotingCommand) -> Iterable[Member]:
+        """The member that a broker's request is for; of an answer to a request message, all producers."""
+        code = command.code
+        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return [member for member in self._members.values() if member.kind == PRODUCER]
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            try:
+                group = decode(command.body).properties.get(PRODUCER_GROUP_PROPERTY, "")
+            except CorruptRecord as error:
+                log.warning("half message cannot be read error=%s", error)
+                return []
+            found = self.member(PRODUCER, group)
+        else:
+            group = command.fields.get("consumerGroup") or command.fields.get("group", "")
+            found = self.member(CONSUMER, group)
+        return [] if found is None else [found]
+
+
+# --- Sharing ---
+
+_Key = tuple[str, frozenset[str]]
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, Session]] = WeakKeyDictionary()
+
+
+async def join(
+    member: Member,
+    settings: ClientSettings,
+    name_servers: tuple[str, ...],
+    *,
+    keep_default_name: bool = False,
+    is_stream: bool = False,
+) -> Session:
+    """Return the session of this client id on the running loop, with the member in it and brokers told.
+
+    Clients with the same explicit instance name and the same name servers share a session; the first one's
+    settings count. Those without a name have one each, unless `keep_default_name` (broadcasting consumers,
+    whose offset files need a lasting id). Raises GroupInUse.
+    """
+    client_id = client_id_of(settings, keep_default_name=keep_default_name, is_stream=is_stream)
+    sessions = _sessions.setdefault(asyncio.get_running_loop(), {})
+    key = (client_id, frozenset(name_servers))
+    session = sessions.get(key)
+    if session is None:
+        session = sessions[key] = Session(client_id, name_servers, settings)
+    session.check_process()
+    session._add(member)
+    try:
+        if session.routes.brokers():
+            await session.heartbeat()
+    except BaseException:
+        await session.leave(member)
+        raise
+    return session
+
+
+def client_id_of(
+    settings: ClientSettings, *, keep_default_name: bool = False, is_stream: bool = False
+) -> str:
+    """Return `ip@instance[@unit][@STREAM]`, where an unnamed instance becomes `pid#nanoseconds`."""
+    instance = settings.instance_name
+    if instance == UNNAMED_INSTANCE and not keep_default_name:
+        instance = f"{os.getpid()}#{time.monotonic_ns()}"
+    parts = [settings.client_ip or local_ip(), instance, settings.unit_name, "STREAM" if is_stream else ""]
+    return "@".join(part for part in parts if part)
+
+
+def _forget(session: Session) -> None:
+    """Of the loop that runs, which is the session's: other loops' tables belong to other threads."""
+    sessions = _sessions.get(asyncio.get_running_loop(), {})
+    for key, known in list(sessions.items()):
+        if known is session:
+            del sessions[key]

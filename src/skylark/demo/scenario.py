@@ -1,0 +1,348 @@
+"""The demo scenario: orders are sent (some in transactions), billed, retried, archived, and resent from the
+dead letter queue.
+
+Everything except Spark runs in this process, in a directory of its own. All counts are checked at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+from skylark.admin.admin import AsyncAdmin
+from skylark.client.consumer.listeners import ConsumeResult
+from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
+from skylark.client.received_message import ReceivedMessage
+from skylark.embedded import Embedded
+from skylark.errors import RocketMQError
+from skylark.model.message import Message
+from skylark.model.names import dead_letter_topic
+from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
+from skylark.settings.broker import TransactionSettings
+from skylark.settings.client import ClientSettings, ConsumeFrom, ProducerSettings, PushConsumerSettings
+
+TRANSACTION_EVERY = 50
+FIRST_TRANSACTION = 10
+
+
+class TransactionFate(Enum):
+    """What becomes of an order's transaction."""
+
+    COMMIT = "committed"
+    ROLLBACK = "rolled back"
+    COMMIT_WHEN_ASKED = "committed when asked"
+    ROLLBACK_WHEN_ASKED = "rolled back when asked"
+
+    @property
+    def is_delivered(self) -> bool:
+        return self in (TransactionFate.COMMIT, TransactionFate.COMMIT_WHEN_ASKED)
+
+    @property
+    def waits_for_a_question(self) -> bool:
+        return self in (TransactionFate.COMMIT_WHEN_ASKED, TransactionFate.ROLLBACK_WHEN_ASKED)
+
+
+def fate(number: int) -> TransactionFate | None:
+    """What becomes of the transaction of an order; None for one that is sent without."""
+    if number % TRANSACTION_EVERY != FIRST_TRANSACTION:
+        return None
+    fates = list(TransactionFate)
+    return fates[number // TRANSACTION_EVERY % len(fates)]
+
+
+class Shop:
+    """The local side of the transactions: it does not say at once what became of some, and is asked then."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+        """Orders whose outcome only the broker's question brought out."""
+
+    async def execute(self, message: Message, number: int) -> TransactionState:
+        """The local transaction."""
+        outcome = _fate(number)
+        if outcome.waits_for_a_question:
+            return TransactionState.UNKNOWN
+        return _state(outcome)
+
+    async def check(self, message: ReceivedMessage) -> TransactionState:
+        """A broker asks."""
+        number = int(message.json()["id"])
+        outcome = _fate(number)
+        if outcome.waits_for_a_question:
+            self.asked.add(number)
+        return _state(outcome)
+
+
+def _fate(number: int) -> TransactionFate:
+    outcome = fate(number)
+    assert outcome is not None
+    return outcome
+
+
+def _state(outcome: TransactionFate) -> TransactionState:
+    return TransactionState.COMMIT if outcome.is_delivered else TransactionState.ROLLBACK
+
+
+TOPIC = "orders"
+TOTALS_TOPIC = "order-totals"
+GROUP = "billing"
+QUEUES = 4
+STATES = ("created", "paid", "sent", "returned")
+DELAYED_EVERY = 100
+FLAKY_EVERY = 250
+BAD_EVERY = 500
+ATTEMPTS = 2
+"""A message that failed so often again is a dead letter."""
+# Retries wait by these levels, from the third on: seconds instead of minutes.
+DELAY_LEVELS = "1s 1s 1s 1s 1s 1s"
+# What producers did not say is asked after a second instead of half a minute.
+TRANSACTIONS = TransactionSettings(timeout_ms=1000, check_interval_ms=500)
+IN_FLIGHT = 256
+SEND_TIMEOUT_MS = 60_000
+"""All of it runs on this machine, which may be busy with something else."""
+WAIT_S = 60.0
+POLL_S = 0.05
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What to show: in a directory that is empty or not there yet."""
+
+    directory: Path
+    orders: int
+
+    @property
+    def rolled_back(self) -> set[int]:
+        """Orders that nobody may ever see."""
+        fates = ((number, fate(number)) for number in range(self.orders))
+        return {number for number, end in fates if end is not None and not end.is_delivered}
+
+    @property
+    def delivered(self) -> int:
+        return self.orders - len(self.rolled_back)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoCheck:
+    """A count that must come out."""
+
+    name: str
+    expected: int
+    found: int
+
+    @property
+    def holds(self) -> bool:
+        return self.expected == self.found
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """What was done, how fast, whether it all agreed, and where it lies."""
+
+    checks: list[DemoCheck] = field(default_factory=list)
+    rates: list[tuple[str, int, float]] = field(default_factory=list)
+    """What, how many, seconds."""
+    places: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def agrees(self) -> bool:
+        return all(check.holds for check in self.checks)
+
+    def check(self, name: str, expected: int, found: int) -> None:
+        self.checks.append(DemoCheck(name, expected, found))
+
+
+Archive = Callable[[DemoOptions, str, Say, DemoResult], Awaitable[None]]
+"""The part that needs Spark; it is given the name server's address."""
+
+
+def order(number: int) -> Message:
+    """The message of an order. Some wait for a second, some cannot be billed at once, some never."""
+    value = {
+        "id": number,
+        "customer": f"customer-{number * 7919 % 1000}",
+        "amount": number * 31 % 10_000 / 100,
+        "state": STATES[number % len(STATES)],
+        "flaky": number % FLAKY_EVERY == FLAKY_EVERY - 1,
+        "bad": number % BAD_EVERY == BAD_EVERY - 1,
+    }
+    return Message.json(
+        TOPIC,
+        value,
+        tags=STATES[number % len(STATES)],
+        keys=[f"order-{number}"],
+        delay_level=1 if number % DELAYED_EVERY == 1 else 0,
+    )
+
+
+class Billing:
+    """A consumer's work: it fails for some orders at first, and for bad ones until somebody mends it."""
+
+    def __init__(self) -> None:
+        self.billed: Counter[int] = Counter()
+        self.tried: Counter[int] = Counter()
+        self.mended = False
+
+    async def handle(self, messages: list[ReceivedMessage]) -> ConsumeResult:
+        [message] = messages
+        value = message.json()
+        number = value["id"]
+        self.tried[number] += 1
+        if (value["bad"] and not self.mended) or (value["flaky"] and self.tried[number] == 1):
+            return ConsumeResult.LATER
+        self.billed[number] += 1
+        return ConsumeResult.SUCCESS
+
+
+async def run(wanted: DemoOptions, say: Say, archive: Archive | None = None) -> DemoResult:
+    """Do it all; without `archive`, all but Spark's part. Raises RocketMQError, OSError."""
+    outcome = DemoResult(places={"store": wanted.directory / "store"})
+    store = StoreSettings(path=wanted.directory / "store", delay_levels=DELAY_LEVELS)
+    servers = Embedded(
+        NameServerSettings(port=0, kv_config_path=wanted.directory / "kvConfig.json"),
+        BrokerSettings(port=0, metrics_port=0, store=store, transactions=TRANSACTIONS),
+    )
+    await servers.start()
+    try:
+        namesrv = servers.name_server.address
+        say(f"a name server and a broker are up: {namesrv}")
+        await _Scenario(wanted, namesrv, say, outcome).tell(archive)
+    finally:
+        await servers.stop()
+    return outcome
+
+
+class _Scenario:
+    """The steps, one after the other."""
+
+    def __init__(self, wanted: DemoOptions, namesrv: str, say: Say, outcome: DemoResult) -> None:
+        self._wanted = wanted
+        self._namesrv = namesrv
+        self._say = say
+        self._outcome = outcome
+        self._billing = Billing()
+        self._shop = Shop()
+        self._bad = {number for number in range(wanted.orders) if number % BAD_EVERY == BAD_EVERY - 1}
+
+    async def tell(self, archive: Archive | None) -> None:
+        async with AsyncAdmin(namesrv=self._namesrv, client=_client("admin")) as admin:
+            await admin.topics.create(TOPIC, queues=QUEUES)
+            await admin.topics.create(TOTALS_TOPIC, queues=1)
+            consumer = AsyncPushConsumer(
+                GROUP,
+                namesrv=self._namesrv,
+                settings=PushConsumerSettings(
+                    consume_from=ConsumeFrom.FIRST_OFFSET, reconsume_times_max=ATTEMPTS, first_pull_delay_ms=0
+                ),
+                client=_client("consumer"),
+            )
+            consumer.subscribe(TOPIC, "*", self._billing.handle)
+            async with consumer, self._producer() as producer:
+                await self._send(producer)
+                await self._bill(admin)
+                if archive is not None:
+                    await archive(self._wanted, self._namesrv, self._say, self._outcome)
+                await self._resend(admin)
+
+    def _producer(self) -> AsyncTransactionProducer:
+        return AsyncTransactionProducer(
+            "shop",
+            execute=self._shop.execute,
+            check=self._shop.check,
+            namesrv=self._namesrv,
+            settings=ProducerSettings(batching=False, send_timeout_ms=SEND_TIMEOUT_MS),
+            client=_client("producer"),
+        )
+
+    async def _send(self, producer: AsyncTransactionProducer) -> None:
+        orders, started = self._wanted.orders, time.monotonic()
+        room = asyncio.Semaphore(IN_FLIGHT)
+        receipts = []
+
+        async def send(number: int) -> None:
+            async with room:
+                if fate(number) is None:
+                    receipts.append(await producer.send(order(number)))
+                else:
+                    receipts.append((await producer.send_in_transaction(order(number), number)).receipt)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(orders):
+                    tasks.create_task(send(number))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # one sentence says it for all
+        seconds = time.monotonic() - started
+        self._outcome.rates.append(("sent", orders, seconds))
+        self._outcome.check("orders acknowledged", orders, sum(receipt.is_ok for receipt in receipts))
+        self._say(f"{orders} orders are sent, every hundredth to be delivered a second later")
+        fates = Counter(filter(None, map(fate, range(orders))))
+        told = ", ".join(f"{count} {end.value}" for end, count in fates.items())
+        self._say(f"{fates.total()} of them are transactions: {told}")
+
+    async def _bill(self, admin: AsyncAdmin) -> None:
+        started, good = time.monotonic(), self._wanted.delivered - len(self._bad)
+        await self._until(lambda: _is(len(self._billing.billed) >= good), "all good orders to be billed")
+        self._outcome.rates.append(("consumed", good, time.monotonic() - started))
+        self._outcome.check("orders billed", good, len(self._billing.billed))
+
+        async def is_buried() -> bool:
+            return len(await admin.dead_letters.find(GROUP)) >= len(self._bad)
+
+        await self._until(is_buried, "bad orders to become dead letters")
+        letters = await admin.dead_letters.find(GROUP)
+        self._outcome.check("dead letters", len(self._bad), len(letters))
+        self._say(
+            f"{good} are billed, some at the second try; {len(letters)} are in {dead_letter_topic(GROUP)}"
+        )
+
+    async def _resend(self, admin: AsyncAdmin) -> None:
+        self._billing.mended = True
+        report = await admin.dead_letters.resend(GROUP)
+        self._outcome.check(
+            "dead letters sent again", len(self._bad), len(report.resent) - len(report.failures)
+        )
+        wanted = self._wanted.delivered
+        await self._until(lambda: _is(len(self._billing.billed) >= wanted), "mended orders to be billed")
+        self._outcome.check("orders billed in the end", wanted, len(self._billing.billed))
+        self._say("billing is mended, the dead letters are sent again and billed")
+        await self._check_transactions()
+
+    async def _check_transactions(self) -> None:
+        undecided = {
+            number
+            for number in range(self._wanted.orders)
+            if (end := fate(number)) is not None and end.waits_for_a_question
+        }
+        await self._until(lambda: _is(self._shop.asked >= undecided), "the broker to ask")
+        self._outcome.check("transactions that the broker asked about", len(undecided), len(self._shop.asked))
+        seen = self._wanted.rolled_back & self._billing.tried.keys()
+        self._outcome.check("rolled back orders that were delivered", 0, len(seen))
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Wait for a condition; what never comes shows in the checks."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            try:
+                if await condition():
+                    return
+            except RocketMQError as error:
+                self._say(f"waiting for {what}: {error}")
+            await asyncio.sleep(POLL_S)
+        self._say(f"waited {WAIT_S:g} s in vain for {what}")
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+def _client(name: str) -> ClientSettings:
+    return replace(ClientSettings(), instance_name=f"demo-{name}")

@@ -1,0 +1,365 @@
+"""What Spark's drivers and workers ask of name servers and brokers, over plain sockets and with retries.
+
+One `Cluster` per list of name servers lives in a process and outlives tasks: Spark reuses its workers.
+Connections open again by themselves, also after a fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple, TypeVar
+
+from skylark.errors import (
+    BrokerError,
+    ConnectionLost,
+    GoAway,
+    NoRoute,
+    RemotingError,
+    RocketMQError,
+    ServiceNotAvailable,
+    SubscriptionGroupNotExist,
+    SystemBusy,
+    TopicNotExist,
+)
+from skylark.model.record import decode_all
+from skylark.model.tag_expression import MATCH_ALL, TAG
+from skylark.protocol.bodies import ClusterInfo, TopicRouteData
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.request import Request
+from skylark.protocol.requests.name_server import (
+    GetAllTopicListFromNameServer,
+    GetBrokerClusterInfo,
+    GetRouteInfoByTopic,
+)
+from skylark.protocol.requests.offset import (
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffsetByTimestamp,
+    UpdateConsumerOffset,
+)
+from skylark.protocol.requests.pull import (
+    PULL_SUBSCRIPTION,
+    PullMessage,
+    PullResult,
+    QueryConsumeQueue,
+    QueryMessage,
+    ViewMessageById,
+)
+from skylark.remoting.blocking import BlockingConnection
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 10.0
+RETRY_TIMEOUT_S = 120.0
+RETRY_PAUSE_S = 0.1
+RETRY_PAUSE_MAX_S = 2.0
+ROUTE_AGE_MAX_S = 5.0
+QUESTIONS_IN_FLIGHT_MAX = 256
+"""Of one round of questions to a broker."""
+PULL_MESSAGES = 32
+SAMPLE_UNITS = 32
+BULK_MESSAGES = 2048
+BULK_BYTES = 1 << 20
+READ_PERMISSION = 4
+MASTER = 0
+# It exists on every broker and is nobody's: reading under it leaves no group behind.
+READER_GROUP = "TOOLS_CONSUMER"
+_WORTH_ANOTHER_TRY = (RemotingError, SystemBusy, ServiceNotAvailable, GoAway)
+
+
+class SparkQueue(NamedTuple):
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class ClusterClient:
+    """Name servers and the brokers behind them. One thread at a time.
+
+    A question is asked again, at first after a tenth of a second, until `retry_timeout_s` is over, when the
+    network failed or the server is busy or going away. All methods raise RocketMQError.
+    """
+
+    def __init__(
+        self,
+        name_servers: str,
+        *,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
+    ) -> None:
+        """`name_servers`: `host:port`, several separated by `;` or `,`."""
+        self.name_servers = [
+            item.strip() for item in name_servers.replace(",", ";").split(";") if item.strip()
+        ]
+        self.request_timeout_s = request_timeout_s
+        self.retry_timeout_s = retry_timeout_s
+        self._connections: dict[str, BlockingConnection] = {}
+        self._routes: dict[str, tuple[float, TopicRouteData]] = {}
+
+    # --- Reaching servers ---
+
+    def connection(self, address: str) -> BlockingConnection:
+        """The connection that this process keeps to a server."""
+        if address not in self._connections:
+            self._connections[address] = BlockingConnection(address)
+        return self._connections[address]
+
+    def retried(self, ask: Callable[[], T], *, retry_timeout_s: float | None = None) -> T:
+        """Call until it works, it cannot work, or the time is over."""
+        limit_s = self.retry_timeout_s if retry_timeout_s is None else retry_timeout_s
+        deadline, pause_s = time.monotonic() + limit_s, RETRY_PAUSE_S
+        while True:
+            try:
+                return ask()
+            except _WORTH_ANOTHER_TRY as error:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+                log.warning("asking again pause_s=%.1f error=%s", pause_s, error)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_PAUSE_MAX_S)
+
+    def _ask_name_server(self, request: Request[T]) -> T:
+        """Ask one after the other until one answers."""
+        failure: RocketMQError | None = None
+        for address in self.name_servers:
+            try:
+                return self.connection(address).call(request, timeout_s=self.request_timeout_s)
+            except BrokerError:
+                raise
+            except RocketMQError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def ask_broker(self, queue: SparkQueue, request: Request[T]) -> T:
+        """Ask the queue's master, wherever it is now."""
+        return self.ask_all([(queue, request)])[0]
+
+    def ask_all(self, questions: Sequence[tuple[SparkQueue, Request[T]]]) -> list[T]:
+        """Ask many questions, all of them on their way at once; answers in their order."""
+        answers: list[T] = []
+        while len(answers) < len(questions):
+            part = questions[len(answers) : len(answers) + QUESTIONS_IN_FLIGHT_MAX]
+            answers += self.retried(lambda part=part: self._ask_round(part))  # type: ignore[misc]
+        return answers
+
+    def _ask_round(self, questions: Sequence[tuple[SparkQueue, Request[T]]]) -> list[T]:
+        try:
+            places = [self.connection(self.address(queue)) for queue, _ in questions]
+            asked = [
+                place.ask(request, timeout_s=self.request_timeout_s)
+                for place, (_, request) in zip(places, questions, strict=True)
+            ]
+            return [place.answer(item) for place, item in zip(places, asked, strict=True)]
+        except RocketMQError:
+            for queue, _ in questions:
+                self.forget_route(queue.topic)  # perhaps the master is elsewhere now
+            raise
+
+    # --- Topics and routes ---
+
+    def topics(self) -> list[str]:
+        """All topics that the name servers know."""
+        return self.retried(lambda: self._ask_name_server(GetAllTopicListFromNameServer())).topic_list
+
+    def cluster_info(self) -> ClusterInfo:
+        """Clusters, brokers and their addresses."""
+        return self.retried(lambda: self._ask_name_server(GetBrokerClusterInfo()))
+
+    def route(self, topic: str, *, refresh: bool = False) -> TopicRouteData:
+        """Brokers and queues of a topic, at most 5 s old. Raises NoRoute."""
+        if refresh:
+            self.forget_route(topic)
+        return self.retried(lambda: self._route(topic))
+
+    def _route(self, topic: str) -> TopicRouteData:
+        now = time.monotonic()
+        fetched_at, known = self._routes.get(topic, (0.0, None))
+        if known is not None and now - fetched_at < ROUTE_AGE_MAX_S:
+            return known
+        try:
+            route = self._ask_name_server(GetRouteInfoByTopic(topic))
+        except TopicNotExist:
+            raise NoRoute(topic) from None
+        except RocketMQError:
+            if known is None:
+                raise
+            route = known  # the brokers may answer although no name server does
+        self._routes[topic] = (now, route)
+        return route
+
+    def forget_route(self, topic: str) -> None:
+        """Ask for it again when it is needed; should nobody know it, the old one counts."""
+        if topic in self._routes:
+            self._routes[topic] = (-ROUTE_AGE_MAX_S, self._routes[topic][1])
+
+    def queues(self, topic: str, *, refresh: bool = False) -> list[SparkQueue]:
+        """The queues of a topic that can be read; those of brokers without a master are left out."""
+        route = self.route(topic, refresh=refresh)
+        masters = {data.broker_name for data in route.broker_datas if MASTER in data.broker_addrs}
+        return sorted(
+            SparkQueue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & READ_PERMISSION and data.broker_name in masters
+            for queue_id in range(data.read_queue_nums)
+        )
+
+    def address(self, queue: SparkQueue) -> str:
+        """Where the queue's master is. Raises ConnectionLost when nobody knows: it was there before."""
+        with contextlib.suppress(NoRoute):
+            for data in self._route(queue.topic).broker_datas:
+                if data.broker_name == queue.broker_name and MASTER in data.broker_addrs:
+                    return data.broker_addrs[MASTER]
+        raise ConnectionLost(queue.broker_name, f"no name server knows it for topic {queue.topic}")
+
+    # --- Offsets ---
+
+    def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+        """The first offset that each still has."""
+        return self._offsets(queues, lambda queue: GetMinOffset(queue.topic, queue.queue_id))
+
+    def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+        """The offset after the last message of each."""
+        return self._offsets(queues, lambda queue: GetMaxOffset(queue.topic, queue.queue_id))
+
+    def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
+        """The first offset stored at or after a time; the maximum where there is none."""
+        found = self._offsets(
+            queues, lambda queue: SearchOffsetByTimestamp(queue.topic, queue.queue_id, timestamp_ms, "LOWER")
+        )
+        # Apache's answer to a time behind the last message is that message: ask what its time is.
+        latest = self.max_offsets(queues)
+        last = [queue for queue in queues if found[queue] == latest[queue] - 1]
+        times = {queue: self._stored_ms(queue, found[queue]) for queue in last}
+        for queue, stored_ms in times.items():
+            if stored_ms is not None and stored_ms < timestamp_ms:
+                found[queue] = latest[queue]
+        return found
+
+    def _offsets(
+        self, queues: Sequence[SparkQueue], request: Callable[[SparkQueue], Request[int]]
+    ) -> dict[SparkQueue, int]:
+        answers = self.ask_all([(queue, request(queue)) for queue in queues])
+        return dict(zip(queues, answers, strict=True))
+
+    def _stored_ms(self, queue: SparkQueue, queue_offset: int) -> int | None:
+        result = self.pull(queue, queue_offset, messages_max=1)
+        return next((message.store_timestamp for message in decode_all(result.records)), None)
+
+    def group_offset(self, group: str, queue: SparkQueue) -> int | None:
+        """What a group has committed; None if it never did."""
+        request = QueryConsumerOffset(group, queue.topic, queue.queue_id, set_zero_if_not_found=False)
+        try:
+            return self.ask_broker(queue, request)
+        except SubscriptionGroupNotExist:
+            return None
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+
+    def commit_offsets(self, group: str, offsets: dict[SparkQueue, int]) -> None:
+        """Write a group's offsets; brokers that make groups by themselves make it."""
+        commits = [
+            (queue, UpdateConsumerOffset(group, queue.topic, queue.queue_id, queue_offset))
+            for queue, queue_offset in offsets.items()
+        ]
+        try:
+            self.ask_all(commits)
+        except SubscriptionGroupNotExist:
+            for queue in {queue.broker_name: queue for queue in offsets}.values():
+                self.ask_broker(queue, self.pull_request(queue, offsets[queue], messages_max=1, group=group))
+            self.ask_all(commits)
+
+    def advance_offsets(self, group: str, offsets: dict[SparkQueue, int]) -> None:
+        """Write a group's offsets where they are ahead of what it has."""
+        ahead = {
+            queue: queue_offset
+            for queue, queue_offset in offsets.items()
+            if queue_offset > (self.group_offset(group, queue) or 0)
+        }
+        self.commit_offsets(group, ahead)
+
+    # --- Messages ---
+
+    def pull_request(
+        self,
+        queue: SparkQueue,
+        queue_offset: int,
+        *,
+        messages_max: int = PULL_MESSAGES,
+        bulk_bytes: int | None = None,
+        bulk_units: bool | None = None,
+        expression: str = MATCH_ALL,
+        expression_type: str = TAG,
+        group: str = READER_GROUP,
+    ) -> PullMessage:
+        """A pull that does not wait and commits nothing."""
+        return PullMessage(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            max_msg_nums=messages_max,
+            sys_flag=PULL_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_ms=0,
+            sub_version=0,
+            subscription=expression,
+            expression_type=expression_type,
+            bulk_bytes=bulk_bytes,
+            bulk_units=bulk_units,
+        )
+
+    def pull(self, queue: SparkQueue, queue_offset: int, *, messages_max: int = PULL_MESSAGES) -> PullResult:
+        """Records from an offset on, as many as the broker gives."""
+        return self.ask_broker(queue, self.pull_request(queue, queue_offset, messages_max=messages_max))
+
+    def record_bytes(self, places: Sequence[tuple[SparkQueue, int]]) -> list[list[int]]:
+        """Sizes of up to 32 records from each of these offsets on, as the consume queues have them."""
+        questions = [
+            (queue, QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, SAMPLE_UNITS))
+            for queue, queue_offset in places
+        ]
+        return [[unit.physic_size for unit in answer.queue_data] for answer in self.ask_all(questions)]
+
+    def by_key(self, queue: SparkQueue, key: str, *, maximum: int, unique: bool) -> bytes:
+        """Records with a key on the queue's broker, of all queues of the topic there, through its index."""
+        request = QueryMessage(queue.topic, key, maximum, 0, (1 << 62), unique_key=unique or None)
+        try:
+            return bytes(self.ask_broker(queue, request))
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return b""
+            raise
+
+    def record_at(self, queue: SparkQueue, physical_offset: int) -> bytes:
+        """The record that starts there in the log of the queue's broker."""
+        return bytes(self.ask_broker(queue, ViewMessageById(physical_offset, queue.topic)))
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+
+@cache
+def shared_client(
+    name_servers: str,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+) -> ClusterClient:
+    """The cluster that this process knows by these name servers; it lives as long as the process."""
+    made = ClusterClient(name_servers, request_timeout_s=request_timeout_s, retry_timeout_s=retry_timeout_s)
+    # Sockets close themselves, but not without a warning while the interpreter is being taken down.
+    atexit.register(made.close)
+    return made

@@ -1,0 +1,223 @@
+"""Pure. JSON bodies as an Arrow struct of a given type; what does not fit is rejected, row by row.
+
+Fields that the type does not have are ignored, missing ones are null, which does not fit where that is
+forbidden. A string field takes any value, as its JSON text if it is no string; other types only their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from skylark.pipelines.decode.record_layout import Flags
+
+DEPTH_MAX = 32
+"""Of nesting in an inferred schema; what lies deeper is text."""
+_decode = msgspec.json.Decoder().decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+Fit = Callable[[Any], Any]
+
+
+class JsonBodies:
+    """Decodes bodies to one Arrow type."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._fit = _fit(kind)
+
+    def decode(self, bodies: pa.Array, unreadable: Flags) -> tuple[pa.Array, Flags]:
+        """The values, null where a body was rejected, and which were."""
+        rejected = unreadable.copy()
+        values: list[Any] = []
+        for row, body in enumerate(bodies.to_pylist()):
+            try:
+                values.append(None if rejected[row] else self._fit(_decode(body)))
+                rejected[row] = rejected[row] or values[-1] is None
+            except (*_UNREADABLE, TypeError, ValueError, OverflowError):
+                values.append(None)
+                rejected[row] = True
+        try:
+            return pa.array(values, self._kind), rejected
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            return self._one_by_one(values, rejected)
+
+    def _one_by_one(self, values: list[Any], rejected: Flags) -> tuple[pa.Array, Flags]:
+        """Find the values that Arrow does not take: numbers out of range, times that are none."""
+        for row, value in enumerate(values):
+            try:
+                pa.array([value], self._kind)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+                values[row] = None
+                rejected[row] = True
+        return pa.array(values, self._kind), rejected
+
+
+def _fit(kind: pa.DataType) -> Fit:
+    """A function that makes a JSON value fit a type; it raises TypeError or ValueError if it does not."""
+    if pa.types.is_struct(kind):
+        return _fit_struct(kind)
+    if pa.types.is_list(kind):
+        item = _fit_field(kind.value_field)
+        return lambda value: [item(one) for one in _checked(value, list)] if value is not None else None
+    if pa.types.is_map(kind):
+        item = _fit_field(kind.item_field)
+        return lambda value: (
+            [(name, item(one)) for name, one in _checked(value, dict).items()] if value is not None else None
+        )
+    if pa.types.is_string(kind):
+        return lambda value: value if value is None or isinstance(value, str) else _text(value)
+    if pa.types.is_timestamp(kind):
+        return lambda value: None if value is None else msgspec.convert(value, datetime, strict=False)
+    if pa.types.is_date(kind):
+        return lambda value: None if value is None else msgspec.convert(value, date, strict=False)
+    if pa.types.is_decimal(kind):
+        return lambda value: None if value is None else _decimal(value)
+    if pa.types.is_boolean(kind):
+        return lambda value: None if value is None else _checked(value, bool)
+    if pa.types.is_integer(kind):
+        return lambda value: None if value is None else _whole(value)
+    if pa.types.is_floating(kind):
+        return lambda value: None if value is None else float(_number(value))
+    return lambda value: value  # Arrow decides
+
+
+def _fit_struct(kind: pa.StructType) -> Fit:
+    members = [(field.name, _fit_field(field)) for field in kind]
+
+    def fit(value: Any) -> Any:
+        if value is None:
+            return None
+        found = _checked(value, dict).get
+        return {name: member(found(name)) for name, member in members}
+
+    return fit
+
+
+def _fit_field(field: pa.Field) -> Fit:
+    """The same for a part of a value; where that is never null, Spark does not look whether it is."""
+    fit = _fit(field.type)
+
+    def fit_what_is_there(value: Any) -> Any:
+        if value is None:
+            raise ValueError(f"{field.name} is NOT NULL")
+        return fit(value)
+
+    return fit if field.nullable else fit_what_is_there
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{type(value).__name__} where a number belongs")
+    return value
+
+
+def _decimal(value: Any) -> Decimal:
+    """From a number, or from text, as those write it who want every digit. Arrow refuses one too many."""
+    try:
+        return Decimal(value if isinstance(value, str) else str(_number(value)))
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is no number") from None
+
+
+def _whole(value: Any) -> int:
+    if _number(value) != int(value):
+        raise ValueError(f"{value} is not whole")
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def infer_schema(bodies: Iterable[bytes]) -> StructType:
+    """The schema that fits the JSON objects among some bodies; members that disagree are text."""
+    kinds = [_kind_of(value, 0) for body in bodies if isinstance(value := _readable(body), dict)]
+    merged = _without_unknown(_merge_all(kinds) or StructType([]))
+    assert isinstance(merged, StructType)
+    return merged
+
+
+def _readable(body: bytes) -> Any:
+    try:
+        return _decode(body)
+    except _UNREADABLE:
+        return None
+
+
+def _kind_of(value: Any, depth: int) -> DataType | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return BooleanType()
+    if isinstance(value, int):
+        return LongType() if -(1 << 63) <= value < 1 << 63 else DoubleType()
+    if isinstance(value, float):
+        return DoubleType()
+    if isinstance(value, str) or depth >= DEPTH_MAX:
+        return StringType()
+    if isinstance(value, list):
+        return ArrayType(_merge_all([_kind_of(item, depth + 1) for item in value]) or _Unknown())
+    fields = [StructField(name, _kind_of(item, depth + 1) or _Unknown()) for name, item in value.items()]
+    return StructType(fields)
+
+
+class _Unknown(StringType):
+    """A member that was null so far: text, unless another body says more."""
+
+
+def _merge_all(kinds: Sequence[DataType | None]) -> DataType | None:
+    merged: DataType | None = None
+    for kind in kinds:
+        merged = _merge(merged, kind)
+    return merged
+
+
+def _merge(one: DataType | None, other: DataType | None) -> DataType | None:
+    if one is None or isinstance(one, _Unknown):
+        return other or one
+    if other is None or isinstance(other, _Unknown) or one == other:
+        return one
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        members = {field.name: field.dataType for field in one.fields}
+        for field in other.fields:
+            members[field.name] = _merge(members.get(field.name), field.dataType) or StringType()
+        return StructType([StructField(name, kind) for name, kind in members.items()])
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(_merge(one.elementType, other.elementType) or StringType())
+    if {type(one), type(other)} == {LongType, DoubleType}:
+        return DoubleType()
+    return StringType()
+
+
+def _without_unknown(kind: DataType) -> DataType:
+    """The schema with plain text where nothing but nulls was seen."""
+    if isinstance(kind, _Unknown):
+        return StringType()
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(field.name, _without_unknown(field.dataType)) for field in kind.fields]
+        )
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_unknown(kind.elementType))
+    return kind

@@ -1,0 +1,225 @@
+"""Inputs and outputs of a job: `topic:orders`, `delta:/lake/orders`, `console`; and rows as plain values."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, TimestampType
+
+from skylark.errors import SettingsError
+from skylark.model.names import topic_name_error
+from skylark.pipelines.lake import table_sink
+from skylark.pipelines.sink import ORIGIN, TYPES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+EXACT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+SECONDS = "yyyy-MM-dd HH:mm:ss"
+
+
+def plain_rows(df: DataFrame, limit: int, times: str = EXACT) -> list[list[Any]]:
+    """At most so many rows, times as text in the session's zone."""
+    names = [f"c{number}" for number in range(len(df.columns))]  # two columns may have one name
+    columns = [
+        _plain(F.col(name), field.dataType, times) for name, field in zip(names, df.schema, strict=True)
+    ]
+    return [list(row) for row in df.toDF(*names).select(*columns).limit(limit).collect()]
+
+
+def _plain(column: Column, kind: DataType, times: str) -> Column:
+    if isinstance(kind, TimestampType):
+        return F.date_format(column, times)
+    plain = _without_times(kind)
+    return column if plain == kind else column.cast(plain)
+
+
+def _without_times(kind: DataType) -> DataType:
+    """The type with text for every time in it."""
+    if isinstance(kind, TimestampType):
+        return StringType()
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _without_times(field.dataType)) for field in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_times(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_without_times(kind.keyType), _without_times(kind.valueType))
+    return kind
+
+
+KINDS = ("delta", "parquet", "topic", "console")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """What a job reads: topics of a cluster, or of a store directory."""
+
+    namesrv: str | None = None
+    store: Path | None = None
+    topic: str
+    start: str | None = None
+    end: str | None = None
+    group: str | None = None
+    tags: str | None = None
+    sql92: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Any other of the source's options."""
+
+    def __post_init__(self) -> None:
+        if (self.namesrv is None) == (self.store is None):
+            raise SettingsError("namesrv", "give either --namesrv HOST:PORT or --store DIR")
+        if self.store is not None and not self.store.is_dir():
+            raise SettingsError("store", f"{self.store} is no directory")
+
+    def source_options(self, *, is_stream: bool) -> dict[str, str]:
+        """For `format("rocketmq")`. A stream starts at the earliest message unless told otherwise."""
+        values = {
+            "namesrv": self.namesrv,
+            "path": str(self.store.absolute()) if self.store is not None else None,
+            "topic": self.topic,
+            "groupId": self.group,
+            "startingOffsets": self.start or "earliest",
+            "endingOffsets": None if is_stream else self.end,
+            "tags": self.tags,
+            "sql92": self.sql92,
+            **self.options,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def read(self, spark: SparkSession, **more: str) -> DataFrame:
+        """All messages there are now. What the job would have `more` is overruled by what the user said."""
+        return spark.read.format("rocketmq").options(**more | self.source_options(is_stream=False)).load()
+
+    def read_stream(self, spark: SparkSession, **more: str) -> DataFrame:
+        """All messages there are and will be; `more` as above."""
+        options = more | self.source_options(is_stream=True)
+        return spark.readStream.format("rocketmq").options(**options).load()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where rows go. `options` are those of the kind: the sink's for a topic, the table's for a table."""
+
+    kind: str
+    where: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_table(self) -> bool:
+        return self.kind in ("delta", "parquet")
+
+    @property
+    def path(self) -> Path:
+        assert self.is_table
+        return Path(self.where)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.where}" if self.where else self.kind
+
+
+def parse_output(text: str, **options: str | None) -> Output:
+    """Read `kind:where`; a bare path is a Delta table. Raises SettingsError."""
+    kind, colon, where = text.partition(":")
+    if not colon and text != "console":
+        kind, where = "delta", text
+    if kind == "table":
+        kind = "delta"
+    given = {name: value for name, value in options.items() if value is not None}
+    if kind not in KINDS:
+        raise SettingsError("to", f"{text!r}: write delta:DIR, parquet:DIR, topic:NAME or console")
+    if kind != "console" and not where:
+        raise SettingsError("to", f"{text!r} does not say where")
+    if kind == "topic" and (fault := topic_name_error(where)):
+        raise SettingsError("to", f"topic {where!r}: {fault}")
+    if kind in ("delta", "parquet"):
+        if "://" in where:
+            raise SettingsError("to", f"{text!r}: only directories that every worker has mounted")
+        where = str(Path(where).expanduser().absolute())
+    return Output(kind=kind, where=where, options=given)
+
+
+def table_options(output: Output, **more: str) -> dict[str, str]:
+    """For `format("skylark-table")`."""
+    return {"table": output.where, "layout": output.kind, **output.options, **more}
+
+
+def write_stream(df: DataFrame, output: Output, namesrv: str | None) -> DataStreamWriter:
+    """A writer of the stream, its table made or checked. Raises SettingsError."""
+    if output.is_table:
+        options = table_options(output, runId=uuid.uuid4().hex[:12])
+        table_sink.prepare(table_sink.read_options(options), df.schema)
+        return df.writeStream.format(table_sink.FORMAT).options(**options)
+    if output.kind == "console":
+        return df.writeStream.format("console").option("truncate", "false").options(**output.options)
+    options = _topic_options(output, namesrv)
+    return as_messages(df).writeStream.format("rocketmq").options(**options)
+
+
+def write_batch(df: DataFrame, output: Output, namesrv: str | None, batch_name: str | None = None) -> None:
+    """Write all rows, once under their name if they have one. Raises SettingsError and what Spark raises."""
+    if output.is_table:
+        options = table_options(output, **({"batchName": batch_name} if batch_name else {}))
+        table_sink.prepare(table_sink.read_options(options), df.schema)
+        df.write.format(table_sink.FORMAT).mode("append").options(**options).save()
+    elif output.kind == "console":
+        df.show(1000, truncate=False)
+    else:
+        options = _topic_options(output, namesrv)
+        if batch_name is not None and options.get("exactlyOnce"):
+            options["exactlyOnceId"] = batch_name
+        as_messages(df).write.format("rocketmq").mode("append").options(**options).save()
+
+
+def _topic_options(output: Output, namesrv: str | None) -> dict[str, str]:
+    given = output.options.get("namesrv") or namesrv
+    if not given:
+        raise SettingsError(
+            "to", f"{output}: store files name no cluster; write to a table, or replay with --to-namesrv"
+        )
+    topic = {"topic": output.where} if output.where else {}  # else each row says it
+    return {"exactlyOnce": "keys", **topic, **output.options, "namesrv": given}
+
+
+def as_messages(df: DataFrame) -> DataFrame:
+    """Rows that a topic takes: those without a body become JSON, beside the columns that mean something."""
+    if "body" in df.columns:
+        return df
+    kept = [*message_columns(df, ("tags", "keys", "shardingKey")), *origin_columns(df)]
+    return df.select(whole_row(df).alias("body"), *kept)
+
+
+def whole_row(df: DataFrame) -> Column:
+    """A row as JSON."""
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in df.columns]))
+
+
+def message_columns(df: DataFrame, names: Iterable[str]) -> list[str]:
+    """Those that are there and of a type that the sink takes: a body may have fields of such names."""
+    types = {field.name: field.dataType.simpleString() for field in df.schema}
+    return [name for name in names if types.get(name) in TYPES[name]]
+
+
+def origin_columns(df: DataFrame) -> Sequence[str]:
+    """Where rows come from, if they all say it: so one that is sent again has the same key."""
+    return ORIGIN if all(name in df.columns for name in ORIGIN) else ()
+
+
+def state_directory(given: Path | None, pipeline: str, *identity: Any) -> Path:
+    """Where a pipeline keeps what it needs to go on: as told, or by what it reads and writes."""
+    if given is not None:
+        return given.expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    text = msgspec.json.encode([pipeline, *[str(each) for each in identity]])
+    words = re.sub(r"[^\w-]+", "-", str(identity[0]))[:40].strip("-")
+    name = f"{pipeline}-{words}-{hashlib.sha256(text).hexdigest()[:8]}"
+    return Path(base) / "skylark" / "spark" / name

@@ -1,0 +1,279 @@
+"""Queries while they run: progress for whoever watches, an orderly end, and a summary."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skylark.errors import RocketMQError, SettingsError
+from skylark.pipelines.options import parse_duration_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.02
+LOOK_INTERVAL_S = 0.5
+"""Whether a query has ended is a small question, how far it is a large one."""
+
+START_ATTEMPTS_MAX = 4
+OUR_ERROR = re.compile(r"^\s*skylark\.(?:\w+\.)*(\w+): (.*)$", re.MULTILINE)
+"""The last line of a trace of ours, wherever the class is."""
+LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
+
+MESSAGES_READ = "messagesRead"
+"""Under this name a query observes how many messages its rows stand for, if not one each."""
+
+END_OF_DATA = "end of data"
+INTERRUPTED = "interrupted"
+
+
+class JobSummary(msgspec.Struct, kw_only=True):
+    """What a pipeline did; printed as JSON at its end."""
+
+    pipeline: str
+    status: str = END_OF_DATA
+    seconds: float = 0.0
+    batches: int = 0
+    messages: int = 0
+    """Read by the first query, as far as the offsets of its batches tell."""
+    state: str | None = None
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
+    observed: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    """Sums of what the first query's rows were counted by (`DataFrame.observe`)."""
+
+
+class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a query is, after a batch."""
+
+    query: str
+    batch: int
+    messages: int
+    messages_per_second: float
+    behind: int | None
+
+
+Watch = Callable[[QueryProgress], None]
+
+
+def distance(start: str | Mapping[str, Any] | None, end: str | Mapping[str, Any] | None) -> int | None:
+    """Messages between two offsets (JSON topic → broker → queue → offset). Pure; None if one is unknown."""
+    if start is None or end is None:
+        return None
+    before, after = (json.loads(each) if isinstance(each, str) else each for each in (start, end))
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return None
+    known = dict(_leaves(before))
+    return sum(max(number - known.get(key, number), 0) for key, number in _leaves(after))
+
+
+def _leaves(offsets: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    for name, value in offsets.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, *path, name)
+        elif isinstance(value, int):
+            yield (*path, name), value
+
+
+class ProgressTally:
+    """Batches and messages of queries, gathered from their progress."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.messages: dict[str, int] = {}
+        self.observed: dict[str, dict[str, int]] = {}
+        self._seen: dict[str, int] = {}
+
+    def is_new(self, query: str, batch: int) -> bool:
+        return batch > self._seen.get(query, -1)
+
+    def take(self, query: str, progress: Mapping[str, Any]) -> QueryProgress | None:
+        """Count a batch once; say where the query is."""
+        batch = int(progress["batchId"])
+        sources = progress.get("sources") or []
+        # A Connect server gives no total.
+        rows = int(
+            progress.get("numInputRows") or sum(int(each.get("numInputRows") or 0) for each in sources)
+        )
+        if not self.is_new(query, batch) or not rows:
+            return None
+        self._seen[query] = batch
+        observed = dict(progress.get("observedMetrics") or {})
+        counted = observed.pop(MESSAGES_READ, None)
+        # By offsets the first batch of all cannot be counted: it has no start.
+        read = int(counted.get(MESSAGES_READ) or 0) if isinstance(counted, Mapping) else 0
+        read = read or sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources)
+        read = read or rows
+        behind = [distance(each.get("endOffset"), each.get("latestOffset")) for each in sources]
+        seconds = max(int(progress.get("batchDuration") or 0), 1) / 1000
+        self.batches += 1
+        self.messages[query] = self.messages.get(query, 0) + read
+        for metrics in observed.values():
+            sums = self.observed.setdefault(query, {})
+            for name, number in metrics.items() if isinstance(metrics, Mapping) else ():
+                sums[name] = sums.get(name, 0) + int(number or 0)
+        return QueryProgress(
+            query=query,
+            batch=batch,
+            messages=read,
+            messages_per_second=round(read / seconds, 1),
+            behind=sum(each or 0 for each in behind) if behind and behind[0] is not None else None,
+        )
+
+
+def start(writer: DataStreamWriter, name: str, state: Path, *, once: bool, trigger: str) -> StreamingQuery:
+    """Start a query of a pipeline, with its checkpoint below the state directory. Raises SettingsError."""
+    checkpoint = state / "checkpoints" / name
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    if once:
+        return writer.trigger(availableNow=True).start()
+    try:
+        interval_ms = parse_duration_ms(trigger)
+    except ValueError as error:
+        raise SettingsError("trigger", str(error)) from None
+    return writer.trigger(processingTime=f"{interval_ms} milliseconds").start()
+
+
+def run(
+    pipeline: str,
+    writers: Mapping[str, DataStreamWriter],
+    *,
+    state: Path,
+    once: bool,
+    trigger: str,
+    watch: Watch | None = None,
+    now_and_then: Callable[[], None] | None = None,
+) -> JobSummary:
+    """Run queries to the end of data, one after the other; or all at once until someone interrupts.
+
+    Ends when one fails. `now_and_then` is called meanwhile. Raises SettingsError, RocketMQError for what
+    Spark wraps in its own words.
+    """
+    started = time.monotonic()
+    tally = ProgressTally()
+    rounds = [[name] for name in writers] if once else [list(writers)]
+    is_stopped = False
+    for names in rounds:
+        for attempt in range(1, START_ATTEMPTS_MAX + 1):
+            queries = {name: start(writers[name], name, state, once=once, trigger=trigger) for name in names}
+            try:
+                is_stopped = _wait(queries, tally, watch, now_and_then)
+                break
+            except RocketMQError as error:
+                if attempt == START_ATTEMPTS_MAX or not is_late_worker(error.__cause__):
+                    raise
+                log.warning("starting again attempt=%d error=%s", attempt, error)
+        if is_stopped:
+            break
+    first = next(iter(writers))
+    return JobSummary(
+        pipeline=pipeline,
+        status=INTERRUPTED if is_stopped else END_OF_DATA,
+        seconds=round(time.monotonic() - started, 2),
+        batches=tally.batches,
+        messages=tally.messages.get(first, 0),
+        state=str(state),
+        observed=tally.observed.get(first, msgspec.UNSET),
+    )
+
+
+def _wait(
+    queries: Mapping[str, StreamingQuery],
+    tally: ProgressTally,
+    watch: Watch | None,
+    now_and_then: Callable[[], None] | None,
+) -> bool:
+    """Wait for queries to end; say whether someone interrupted them."""
+    is_stopped = False
+    try:
+        with stop_signals():
+            look_at = time.monotonic()
+            while all(query.isActive for query in queries.values()):
+                if time.monotonic() >= look_at:
+                    _look(queries, tally, watch)
+                    if now_and_then is not None:
+                        now_and_then()
+                    look_at = time.monotonic() + LOOK_INTERVAL_S
+                time.sleep(POLL_INTERVAL_S)
+        _look(queries, tally, watch)  # a Connect server tells nothing more of a query that was stopped
+    except KeyboardInterrupt:
+        is_stopped = True
+    finally:
+        _stop(queries.values())
+    if is_stopped:
+        _look(queries, tally, watch)
+    for query in () if is_stopped else queries.values():
+        if (error := query.exception()) is not None:
+            raise plain_error(error) from error
+    return is_stopped
+
+
+def is_late_worker(error: BaseException | None) -> bool:
+    """Spark gives a Python process ten seconds to start: on a busy machine that can be too short."""
+    return any(text in str(error) for text in LATE_WORKER)
+
+
+def _look(queries: Mapping[str, StreamingQuery], tally: ProgressTally, watch: Watch | None) -> None:
+    for name, query in queries.items():
+        last = query.lastProgress
+        for progress in query.recentProgress if last is not None and tally.is_new(name, last.batchId) else ():
+            seen = tally.take(name, json.loads(progress.json))
+            if seen is not None and watch is not None:
+                watch(seen)
+
+
+def _stop(queries: Any) -> None:
+    for query in queries:
+        try:
+            query.stop()
+        except Exception:
+            log.debug("query did not stop in good order", exc_info=True)
+
+
+@contextmanager
+def stop_signals() -> Iterator[None]:
+    """SIGTERM ends a pipeline as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: whoever runs us there has signals of their own
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def plain_error(error: BaseException | None) -> RocketMQError:
+    """Of Spark's wrapped traces, the sentence that says what is wrong."""
+    if isinstance(error, RocketMQError):
+        return error
+    text = str(error)
+    if ours := OUR_ERROR.findall(text):
+        kind, sentence = ours[-1]
+        return SettingsError(*(_setting(sentence) if kind == "SettingsError" else (kind, sentence)))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if "Error: " in line and not line.startswith("at ")]
+    return SettingsError("spark", (python or lines or ["it failed"])[-1 if python else 0])
+
+
+def _setting(sentence: str) -> tuple[str, str]:
+    name, _, reason = sentence.removeprefix("setting ").partition(": ")
+    return name, reason or sentence

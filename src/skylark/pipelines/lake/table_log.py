@@ -1,0 +1,309 @@
+"""What belongs to an archive: files are added batch by batch, each batch once, however often it is committed.
+
+`DeltaLog` keeps a Delta table: the batch's number is part of the table's own transaction. `ParquetLog` keeps
+a plain directory of Parquet files: a batch is decided when its manifest is there, and then moved into place,
+by whoever comes next if need be. Both are for one writer at a time (Spark lets a checkpoint have only one).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
+from deltalake.transaction import AddAction
+
+from skylark.atomic_file import write_file
+from skylark.errors import SettingsError
+from skylark.pipelines.dedup import KEY_BYTES, SeenKeys
+from skylark.pipelines.lake.parquet_files import DATE, TableFile, without_rows
+
+PRIVATE = "_skylark"
+"""A directory beside the data that readers of tables do not look into."""
+STAGING = f"{PRIVATE}/staging"
+BATCHES = f"{PRIVATE}/batches"
+COMPACT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchName:
+    """A batch of a query: what is committed once."""
+
+    query: str
+    number: int
+
+    @property
+    def application(self) -> str:
+        return f"skylark-archive-{self.query}"
+
+
+class BatchManifest(msgspec.Struct, frozen=True):
+    """The files of one batch of a Parquet archive, as decided."""
+
+    files: list[TableFile]
+
+
+class TableTotals(msgspec.Struct, frozen=True):
+    """What an archive holds. Of a Parquet directory: what was ever added."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+class TableLog(Protocol):
+    """Where an archive's files are named."""
+
+    root: Path
+    written_root: Path
+    """Below it tasks write."""
+
+    def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+        """Make the table, or check that it is of this shape. Raises SettingsError."""
+
+    def has(self, batch: BatchName) -> bool: ...
+
+    def add(self, batch: BatchName, files: Sequence[TableFile]) -> bool:
+        """Add a batch's files; say whether they were added: not if the batch was there before."""
+
+    def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
+        """Remove files that belong to nothing and are older; return them."""
+
+    def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
+        """Join small files. Returns counts."""
+
+    def keep_days(self, days: int, now: datetime) -> int:
+        """Forget what was stored longer ago; return how many files that were."""
+
+    def files(self) -> list[TableFile]:
+        """What belongs to the archive now, without minima and maxima."""
+
+    def facts(self) -> TableTotals:
+        """How much there is."""
+
+
+# --- Delta ---
+
+
+class DeltaLog:
+    """A Delta table. A commit per batch, which carries the batch's number as a transaction of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = self.written_root = root
+
+    def _table(self) -> DeltaTable:
+        return DeltaTable(self.root)
+
+    def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        if not DeltaTable.is_deltatable(str(self.root)):
+            DeltaTable.create(self.root, schema, mode="ignore", partition_by=list(partition_by))
+            return
+        table = self._table()
+        names, parts = {field.name for field in table.schema().fields}, table.metadata().partition_columns
+        differences = [
+            *(f"no column {name}" for name in schema.names if name not in names),
+            *(f"a column {name} that the new rows have not" for name in sorted(names - set(schema.names))),
+        ]
+        if parts != list(partition_by):
+            wanted = ",".join(partition_by) or "nothing"
+            differences.append(f"the partitions {','.join(parts) or 'nothing'}, and not {wanted}")
+        if differences:
+            sentence = f"the table in {self.root} has {'; '.join(differences)}"
+            raise SettingsError("to", f"{sentence}: choose its columns and partitions, or another directory")
+
+    def has(self, batch: BatchName) -> bool:
+        version = self._table().transaction_version(batch.application)
+        return version is not None and version >= batch.number
+
+    def add(self, batch: BatchName, files: Sequence[TableFile]) -> bool:
+        table = self._table()
+        version = table.transaction_version(batch.application)
+        if version is not None and version >= batch.number:
+            return False
+        if not files:
+            return True
+        rows = sum(file.rows for file in files)
+        table.create_write_transaction(
+            [_add_action(file) for file in files],
+            mode="append",
+            schema=table.schema(),
+            partition_by=list(table.metadata().partition_columns),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(batch.application, batch.number, _now_ms())],
+                custom_metadata={"skylarkBatch": str(batch.number), "skylarkRows": str(rows)},
+            ),
+        )
+        return True
+
+    def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
+        return self._table().vacuum(
+            retention_hours=older_than_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+        )
+
+    def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
+        properties = WriterProperties(compression="ZSTD")
+        metrics = self._table().optimize.compact(target_size=target_bytes, writer_properties=properties)
+        return {"removed": metrics["numFilesRemoved"], "added": metrics["numFilesAdded"]}
+
+    def keep_days(self, days: int, now: datetime) -> int:
+        table = self._table()
+        if DATE not in table.metadata().partition_columns:
+            raise SettingsError("keep", f"the table is not partitioned by {DATE}")
+        first = (now.astimezone(UTC) - timedelta(days=days)).date().isoformat()
+        return int(table.delete(f"{DATE} < '{first}'")["num_removed_files"])
+
+    def files(self) -> list[TableFile]:
+        return [
+            TableFile(
+                path=unquote(action["path"]),
+                rows=action["num_records"] or 0,
+                size=action["size_bytes"],
+                partition={name: str(value) for name, value in (action.get("partition") or {}).items()},
+                minima={},
+                maxima={},
+            )
+            for action in pa.table(self._table().get_add_actions()).to_pylist()
+        ]
+
+    def facts(self) -> TableTotals:
+        actions = pa.table(self._table().get_add_actions())
+        rows, sizes = actions.column("num_records").to_pylist(), actions.column("size_bytes").to_pylist()
+        return TableTotals(sum(number or 0 for number in rows), len(rows), sum(sizes))
+
+
+def _add_action(file: TableFile) -> AddAction:
+    stats = {"numRecords": file.rows, "minValues": file.minima, "maxValues": file.maxima, "nullCount": {}}
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=file.partition,
+        modification_time=_now_ms(),
+        data_change=True,
+        stats=msgspec.json.encode(stats).decode(),
+    )
+
+
+# --- Parquet ---
+
+
+class ParquetLog:
+    """A directory of Parquet files, named as Hive does. What is visible in it is committed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.written_root = root / STAGING
+
+    def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+        if DeltaTable.is_deltatable(str(self.root)):
+            raise SettingsError("to", f"{self.root} holds a Delta table: write to it as delta:{self.root}")
+        self.written_root.mkdir(parents=True, exist_ok=True)
+        wanted = {"columns": sorted(schema.names), "partition_by": list(partition_by)}
+        path = self.root / PRIVATE / "table.json"
+        if not path.exists():
+            write_file(path, msgspec.json.encode(wanted))
+        elif msgspec.json.decode(path.read_bytes()) != wanted:
+            raise SettingsError(
+                "to", f"the archive in {self.root} has other columns or partitions: see {path}"
+            )
+
+    def _manifest(self, batch: BatchName) -> Path:
+        return self.root / BATCHES / batch.query / f"{batch.number:010d}.json"
+
+    def has(self, batch: BatchName) -> bool:
+        return self._manifest(batch).exists()
+
+    def add(self, batch: BatchName, files: Sequence[TableFile]) -> bool:
+        path = self._manifest(batch)
+        if is_new := not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, msgspec.json.encode(BatchManifest(list(files))))
+        # An earlier attempt may have been stopped between its decision and the last of these.
+        for file in msgspec.json.decode(path.read_bytes(), type=BatchManifest).files:
+            target = self.root / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # it is in place already
+                (self.written_root / file.path).rename(target)
+        return is_new
+
+    def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
+        limit = time.time() - older_than_hours * 3600
+        decided = {file.path for file in self._files()}
+        found = []
+        for path in sorted(self.written_root.rglob("*.parquet")):
+            name = str(path.relative_to(self.written_root))
+            if path.stat().st_mtime < limit and name not in decided:
+                found.append(name)
+                if not dry_run:
+                    path.unlink(missing_ok=True)
+        return found
+
+    def _files(self) -> Iterator[TableFile]:
+        for path in (self.root / BATCHES).glob("*/*.json"):
+            yield from msgspec.json.decode(path.read_bytes(), type=BatchManifest).files
+
+    def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
+        raise SettingsError("compact", "readers may have the files open: only a Delta table can be compacted")
+
+    def keep_days(self, days: int, now: datetime) -> int:
+        first = (now.astimezone(UTC) - timedelta(days=days)).date().isoformat()
+        removed = 0
+        for folder in self.root.rglob(f"{DATE}=*"):
+            if PRIVATE not in folder.parts and folder.name.partition("=")[2] < first:
+                for path in sorted(folder.rglob("*.parquet")):
+                    path.unlink()
+                    removed += 1
+        return removed
+
+    def files(self) -> list[TableFile]:
+        return [file for file in self._files() if (self.root / file.path).exists()]
+
+    def facts(self) -> TableTotals:
+        files = list(self._files())
+        return TableTotals(sum(file.rows for file in files), len(files), sum(file.size for file in files))
+
+
+def open_log(layout: str, root: Path) -> TableLog:
+    """`delta` or `parquet`."""
+    return DeltaLog(root) if layout == "delta" else ParquetLog(root)
+
+
+# --- Committing a batch ---
+
+
+def commit_batch(
+    log: TableLog, batch: BatchName, files: Sequence[TableFile], *, seen_keys_max: int | None = None
+) -> bool:
+    """Add a batch once; with `seen_keys_max` without messages whose unique key came before.
+
+    Returns whether it was added now. Raises OSError and what the table raises.
+    """
+    if seen_keys_max is None or log.has(batch):
+        return log.add(batch, files)
+    with SeenKeys(seen_keys_max, log.root / PRIVATE / "seen.sqlite") as seen:
+        # Should the process end between the two commits, the batch comes again and its keys are forgotten.
+        seen.begin(f"{batch.application}:{batch.number}")
+        kept = [_without_duplicates(log.written_root, file, seen) for file in files]
+        seen.commit()
+    return log.add(batch, [msgspec.structs.replace(file, keys=b"") for file in kept if file.rows])
+
+
+def _without_duplicates(root: Path, file: TableFile, seen: SeenKeys) -> TableFile:
+    duplicates = []
+    for row in range(file.rows):
+        key = file.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES]
+        if any(key) and not seen.add_digest(key):
+            duplicates.append(row)
+    return without_rows(root, file, duplicates) if duplicates else file
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

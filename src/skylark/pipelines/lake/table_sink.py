@@ -1,0 +1,210 @@
+"""The sink `skylark-table`: Delta tables and Parquet directories, each batch added once, without any jar.
+
+Tasks write Parquet with pyarrow and say in their commit message which files they made; the driver's commit
+adds them under the query's id and the batch's number, and skips a batch that is there already.
+
+Rows come as they are, or, for the fast path of `archive`, as ranges (the source's `mode=ranges`): then the
+tasks read the messages themselves, and no message crosses the JVM.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from skylark.errors import SettingsError
+from skylark.pipelines.lake.parquet_files import (
+    BATCH_ID_DIGITS,
+    DATE,
+    ROW_GROUP_BYTES,
+    FileLayout,
+    PartitionedFiles,
+    TableFile,
+    table_schema,
+)
+from skylark.pipelines.lake.table_log import BatchName, TableLog, commit_batch, open_log
+from skylark.pipelines.options import BYTES, COUNT, TEXT, OptionKind, choice, load, option
+from skylark.pipelines.schema import COLUMNS, arrow_schema
+from skylark.pipelines.sink import SPARKS_OWN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+FORMAT = "skylark-table"
+RANGE = "range"
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+NAMES = OptionKind("names", _parse_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What the sink is told."""
+
+    table: str | None = option(TEXT, None, "both", "The table's directory, on every worker. Required.")
+    layout: str = option(choice("delta", "parquet"), "delta", "both", "A Delta table or Parquet files.")
+    columns: tuple[str, ...] = option(NAMES, "", "both", "Which columns are kept; all unless given.")
+    partition_by: tuple[str, ...] = option(NAMES, "", "both", "Columns whose values make directories.")
+    codec: str = option(choice("zstd", "snappy", "lz4", "none"), "zstd", "both", "Compression.")
+    row_group_bytes: int = option(BYTES, str(ROW_GROUP_BYTES), "both", "Row groups are closed at this size.")
+    dedup_keys: int | None = option(
+        COUNT, None, "both", "Drop messages whose `uniqKey` is among the last so many."
+    )
+    run_id: str | None = option(TEXT, None, "both", "Part of file names; unlike that of any other run.")
+    batch_name: str | None = option(
+        TEXT, None, "batch", "A name under which this batch is added once, however often it is written."
+    )
+    source: str | None = option(TEXT, None, "stream", "For ranges: the source's options, as JSON.")
+
+    def __post_init__(self) -> None:
+        if not self.table or "://" in self.table:
+            raise SettingsError("table", f"{self.table!r} is no directory")
+
+    def log(self) -> TableLog:
+        return open_log(self.layout, Path(self.table or ""))
+
+    def file_layout(self, columns: Sequence[str]) -> FileLayout:
+        return FileLayout(
+            columns=self.columns or tuple(columns),
+            partition_by=self.partition_by,
+            codec=self.codec,
+            row_group_bytes=self.row_group_bytes,
+            with_keys=self.dedup_keys is not None,
+            hive_names=self.layout == "parquet",
+        )
+
+
+def read_options(given: Mapping[str, Any]) -> TableOptions:
+    """Raises SettingsError."""
+    return load(TableOptions, {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN})
+
+
+def prepare(options: TableOptions, schema: StructType) -> None:
+    """Make the table for these rows, or check that it is theirs. Raises SettingsError."""
+    arrow = arrow_schema(schema)
+    layout = options.file_layout(arrow.names)
+    known = {*arrow.names, DATE}
+    if unknown := [name for name in [*layout.columns, *layout.partition_by] if name not in known]:
+        there = ", ".join(arrow.names)
+        raise SettingsError("columns", f"{', '.join(unknown)}: no such column; there are {there}")
+    options.log().prepare(table_schema(layout, arrow), layout.partition_by)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFiles(WriterCommitMessage):
+    """What a task made, as bytes that need no class to travel."""
+
+    query: str
+    files: bytes
+
+    def decoded(self) -> list[TableFile]:
+        return msgspec.msgpack.decode(self.files, type=list[TableFile])
+
+
+class _TableWriting:
+    """Tasks write, the driver commits: a stream's writer of the commit is another object, elsewhere."""
+
+    def __init__(self, options: TableOptions, schema: StructType) -> None:
+        self.options = options
+        self.has_ranges = options.source is not None
+        if self.has_ranges and RANGE not in schema.fieldNames():
+            raise SettingsError(FORMAT, "with source its input is format rocketmq with mode=ranges")
+        names = tuple(COLUMNS) if self.has_ranges else tuple(schema.fieldNames())
+        self.layout = options.file_layout(names)
+        self.run_id = options.run_id or uuid.uuid4().hex[:12]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        # Attempts count from 0 in every run: the run's own id keeps a replay off the files of the first try.
+        place = f"{context.partitionId():04d}-{context.taskAttemptId()}"
+        name = f"{self.run_id}-{batch_id:0{BATCH_ID_DIGITS}d}-{place}"
+        files = PartitionedFiles(self.options.log().written_root, name, self.layout)
+        try:
+            for batch in self._messages(iterator) if self.has_ranges else iterator:
+                files.write(batch)
+            done = files.finish()
+        except BaseException:
+            files.abandon()
+            raise
+        query = context.getLocalProperty("sql.streaming.queryId") or self.run_id
+        return WrittenFiles(query, msgspec.msgpack.encode(done))
+
+    def _messages(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from skylark.pipelines.planner import read_range  # noqa: PLC0415  only this way needs it
+
+        source = msgspec.json.decode(self.options.source or "{}", type=dict[str, str])
+        columns = self.layout.read_columns()
+        for batch in iterator:
+            for where in batch.column(RANGE).to_pylist():
+                yield from read_range(source, where, columns)
+
+    def _add(self, messages: Sequence[WriterCommitMessage | None], query: str | None, number: int) -> None:
+        written = [message for message in messages if isinstance(message, WrittenFiles)]
+        if not written:
+            return
+        files = [file for message in written for file in message.decoded()]
+        batch = BatchName(query or written[0].query, number)
+        commit_batch(self.options.log(), batch, files, seen_keys_max=self.options.dedup_keys)
+
+    def _remove(self, messages: Sequence[WriterCommitMessage | None], query: str | None, number: int) -> None:
+        """Spark also gives up a batch whose commit failed: what the log names by then is no longer ours."""
+        log = self.options.log()
+        for message in messages:
+            if isinstance(message, WrittenFiles) and not log.has(BatchName(query or message.query, number)):
+                for file in message.decoded():
+                    (log.written_root / file.path).unlink(missing_ok=True)
+
+
+class TableStreamWriter(_TableWriting, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("skylark-table")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._add(messages, None, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._remove(messages, None, batchId)
+
+
+class TableBatchWriter(_TableWriting, DataSourceArrowWriter):
+    """`df.write.format("skylark-table")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._add(messages, self.options.batch_name, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._remove(messages, self.options.batch_name, 0)
+
+
+class TableSource(DataSource):
+    """Only written to: a table is read as what it is, Delta or Parquet."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise SettingsError("mode", "write with mode append")
+        return TableBatchWriter(read_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return TableStreamWriter(read_options(self.options), schema)

@@ -1,0 +1,514 @@
+"""Which ranges of which queues a query reads, decided in the driver; and reading them, in tasks.
+
+`plan` and `read_range` are for pipelines that move ranges through Spark instead of rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
+from skylark.model.tag_expression import split_tags
+from skylark.pipelines.broker_source import BrokerSource
+from skylark.pipelines.cluster_client import SparkQueue
+from skylark.pipelines.decode.json_bodies import JsonBodies
+from skylark.pipelines.message_source import LossPolicy, MessageSource, OffsetRange, clamped
+from skylark.pipelines.offsets import (
+    Offsets,
+    assigned,
+    check_queues,
+    choose_topics,
+    parse_position,
+    resolve,
+    split_names,
+)
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.pushdown import Restrictions
+from skylark.pipelines.schema import (
+    RANGE_COLUMNS,
+    VALUE,
+    arrow_schema,
+    columns_schema,
+    spark_schema,
+    table_columns,
+)
+from skylark.pipelines.store_source import StoreSource
+
+TASK_BYTES = 64 << 20
+"""A task costs some 60 ms of a slot however little it reads: below this one task reads on."""
+TASK_COST_BYTES = 24 << 20
+"""What a core reads while it could start a task, about."""
+TASK_BYTES_MAX = 1 << 30
+"""Where all slots have a task, tasks grow to this before there are more: little of it is held in memory."""
+RECORD_BYTES_GUESS = 1024
+
+
+def ranges_between(start: Mapping[SparkQueue, int], end: Mapping[SparkQueue, int]) -> list[OffsetRange]:
+    """What lies between two offsets. A queue that has no start is new: it is read from its beginning."""
+    ranges = [OffsetRange(queue, start.get(queue, 0), to_offset) for queue, to_offset in sorted(end.items())]
+    return [item for item in ranges if item.messages > 0]
+
+
+def limit_rows(ranges: Sequence[OffsetRange], rows_max: int) -> list[OffsetRange]:
+    """At most so many rows, from each queue in proportion to what waits; at least one."""
+    waiting = sum(item.messages for item in ranges)
+    if waiting <= rows_max:
+        return list(ranges)
+    shares = [item.messages * rows_max // waiting for item in ranges]
+    # What rounding left over goes to those who waited longest for a whole row.
+    rest = rows_max - sum(shares)
+    order = sorted(range(len(ranges)), key=lambda at: -(ranges[at].messages * rows_max % waiting))
+    for at in order[:rest]:
+        shares[at] += 1
+    return [
+        item._replace(to_offset=item.from_offset + share)
+        for item, share in zip(ranges, shares, strict=True)
+        if share
+    ]
+
+
+def limit_bytes(
+    ranges: Sequence[OffsetRange],
+    record_bytes: Sequence[float],
+    bytes_max: int,
+    end_within: Callable[[OffsetRange, int, float], int],
+) -> list[OffsetRange]:
+    """At most so many bytes, by the same rule; at least one row, however large."""
+    waiting = sum(item.messages * size for item, size in zip(ranges, record_bytes, strict=True))
+    if waiting <= bytes_max or not ranges:
+        return list(ranges)
+    kept = []
+    for item, size in zip(ranges, record_bytes, strict=True):
+        share = int(item.messages * size * bytes_max / waiting)
+        kept.append(item._replace(to_offset=end_within(item, share, size)))
+    kept = [item for item in kept if item.messages > 0]
+    return kept or [ranges[0]._replace(to_offset=ranges[0].from_offset + 1)]
+
+
+def end_of(start: Mapping[SparkQueue, int], ranges: Sequence[OffsetRange]) -> Offsets:
+    """The offsets behind some ranges; queues that have none stay where they are."""
+    return {**start, **{item.queue: item.to_offset for item in ranges}}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """What the options say about tasks."""
+
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_tasks: int = 16
+    tasks_at_once: int | None = None
+
+    def count(self, total_bytes: float) -> int:
+        """Tasks for so many bytes. If it is known how many run at once, none waits for a last round.
+
+        If not, they grow in number as much as in size, and in pairs, since most machines have an even number
+        of cores.
+        """
+        count, at_once = int(total_bytes // TASK_BYTES) + 1, self.tasks_at_once
+        if at_once is None and count > 1:
+            count = 2 * max(round(math.sqrt(total_bytes / TASK_COST_BYTES) / 2), 1)
+        elif at_once is not None and count > at_once:
+            count = -(-(int(total_bytes // TASK_BYTES_MAX) + 1) // at_once) * at_once
+        return max(min(self.max_tasks, count), self.min_partitions or 1)
+
+
+def tasks_of(
+    ranges: Sequence[OffsetRange], record_bytes: Sequence[float], limits: TaskLimits
+) -> list[list[OffsetRange]]:
+    """Ranges for each task: small ones packed together, large ones split, about as many bytes in each."""
+    rows = sum(item.messages for item in ranges)
+    if not rows:
+        return []
+    weights = [size or RECORD_BYTES_GUESS for size in record_bytes]
+    total = sum(item.messages * weight for item, weight in zip(ranges, weights, strict=True))
+    rows_max = limits.max_records_per_partition or rows
+    count = min(max(limits.count(total), -(-rows // rows_max)), rows)
+    tasks: list[list[OffsetRange]] = [[]]
+    left, room, rows_left = total, total / count, rows_max
+    for item, weight in zip(ranges, weights, strict=True):
+        at = item.from_offset
+        while at < item.to_offset:
+            take = min(item.to_offset - at, max(round(room / weight), 0), rows_left)
+            if take == 0 and tasks[-1]:
+                # An equal share of what is left: what rounding left over would make a task of its own.
+                room, rows_left = left / max(count - len(tasks), 1), rows_max
+                tasks.append([])
+                continue
+            take = max(take, 1)
+            tasks[-1].append(item._replace(from_offset=at, to_offset=at + take))
+            at, rows_left = at + take, rows_left - take
+            left, room = left - take * weight, room - take * weight
+    return tasks
+
+
+def merged(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """The same messages in as few ranges as possible, sorted; those named twice are there once."""
+    found: list[OffsetRange] = []
+    for queue, items in groupby(sorted(ranges), key=lambda item: item.queue):
+        for item in items:
+            if found and found[-1].queue == queue and found[-1].to_offset >= item.from_offset:
+                found[-1] = found[-1]._replace(to_offset=max(found[-1].to_offset, item.to_offset))
+            else:
+                found.append(item)
+    return found
+
+
+# Parameters of mallopt(3), and what they are set to here.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES_MAX = 64 << 20
+"""Several batches: less would be given back after every one."""
+MAPPED_BYTES_MIN = 32 << 20
+"""The most that glibc takes."""
+
+
+@cache
+def settle_worker() -> None:
+    """In a worker of Spark, make what is done again and again there cheaper."""
+    if TaskContext.get() is not None:
+        keep_freed_memory()
+        # A full collection runs there after every task: with all modules it takes longer than a small task.
+        gc.collect()
+        gc.freeze()
+
+
+def keep_freed_memory() -> bool:
+    """Let freed memory be used for the next batch instead of going back to the system, which must clear it.
+
+    A fifth of the time in which all columns are decoded. Only glibc can; False elsewhere.
+    """
+    set_parameter = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_parameter is None:
+        return False
+    settings = {_M_MMAP_THRESHOLD: MAPPED_BYTES_MIN, _M_TRIM_THRESHOLD: KEPT_BYTES_MAX}
+    return all(set_parameter(name, size) == 1 for name, size in settings.items())
+
+
+log = logging.getLogger(__name__)
+
+SAMPLE_AGE_MAX_S = 60.0
+SAMPLED_ROWS_MIN = 1000
+"""For fewer rows it does not matter how large they are."""
+SHORT_WAIT_S = 10.0
+SHORT_PAUSE_S = 0.2
+MADE_ANEW = "the queue ends before them: its topic was deleted and made again, or its broker lost its end"
+MESSAGE_BYTES_MAX = 4 << 20
+GATHERED_BYTES = 1 << 20
+INDEX_RESULTS_MAX = 32
+"""Brokers give no more for a unique key, and do not say that there were more."""
+
+Tasks = list[list[OffsetRange]]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRow:
+    """A range as `mode=ranges` and a dry run show it. `range` is what `read_range` takes."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    from_offset: int
+    to_offset: int
+    messages: int
+    record_bytes: int
+    range: bytes
+
+
+def open_source(options: SourceOptions) -> MessageSource:
+    """The origin that the options name."""
+    return StoreSource(options) if options.path is not None else BrokerSource(options)
+
+
+class Planner:
+    """Plans one query. In the driver's processes; one thread."""
+
+    def __init__(self, options: SourceOptions, restrictions: Restrictions | None = None) -> None:
+        self.options = options
+        self.origin: MessageSource = open_source(options)
+        self._restrictions = restrictions or Restrictions()
+        self._queues: list[SparkQueue] = []
+        self._queues_at: float | None = None
+        self._record_bytes: dict[SparkQueue, tuple[float, float]] = {}
+
+    def queues(self) -> list[SparkQueue]:
+        """The queues of all chosen topics, looked up again every `routeRefresh`."""
+        now = time.monotonic()
+        if self._queues_at is None or now - self._queues_at >= self.options.route_refresh_ms / 1000:
+            try:
+                self._queues = self._find_queues()
+            except RocketMQError:
+                if self._queues_at is None:
+                    raise  # later, what was known is good enough
+            self._queues_at = now
+        return self._queues
+
+    def _find_queues(self) -> list[SparkQueue]:
+        assert self.options.topic is not None
+        queues: list[SparkQueue] = []
+        for topic in choose_topics(self.options.topic, self.origin):
+            if not self._restrictions.allows_topic(topic):
+                continue
+            try:
+                queues += self.origin.queues(topic)
+            except (NoRoute, BadStoreFile) as error:
+                if topic in split_names(self.options.topic):
+                    raise
+                # Meant by a pattern only: deleted since the topics were listed, or of a kind not supported.
+                log.warning("topic left out topic=%s error=%s", topic, error)
+        if self.options.assign is not None:
+            queues = assigned(self.options.assign, queues, self._restrictions.allows_topic)
+        return [queue for queue in queues if self._restrictions.allows_queue(queue)]
+
+    def starting(self, otherwise: str) -> Offsets:
+        """Where the query starts. Raises SettingsError."""
+        return self._resolve("startingOffsets", self.options.starting_offsets or otherwise)
+
+    def ending(self) -> Offsets:
+        """Where a batch ends."""
+        found = self._resolve("endingOffsets", self.options.ending_offsets or "latest", is_end=True)
+        highs = self.origin.max_offsets(self.queues())
+        return {queue: min(queue_offset, highs[queue]) for queue, queue_offset in found.items()}
+
+    def _resolve(self, name: str, text: str, *, is_end: bool = False) -> Offsets:
+        queues = self.queues()
+        try:
+            position = parse_position(text, round(time.time() * 1000), is_end=is_end)
+            # Of queues that the query's filters leave out it does not matter whether they are there.
+            fixed = {queue: at for queue, at in position.fixed.items() if self._restrictions.allows(queue)}
+            position = dataclasses.replace(position, fixed=fixed)
+            check_queues(position, queues)
+        except ValueError as error:
+            raise SettingsError(name, str(error)) from None
+        return resolve(position, self.origin, queues, self.options.group_id)
+
+    def highs(self) -> Offsets:
+        """Where every queue ends now."""
+        return self.origin.max_offsets(self.queues())
+
+    def batch_ranges(self) -> list[OffsetRange]:
+        """What a batch reads."""
+        ranges = ranges_between(self.starting("earliest"), self.ending())
+        ranges = self.still_there(ranges, LossPolicy(self.options))
+        return self._restrict(ranges)
+
+    def still_there(self, ranges: Sequence[OffsetRange], losses: LossPolicy) -> list[OffsetRange]:
+        """The ranges without what has aged out. Raises DataLost."""
+        return clamped(ranges, self.origin.min_offsets([item.queue for item in ranges]), losses)
+
+    def from_beginning(self, ranges: Sequence[OffsetRange], start: Offsets) -> list[OffsetRange]:
+        """Queues that are new to the query begin where they begin; nothing of them is lost."""
+        new = [item.queue for item in ranges if item.queue not in start]
+        lows = self.origin.min_offsets(new) if new else {}
+        moved = [
+            item._replace(from_offset=max(item.from_offset, lows.get(item.queue, item.from_offset)))
+            for item in ranges
+        ]
+        return [item for item in moved if item.messages > 0]
+
+    def cut_short(self, start: Offsets, latest: Offsets, losses: LossPolicy) -> Offsets:
+        """Queues that end before where a query stands, and their beginnings, from where to go on.
+
+        A broker that is recovering may find them again, so this waits. Raises DataLost.
+        """
+        short = [queue for queue, at in start.items() if latest.get(queue, at) < at]
+        deadline = time.monotonic() + SHORT_WAIT_S
+        while short and time.monotonic() < deadline:
+            time.sleep(SHORT_PAUSE_S)
+            ends = self.origin.max_offsets(short)
+            short = [queue for queue in short if ends[queue] < start[queue]]
+        for queue in short:
+            losses.aged_out(OffsetRange(queue, ends[queue], start[queue]), MADE_ANEW)
+        return self.origin.min_offsets(short) if short else {}
+
+    def limited(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """As much as one batch of a stream may hold."""
+        options = self.options
+        if options.max_rows_per_trigger is not None:
+            ranges = limit_rows(ranges, options.max_rows_per_trigger)
+        rows = sum(item.messages for item in ranges)
+        if rows * MESSAGE_BYTES_MAX <= options.max_bytes_per_trigger:
+            return list(ranges)
+        sizes = self.record_bytes(ranges)
+        return limit_bytes(ranges, sizes, options.max_bytes_per_trigger, self.origin.end_within)
+
+    def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
+        """How large records are, by samples at most a minute old."""
+        now = time.monotonic()
+        stale = [
+            item
+            for item in ranges
+            if now - self._record_bytes.get(item.queue, (-SAMPLE_AGE_MAX_S, 0.0))[0] >= SAMPLE_AGE_MAX_S
+        ]
+        for item, size in zip(stale, self.origin.record_bytes(stale), strict=True):
+            self._record_bytes[item.queue] = (now, size)
+        return [self._record_bytes[item.queue][1] for item in ranges]
+
+    def tasks(self, ranges: Sequence[OffsetRange]) -> Tasks:
+        """Which task reads what."""
+        options = self.options
+        limits = TaskLimits(
+            options.min_partitions,
+            options.max_records_per_partition,
+            options.max_tasks,
+            options.tasks_at_once,
+        )
+        is_small = sum(item.messages for item in ranges) < SAMPLED_ROWS_MIN
+        sizes = [float(RECORD_BYTES_GUESS)] * len(ranges) if is_small else self.record_bytes(ranges)
+        return tasks_of(ranges, sizes, limits)
+
+    def rows(self, ranges: Sequence[OffsetRange]) -> list[RangeRow]:
+        """Ranges as rows."""
+        sizes = self.record_bytes(ranges)
+        return [
+            RangeRow(*item.queue, *item[1:], item.messages, round(item.messages * size), item.to_bytes())
+            for item, size in zip(ranges, sizes, strict=True)
+        ]
+
+    # --- Filters of a batch query ---
+
+    def _restrict(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        limits = self._restrictions
+        ranges = [limits.clip(item) for item in ranges]
+        ranges = [item for item in ranges if item.messages > 0]
+        if limits.from_ms is not None and ranges:
+            lows = self.origin.offsets_by_time([item.queue for item in ranges], limits.from_ms)
+            ranges = [item._replace(from_offset=max(item.from_offset, lows[item.queue])) for item in ranges]
+        if limits.to_ms is not None and ranges:
+            highs = self.origin.offsets_by_time([item.queue for item in ranges], limits.to_ms)
+            ranges = [item._replace(to_offset=min(item.to_offset, highs[item.queue])) for item in ranges]
+        ranges = [item for item in ranges if item.messages > 0]
+        places = self._look_up(sorted({item.queue.topic for item in ranges}))
+        return ranges if places is None else _within(merged(places), ranges)
+
+    def _look_up(self, topics: Sequence[str]) -> list[OffsetRange] | None:
+        """Where the index, or an id, says the messages are; None if all must be read."""
+        limits = self._restrictions
+        if limits.message_id is not None:
+            return self.origin.by_message_id(topics, limits.message_id)
+        key, unique = (limits.unique_key, True) if limits.unique_key else (limits.key, False)
+        if key is None:
+            return None
+        found: list[OffsetRange] = []
+        for topic in topics:
+            places = self.origin.by_key(topic, key, unique=unique, maximum=INDEX_RESULTS_MAX)
+            if places is None:
+                return None
+            found += places
+        return found or None  # a broker whose index is off knows no key
+
+
+def _within(places: Sequence[OffsetRange], ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Places that lie in the ranges."""
+    bounds = {item.queue: item for item in ranges}
+    clipped = [
+        place._replace(
+            from_offset=max(place.from_offset, bounds[place.queue].from_offset),
+            to_offset=min(place.to_offset, bounds[place.queue].to_offset),
+        )
+        for place in places
+        if place.queue in bounds
+    ]
+    return [place for place in clipped if place.messages > 0]
+
+
+# --- Reading ---
+
+
+def read_ranges(
+    options: SourceOptions,
+    ranges: Iterable[OffsetRange],
+    schema: pa.Schema,
+    *,
+    tags: frozenset[str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of some ranges. `tags` are those that a filter of the query allows."""
+    from skylark.pipelines.decode.decoder import Decoder  # noqa: PLC0415  a query's start need not wait for it
+
+    settle_worker()
+    origin, losses = open_source(options), LossPolicy(options)
+    is_json = options.decode == "json" and VALUE in schema.names
+    decoder = Decoder(
+        schema,
+        wanted_tags=_wanted_tags(options, tags),
+        json=JsonBodies(schema.field(VALUE).type) if is_json else None,
+        check_crc=options.check_crc,
+        on_bad=losses.damaged,
+    )
+    batches = (
+        decoder.batch(records, wanted.queue.broker_name)
+        for wanted in ranges
+        for records in origin.read(wanted, losses)
+    )
+    return join_small_batches(batches)
+
+
+def _wanted_tags(options: SourceOptions, tags: frozenset[str] | None) -> frozenset[str] | None:
+    chosen = split_tags(options.tags) if options.tags else None
+    if chosen is None or tags is None:
+        return tags if chosen is None else frozenset(chosen)
+    return tags & set(chosen)
+
+
+def join_small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small batches joined: each costs Spark a millisecond, whatever it holds."""
+    small: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        small.append(batch)
+        if sum(item.nbytes for item in small) >= GATHERED_BYTES:
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+            small = []
+    if small:
+        yield small[0] if len(small) == 1 else pa.concat_batches(small)
+
+
+def sample_bodies(options: SourceOptions, count: int) -> list[bytes]:
+    """The newest bodies, about as many from each queue."""
+    planner = Planner(options)
+    lows, highs = planner.origin.min_offsets(planner.queues()), planner.highs()
+    share = -(-count // max(len(highs), 1))
+    ranges = [OffsetRange(queue, max(lows[queue], high - share), high) for queue, high in highs.items()]
+    schema = arrow_schema(columns_schema(["body"]))
+    return [
+        body
+        for batch in read_ranges(options, [item for item in ranges if item.messages > 0], schema)
+        for body in batch.column(0).to_pylist()
+    ][:count]
+
+
+def range_batch(rows: Sequence[RangeRow]) -> pa.RecordBatch:
+    """Range rows as Arrow, for `mode=ranges`."""
+    schema = arrow_schema(spark_schema(RANGE_COLUMNS))
+    columns = zip(*map(dataclasses.astuple, rows), strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# --- For pipelines ---
+
+
+def plan(options: Mapping[str, str]) -> list[RangeRow]:
+    """What a batch with these options would read, without Spark. Raises SettingsError, RocketMQError."""
+    planner = Planner(load(SourceOptions, options))
+    tasks = planner.tasks(planner.batch_ranges())
+    return planner.rows([item for task in tasks for item in task])
+
+
+def read_range(options: Mapping[str, str], range: bytes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The messages of one planned range, in a task."""
+    schema = table_columns(arrow_schema(columns_schema(columns)))
+    given = {name: text for name, text in options.items() if name.lower() != "mode"}
+    return read_ranges(load(SourceOptions, given), [OffsetRange.from_bytes(range)], schema)

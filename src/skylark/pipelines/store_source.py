@@ -1,0 +1,225 @@
+"""Messages straight from a store directory, ours or Apache's, live or closed: read-only, without a broker.
+
+Consume-queue units say where the records of a range lie; those are decoded where the log is mapped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, NoRoute, OffsetOutOfRange
+from skylark.model.java import java_hash
+from skylark.model.message import SCHEDULE_TOPIC, StoredMessage
+from skylark.model.tag_expression import split_tags
+from skylark.pipelines.cluster_client import SparkQueue
+from skylark.pipelines.decode.record_layout import Ints, Records, in_order, locate
+from skylark.pipelines.message_source import LossPolicy, OffsetRange
+from skylark.pipelines.options import SourceOptions
+from skylark.store.store_reader import StoreReader
+
+log = logging.getLogger(__name__)
+
+UNIT_TYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+UNITS_AT_A_TIME = 16_384
+SAMPLE_UNITS = 256
+STORES_OPEN_MAX = 8
+BLANK_UNIT_SIZE = 0x7FFFFFFF
+# Below are no hashes but addresses of extension units.
+TAGS_CODE_MIN = -(1 << 31)
+Units = npt.NDArray[np.void]
+
+
+class StoreSource:
+    """A store directory as an origin."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.path is not None
+        self._options = options
+        self._reader = shared_reader(options.path)
+        # The process may have had it open for long: the first question looks at the directory again.
+        self._looked_at = float("-inf")
+        tags = split_tags(options.tags) if options.tags else None
+        self._tags_codes = None if tags is None else np.array([java_hash(tag) for tag in tags], np.int64)
+
+    # --- What there is ---
+
+    def topics(self) -> list[str]:
+        self._refresh()
+        return sorted({*self._reader.topics(), *self._reader.batch_topics()})
+
+    def queues(self, topic: str) -> list[SparkQueue]:
+        self._refresh()
+        if topic in self._reader.batch_topics():
+            raise BadStoreFile(self._reader.path, f"topic {topic} has a batch consume queue: not supported")
+        found = [
+            SparkQueue(topic, self._options.broker_name, queue_id)
+            for name, queue_id in sorted(self._reader.queue_table)
+            if name == topic
+        ]
+        if not found:
+            raise NoRoute(topic)
+        return found
+
+    def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+        return {queue: self._bounds(queue)[0] for queue in queues}
+
+    def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+        self._refresh()
+        return {queue: self._bounds(queue)[1] for queue in queues}
+
+    def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
+        found = {
+            queue: self._reader.offset_by_time(queue.topic, queue.queue_id, timestamp_ms) for queue in queues
+        }
+        return {queue: 0 if queue_offset is None else queue_offset for queue, queue_offset in found.items()}
+
+    def group_offset(self, group: str, queue: SparkQueue) -> int | None:
+        return None
+
+    def _bounds(self, queue: SparkQueue) -> tuple[int, int]:
+        found = self._reader.queue_table.get((queue.topic, queue.queue_id))
+        return (found.min_offset, found.max_offset) if found else (0, 0)
+
+    def _refresh(self) -> None:
+        """Look at the directory again, but not more often than a query polls."""
+        now = time.monotonic()
+        if now - self._looked_at >= self._options.poll_interval_ms / 1000:
+            self._reader.refresh()
+            self._looked_at = now
+
+    # --- How much it is ---
+
+    def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
+        return [self._average(wanted) for wanted in ranges]
+
+    def _average(self, wanted: OffsetRange) -> float:
+        places = {
+            wanted.from_offset,
+            wanted.from_offset + wanted.messages // 2,
+            wanted.to_offset - SAMPLE_UNITS,
+        }
+        samples = [
+            self._units(wanted.queue, max(place, wanted.from_offset), SAMPLE_UNITS)["size"]
+            for place in sorted(places)
+        ]
+        sizes = np.concatenate(samples)
+        sizes = sizes[sizes != BLANK_UNIT_SIZE]
+        return float(sizes.mean()) if len(sizes) else 0.0
+
+    def end_within(self, wanted: OffsetRange, bytes_max: int, record_bytes: float) -> int:
+        """Exact: the sizes are in the consume queue."""
+        at, left = wanted.from_offset, bytes_max
+        while at < wanted.to_offset:
+            units = self._units(wanted.queue, at, min(UNITS_AT_A_TIME, wanted.to_offset - at))
+            if not len(units):
+                return wanted.to_offset
+            sizes = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"]).astype(np.int64)
+            fitting = int(np.searchsorted(np.cumsum(sizes), left, side="right"))
+            at, left = at + fitting, left - int(sizes[:fitting].sum())
+            if fitting < len(units):
+                break
+        return at
+
+    def _units(self, queue: SparkQueue, first: int, count: int) -> Units:
+        """Units from an offset on, at most to the end of their file."""
+        found = self._reader.queue_table.get((queue.topic, queue.queue_id))
+        data = found.units(first, count) if found and count > 0 else b""
+        return np.frombuffer(data, UNIT_TYPE)
+
+    # --- Lookups ---
+
+    def by_key(self, topic: str, key: str, *, unique: bool, maximum: int) -> list[OffsetRange] | None:
+        try:
+            messages = self._reader.by_key(topic, key, maximum=maximum)
+        except (MissingFile, BadStoreFile):
+            return None
+        return None if len(messages) >= maximum else [self._place(message) for message in messages]
+
+    def by_message_id(self, topics: Sequence[str], message_id: str) -> list[OffsetRange] | None:
+        try:
+            message = self._reader.by_offset_id(message_id)
+        except (ValueError, OffsetOutOfRange, CorruptRecord):
+            return []
+        return [self._place(message)] if message.topic in topics else []
+
+    def _place(self, message: StoredMessage) -> OffsetRange:
+        queue = SparkQueue(message.topic, self._options.broker_name, message.queue_id)
+        return OffsetRange(queue, message.queue_offset, message.queue_offset + 1)
+
+    # --- Reading ---
+
+    def read(self, wanted: OffsetRange, losses: LossPolicy) -> Iterator[Records]:
+        self._wait_for(wanted)
+        at = wanted.from_offset
+        while at < wanted.to_offset:
+            units = self._units(wanted.queue, at, min(UNITS_AT_A_TIME, wanted.to_offset - at))
+            if not len(units):
+                losses.aged_out(OffsetRange(wanted.queue, at, wanted.to_offset), "their queue's file is gone")
+                return
+            for piece in self._pieces(units):
+                yield from self._records(OffsetRange(wanted.queue, at, at + len(piece)), piece, losses)
+                at += len(piece)
+
+    def _wait_for(self, wanted: OffsetRange) -> None:
+        """The driver that planned the range may have looked at the directory after this process did."""
+        if self._bounds(wanted.queue)[1] < wanted.to_offset:
+            self._reader.refresh()
+
+    def _pieces(self, units: Units) -> Iterator[Units]:
+        """Cut by bytes."""
+        sizes = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"]).astype(np.int64)
+        pieces = np.cumsum(sizes) // self._options.batch_bytes
+        yield from np.split(units, np.flatnonzero(np.diff(pieces)) + 1)
+
+    def _records(self, wanted: OffsetRange, units: Units, losses: LossPolicy) -> Iterator[Records]:
+        if (blank := units["size"] == BLANK_UNIT_SIZE).any():
+            units = units[~blank]
+        if self._tags_codes is not None and wanted.queue.topic != SCHEDULE_TOPIC:
+            codes = units["tags_code"]
+            units = units[np.isin(codes, self._tags_codes) | (codes < TAGS_CODE_MIN)]
+        places = units["physical_offset"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        file_bytes = self._reader.log.file_bytes
+        files = places // file_bytes
+        for rows in np.split(np.arange(len(units)), np.flatnonzero(np.diff(files)) + 1):
+            if not len(rows):
+                continue
+            start = int(files[rows[0]]) * file_bytes
+            view = self._reader.log.view(start)
+            if view is None:
+                self._tell_gone(wanted.queue, len(rows), int(places[rows[0]]), losses)
+                continue
+            yield _located(view, places[rows] - start, sizes[rows])
+
+    def _tell_gone(self, queue: SparkQueue, count: int, physical_offset: int, losses: LossPolicy) -> None:
+        if self._reader.is_cleaned(physical_offset):
+            first = self._bounds(queue)[0]
+            losses.aged_out(OffsetRange(queue, first - count, first))
+        else:
+            reason = f"the log has no file for {count} record(s) of {queue.topic}/{queue.queue_id}"
+            losses.damaged(CorruptRecord(physical_offset, reason), count)
+
+
+def _located(view: memoryview, places: Ints, sizes: Ints) -> Records:
+    if ((sizes <= 0) | (places < 0) | (places + sizes > len(view))).any():
+        return locate(view, places, sizes)  # these rows will be found bad
+    buffer, places = in_order(view, places, sizes)
+    return locate(pa.py_buffer(buffer), places, sizes)
+
+
+@lru_cache(STORES_OPEN_MAX)
+def shared_reader(path: str) -> StoreReader:
+    """The reader that this process keeps for a directory."""
+    return StoreReader(path)
+
+
+# Files close themselves, but not while the interpreter is being taken down.
+atexit.register(shared_reader.cache_clear)

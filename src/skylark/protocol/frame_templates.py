@@ -1,0 +1,230 @@
+"""Hot frames as byte templates: a broker's replies, a producer's sends. One formatting per frame."""
+
+from functools import lru_cache
+
+import msgspec
+
+from skylark.model.record import BATCH_ELEMENT, LENGTH
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import CLIENT_LANGUAGE, ONEWAY_FLAG, SERVER_LANGUAGE, VERSION, Buffer, prefix
+
+_encode_json = msgspec.json.Encoder().encode
+
+# Takes the opaque, then the remark's member or nothing.
+_TAIL = b',"flag":1,"language":"%b","opaque":%%d%%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+    SERVER_LANGUAGE.encode(),
+    VERSION,
+)
+_PULL = (
+    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"%d",'
+    b'"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"%b}' + _TAIL
+)
+_PLAIN = b'{"code":%d' + _TAIL
+# Nearly all answers without a body have short headers.
+_PREFIXES = [prefix(header_bytes, 0) for header_bytes in range(1024)]
+
+
+def plain_reply(opaque: int, code: int = ResponseCode.SUCCESS, remark: str | None = None) -> bytes:
+    """Return the frame of an answer that has neither ext fields nor a body."""
+    return _frame(_PLAIN % (code, opaque, _remark(remark)))
+
+
+def pull_reply_head(
+    opaque: int,
+    *,
+    code: int,
+    remark: str,
+    next_begin_offset: int,
+    min_offset: int,
+    max_offset: int,
+    body_bytes: int = 0,
+    suggest_which_broker_id: int = 0,
+    topic_sys_flag: int = 0,
+    group_sys_flag: int = 0,
+    bulk_units: int = 0,
+) -> bytes:
+    """Return what goes before the records in the answer to a pull.
+
+    `body_bytes` is the length of them all, and of the `bulk_units` units before them.
+    """
+    header = _PULL % (
+        code,
+        suggest_which_broker_id,
+        group_sys_flag,
+        next_begin_offset,
+        max_offset,
+        min_offset,
+        topic_sys_flag,
+        b',"bulkUnits":"%d"' % bulk_units if bulk_units else b"",
+        opaque,
+        _remark(remark),
+    )
+    return prefix(len(header), body_bytes) + header
+
+
+@lru_cache(256)
+def pull_reply_template(
+    *,
+    code: int,
+    remark: str,
+    suggest_which_broker_id: int = 0,
+    topic_sys_flag: int = 0,
+    group_sys_flag: int = 0,
+) -> bytes:
+    """Return a template of what `pull_reply_head` makes, for answers that differ only in where they are.
+
+    It takes the next offset, the maximum, the minimum and the opaque, and lacks the eight bytes before it.
+    """
+    free = b"%d"
+    return _PULL.replace(b"%d", b"%b") % (
+        b"%d" % code,
+        b"%d" % suggest_which_broker_id,
+        b"%d" % group_sys_flag,
+        *(free, free, free),
+        b"%d" % topic_sys_flag,
+        b"",
+        free,
+        _remark(remark).replace(b"%", b"%%"),
+    )
+
+
+class SendReplies:
+    """Answers to sends of one broker, whose region and trace switch are in all of them."""
+
+    def __init__(self, *, region: str = "DefaultRegion", trace_on: bool = True) -> None:
+        constant = b'"TRACE_ON":"%b","MSG_REGION":%b' % (
+            b"true" if trace_on else b"false",
+            _encode_json(region).replace(b"%", b"%%"),
+        )
+        where = b'{"code":%d,"extFields":{"queueId":"%d"%b,"msgId":"%b",'
+        self._stored = where + constant + b',"queueOffset":"%d"}' + _TAIL
+        self._refused = b'{"code":%d,"extFields":{' + constant + b"}" + _TAIL
+
+    def stored(
+        self,
+        opaque: int,
+        msg_id: bytes,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        transaction_id: bytes | None = None,
+        recall_handle: bytes | None = None,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+    ) -> bytes:
+        """Return the frame that says where a message was stored.
+
+        `transaction_id` is its unique key. `recall_handle`, of plain characters, takes it back.
+        """
+        transaction = b""
+        if transaction_id is not None:
+            # The client's own text: letters and digits from every client we know, but it may be anything.
+            if transaction_id.isalnum():
+                transaction = b',"transactionId":"%b"' % transaction_id
+            else:
+                transaction = b',"transactionId":' + _encode_json(transaction_id.decode(errors="replace"))
+        if recall_handle is not None:
+            transaction += b',"recallHandle":"%b"' % recall_handle
+        return _frame(
+            self._stored
+            % (code, queue_id, transaction, msg_id, queue_offset, opaque, _remark(remark) if remark else b"")
+        )
+
+    def refused(self, opaque: int, code: int, remark: str) -> bytes:
+        """Return the frame that says why a message was not stored."""
+        return _frame(self._refused % (code, opaque, _remark(remark)))
+
+
+def _frame(header: bytes) -> bytes:
+    length = len(header)
+    return (_PREFIXES[length] if length < len(_PREFIXES) else prefix(length, 0)) + header
+
+
+@lru_cache(256)  # the status names of pulls, nearly always
+def _remark(remark: str | None) -> bytes:
+    return b"" if remark is None else b',"remark":' + _encode_json(remark)
+
+
+pack_element = BATCH_ELEMENT.pack
+
+Tail = tuple[int, bytes, bytes]
+"""What surrounds a message's body and unique key in a batch: how long it is with the key, its bytes before
+the key, and those after it. Messages without properties of their own share one."""
+ELEMENT_PARTS = 5
+KEY_PART = 3
+"""Which of the parts of an element is the unique key: NO_KEY until all keys are put in at once."""
+NO_KEY = b""
+
+
+def _text(value: str) -> bytes:
+    """The JSON of a text, safe inside a template."""
+    return _encode_json(value).replace(b"%", b"%%")
+
+
+class SendTemplate:
+    """The frames of sends by one group to one queue, with the short names of 310, 320 and 325.
+
+    `default_topic` and `default_queues` tell the broker how to create a topic that does not exist yet.
+    """
+
+    def __init__(
+        self, *, group: str, topic: str, broker: str, queue_id: int, default_topic: str, default_queues: int
+    ) -> None:
+        self._header = (
+            b'{"code":%%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%%d","g":"%%d","h":"%%d",'
+            b'"i":%%b,"j":"%%d","k":"false"%%b,"m":"%%b","n":%b},"flag":%%d,"language":"%b","opaque":%%d,'
+            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
+        ) % (
+            _text(group),
+            _text(topic),
+            _text(default_topic),
+            default_queues,
+            queue_id,
+            _text(broker),
+            CLIENT_LANGUAGE.encode(),
+            VERSION,
+        )
+
+    def frame(
+        self,
+        opaque: int,
+        body: Buffer,
+        *,
+        properties: str,
+        sys_flag: int,
+        born_ms: int,
+        flag: int = 0,
+        reconsume_times: int = 0,
+        max_reconsume_times: int | None = None,
+        is_batch: bool = False,
+        is_reply: bool = False,
+        is_oneway: bool = False,
+    ) -> tuple[bytes, Buffer]:
+        """Return head and body of one request. Raises UnicodeEncodeError for a text with lone surrogates."""
+        code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
+        header = self._header % (
+            RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else code,
+            sys_flag,
+            born_ms,
+            flag,
+            _encode_json(properties),
+            reconsume_times,
+            b"" if max_reconsume_times is None else b',"l":"%d"' % max_reconsume_times,
+            b"true" if is_batch else b"false",
+            ONEWAY_FLAG if is_oneway else 0,
+            opaque,
+        )
+        return prefix(len(header), len(body)) + header, body
+
+
+def element_tail(before: bytes, key_bytes: int, after: bytes) -> Tail:
+    """Return the tail of an element whose properties stand before and after the unique key."""
+    properties_bytes = len(before) + key_bytes + len(after)
+    length = LENGTH.pack(properties_bytes)
+    return BATCH_ELEMENT.size + len(length) + properties_bytes, length + before, after
+
+
+def element_parts(body: bytes, flag: int, tail: Tail) -> tuple[bytes, ...]:
+    """Return the parts of a message in a batch; the key is put in later."""
+    tail_bytes, before, after = tail
+    return pack_element(tail_bytes + len(body), 0, 0, flag, len(body)), body, before, NO_KEY, after

@@ -1,0 +1,36 @@
+"""Pure. Readable queues of a topic and the strategies that divide them among the members of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from skylark.protocol.bodies import MessageQueue, QueueData, TopicRouteData
+
+READ_PERMISSION = 4
+
+
+def read_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
+    """Yield the queues that may be read. A broker of which only a slave is left stays readable."""
+    for queues in sorted(data.queue_datas, key=_broker_name):
+        if queues.perm & READ_PERMISSION:
+            for queue_id in range(queues.read_queue_nums):
+                yield MessageQueue(topic, queues.broker_name, queue_id)
+
+
+def averagely(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+    """Consecutive pages; the first members have one queue more. 8 queues, 3 members: 0-2, 3-5, 6-7."""
+    share, extra = divmod(len(queues), len(members))
+    index = members.index(me)
+    start = index * share + min(index, extra)
+    return list(queues[start : start + share + (index < extra)])
+
+
+def averagely_by_circle(
+    me: str, queues: Sequence[MessageQueue], members: Sequence[str]
+) -> list[MessageQueue]:
+    """Dealt out like cards. 8 queues, 3 members: 0 3 6, 1 4 7, 2 5."""
+    return list(queues[members.index(me) :: len(members)])
+
+
+def _broker_name(entry: QueueData) -> str:
+    return entry.broker_name

@@ -1,0 +1,209 @@
+"""Asyncio clients: a connection, and a pool that keeps one connection per address."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout
+from skylark.protocol.command import Buffer, RemotingCommand
+from skylark.protocol.connection import Limits
+from skylark.protocol.request import Request
+from skylark.remoting.address import reason_of, split_address
+from skylark.remoting.link import Handler, Link, ReplyWaiter
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_S = 3.0
+WRITE_HIGH_WATER_BYTES = 1 << 20
+WRITE_EARLY_BYTES = 32 << 10
+REQUESTS_IN_FLIGHT_MAX = 1_024
+# The answer to a batch names all its messages in the header: as long as the frame may be.
+CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
+
+
+class ClientConnection(Link):
+    """A connection that we opened. Requests of the server's own go to `on_request`."""
+
+    def __init__(
+        self, address: str, *, limits: Limits, on_request: Handler | None, tasks: set[asyncio.Task[None]]
+    ) -> None:
+        super().__init__(
+            limits,
+            tasks=tasks,
+            requests_in_flight_max=REQUESTS_IN_FLIGHT_MAX,
+            write_high_water_bytes=WRITE_HIGH_WATER_BYTES,
+        )
+        self.address = address
+        self.received_at = self._loop.time()
+        self._on_request = on_request
+
+    def suspect(self, since: float) -> None:
+        """Close a connection on which nothing has come since a request that got no answer: it may be dead."""
+        if self.received_at < since:
+            self.abort()
+
+    def write_parts(self, parts: Iterable[Buffer], parts_bytes: int) -> None:
+        """Send parts whose length all together is known.
+
+        A client that has much to send does not gather all of it first: the server may begin meanwhile.
+        """
+        super().write_parts(parts, parts_bytes)
+        if self._out_bytes >= WRITE_EARLY_BYTES:
+            self._flush()
+
+    def reserve(self, waiter: ReplyWaiter) -> int:
+        """Return the opaque for a frame that `write_parts` is to send; the waiter gets the answer.
+
+        Raises LocalProtocolError at the limit of open requests.
+        """
+        return self._codec.reserve_opaque(waiter)
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._codec.take_waiter(opaque)
+
+    def data_received(self, data: bytes) -> None:
+        self.received_at = self._loop.time()
+        self._gathering = True
+        for command in self._codec.receive(data):
+            if isinstance(command, RemotingCommand) and command.is_response:
+                self._deliver(command)
+            else:
+                self._serve(self._on_request, command)
+        self._gathering = False
+        self._flush()
+        if self._codec.failure is not None:
+            self.abort()
+
+
+class ConnectionPool:
+    """One connection per address, opened when it is needed and again when it was lost.
+
+    `on_request(connection, command)` is given what servers ask of their own: 39, 40, 220, 221, 307, 309, 326;
+    `on_open(address)` is called for each connection that was opened.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_request: Handler | None = None,
+        on_open: Callable[[str], None] | None = None,
+        limits: Limits = CLIENT_LIMITS,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self._on_request = on_request
+        self._on_open = on_open
+        self._limits = limits
+        self._connect_timeout_s = connect_timeout_s
+        self._connections: dict[str, ClientConnection] = {}
+        self._retired: list[ClientConnection] = []
+        self._opening: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def call(self, address: str, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
+        """Ask the server at this address; the time includes connecting.
+
+        Raises BrokerError, ConnectFailed, RequestTimeout, ConnectionLost, ProtocolError, ClientClosed.
+        """
+        connection = self._connections.get(address)
+        if connection is not None and not connection.is_closed:
+            return await connection.call(request, timeout_s=timeout_s)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await self.connection(address)
+            return await connection.call(request, timeout_s=deadline - loop.time())
+        except (TimeoutError, RequestTimeout):
+            raise RequestTimeout(address, request.code.name, round(timeout_s * 1000)) from None
+
+    async def notify(self, address: str, request: Request[Any]) -> None:
+        """Send a request that wants no answer, at the server's pace. Raises ConnectFailed, ClientClosed."""
+        connection = await self.connection(address)
+        await connection.wait_writable()
+        connection.notify(request)
+
+    async def connection(self, address: str) -> ClientConnection:
+        """Return the connection to this address, opening it if needed. Raises ConnectFailed, ClientClosed.
+
+        All who want it meanwhile share one attempt: if each tried again, the last would wait for all.
+        """
+        connection = self._connections.get(address)
+        if connection is not None and not connection.is_closed:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda done: self._opened(address, done))
+        return await asyncio.shield(opening)
+
+    def _opened(self, address: str, opening: asyncio.Task[ClientConnection]) -> None:
+        del self._opening[address]
+        if not opening.cancelled():
+            opening.exception()  # those who wait get it; it is no mistake if nobody does any more
+
+    def open_connection(self, address: str) -> ClientConnection | None:
+        """Return the connection to this address if there is one."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.is_closed else connection
+
+    def retire(self, address: str) -> None:
+        """Use a connection no more, as its server wishes: what still waits on it may be answered."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            self._retired.append(connection)
+            self._retired = [each for each in self._retired if not each.is_closed]
+
+    def drop(self, address: str) -> None:
+        """Close the connection to an address that is no longer needed."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        """Close all connections, sending what was written; cancel what still answers servers' requests."""
+        self._closed = True
+        tasks = [*self._tasks, *self._opening.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections = [*self._connections.values(), *self._retired]
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            try:
+                async with asyncio.timeout(self._connect_timeout_s):
+                    await connection.wait_closed()
+            except TimeoutError:
+                connection.abort()
+                await connection.wait_closed()
+
+    async def _open(self, address: str) -> ClientConnection:
+        if self._closed:
+            raise ClientClosed("connection pool")
+        loop = asyncio.get_running_loop()
+        try:
+            host, port = split_address(address)
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: ClientConnection(
+                        address, limits=self._limits, on_request=self._on_request, tasks=self._tasks
+                    ),
+                    host,
+                    port,
+                )
+        except TimeoutError:
+            raise ConnectFailed(address, f"not within {self._connect_timeout_s:g} s") from None
+        except (OSError, ValueError) as error:
+            raise ConnectFailed(address, reason_of(error)) from error
+        except asyncio.CancelledError:
+            if self._closed:  # by `close`, which is no reason for those who wait to be cancelled
+                raise ClientClosed("connection pool") from None
+            raise
+        self._connections[address] = connection
+        if self._on_open is not None:
+            self._on_open(address)
+        return connection

@@ -1,0 +1,166 @@
+"""The result of an append: the place of each record in the log, or the status that refused it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, overload
+
+import msgspec
+
+from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_KEYS, find_unique_key
+from skylark.store.queue_entry import ENTRY, NO_ENTRY_MASK
+
+if TYPE_CHECKING:
+    from skylark.store.consume_queue import ConsumeQueue
+
+
+_KEYS_NAME = f"{PROPERTY_KEYS}{NAME_VALUE_SEPARATOR}".encode()
+_PACKED_MAX = 128
+"""Units of a run that are packed at once."""
+
+
+class PutStatus(Enum):
+    """RocketMQ's PutMessageStatus."""
+
+    PUT_OK = "stored"
+    FLUSH_DISK_TIMEOUT = "stored, but not on disk in time"
+    FLUSH_SLAVE_TIMEOUT = "stored, but not on the slave in time"
+    SLAVE_NOT_AVAILABLE = "stored, but there is no usable slave"
+    SERVICE_NOT_AVAILABLE = "the store does not take messages now"
+    CREATE_MAPPED_FILE_FAILED = "the next file could not be made"
+    MESSAGE_ILLEGAL = "the message breaks a limit"
+    PROPERTIES_SIZE_EXCEEDED = "the properties are too long"
+    OS_PAGE_CACHE_BUSY = "the disk does not keep up"
+    IN_SYNC_REPLICAS_NOT_ENOUGH = "too few replicas are in sync"
+    UNKNOWN_ERROR = "unknown error"
+
+
+class AppendedRecord(msgspec.Struct, gc=False):
+    """A record in the log, and all that dispatch needs of it."""
+
+    status: ClassVar[PutStatus] = PutStatus.PUT_OK
+
+    queue: ConsumeQueue
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    sys_flag: int
+    properties: bytes
+
+    @property
+    def end(self) -> int:
+        return self.physical_offset + self.size
+
+
+class AppendedBatch(Sequence[AppendedRecord]):
+    """Records of one queue in a row, as a batch makes them: published in one go, taken apart on demand."""
+
+    __slots__ = (
+        "_codes", "_sizes", "_text", "end", "first_offset", "physical_offsets", "queue", "shared",
+        "store_timestamp", "sys_flag", "texts",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: ConsumeQueue,
+        store_timestamp: int,
+        sys_flag: int,
+        texts: Sequence[bytes],
+        shared: bytes,
+        codes: list[int],
+        text: bytes,
+    ) -> None:
+        """The properties of each are its own text and the shared one behind it; `text` is all own texts."""
+        self.queue = queue
+        self.store_timestamp = store_timestamp
+        self.sys_flag = sys_flag
+        self.texts = texts
+        self.shared = shared
+        self._codes = codes
+        self._text = text
+
+    def place(self, physical_offset: int, queue_offset: int, sizes: list[int]) -> None:
+        """Say where the records are."""
+        self.first_offset = queue_offset
+        """The queue offset of the first."""
+        self._sizes = sizes
+        self.physical_offsets = list(accumulate(sizes, initial=physical_offset))
+        self.end = self.physical_offsets.pop()
+        """End of its last record."""
+
+    @property
+    def units(self) -> bytes:
+        count = len(self._sizes)
+        if count > _PACKED_MAX:
+            return b"".join(map(ENTRY.pack, self.physical_offsets, self._sizes, self._codes))
+        fields = [0, 0, 0] * count
+        fields[0::3], fields[1::3], fields[2::3] = self.physical_offsets, self._sizes, self._codes
+        return _packed_entries(count)(*fields)
+
+    @property
+    def properties(self) -> list[bytes]:
+        return [text + self.shared for text in self.texts]
+
+    @property
+    def only_key(self) -> bytes | None:
+        """The unique key that all of them share, if they have no other keys; else None."""
+        if _KEYS_NAME in self.shared or _KEYS_NAME in self._text:
+            return None
+        return find_unique_key(self.shared)  # later duplicates win: it hides their own
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @overload
+    def __getitem__(self, index: int) -> AppendedRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AppendedRecord]: ...
+    def __getitem__(self, index: int | slice) -> AppendedRecord | list[AppendedRecord]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        return AppendedRecord(
+            self.queue, self.first_offset + number, self.physical_offsets[number], self._sizes[number],
+            self._codes[number], self.store_timestamp, self.sys_flag, self.texts[number] + self.shared,
+        )  # fmt: skip
+
+
+@lru_cache(_PACKED_MAX)
+def _packed_entries(count: int) -> Callable[..., bytes]:
+    return struct.Struct(">" + ENTRY.format.removeprefix(">") * count).pack
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing was stored."""
+
+    status: PutStatus
+    reason: str
+
+
+PutResult = AppendedRecord | Refused
+
+NUL_REFUSED = Refused(
+    PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
+)
+
+
+def release_queue_offsets(placed: Sequence[PutResult | AppendedBatch | list[Refused]]) -> None:
+    """Have queue offsets given out anew: nothing of this was written."""
+    for result in reversed(placed):
+        if isinstance(result, AppendedBatch):
+            result.queue.next_offset = result.first_offset
+        elif isinstance(result, AppendedRecord) and not result.sys_flag & NO_ENTRY_MASK:
+            result.queue.next_offset = result.queue_offset
+
+
+def refuse_all(placed: Sequence[PutResult]) -> list[PutResult]:
+    """The results of messages that are stored together or not at all, where one was refused."""
+    release_queue_offsets(placed)
+    refused = next(result for result in placed if isinstance(result, Refused))
+    return [refused] * len(placed)

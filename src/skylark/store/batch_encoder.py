@@ -1,0 +1,238 @@
+"""Pure. Encodes a client's batch into records, column by column, and reserves room for the CRC property."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain, count, repeat
+from operator import contains
+from typing import TYPE_CHECKING
+
+from zlib_ng.zlib_ng import crc32
+
+from skylark.model.message import HOST_V6_MASK, PROPERTIES_BYTES_MAX, TRANSACTION_MASK
+from skylark.model.record import (
+    BLANK_BYTES,
+    CRC_MASK,
+    CRC_PROPERTY_BYTES,
+    LENGTH,
+    LENGTHS,
+    MIDDLES,
+    QUEUE_AND_FLAG,
+    SHARED_HEADS,
+    SIZE_AND_MAGIC,
+    BatchColumns,
+    crc_property,
+    terminated,
+    without_crc_property,
+)
+from skylark.store.append_result import NUL_REFUSED, AppendedBatch, PutStatus, Refused
+from skylark.store.disk import Part
+from skylark.store.queue_entry import (
+    INNER_BATCH,
+    NO_TAGS,
+    TAGS_MARKER,
+    TAGS_NAME,
+    delay_level,
+    schedule_tags_code,
+    tags_code,
+)
+
+if TYPE_CHECKING:
+    from skylark.model.message import PutMessage
+    from skylark.settings import StoreSettings
+    from skylark.store.consume_queue import ConsumeQueue
+
+_CRC_ROOM = b"\0" * (CRC_PROPERTY_BYTES - 1) + b"\x02"
+_PARTS_PER_RECORD = 5
+
+
+def with_crc_room(properties: bytes) -> bytes:
+    """The property text with room for the CRC property, which covers all that comes before it."""
+    return terminated(without_crc_property(properties)) + _CRC_ROOM
+
+
+def fill_in_crc(parts: list[Part]) -> None:
+    """Put the CRC property into the room left for it, record by record."""
+    for last in range(_PARTS_PER_RECORD - 1, len(parts), _PARTS_PER_RECORD):
+        properties = bytes(parts[last][:-CRC_PROPERTY_BYTES])
+        covered = b"".join([*parts[last - _PARTS_PER_RECORD + 1 : last], properties])
+        parts[last] = properties + crc_property(covered)
+
+
+ClientBatch = tuple["PutMessage", BatchColumns]
+"""What the messages of a batch share, and the messages."""
+
+NO_BATCH_MASK = TRANSACTION_MASK | INNER_BATCH
+RECORD_BYTES_EXTRA = 64 * 1024
+"""What a record may have beside its body, and a batch beside the bodies of its messages."""
+COPIED_BYTES_MAX = 4096
+"""Records that are alike are made in large pieces, up to this size: all that is in them is copied."""
+_PACKED_MAX = 64
+"""Records in such a piece."""
+_RECORD_FIELDS = 9
+_BODY_BYTES = struct.Struct(">i")
+
+
+def common_code(batch: BatchColumns, shared: bytes) -> int | None:
+    """The tags code of all messages, if they have the same tags or none; else None.
+
+    Only where all texts end with a separator, and where it is easily seen: tags at the start of a text are
+    not looked for. Later duplicates win, so shared tags would hide their own; empty ones do not count.
+    """
+    texts = batch.properties
+    first = texts[0]
+    at = first.rfind(TAGS_MARKER)
+    tags = first[at : first.find(b"\x02", at + 1) + 1] if at >= 0 else b""
+    if TAGS_NAME in shared or (at >= 0 and len(tags) <= len(NO_TAGS)):
+        return None
+    ending = tags
+    if not tags or not first.endswith(tags):
+        # As many in all as there are messages, and each has these: then none has others.
+        if batch.text.count(TAGS_NAME) != (len(texts) if tags else 0):
+            return None
+        if tags and not all(map(contains, texts, repeat(tags))):
+            return None
+        ending = b"\x02"
+    if not _all_end(batch, ending):
+        return None
+    return tags_code(tags) if tags else 0
+
+
+def _all_end(batch: BatchColumns, ending: bytes) -> bool:
+    """Whether all texts have this ending, of at least one byte."""
+    texts = batch.properties
+    if batch.lengths is not None and len(ending) == 1:
+        text_bytes = batch.lengths[1]
+        return text_bytes > 0 and batch.text[text_bytes - 1 :: text_bytes] == ending * len(texts)
+    return all(map(bytes.endswith, texts, repeat(ending)))
+
+
+class BatchEncoder:
+    """Makes records of batches, as far as that can be done before they have a place in the log."""
+
+    def __init__(self, settings: StoreSettings, delays_ms: Sequence[int]) -> None:
+        self._with_crc = settings.append_crc_property
+        self._delays_ms = delays_ms
+        self._bytes_max = min(
+            settings.commit_log_file_bytes - BLANK_BYTES, settings.message_bytes_max + RECORD_BYTES_EXTRA
+        )
+
+    def records(
+        self, message: PutMessage, batch: BatchColumns, queue: ConsumeQueue, sys_flag: int, timestamp: int
+    ) -> RecordColumns | Refused:
+        """The records of a batch, or why they cannot be stored; `message` is what all messages share."""
+        if not batch.flags:
+            return Refused(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
+        if sys_flag & NO_BATCH_MASK or delay_level(message.properties) > 0:
+            reason = "a batch can be no transaction, no inner batch and not delayed"
+            return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
+        run = self._run(queue, timestamp, sys_flag, batch, message.properties)
+        records = RecordColumns(run, message, batch)
+        if records.text_bytes_max > PROPERTIES_BYTES_MAX:
+            return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, "properties of a message in the batch")
+        if records.total_bytes > self._bytes_max:
+            reason = f"the batch makes {records.total_bytes} bytes of records"
+            return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
+        # Zeros in a text that no CRC covers are how recovery knows a torn write.
+        if not self._with_crc and (b"\0" in batch.text or b"\0" in message.properties):
+            return NUL_REFUSED
+        return records
+
+    def _run(
+        self, queue: ConsumeQueue, timestamp: int, sys_flag: int, batch: BatchColumns, shared: bytes
+    ) -> AppendedBatch:
+        """The messages of a batch, without a place."""
+        texts = batch.properties
+        code = common_code(batch, shared) if not queue.is_schedule and not self._with_crc else None
+        if code is not None:
+            return AppendedBatch(queue, timestamp, sys_flag, texts, shared, [code] * len(texts), batch.text)
+        texts = [terminated(text) + shared for text in texts]
+        if queue.is_schedule:
+            codes = [schedule_tags_code(text, timestamp, self._delays_ms) for text in texts]
+        else:
+            codes = [tags_code(text) for text in texts]
+        texts = [with_crc_room(text) for text in texts] if self._with_crc else texts
+        return AppendedBatch(queue, timestamp, sys_flag, texts, b"", codes, b"".join(texts))
+
+
+class RecordColumns:
+    """The records of a run that is made of a batch. Raises struct.error for numbers that are out of range."""
+
+    def __init__(self, run: AppendedBatch, message: PutMessage, batch: BatchColumns) -> None:
+        self.run = run
+        self._message = message
+        self._batch = batch
+        self._head = SHARED_HEADS[run.sys_flag & HOST_V6_MASK]
+        shared_bytes = len(run.shared)
+        fixed = self._head.size + len(run.queue.topic_part) + LENGTH.size
+        if batch.lengths is not None and run.texts is batch.properties:
+            body_bytes, text_bytes = batch.lengths
+            self.text_bytes_max = text_bytes + shared_bytes
+            self.sizes = [fixed + body_bytes + self.text_bytes_max] * len(run)
+            self.total_bytes = self.sizes[0] * len(run)
+            self._is_alike = self.sizes[0] <= COPIED_BYTES_MAX
+        else:
+            text_lengths = [len(text) + shared_bytes for text in run.texts]
+            self.text_bytes_max = max(text_lengths)
+            lengths = zip(map(len, batch.bodies), text_lengths, strict=True)
+            self.sizes = [fixed + body_bytes + text_bytes for body_bytes, text_bytes in lengths]
+            self.total_bytes = sum(self.sizes)
+            self._is_alike = False
+
+    def parts(self, store_host: bytes) -> list[Part]:
+        """The records, when the run has its place."""
+        run, message = self.run, self._message
+        middle = MIDDLES[run.sys_flag & HOST_V6_MASK].pack(
+            run.sys_flag, message.born_timestamp, message.born_host, run.store_timestamp, store_host,
+            message.reconsume_times, 0,
+        )  # fmt: skip
+        return self._pieces(middle) if self._is_alike else self._each(middle)
+
+    def _each(self, middle: bytes) -> list[Part]:
+        run, batch, queue = self.run, self._batch, self.run.queue
+        heads = map(
+            self._head.pack, self.sizes, repeat(queue.magic), self._crcs(), repeat(queue.queue_id),
+            batch.flags, count(run.first_offset), run.physical_offsets, repeat(middle),
+            map(len, batch.bodies),
+        )  # fmt: skip
+        lengths = [LENGTHS[len(text) + len(run.shared)] for text in run.texts]
+        records = zip(heads, batch.bodies, repeat(queue.topic_part), lengths, run.properties, strict=False)
+        return list(chain.from_iterable(records))
+
+    def _pieces(self, middle: bytes) -> list[Part]:
+        """What is the same in all records, or goes on from one into the next, is packed beforehand."""
+        run, batch, queue = self.run, self._batch, self.run.queue
+        assert batch.lengths is not None
+        first = SIZE_AND_MAGIC.pack(self.sizes[0], queue.magic)
+        place = QUEUE_AND_FLAG.pack(queue.queue_id, batch.flags[0])
+        rest = middle + _BODY_BYTES.pack(batch.lengths[0])
+        topic = queue.topic_part + LENGTH.pack(self.text_bytes_max)
+        total = len(self.sizes)
+        fields: list[int | bytes] = [0, place, 0, 0, rest, b"", topic, b"", run.shared + first] * total
+        fields[0::_RECORD_FIELDS] = self._crcs()
+        fields[2::_RECORD_FIELDS] = range(run.first_offset, run.first_offset + total)
+        fields[3::_RECORD_FIELDS] = run.physical_offsets
+        fields[5::_RECORD_FIELDS] = batch.bodies
+        fields[7::_RECORD_FIELDS] = run.texts
+        lengths = len(rest), len(topic), len(run.shared), *batch.lengths
+        pieces: list[Part] = []
+        for start in range(0, total, _PACKED_MAX):
+            number = min(_PACKED_MAX, total - start)
+            some = fields[start * _RECORD_FIELDS : (start + number) * _RECORD_FIELDS]
+            pieces.append(_packed_records(number, *lengths)(first, *some))
+        return pieces
+
+    def _crcs(self) -> list[int]:
+        return [crc32(body) & CRC_MASK for body in self._batch.bodies]
+
+
+@lru_cache(256)
+def _packed_records(
+    number: int, rest_bytes: int, topic_bytes: int, shared_bytes: int, body_bytes: int, text_bytes: int
+) -> Callable[..., bytes]:
+    first_bytes = SIZE_AND_MAGIC.size
+    one = f"i{QUEUE_AND_FLAG.size}sqq{rest_bytes}s{body_bytes}s{topic_bytes}s{text_bytes}s"
+    all_but_last = f"{one}{shared_bytes + first_bytes}s" * (number - 1)
+    return struct.Struct(f">{first_bytes}s{all_but_last}{one}{shared_bytes}s").pack

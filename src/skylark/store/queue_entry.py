@@ -1,0 +1,75 @@
+"""Pure. The consume-queue entry: 20 bytes that point to a record of the log, and its tags code.
+
+The append and recovery compute the tags code with the same functions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+
+from skylark.model.java import java_hash
+from skylark.model.message import find_delay_level, find_tags
+
+ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
+ENTRY_BYTES = ENTRY.size
+assert ENTRY_BYTES == 20
+BLANK_ENTRY_SIZE = 0x7FFFFFFF
+# System flags of records without a unit: transactions under way or rolled back, and inner batches, whose
+# queues we do not keep.
+INNER_BATCH = 0x80
+NO_ENTRY_MASK = 0x4 | INNER_BATCH
+BLANK_ENTRY = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
+"""Stands for a unit that has no record: before a queue's first, or where the log lost one."""
+
+CACHED_TAGS_MAX = 10_000
+CACHED_BYTES_MAX = 256
+
+TAGS_NAME = b"TAGS\x01"
+TAGS_MARKER = b"\x02" + TAGS_NAME
+# An empty value does not count: the tags then stand before the marker, if anywhere.
+NO_TAGS = TAGS_MARKER + b"\x02"
+known_codes: dict[bytes, int] = {}
+"""By the text from the last marker to the end of the properties: mostly the tags and what the broker adds.
+
+The append looks here first for `properties[properties.rfind(TAGS_MARKER) :]`, where there are tags.
+"""
+
+
+def tags_code(properties: bytes) -> int:
+    """The Java hash of the TAGS property, 0 without one."""
+    at = properties.rfind(TAGS_MARKER)
+    if at < 0:
+        return _hash_of(find_tags(properties))
+    segment = properties[at:]
+    code = known_codes.get(segment)
+    if code is None:
+        code = _hash_of(find_tags(properties))
+        if len(known_codes) >= CACHED_TAGS_MAX:
+            known_codes.clear()
+        if len(segment) <= CACHED_BYTES_MAX and not segment.startswith(NO_TAGS) and segment != TAGS_MARKER:
+            known_codes[segment] = code
+    return code
+
+
+@lru_cache(CACHED_TAGS_MAX)
+def _hash_of(tags: bytes | None) -> int:
+    return java_hash(tags.decode(errors="replace")) if tags else 0
+
+
+def delay_level(properties: bytes) -> int:
+    """The DELAY property; 0 without one, or where it is no number."""
+    text = find_delay_level(properties)
+    try:
+        return int(text) if text is not None else 0
+    except ValueError:
+        return 0
+
+
+def schedule_tags_code(properties: bytes, store_timestamp: int, delays_ms: Sequence[int]) -> int:
+    """For the schedule topic: when the message is due. Without a level it is an ordinary tags code."""
+    level = delay_level(properties)
+    if level <= 0:
+        return tags_code(properties)
+    return store_timestamp + delays_ms[min(level, len(delays_ms)) - 1]

@@ -1,0 +1,95 @@
+"""Files and topics of Apache RocketMQ in a store directory that are not served: reported, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skylark.atomic_file import load_file
+from skylark.errors import BadJson
+from skylark.model import java
+from skylark.store.disk import Disk
+
+TopicAttributes = Mapping[str, Mapping[str, Any]]
+
+BATCH_QUEUE = ("queue.type", "BatchCQ")
+COMPACTION = ("cleanup.policy", "COMPACTION")
+POP_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
+LIGHT_TOPIC_PREFIX = "%LMQ%"
+ROCKSDB_FILE = "CURRENT"
+UNSUPPORTED_NAMES = {
+    "batchconsumequeue": "batch consume queues",
+    "compaction": "logs of compaction topics",
+    "consumequeue_ext": "extension units of consume queues",
+    "kvStore": "pop state in RocksDB",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedItem:
+    """Something in the directory that is not served: its name there, or a topic, and what it is."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def find_unsupported(
+    disk: Disk, path: Path, topics: Iterable[str], attributes: TopicAttributes
+) -> list[UnsupportedItem]:
+    """Everything of a store directory that is not served, sorted by kind."""
+    names = {*disk.files(path), *disk.directories(path)}
+    found = [
+        UnsupportedItem(name, UNSUPPORTED_NAMES[name]) for name in sorted(names & UNSUPPORTED_NAMES.keys())
+    ]
+    databases = ["consumequeue", *(f"config/{name}" for name in disk.directories(path / "config"))]
+    found += [
+        UnsupportedItem(name, "RocksDB database")
+        for name in databases
+        if ROCKSDB_FILE in disk.files(path / name)
+    ]
+    found += [
+        UnsupportedItem(topic, "topic with a batch consume queue")
+        for topic in sorted(batch_topics(disk, path, attributes))
+    ]
+    found += [
+        UnsupportedItem(topic, "compaction topic: its messages are shown as sent, not compacted")
+        for topic in sorted(_topics_with(attributes, COMPACTION))
+    ]
+    for topic in sorted(topics):
+        if topic.startswith(POP_TOPIC_PREFIX):
+            found.append(UnsupportedItem(topic, "pop state: its records are shown, not interpreted"))
+        elif topic.startswith(LIGHT_TOPIC_PREFIX):
+            found.append(UnsupportedItem(topic, "light queue: its units point to records of other topics"))
+    return found
+
+
+def batch_topics(disk: Disk, path: Path, attributes: TopicAttributes) -> set[str]:
+    """Topics whose messages only a batch consume queue finds."""
+    return _topics_with(attributes, BATCH_QUEUE) | set(disk.directories(path / "batchconsumequeue"))
+
+
+def _topics_with(attributes: TopicAttributes, attribute: tuple[str, str]) -> set[str]:
+    name, value = attribute
+    return {topic for topic, members in attributes.items() if members.get(name) == value}
+
+
+def load_topic_attributes(path: Path) -> TopicAttributes:
+    """Attributes of each topic that `config/topics.json` knows. Raises BadStoreFile, OSError."""
+    return load_file(path / "config" / "topics.json", _parse_topics) or {}
+
+
+def _parse_topics(data: bytes) -> TopicAttributes:
+    document = java.loads(data)
+    topics = document.get("topicConfigTable") if isinstance(document, dict) else None
+    if not isinstance(topics, dict):
+        raise BadJson(0, "no topicConfigTable")
+    return {
+        str(topic): attributes
+        for topic, config in topics.items()
+        if isinstance(config, dict) and isinstance(attributes := config.get("attributes") or {}, dict)
+    }

@@ -1,0 +1,234 @@
+"""Tables beside others, from what benchmarks print: recognised by content, joined, bold where it matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.compare.cells import APACHE, KAFKA, NATS, OURS, START, choose
+from benchmarks.compare.figures import Comparison, Outcome, SystemFacts, rows_of
+from benchmarks.growth import TITLES
+from scripts.performance_page import main, tables_of
+from skylark.bench.results import encode, make_cell, make_document
+
+
+def reported(benchmark: str, results: dict[str, Any], made_at: str = "2026-11-15 20:00:00+00:00") -> bytes:
+    machine = {"system": "Linux", "cores": 2, "load_1m": 1.5}
+    document = {"benchmark": benchmark, "made_at": made_at, "machine": machine, "results": results}
+    return msgspec.json.encode(document)
+
+
+def spread(median: float) -> dict[str, float]:
+    return {"median": median, "min": median / 2, "max": median * 2}
+
+
+def pair(ours: float, theirs: float) -> dict[str, Any]:
+    def side(rate: float) -> dict[str, Any]:
+        waits = {"p50_us": spread(120), "p99_us": spread(4300), "broker_cpu_us": spread(10)}
+        return {"rounds": 3, "messages_per_s": spread(rate), **waits}
+
+    return {"ours": side(ours), "apache": side(theirs), "ratio": spread(ours / theirs)}
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("| ") and "---" not in line][1:]
+
+
+def test_cells_beside_apache_stand_in_order_and_those_below_the_aim_are_bold() -> None:
+    first = {
+        "conditions": {},
+        "client": {"1-128B": {}},
+        "pull-1KiB": pair(2000, 1000),
+        "sync-1-128B": pair(1, 1),
+    }
+    second = {
+        "async-1024-1KiB": pair(3000, 1000),
+        "async-1-128B": pair(14, 10),
+        "batch-128B": pair(9, 9),
+    }
+    files = {"a": reported("broker", first), "b": reported("broker", second, "2026-11-15 21:00:00+00:00")}
+    text = tables_of(files)["apache"]
+    assert text.startswith("*Measured on 2026-11-15 20:00 and 21:00 UTC, load average 1.5 at the end.*\n")
+    assert lines(text) == [
+        "| 1 in flight, 128 B | 14 | 10 | 0.12 / 4.3 | 0.12 / 4.3 | 10 | 10 | **1.40 (0.70 to 2.80)** |",
+        "| 1,024 in flight, 1 KiB | 3,000 | 1,000 | 0.12 / 4.3 | 0.12 / 4.3 | 10 | 10 "
+        "| 3.00 (1.50 to 6.00) |",
+        "| synchronous flush, 1 in flight, 128 B | 1 | 1 | 0.12 / 4.3 | 0.12 / 4.3 | 10 | 10 "
+        "| **1.00 (0.50 to 2.00)** |",
+        "| batches of 32, 128 B | 9 | 9 | 0.12 / 4.3 | 0.12 / 4.3 | 10 | 10 | 1.00 (0.50 to 2.00) |",
+        "| pulls of 32, backlog of 1 KiB | 2,000 | 1,000 | 0.12 / 4.3 | 0.12 / 4.3 | 10 | 10 "
+        "| 2.00 (1.00 to 4.00) |",
+    ]  # fmt: skip
+
+
+def test_a_cell_without_a_good_round_is_void() -> None:
+    broken = {
+        "ours": {"rounds": 0, "void": [["lost"]]},
+        "apache": pair(1, 1)["apache"],
+        "ratio": {"void": True},
+    }
+    text = tables_of({"a": reported("broker", {"async-64-128B": broken})})["apache"]
+    assert lines(text) == ["| 64 in flight, 128 B | void | 1 |  | 0.12 / 4.3 | void | 10 | void |"]
+
+
+def compared(figures: dict[str, dict[str, dict[str, float]]], made_at: str) -> bytes:
+    """By cell, system and metric."""
+    peers = [APACHE, KAFKA, NATS]
+    outcomes = [
+        Outcome(cell=cell, system=system, round=0, figures=found)
+        for cell, systems in figures.items()
+        for system, found in systems.items()
+    ]
+    found = Comparison.now(
+        "compare", {"recover_mib": 4096}, systems=[SystemFacts(APACHE, "Apache RocketMQ 5.3.3", "", "")],
+        rows=rows_of(choose(list(figures), peers), peers, outcomes), not_run=[], outcomes=outcomes,
+    )  # fmt: skip
+    return encode(msgspec.structs.replace(found, made_at=made_at))
+
+
+def test_peers_stand_side_by_side_and_the_best_is_bold() -> None:
+    waits = {"p50": 500.0, "p99": 4000.0, "p99.9": 8000.0}
+    first = {
+        "java-async-64-128B": {
+            OURS: {"messages": 46_040.0}, APACHE: {"messages": 31_250.0}, KAFKA: {"messages": 220_600.0},
+            NATS: {"messages": 98_800.0},
+        },
+        "java-batch-128B": {OURS: {"messages": 5.0}, APACHE: {"messages": 6.0}, KAFKA: {"messages": 7.0}},
+        "latency-5000": {OURS: waits, APACHE: {name: 2 * us for name, us in waits.items()}},
+        "send-async-1-128B": {OURS: {"messages": 1.0}, APACHE: {"messages": 2.0}},
+        "start": {OURS: {START.name: 0.5}},
+    }  # fmt: skip
+    second = {
+        "start": {OURS: {START.name: 0.27}, APACHE: {START.name: 2.5}},
+        "memory": {OURS: {"anonymous memory idle": 52.0, "anonymous memory under load": 58.0}},
+        "recover": {OURS: {"kill -9 to first acknowledged send": 1.5}},
+    }  # fmt: skip
+    files = {
+        "later": compared(second, "2026-11-16 08:00:00"),
+        "first": compared(first, "2026-11-15 20:00:00"),
+    }
+    text = tables_of(files)["peers"]
+    assert text.startswith("*Measured on 2026-11-15 20:00 and 2026-11-16 08:00 UTC, load average ")
+    assert "|  | Skylark | Apache RocketMQ 5.3.3 | kafka | nats |" in text
+    assert lines(text) == [
+        "| sends, 64 in flight, 128 B | 46,040/s | 31,250/s | **220,600/s** | 98,800/s |",
+        "| batches of 32, 128 B | 5/s | 6/s | **7/s** | none |",
+        "| end to end at 5,000/s, 1 KiB, p50 / p99 / p99.9, ms | **0.5 / 4 / 8** | 1 / 8 / 16 "
+        "| none | none |",
+        "| start to the first acknowledged send | **0.27 s** | 2.5 s | none | none |",
+        "| anonymous memory idle / at 5,000/s, MiB | 52 / 58 | none | none | none |",
+        "| kill -9 with 4 GiB of log to the first acknowledged send | 1.5 s | none | none | none |",
+    ]
+
+
+def test_a_comparison_of_which_nothing_counts_any_more_is_not_named() -> None:
+    starts = [{"start": {OURS: {START.name: seconds}, APACHE: {START.name: 2.5}}} for seconds in (0.5, 0.25)]
+    files = {
+        "first": compared(starts[0], "2026-11-15 20:00:00"),
+        "later": compared(starts[1], "2026-11-16 08:00:00"),
+    }
+    text = tables_of(files)["peers"]
+    assert text.startswith("*Measured on 2026-11-16 08:00 UTC, ")
+    assert lines(text) == ["| start to the first acknowledged send | **0.25 s** | 2.5 s | none | none |"]
+
+
+def test_clients_in_order_and_strangers_last() -> None:
+    rates = {
+        name: {"best_per_s": best, "median_per_s": best - 1}
+        for name, best in (("rust-1", 7), ("nats-py-1", 9), ("auto-batching", 355_912), ("blocking-1", 5679))
+    }
+    text = tables_of({"x": reported("client", {"rates": rates, "ratios": {}})})["clients"]
+    assert lines(text) == [
+        "| blocking, one after the other | 5,679 | 5,678 |",
+        "| asyncio, automatic batching | 355,912 | 355,911 |",
+        "| nats-py, one after the other | 9 | 8 |",
+        "| rust-1 | 7 | 6 |",
+    ]
+
+
+def test_the_store_beside_what_the_same_bytes_cost() -> None:
+    def us(store: str, bare: str, value: float) -> dict[str, Any]:
+        return {store: {"best_us": value}, bare: {"best_us": value / 2}}
+
+    results = {
+        "put": {"128B": us("store", "bare", 1.911), "1024B": us("store", "bare", 2.2)},
+        "scan": {"16384B": us("scan", "bare", 3.0)},
+        "get": {**us("store", "by_hand", 13.293), "messages": 32},
+    }
+    flat = {
+        name: {"best_us": 2.0} for name in ("queues_1", "queues_100", "queues_10000", "log_empty", "log_full")
+    }
+    files = {"a": reported("store", results), "b": reported("store", {"flat": {**flat, "log_gib": 20}})}
+    assert lines(tables_of(files)["store"]) == [
+        "| append, one at a time, 128 B / 1 KiB | 1.91 / 2.2 | 0.956 / 1.1 |",
+        "| scan (recovery), 16 KiB | 3 | 1.5 |",
+        "| read of 32 messages | 13.3 | 6.65 |",
+        "| append with 1 / 100 / 10,000 queues | 2 / 2 / 2 |  |",
+        "| append with an empty log / 20 GiB of it | 2 / 2 |  |",
+    ]
+
+
+def test_rows_of_spark_and_how_far_they_are_from_the_aims() -> None:
+    def krows(value: float) -> dict[str, float]:
+        return {"best_krows": 9999.0, "median_krows": value}
+
+    early = {
+        "ratios": {"7: files / 2 cores of the decoder": {"expected": ">= 0.35", "value": 0.1, "met": False}},
+        "files, archive": {"7": krows(905), "18": krows(641)},
+    }
+    late = {
+        "ratios": {
+            "7: files / 2 cores of the decoder": {"expected": ">= 0.35", "value": 0.356, "met": True},
+            "18: files / 2 cores of the decoder": {"expected": ">= 0.35", "value": 0.322, "met": False},
+            "7: broker, bulk / files": {
+                "expected": ">= 0.7",
+                "value": 0.731,
+                "met": True,
+                "lowest": 0.69,
+                "highest": 0.742,
+            },
+            "trigger over Spark's rate source, ms": {"expected": "<= 100", "value": 62.0, "met": True},
+        },
+        "files, batch": {"7": {"noop": krows(1173)}, "18": {"noop": krows(611), "parquet_zstd": krows(251)}},
+        "sink": krows(167),
+    }
+    files = {
+        "late": reported("spark", {"200 B": late}, "2026-11-15 22:00:00"),
+        "early": reported("spark", {"200 B": early}),
+    }
+    made = tables_of(files)
+    assert lines(made["spark"]) == [
+        "| store files | nothing (`noop`) | 1,173 | 611 |",
+        "| store files | Spark's Parquet, zstd |  | 251 |",
+        "| store files, AvailableNow | `archive` to Delta, zstd | 905 | 641 |",
+        "| a DataFrame of bodies alone | a topic, each row acknowledged | 167 |  |",
+    ]
+    assert lines(made["spark-ratios"]) == [
+        "| files / 2 cores of the decoder | at least 0.35 | 0.356 | **0.322** |",
+        "| broker, bulk / files | at least 0.7 | 0.731 (0.69 to 0.742) |  |",
+        "| trigger over Spark's rate source, ms | at most 100 | 62 |  |",
+    ]
+
+
+def test_growth_alone_fills_its_table() -> None:
+    cell = make_cell(
+        "topics 1", 10, 1.0, server_cpu_us=12.0, anonymous_mib=60.0,
+        settings={"dimension": "topics", "point": 1, "load_1m": 0.5},
+    )  # fmt: skip
+    made = tables_of({"growth.json": encode(make_document("growth", {}, [cell]))})
+    assert lines(made["growth"]) == [f"| {TITLES['topics']} | 1 | 12 | 1.00 | 60 → 60 | 0.5 to 0.5 |"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"a": 1}', b'{"benchmark": "filters"}', b'{"benchmark": "all"}']
+)
+def test_what_is_no_result_is_named(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"mine\.json is the result of none of all, growth"):
+        tables_of({"mine.json": data})
+
+
+def test_a_file_that_is_not_there_ends_with_a_sentence() -> None:
+    with pytest.raises(SystemExit, match="nowhere"):
+        main(["nowhere.json"])

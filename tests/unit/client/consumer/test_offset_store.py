@@ -1,0 +1,195 @@
+"""Progress: the table in memory, the file of broadcasting, and where a new queue begins."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylark.atomic_file import write_file
+from skylark.client.consumer.offset_store import (
+    LocalOffsetStore,
+    OffsetTable,
+    decode_offsets,
+    encode_offsets,
+    local_offsets_path,
+    read_reset_body,
+)
+from skylark.client.consumer.pull_policy import (
+    StartQuery,
+    SuggestedBrokers,
+    pull_flags,
+    pull_status,
+    start_offset,
+)
+from skylark.errors import BadStoreFile, RemoteProtocolError
+from skylark.protocol.bodies import MessageQueue
+from skylark.settings.client import ConsumeFrom
+
+ONE, TWO = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
+
+
+def test_sf_042_the_larger_value_counts_when_asked() -> None:
+    table = OffsetTable()
+    table.update(ONE, 100, increase_only=True)
+    table.update(ONE, 90, increase_only=True)
+    assert table.get(ONE) == 100
+    table.update(ONE, 90, increase_only=False)
+    assert table.get(ONE) == 90
+
+
+def test_a_frozen_offset_stays_until_it_is_removed() -> None:
+    table = OffsetTable()
+    table.freeze(ONE, 5)
+    table.update(ONE, 50, increase_only=False)
+    assert table.get(ONE) == 5
+    table.remove(ONE)
+    assert table.get(ONE) is None
+    table.update(ONE, 50, increase_only=True)
+    assert table.get(ONE) == 50
+
+
+def test_sf_044_other_queues_are_forgotten() -> None:
+    table = OffsetTable()
+    table.update(ONE, 1, increase_only=True)
+    table.update(TWO, 2, increase_only=True)
+    assert table.of_topic("T") == {ONE: 1, TWO: 2}
+    assert table.keep([ONE]) == {ONE: 1}
+    assert table.get(TWO) is None
+
+
+# --- The file ---
+
+
+def test_the_file_is_the_java_client_s() -> None:
+    text = encode_offsets({TWO: 7, ONE: 11110})
+    assert text == (
+        b'{\n\t"offsetTable":{\n\t\t{"brokerName":"b","queueId":0,"topic":"T"}:11110,'
+        b'\n\t\t{"brokerName":"b","queueId":1,"topic":"T"}:7\n\t}\n}'
+    )
+    assert decode_offsets(text) == {ONE: 11110, TWO: 7}
+    with pytest.raises(ValueError, match="body is not"):
+        decode_offsets(b"[]")
+
+
+QUEUES = st.builds(MessageQueue, st.text(max_size=5), st.text(max_size=5), st.integers(0, 9))
+
+
+@given(offsets=st.dictionaries(QUEUES, st.integers(0, 2**62)))
+def test_any_table_comes_back(offsets: dict[MessageQueue, int]) -> None:
+    assert decode_offsets(encode_offsets(offsets)) == offsets
+
+
+async def test_the_file_lasts_and_survives_damage(tmp_path: Path) -> None:
+    path = local_offsets_path(tmp_path, "10.0.0.1@DEFAULT", "G")
+    assert path == tmp_path / "10.0.0.1@DEFAULT" / "G" / "offsets.json"
+    store = LocalOffsetStore(path)
+    await store.load()
+    assert await store.read(ONE) is None
+    store.table.update(ONE, 5, increase_only=True)
+    store.table.update(TWO, 6, increase_only=True)
+    await store.persist(ONE)
+    await store.persist_all([ONE, TWO])
+    store.table.update(ONE, 9, increase_only=True)
+    await store.persist_all([ONE])
+    again = LocalOffsetStore(path)
+    await again.load()
+    assert (await again.read(ONE), await again.read(TWO)) == (9, 6)
+    assert again.table.get(ONE) == 9
+    path.write_bytes(b"{torn")
+    await again.load()
+    assert await again.read(ONE) == 5
+    path.with_name("offsets.json.bak").write_bytes(b"torn, too")
+    with pytest.raises(BadStoreFile):
+        await again.load()
+
+
+async def test_a_write_that_is_cancelled_is_not_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a consumer its regular write may be cancelled: the last one must still be the last."""
+    running = most = 0
+
+    def slow(path: Path, data: bytes) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.05)
+        write_file(path, data)
+        running -= 1
+
+    monkeypatch.setattr("skylark.client.consumer.offset_store.write_file", slow)
+    store = LocalOffsetStore(tmp_path / "offsets.json")
+    store.table.update(ONE, 1, increase_only=True)
+    first = asyncio.create_task(store.persist(ONE))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    store.table.update(ONE, 2, increase_only=True)
+    await store.persist(ONE)
+    assert first.cancelled()
+    assert most == 1
+    assert decode_offsets((tmp_path / "offsets.json").read_bytes()) == {ONE: 2}
+
+
+async def test_a_disk_that_refuses_does_not_stop_the_consumer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = LocalOffsetStore(tmp_path / "file" / "offsets.json")
+    store.table.update(ONE, 5, increase_only=True)
+    await store.persist(ONE)
+    assert "offsets were not kept" in caplog.text
+
+
+# --- Where to begin ---
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "normal", "retry"),
+    [
+        (ConsumeFrom.LAST_OFFSET, StartQuery.MAX_OFFSET, 0),
+        (ConsumeFrom.FIRST_OFFSET, 0, 0),
+        (ConsumeFrom.TIMESTAMP, StartQuery.BY_TIMESTAMP, StartQuery.MAX_OFFSET),
+    ],
+)
+def test_where_a_new_queue_begins(
+    consume_from: ConsumeFrom, normal: int | StartQuery, retry: int | StartQuery
+) -> None:
+    assert start_offset(None, consume_from, "T") == normal
+    assert start_offset(None, consume_from, "%RETRY%G") == retry
+    assert start_offset(0, consume_from, "T") == 0
+    assert start_offset(17, consume_from, "%RETRY%G") == 17
+
+
+def test_sf_114_115_flags_of_a_pull() -> None:
+    assert pull_flags(commit=False) == 2
+    assert pull_flags(commit=True) == 3
+    assert pull_flags(commit=True, subscription=True) == 7
+    assert pull_flags(commit=False, subscription=True, lite=True) == 22
+
+
+def test_codes_that_are_no_answer_to_a_pull() -> None:
+    with pytest.raises(RemoteProtocolError, match="code 5"):
+        pull_status(5)
+
+
+def test_suggestions() -> None:
+    suggested = SuggestedBrokers()
+    assert suggested.get(ONE) == 0
+    suggested.note(ONE, 1)
+    assert (suggested.get(ONE), suggested.get(TWO)) == (1, 0)
+    suggested.note(ONE, 0)
+    assert suggested.get(ONE) == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"offsetTable":5}', b'{"offsetTable":[5]}', b'{"offsetTable":{"x":1}}',
+             b'{"offsetTable":[{"topic":"T"}]}', b"\xff"]
+)  # fmt: skip
+def test_a_reset_that_cannot_be_read(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="body of a reset"):
+        read_reset_body(body)

@@ -1,0 +1,150 @@
+"""From a message to what is sent of it."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skylark.client.producer.batches import message_bytes, split_into_batches
+from skylark.client.producer.message_encoder import RESERVED_PROPERTIES, MessageEncoder, property_text
+from skylark.errors import BadMessage
+from skylark.model.body import decompress
+from skylark.model.message import PROPERTIES_BYTES_MAX, Message, decode_properties
+from skylark.model.record import split_batch
+from skylark.protocol.frame_templates import element_parts
+from skylark.settings.client import Compression, ProducerSettings
+from tests.unit.client.keys import GivenKeys
+
+TEXT = st.text(st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1)
+WORD = TEXT.filter(lambda text: bool(text.strip()) and text not in RESERVED_PROPERTIES)
+
+
+def preparation(namespace: str = "", **settings: object) -> MessageEncoder:
+    keys = GivenKeys(itertools.repeat("KEY"), 3)
+    return MessageEncoder(ProducerSettings(**settings), namespace, "PG", keys)  # type: ignore[arg-type]
+
+
+def properties_of(message: Message) -> dict[str, str]:
+    return decode_properties(preparation().prepare(message).properties.encode())
+
+
+@given(st.dictionaries(WORD, WORD, max_size=5), WORD, st.lists(WORD, max_size=3))
+def test_properties_tags_and_keys_come_out_as_they_went_in(
+    own: dict[str, str], tags: str, keys: list[str]
+) -> None:
+    found = properties_of(Message("t", b"x", tags=tags, keys=keys, properties=own))
+    expected = {**own, "UNIQ_KEY": "KEY", "WAIT": "true", "TAGS": tags}
+    if keys:
+        expected["KEYS"] = " ".join(keys)
+    assert found == expected
+
+
+def test_the_property_text_is_java_s() -> None:
+    text = preparation().prepare(Message("t", b"x", tags="A", keys=["k1", "k2"])).properties
+    assert text == "KEYS\x01k1 k2\x02UNIQ_KEY\x01KEY\x02WAIT\x01true\x02TAGS\x01A\x02"
+
+
+def test_one_key_may_be_given_as_text() -> None:
+    assert properties_of(Message("t", b"x", keys="k1 k2"))["KEYS"] == "k1 k2"
+
+
+def test_waiting_is_said_in_properties() -> None:
+    at = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    assert properties_of(Message("t", b"x", delay_level=3))["DELAY"] == "3"
+    assert properties_of(Message("t", b"x", deliver_at=at))["TIMER_DELIVER_MS"] == str(
+        round(at.timestamp() * 1000)
+    )
+    later = properties_of(Message("t", b"x", deliver_after=timedelta(seconds=1.5)))
+    assert later["TIMER_DELAY_MS"] == "1500"
+    assert properties_of(Message("t", b"x", wait_for_store=False))["WAIT"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("compression", "flag"),
+    [(Compression.ZLIB, 0x301), (Compression.LZ4, 0x101), (Compression.ZSTD, 0x201)],
+)
+def test_each_codec_sets_its_flag_and_can_be_read(compression: Compression, flag: int) -> None:
+    body = b"word " * 1000
+    prepared = preparation(compression=compression).prepare(Message("t", body))
+    assert prepared.sys_flag == flag
+    assert decompress(prepared.body, prepared.sys_flag) == body
+
+
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        st.just("t"),
+        st.binary(min_size=1, max_size=200),
+        tags=st.none() | WORD,
+        keys=st.lists(WORD, max_size=2),
+        properties=st.dictionaries(WORD, WORD, max_size=2),
+        sharding_key=st.none() | WORD,
+        wait_for_store=st.booleans(),
+        flag=st.integers(-(1 << 31), (1 << 31) - 1),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(MESSAGES, st.sampled_from(["", "NS"]), st.dictionaries(WORD, WORD, max_size=2))
+def test_a_batch_holds_what_each_message_would_be_by_itself(
+    messages: list[Message], namespace: str, added: dict[str, str]
+) -> None:
+    alone = [preparation(namespace).prepare(message) for message in messages]
+    batch = preparation(namespace).prepare_batch(messages)
+    assert (batch.topic, batch.unique_keys) == (alone[0].topic, ["KEY"] * len(messages))
+    more = property_text(list(added.items()))
+    for body, suffix in ((batch.body, ""), (batch.with_added(more)[0], more)):
+        elements = split_batch(memoryview(body))
+        assert [(bytes(each.body), each.flag) for each in elements] == [(m.body, m.flag) for m in messages]
+        assert [bytes(each.properties).decode() for each in elements] == [
+            each.properties + suffix for each in alone
+        ]
+
+
+def test_members_of_a_batch_are_not_compressed() -> None:
+    body = b"x" * 10_000
+    batch = preparation().prepare_batch([Message("t", body)])
+    assert batch.sys_flag == 0
+    assert body in batch.body
+
+
+def test_a_batch_of_one_that_goes_alone_is_as_any_other() -> None:
+    message = Message("t", b"x", tags="A", keys=["k"], properties={"p": "v"}, flag=7)
+    made = preparation()
+    parts = element_parts(message.body, message.flag, made.tail(message))
+    assert made.alone(message, parts) == made.prepare(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Message("t", b"x", properties={"p": "\ud800"}), "cannot be written as UTF-8"),
+        (Message("t", b"x", properties={"p": "v" * PROPERTIES_BYTES_MAX}), "are allowed"),
+        (Message("t", b"x", tags="a\x01b"), "may not hold"),
+        (Message("t", b""), "length is zero"),
+    ],
+)
+def test_a_bad_member_is_refused_before_its_batch(message: Message, reason: str) -> None:
+    with pytest.raises(BadMessage, match=reason):
+        preparation().tail(message)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))
+def test_the_system_s_names_are_not_for_applications(name: str) -> None:
+    with pytest.raises(BadMessage, match="used by system"):
+        properties_of(Message("t", b"x", properties={name: "1"}))
+
+
+@given(st.lists(st.integers(1, 3000), max_size=50), st.integers(100, 5000))
+def test_batches_hold_all_messages_in_their_order_and_none_is_too_large(sizes: list[int], limit: int) -> None:
+    messages = [Message("t", b"x" * size, keys=[str(number)]) for number, size in enumerate(sizes)]
+    batches = list(split_into_batches(messages, limit))
+    assert [message for batch in batches for message in batch] == messages
+    for batch in batches:
+        assert len(batch) == 1 or sum(map(message_bytes, batch)) <= limit
+    for one, other in itertools.pairwise(batches):
+        assert sum(map(message_bytes, one)) + message_bytes(other[0]) > limit, "no batch is cut short"
