@@ -1,7 +1,7 @@
-"""Small files replaced whole: after a crash at any moment, one readable generation is there.
+"""Atomic replacement of small files: after a crash at any moment, one readable version exists.
 
-A file `name` has its previous generation beside it as `name.bak`, where Apache RocketMQ keeps it too.
-Beside them `name.tmp` and `name.bak.tmp` may be left behind by a crash; they are never read.
+The previous version of `name` is `name.bak`, as in Apache RocketMQ. A crash may leave `name.tmp` and
+`name.bak.tmp` behind; they are never read.
 """
 
 import logging
@@ -18,14 +18,14 @@ Value = TypeVar("Value")
 log = logging.getLogger(__name__)
 
 _DIRECTORIES_OPEN = os.name != "nt"
-"""Windows opens no directories: their entries cannot be synced there, the file system sees to them."""
+"""Windows cannot open directories, so their entries cannot be synced there."""
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace the file's content by `data`, durably; the content it had becomes `.bak`.
+    """Replace the file's content durably; the old content becomes `.bak`.
 
-    Makes the directory if needed. One writer per file at a time; blocks for as long as the disk takes.
-    Raises OSError; the file then holds its old content, or the new if only the directory's fsync failed.
+    Creates the directory if needed. One writer per file at a time; blocks until the data is on disk.
+    Raises OSError; the file then holds its old content, or the new one if only the directory's fsync failed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = _beside(path, ".tmp")
@@ -33,7 +33,7 @@ def write_file(path: Path, data: bytes) -> None:
     try:
         _write_durably(new, data)
         previous.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):  # there is no old content the first time
+        with suppress(FileNotFoundError):  # no old content the first time
             previous.hardlink_to(path)
         new.replace(path)
     except OSError:
@@ -41,17 +41,17 @@ def write_file(path: Path, data: bytes) -> None:
             new.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
-    # The old `.bak` goes only now, when the new content is safe: it was the good one if `path` was damaged.
+    # Replace `.bak` only after the new content is durable: it is the good version if `path` was damaged.
     with suppress(FileNotFoundError):
         previous.replace(_beside(path, ".bak"))
         _sync_directory(path.parent)
 
 
 def load_file(path: Path, parse: Callable[[bytes], Value]) -> Value | None:
-    """Return what `parse` makes of the file, or of its `.bak` if the file is missing, empty or unparsable.
+    """Return the parsed file, or its parsed `.bak` if the file is missing, empty or invalid.
 
-    `parse` raises ValueError for bytes it cannot take. None means that neither file holds anything.
-    Raises BadStoreFile when there is content but none of it parses. Changes nothing on disk.
+    `parse` raises ValueError for invalid bytes. Returns None if both files are missing or empty. Raises
+    BadStoreFile if there is content but none of it parses. Changes nothing on disk.
     """
     failures: list[str] = []
     for candidate in (path, _beside(path, ".bak")):
@@ -68,7 +68,7 @@ def load_file(path: Path, parse: Callable[[bytes], Value]) -> Value | None:
             continue
         if candidate != path:
             log.warning(
-                "file recovered from its backup file=%s reason=%s", path, failures or "missing or empty"
+                "file restored from its backup file=%s reason=%s", path, failures or "missing or empty"
             )
         return value
     if failures:

@@ -1,4 +1,4 @@
-"""A name server and a broker in one process: what `skylark serve` runs, and what tests and demos embed."""
+"""A name server and a broker in one process, for `skylark serve` and the demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Embedded:
-    """Both servers on the running loop. The broker registers with the name server beside it."""
+    """Both servers on the running loop. The broker registers with this name server."""
 
     def __init__(self, name_server: NameServerSettings, broker: BrokerSettings) -> None:
         self.name_server = NameServer(name_server)
@@ -23,9 +23,9 @@ class Embedded:
         self.broker: Broker | None = None
 
     async def start(self) -> None:
-        """Return when clients find the broker by the name server.
+        """Return when the broker is registered.
 
-        Raises StoreError, BadStoreFile, OSError; nothing is left running then.
+        Raises StoreError, BadStoreFile, OSError; both servers are stopped then.
         """
         await self.name_server.start()
         try:

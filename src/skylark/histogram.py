@@ -1,11 +1,11 @@
-"""Pure. Numbers sorted into ranges: how many were how large. The ranges are RocketMQ's."""
+"""Pure. Histograms with RocketMQ's bucket bounds."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
 REQUEST_MS = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
-"""Bounds for how long requests take, and below for what the names say. A bound belongs to its range."""
+"""Upper bucket bounds, inclusive."""
 CREATION_MS = (10, 100, 1_000, 3_000, 5_000)
 TRANSACTION_S = (5, 60, 600, 3_600, 43_200, 86_400)
 DELAY_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
@@ -13,7 +13,7 @@ MESSAGE_BYTES = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 
 
 class Histogram:
-    """How many values fell into each range, the last of which has no end, and their sum."""
+    """Counts per bucket, the last of which is unbounded, and the sum of all values."""
 
     __slots__ = ("_bounds", "counts", "sum")
 

@@ -40,7 +40,7 @@ nav a { margin-right: 1rem; } details summary { cursor: pointer; color: #2f6fb0;
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """Which columns of a table are drawn: bars of one, or a line of it for each value of another."""
+    """Columns to draw: bars of one column, or one line per value of another."""
 
     label: str
     value: str
@@ -62,7 +62,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class HtmlReport(msgspec.Struct, frozen=True):
-    """A whole report."""
+    """A report page."""
 
     title: str
     made_at: str
@@ -70,7 +70,7 @@ class HtmlReport(msgspec.Struct, frozen=True):
 
 
 def render(report: HtmlReport) -> str:
-    """The page."""
+    """Return the report as an HTML page."""
     links = "".join(f'<a href="#{section.name}">{escape(section.title)}</a>' for section in report.sections)
     body = "".join(_section(section) for section in report.sections)
     return (
@@ -108,13 +108,13 @@ def _table(section: Section) -> str:
     table = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
     if len(section.rows) <= 2 * LABELS_MAX:
         return table
-    # Folded where a chart tells it; a table alone is what people came for.
+    # Collapsed if a chart shows the same data.
     opened = "" if section.chart is not None else " open"
     return f"<details{opened}><summary>{len(section.rows)} rows</summary>{table}</details>"
 
 
 def format_cell(value: Any) -> str:
-    """Numbers with separators, nothing for nothing."""
+    """Format numbers with separators and None as empty."""
     if value is None:
         return ""
     return f"{value:,}" if _is_number(value) else str(value)
@@ -125,7 +125,7 @@ def _is_number(value: Any) -> bool:
 
 
 def drawing(section: Section) -> str:
-    """The chart of a section as an SVG file of its own. The section must have one."""
+    """Return the chart of a section as a standalone SVG. The section must have one."""
     assert section.chart is not None
     style = "<style>text { font: 11px system-ui, sans-serif; fill: #5b6875; }</style>"
     return (
@@ -137,7 +137,6 @@ def drawing(section: Section) -> str:
 
 
 def _chart(section: Section, chart: Chart) -> str:
-    """The drawing, a colour for each series."""
     label, value = section.columns.index(chart.label), section.columns.index(chart.value)
     series = section.columns.index(chart.series) if chart.series is not None else None
     points = [
@@ -155,7 +154,7 @@ def _chart(section: Section, chart: Chart) -> str:
 
 
 def _draw_bars(points: list[Point], names: list[str], axis: Axis) -> list[str]:
-    """Side by side in groups of the same label."""
+    """Draw bars, grouped by label."""
     labels = list(dict.fromkeys(str(label) for _, label, _ in points))[-BARS_MAX:]
     totals: dict[tuple[str, str], float] = {}
     for name, label, value in points:
@@ -173,7 +172,7 @@ def _draw_bars(points: list[Point], names: list[str], axis: Axis) -> list[str]:
 
 
 def _draw_lines(points: list[Point], names: list[str], axis: Axis) -> list[str]:
-    """A line for each series. Labels that are numbers stand where their value is, others evenly."""
+    """Draw one line per series. Numeric labels are placed by value, others evenly."""
     places, marks = _places(list(dict.fromkeys(label for _, label, _ in points)))
     width = WIDTH - MARGIN_LEFT - 3 * MARGIN_RIGHT
     shapes = axis.drawn()
@@ -195,7 +194,7 @@ def _draw_lines(points: list[Point], names: list[str], axis: Axis) -> list[str]:
 
 
 def _places(labels: list[Any]) -> tuple[dict[Any, float], list[tuple[float, str]]]:
-    """Where labels stand, from 0 to 1, and what is written below at which places."""
+    """Return the positions of labels from 0 to 1, and the texts below the axis with their positions."""
     if all(map(_is_number, labels)):
         lowest, highest = min(labels), max(labels)
         span = (highest - lowest) or 1
@@ -209,7 +208,7 @@ def _places(labels: list[Any]) -> tuple[dict[Any, float], list[tuple[float, str]
 
 
 def _label_step(labels: list[Any]) -> int:
-    """Every how many-th label is written, so that none runs into the next."""
+    """Return the step between labels that are written, so that they do not overlap."""
     widest = CHAR_WIDTH * (max(len(_short(str(label))) for label in labels) + 1)
     fitting = (WIDTH - MARGIN_LEFT - MARGIN_RIGHT) // widest
     return -(-len(labels) // min(fitting, LABELS_MAX))
@@ -221,7 +220,7 @@ def _label(x: float, text: str) -> str:
 
 
 class Axis:
-    """The values of a chart, upwards."""
+    """The vertical axis of a chart."""
 
     def __init__(self, values: list[float], chart: Chart) -> None:
         self._unit = chart.unit
@@ -232,7 +231,7 @@ class Axis:
         self.reach(values)
 
     def reach(self, values: Iterable[float]) -> None:
-        """Make room for values that are higher."""
+        """Extend the axis to these values."""
         self._highest = max([self._highest, *map(float, values)])
 
     def y(self, value: float) -> float:
@@ -245,7 +244,7 @@ class Axis:
         return (math.log10(max(value, 10**bottom)) - bottom) / (top - bottom)
 
     def _powers(self) -> tuple[int, int]:
-        """Of ten, around all values."""
+        """Powers of ten that enclose all values."""
         bottom = math.floor(math.log10(self._lowest))
         return bottom, max(math.ceil(math.log10(max(self._highest, self._lowest))), bottom + 1)
 
@@ -256,7 +255,7 @@ class Axis:
         return self._steps()
 
     def _steps(self) -> list[float]:
-        """From 0 to above all values by 1, 2 or 5 times a power of ten; by whole numbers where all are."""
+        """Ticks from 0 to above all values, in steps of 1, 2 or 5 times a power of ten."""
         highest = self._highest or 1.0
         power = 10.0 ** math.floor(math.log10(highest / STEPS_MAX))
         step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step * STEPS_MAX >= highest)

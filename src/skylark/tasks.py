@@ -1,4 +1,4 @@
-"""Tasks with a parent: whoever started them sees them fail and waits for their end."""
+"""Tasks with an owner that logs their failures and awaits them on close."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """The tasks of one object. A failure is logged and ends nothing else; `close` cancels and awaits all."""
+    """The tasks of one object. A failure is logged. `close` cancels and awaits all."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
-        """Run a coroutine beside; `name` is for the log, that of its function if not given."""
+        """Start a coroutine as a task. `name` is for the log; the default is the function's name."""
         task = asyncio.get_running_loop().create_task(work, name=name or getattr(work, "__qualname__", None))
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -31,9 +31,9 @@ class Tasks:
         *,
         first_ms: float | None = None,
     ) -> None:
-        """Run a step again and again, at a fixed rate, first after `first_ms` or one interval.
+        """Run a step at a fixed rate, first after `first_ms` or one interval.
 
-        What it raises is logged, and it goes on. A step that took longer than the interval skips turns.
+        Exceptions are logged and do not stop it. A step that takes longer than the interval skips runs.
         """
         first_s = (interval_ms if first_ms is None else first_ms) / 1000
         self.spawn(self._repeat(interval_ms / 1000, first_s, step, name), name)
@@ -50,23 +50,23 @@ class Tasks:
                 if waiting is not None:
                     await waiting
             except Exception:
-                log.exception("a regular task failed, it goes on task=%s", name)
+                log.exception("periodic task failed, will run again task=%s", name)
             due = max(due + interval_s, loop.time())
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a task failed task=%s", task.get_name(), exc_info=task.exception())
+            log.error("task failed task=%s", task.get_name(), exc_info=task.exception())
 
     async def close(self) -> None:
-        """Cancel all and wait for their end. The caller may be one of them: it is left alone."""
+        """Cancel and await all tasks, except the calling one."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish(self, wait_s: float) -> None:
-        """Let all come to their end, for so long at most; cancel the rest."""
+        """Wait up to `wait_s` for all tasks, then cancel the rest."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         if tasks:
             await asyncio.wait(tasks, timeout=wait_s)

@@ -81,7 +81,7 @@ of two lines"""
 
 NO_ROUTE = (
     "skylark: No route info of this topic: nothing"
-    " (no name server knows it; create it, or let a broker create topics by itself)\n"
+    " (no name server has a route; create the topic or enable automatic topic creation)\n"
     "  hint: `skylark topic list` shows what there is; `skylark topic create nothing` makes it"
 )
 

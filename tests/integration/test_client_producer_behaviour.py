@@ -393,7 +393,7 @@ async def test_in_a_fork_an_asyncio_producer_says_so(one: Cluster) -> None:
     async with asyncio.timeout(60):
         output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()
-    assert output.decode().count("make and start clients after the fork") == 3
+    assert output.decode().count("create and start clients after the fork") == 3
     assert {each.body for each in await one.stored(TOPIC)} == {b"parent", b"parent again"}
 
 
@@ -407,7 +407,7 @@ async def test_in_a_fork_a_producer_says_so_and_a_new_one_works(one: Cluster) ->
     assert process.returncode == 0, output.decode()
     lines = output.decode().splitlines()
     assert len(lines) == 4
-    assert all("make and start clients after the fork" in line for line in lines)
+    assert all("create and start clients after the fork" in line for line in lines)
     assert {each.body for each in await one.stored(TOPIC)} == {b"parent", b"child", b"parent again"}
 
 

@@ -37,7 +37,7 @@ def test_what_handlers_return_and_raise_is_answered(loop: str, caplog: pytest.Lo
             assert (caught.value.code, caught.value.remark) == (1, "ZeroDivisionError: a bug")
             with pytest.raises(BrokerError, match="another bug"):
                 await pool.call(rig.address, GetMinOffset("t", 18))
-            with pytest.raises(BrokerError, match="the answer cannot be sent"):
+            with pytest.raises(BrokerError, match="cannot encode the reply"):
                 await pool.call(rig.address, GetMinOffset("t", 21))
             with pytest.raises(BrokerError) as caught:
                 await pool.call(rig.address, GetConsumerListByGroup("g"))
@@ -49,7 +49,7 @@ def test_what_handlers_return_and_raise_is_answered(loop: str, caplog: pytest.Lo
     assert [record.message for record in caplog.records] == [
         "handler failed code=30",
         "handler failed code=31",
-        "answer cannot be sent code=31",
+        "cannot encode reply code=31",
     ]
 
 

@@ -102,7 +102,7 @@ def test_an_unknown_topic_is_refused_before_spark_starts(
         ),
         (["dlq", "resend", "g", "-n", "127.0.0.1:1", "--edit", "x"], "cannot connect to 127.0.0.1:1"),
         (["dlq", "export", "g", "-n", "127.0.0.1:1", "--to", "nowhere:x"], "write delta:DIR"),
-        (["archive", "-t", "a", "--to", "x", "-n", "h"], "'h' is not of the form host:port"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h"], "invalid address 'h'; use host:port"),
         (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--trigger", "often"], "--trigger: 'often' is no"),
         (["archive", "-t", "a", "--to", "no-such-table", "-n", "h:1", "--sweep"], "there is no Delta table"),
         (["archive", "-t", "a", "--to", "topic:b", "-n", "h:1", "--sweep"], "an archive is delta:DIR"),

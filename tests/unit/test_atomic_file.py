@@ -47,7 +47,7 @@ def test_the_backup_stands_in(tmp_path: Path, damage: bytes | None, caplog: pyte
     if damage is not None:
         path.write_bytes(damage)
     assert load_file(path, json.loads) == 1
-    assert "recovered from its backup" in caplog.text
+    assert "restored from its backup" in caplog.text
     assert not path.exists() or path.read_bytes() == damage, "loading must change nothing"
 
 

@@ -97,7 +97,7 @@ async def test_a_failure_is_logged_and_ends_nothing_else(caplog: pytest.LogCaptu
     tasks.spawn(fail())
     tasks.spawn(work())
     await until(lambda: done == ["work"])
-    assert "a task failed task=test_a_failure_is_logged_and_ends_nothing_else.<locals>.fail" in caplog.text
+    assert "task failed task=test_a_failure_is_logged_and_ends_nothing_else.<locals>.fail" in caplog.text
     assert "bad luck" in caplog.text
     await tasks.close()
 
@@ -119,7 +119,7 @@ async def test_a_step_is_repeated_whatever_it_raises(caplog: pytest.LogCaptureFi
     assert counts == {"plain": 0, "waiting": 0}  # the first time after one interval
     await until(lambda: min(counts.values()) >= 3)
     await tasks.close()
-    assert "a regular task failed, it goes on" in caplog.text
+    assert "periodic task failed, will run again" in caplog.text
     seen = dict(counts)
     await asyncio.sleep(0.01)
     assert counts == seen

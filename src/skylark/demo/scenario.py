@@ -32,7 +32,7 @@ FIRST_TRANSACTION = 10
 
 
 class TransactionFate(Enum):
-    """What becomes of an order's transaction."""
+    """Outcome of an order's transaction."""
 
     COMMIT = "committed"
     ROLLBACK = "rolled back"
@@ -49,7 +49,7 @@ class TransactionFate(Enum):
 
 
 def fate(number: int) -> TransactionFate | None:
-    """What becomes of the transaction of an order; None for one that is sent without."""
+    """Return the outcome of an order's transaction; None for an order without one."""
     if number % TRANSACTION_EVERY != FIRST_TRANSACTION:
         return None
     fates = list(TransactionFate)
@@ -57,21 +57,19 @@ def fate(number: int) -> TransactionFate | None:
 
 
 class Shop:
-    """The local side of the transactions: it does not say at once what became of some, and is asked then."""
+    """The local side of the transactions. It leaves some undecided until the broker checks them."""
 
     def __init__(self) -> None:
         self.asked: set[int] = set()
-        """Orders whose outcome only the broker's question brought out."""
+        """Orders decided by a check of the broker."""
 
     async def execute(self, message: Message, number: int) -> TransactionState:
-        """The local transaction."""
         outcome = _fate(number)
         if outcome.waits_for_a_question:
             return TransactionState.UNKNOWN
         return _state(outcome)
 
     async def check(self, message: ReceivedMessage) -> TransactionState:
-        """A broker asks."""
         number = int(message.json()["id"])
         outcome = _fate(number)
         if outcome.waits_for_a_question:
@@ -98,14 +96,14 @@ DELAYED_EVERY = 100
 FLAKY_EVERY = 250
 BAD_EVERY = 500
 ATTEMPTS = 2
-"""A message that failed so often again is a dead letter."""
-# Retries wait by these levels, from the third on: seconds instead of minutes.
+"""Retries before a message becomes a dead letter."""
+# Delay levels of retries, from the third on: seconds instead of minutes.
 DELAY_LEVELS = "1s 1s 1s 1s 1s 1s"
-# What producers did not say is asked after a second instead of half a minute.
+# Unfinished transactions are checked after a second instead of half a minute.
 TRANSACTIONS = TransactionSettings(timeout_ms=1000, check_interval_ms=500)
 IN_FLIGHT = 256
 SEND_TIMEOUT_MS = 60_000
-"""All of it runs on this machine, which may be busy with something else."""
+"""Generous, because everything runs on one machine that may be busy."""
 WAIT_S = 60.0
 POLL_S = 0.05
 
@@ -114,14 +112,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What to show: in a directory that is empty or not there yet."""
+    """Options of the demo. The directory is empty or does not exist."""
 
     directory: Path
     orders: int
 
     @property
     def rolled_back(self) -> set[int]:
-        """Orders that nobody may ever see."""
+        """Orders that must never be delivered."""
         fates = ((number, fate(number)) for number in range(self.orders))
         return {number for number, end in fates if end is not None and not end.is_delivered}
 
@@ -132,7 +130,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class DemoCheck:
-    """A count that must come out."""
+    """A count to verify."""
 
     name: str
     expected: int
@@ -145,11 +143,11 @@ class DemoCheck:
 
 @dataclass(slots=True)
 class DemoResult:
-    """What was done, how fast, whether it all agreed, and where it lies."""
+    """Result of the demo: verified counts, rates and output paths."""
 
     checks: list[DemoCheck] = field(default_factory=list)
     rates: list[tuple[str, int, float]] = field(default_factory=list)
-    """What, how many, seconds."""
+    """Name, count, seconds."""
     places: dict[str, Path] = field(default_factory=dict)
 
     @property
@@ -161,11 +159,11 @@ class DemoResult:
 
 
 Archive = Callable[[DemoOptions, str, Say, DemoResult], Awaitable[None]]
-"""The part that needs Spark; it is given the name server's address."""
+"""The part that needs Spark; receives the name server's address."""
 
 
 def order(number: int) -> Message:
-    """The message of an order. Some wait for a second, some cannot be billed at once, some never."""
+    """Return the message of an order. Some are delayed, some fail at first, some always fail."""
     value = {
         "id": number,
         "customer": f"customer-{number * 7919 % 1000}",
@@ -184,7 +182,7 @@ def order(number: int) -> Message:
 
 
 class Billing:
-    """A consumer's work: it fails for some orders at first, and for bad ones until somebody mends it."""
+    """The consumer: fails once for flaky orders, and for bad ones until `mended` is set."""
 
     def __init__(self) -> None:
         self.billed: Counter[int] = Counter()
@@ -203,7 +201,7 @@ class Billing:
 
 
 async def run(wanted: DemoOptions, say: Say, archive: Archive | None = None) -> DemoResult:
-    """Do it all; without `archive`, all but Spark's part. Raises RocketMQError, OSError."""
+    """Run the scenario; without `archive`, skip the Spark part. Raises RocketMQError, OSError."""
     outcome = DemoResult(places={"store": wanted.directory / "store"})
     store = StoreSettings(path=wanted.directory / "store", delay_levels=DELAY_LEVELS)
     servers = Embedded(
@@ -221,8 +219,6 @@ async def run(wanted: DemoOptions, say: Say, archive: Archive | None = None) -> 
 
 
 class _Scenario:
-    """The steps, one after the other."""
-
     def __init__(self, wanted: DemoOptions, namesrv: str, say: Say, outcome: DemoResult) -> None:
         self._wanted = wanted
         self._namesrv = namesrv
@@ -279,7 +275,7 @@ class _Scenario:
                 for number in range(orders):
                     tasks.create_task(send(number))
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None  # one sentence says it for all
+            raise failures.exceptions[0] from None  # one error stands for all
         seconds = time.monotonic() - started
         self._outcome.rates.append(("sent", orders, seconds))
         self._outcome.check("orders acknowledged", orders, sum(receipt.is_ok for receipt in receipts))
@@ -328,7 +324,7 @@ class _Scenario:
         self._outcome.check("rolled back orders that were delivered", 0, len(seen))
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Wait for a condition; what never comes shows in the checks."""
+        """Wait for a condition; a timeout shows up in the checks."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             try:
@@ -337,7 +333,7 @@ class _Scenario:
             except RocketMQError as error:
                 self._say(f"waiting for {what}: {error}")
             await asyncio.sleep(POLL_S)
-        self._say(f"waited {WAIT_S:g} s in vain for {what}")
+        self._say(f"timed out after {WAIT_S:g} s waiting for {what}")
 
 
 async def _is(value: bool) -> bool:

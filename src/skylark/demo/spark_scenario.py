@@ -23,7 +23,7 @@ ORDER_SCHEMA = "id bigint, customer string, amount double, state string"
 
 
 async def archive(wanted: DemoOptions, namesrv: str, say: Say, outcome: DemoResult) -> None:
-    """Start Spark beside the loop, which goes on serving it. Raises RocketMQError."""
+    """Run the Spark part in a thread while the loop keeps serving. Raises RocketMQError."""
     sessions: list[SparkSession] = []
     loop = asyncio.get_running_loop()
     work = loop.run_in_executor(None, _archive, wanted, namesrv, say, outcome, sessions)
@@ -35,12 +35,12 @@ async def archive(wanted: DemoOptions, namesrv: str, say: Say, outcome: DemoResu
 
 
 async def _stopped(work: asyncio.Future[None], sessions: list[SparkSession]) -> None:
-    """Wait for the end of what Spark does. A thread cannot be cancelled, but without its session it fails."""
+    """Wait for the Spark thread. It cannot be cancelled, but fails once its session is stopped."""
     while not work.done():
         while sessions:
             sessions.pop().stop()
         await asyncio.wait([work], timeout=STOP_CHECK_S)
-    work.exception()  # of no interest now
+    work.exception()  # retrieved, not reported
 
 
 def _archive(

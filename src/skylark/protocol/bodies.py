@@ -19,17 +19,17 @@ B = TypeVar("B")
 
 
 def encode_body(body: Any) -> bytes:
-    """Write structs, lists and maps as fastjson does: compact, sorted, with bare integer and object keys."""
+    """Encode structs, lists and maps like fastjson: compact, sorted, with bare integer and object keys."""
     return java.dumps(_plain(body))
 
 
 def encode_standard_body(body: Any) -> bytes:
-    """Write standard JSON, all keys quoted and all text ASCII, as the name server does on request."""
+    """Encode standard JSON with quoted keys and ASCII text, as the name server does on request."""
     return json.dumps(_plain(body), separators=(",", ":"), sort_keys=True).encode()
 
 
 def decode_body(data: Buffer, body_type: type[B]) -> B:
-    """Read a body in fastjson's dialect. Unknown members are ignored. Raises RemoteProtocolError."""
+    """Decode a body in fastjson's dialect, ignoring unknown members. Raises RemoteProtocolError."""
     try:
         return msgspec.json.decode(data, type=body_type, strict=False)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A null member is one that is not there, whatever its type."""
+    """Drop null members: Java treats them as absent."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -67,11 +67,11 @@ def _without_nulls(value: Any) -> Any:
 
 
 class Body(Struct, rename="camel"):
-    """Base of all bodies."""
+    """Base class of all bodies."""
 
 
 class MessageQueue(Struct, frozen=True, order=True, rename="camel"):
-    """One queue of a topic on one broker; sorts as rebalancing needs it."""
+    """One queue of a topic on one broker; sorts in the order that rebalancing uses."""
 
     topic: str
     broker_name: str
@@ -79,7 +79,7 @@ class MessageQueue(Struct, frozen=True, order=True, rename="camel"):
 
 
 class DataVersion(Struct, frozen=True, rename="camel"):
-    """How new a table is. Versions are compared for being equal, not for being newer."""
+    """Version of a table. Versions are compared for equality only."""
 
     state_version: Int64 = 0
     timestamp: Int64 = 0
@@ -94,7 +94,7 @@ class KVTable(Body):
 
 
 class QueueData(Body):
-    """The queues of a topic on one broker. `perm`: 4 read, 2 write, 1 inherit."""
+    """The queues of a topic on one broker. `perm` holds the PERM_ bits."""
 
     broker_name: str
     read_queue_nums: Int32 = 0
@@ -156,7 +156,7 @@ class TopicConfig(Body):
 
 
 class TopicConfigTable(Body):
-    """All topics of a broker. The mapping members are those of static topics."""
+    """All topics of a broker. The mapping members belong to static topics."""
 
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -228,7 +228,7 @@ class SubscriptionData(Body):
 
 
 class ConsumerData(Body):
-    """Go writes `Clustering` and `BroadCasting`: Java reads names in any case."""
+    """Go sends `Clustering` and `BroadCasting`; Java ignores case, and so does this."""
 
     group_name: str
     consume_type: str | None = None
@@ -260,7 +260,7 @@ class ConsumerIdList(Body):
 
 
 class ClientConfig(Body):
-    """What a consumer asks to be checked before it starts."""
+    """A subscription to validate before a consumer starts."""
 
     group: str
     subscription_data: SubscriptionData
@@ -330,7 +330,7 @@ class QueueAssignment(Body):
 
 
 class Assignments(Body):
-    """No list at all means: keep what you have."""
+    """A missing list means that the current assignment stays."""
 
     message_queue_assignments: list[QueueAssignment] | None = None
 
@@ -356,7 +356,7 @@ class ConsumerOffsetTable(Body):
     data_version: DataVersion | None = None
     group_topic_map: dict[str, list[str]] | None = None
     stray_offsets: dict[str, list[Int32]] | None = None
-    """Of a slave of ours: the queues by `topic@group` in which clients committed there, not at its master."""
+    """Sent by slaves of Skylark: queues by `topic@group` whose offsets were committed on the slave."""
 
 
 class DelayOffsetTable(Body):
@@ -378,13 +378,13 @@ class QueueOffset(Body):
 
 
 class QueueOffsetList(Body):
-    """What `QueueOffsets` is to C++ clients."""
+    """`QueueOffsets` in the format of C++ clients."""
 
     offset_table: list[QueueOffset] = field(default_factory=list)
 
 
 class ConsumerStatus(Body):
-    """Offsets by queue, of one client or by client id."""
+    """Offsets by queue, for one client or per client id."""
 
     message_queue_table: dict[MessageQueue, Int64] = field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, Int64]] = field(default_factory=dict)
@@ -440,7 +440,7 @@ class BrokerStatsData(Body):
 
 
 class ConsumeTimeSpan(Body):
-    """Times in ms, and again as text: local time as `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    """Times in ms and as text in local time, `yyyy-MM-dd#HH:mm:ss:SSS`."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0
@@ -484,11 +484,11 @@ class TimerMetrics(Body):
     data_version: DataVersion | None = None
 
 
-# --- What a consumer says about itself ---
+# --- Diagnosis of consumers ---
 
 
 class ProcessQueueInfo(Body):
-    """The state of one queue in a consumer. `droped` is spelled so on the wire."""
+    """The state of one queue in a consumer. `droped` is the spelling on the wire."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -545,7 +545,7 @@ class ConsumeDirectlyResult(Body):
 
 
 class BatchAck(Body):
-    """Acknowledgements of one check point; the bits of `bit_set` count from `start_offset`, in base64."""
+    """Acknowledgements of one check point. `bit_set` is base64; its bits count from `start_offset`."""
 
     consumer_group: str = field(name="c")
     topic: str = field(name="t")

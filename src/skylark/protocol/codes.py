@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """Every request code that RocketMQ has given a number, served or reserved."""
+    """All request codes of RocketMQ, served or reserved."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -172,7 +172,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """Every response code. What a client does about one is data on `errors.BrokerError`."""
+    """All response codes. Their retry policy is data on `errors.BrokerError`."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -243,7 +243,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """A sender's language: a number in binary headers, the name in JSON headers."""
+    """Language of a sender: a number in binary headers, a name in JSON headers."""
 
     JAVA = 0
     CPP = 1
@@ -269,7 +269,10 @@ HIGHER = "HIGHER_VERSION"
 
 
 def version_name(ordinal: int) -> str:
-    """RocketMQ's name, such as V5_3_3; the number itself for releases before 4.0.0."""
+    """Return RocketMQ's name of a release ordinal, such as V5_3_3; the number itself before 4.0.0.
+
+    From 4.0.0 on each release has an ordinal, preceded by its snapshot's; minor and patch range from 0 to 9.
+    """
     if ordinal < FIRST_REGULAR:
         return str(ordinal)
     if ordinal > LAST_REGULAR:

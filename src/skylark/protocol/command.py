@@ -6,7 +6,7 @@
     5       3      header length
     8       …      header, then body
 
-Headers are decoded in place, from views of the receive buffer, and bodies stay views of it.
+Headers are decoded in place from the receive buffer; bodies are views into it.
 """
 
 import re
@@ -27,7 +27,7 @@ Buffer = bytes | memoryview
 R = TypeVar("R")
 
 VERSION = 479  # the ordinal of RocketMQ 5.3.3
-# Servers speak as Java's do: it is the only language that every client has met in an answer.
+# Servers claim to be Java: the only language that every client accepts in a reply.
 SERVER_LANGUAGE = LanguageCode.JAVA.name
 CLIENT_LANGUAGE = LanguageCode.PYTHON.name
 
@@ -42,19 +42,19 @@ PREFIX_BYTES = PREFIX.size
 if TYPE_CHECKING:
     RawBody = Buffer
 else:
-    RawBody = Any  # never read from a header: msgspec need not know that it may be two types
-BODY_MEMBER = "*body"  # so that no header's member is taken for the body
+    RawBody = Any  # never decoded from a header: msgspec does not accept this union
+BODY_MEMBER = "*body"  # a name that no header field has
 
 
 class Encoding(IntEnum):
-    """How a header is written."""
+    """Encoding of a header."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class _Command(Struct, gc=False):
-    """What both kinds of command have. `language` is a name of LanguageCode, or one that we do not know."""
+    """Common fields of both kinds of command. `language` is a name of LanguageCode or an unknown one."""
 
     code: Int32
     opaque: Int32 = 0
@@ -80,7 +80,7 @@ class _Command(Struct, gc=False):
         fields: Mapping[str, str] | None = None,
         body: Buffer = b"",
     ) -> "RemotingCommand":
-        """Return a server's answer to this request."""
+        """Return a server's reply to this request."""
         return RemotingCommand(
             code=code,
             opaque=self.opaque,
@@ -94,20 +94,20 @@ class _Command(Struct, gc=False):
 
 
 class RemotingCommand(_Command, gc=False):
-    """A request or response whose ext fields are text by name. An ext field that is null is not there."""
+    """A request or response with its ext fields as text. Null ext fields are absent."""
 
     fields: dict[str, str] = field(default_factory=dict, name="extFields")
 
 
 class TypedCommand(_Command, Generic[R], gc=False, kw_only=True):
-    """A request whose ext fields were decoded straight into the request's type: the hot codes, on servers."""
+    """A request whose ext fields were decoded directly into the request type: hot codes on servers."""
 
     request: R = field(name="extFields")
 
 
 # --- Decoding ---
 
-# What the decoders raise for a header that cannot be read; no frame may raise anything else.
+# All that the decoders raise for an invalid header.
 DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError)
 
 _decode_json = msgspec.json.Decoder(RemotingCommand).decode
@@ -115,12 +115,12 @@ _FIXED = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, rema
 _KEY_BYTES = struct.Struct(">h")
 _VALUE_BYTES = struct.Struct(">i")
 _LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
-# Raw control characters, which .NET leaves in its strings; white space may stand between members.
+# Raw control characters, which .NET leaves in strings; white space between members is legal.
 _RAW_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def decode_header(encoding: int, header: memoryview) -> RemotingCommand:
-    """Decode a header of either encoding; the body is the caller's to set. Raises MalformedFrame."""
+    """Decode a header of either encoding; the caller sets the body. Raises MalformedFrame."""
     try:
         if encoding == Encoding.JSON:
             try:
@@ -135,8 +135,8 @@ def decode_header(encoding: int, header: memoryview) -> RemotingCommand:
 
 
 def _decode_foreign_json(header: memoryview) -> RemotingCommand:
-    """Decode the JSON that fastjson takes from other clients: ext fields that are numbers, booleans or null,
-    null members, languages it does not know, raw control characters in strings."""
+    """Decode what fastjson tolerates from other clients: ext fields that are numbers, booleans or null, null
+    members, unknown languages, raw control characters in strings."""
     text = _RAW_CONTROL.sub(lambda match: b"\\u%04x" % match[0][0], bytes(header))
     members = msgspec.json.decode(text, type=dict[str, Any])
     known = {name: value for name, value in members.items() if value is not None}
@@ -197,7 +197,7 @@ def _text(header: memoryview, start: int, text_bytes: int) -> tuple[str, int]:
 
 
 class _JsonHeader(Struct, omit_defaults=True, kw_only=True):
-    """A header as Java writes it: members in this order, the optional ones left out."""
+    """A header as Java writes it: members in this order, unset ones omitted."""
 
     code: int
     fields: dict[str, str] | None = field(default=None, name="extFields")
@@ -213,7 +213,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def encode(command: RemotingCommand, encoding: Encoding = Encoding.JSON) -> list[Buffer]:
-    """Return the frame in parts, ready for one write; the body is not copied. Raises LocalProtocolError."""
+    """Return the frame in parts, without copying the body. Raises LocalProtocolError."""
     header = _json_header(command) if encoding is Encoding.JSON else _binary_header(command)
     head = prefix(len(header), len(command.body), encoding) + header
     return [head, command.body] if command.body else [head]
@@ -222,7 +222,7 @@ def encode(command: RemotingCommand, encoding: Encoding = Encoding.JSON) -> list
 def prefix(header_bytes: int, body_bytes: int, encoding: int = Encoding.JSON) -> bytes:
     """Return the eight bytes before a header."""
     if header_bytes > 0xFFFFFF:
-        raise LocalProtocolError(f"header of {header_bytes} bytes")
+        raise LocalProtocolError(f"header of {header_bytes} bytes is larger than the limit of {0xFFFFFF}")
     frame_bytes = LENGTH_BYTES + header_bytes + body_bytes
     return PREFIX.pack(frame_bytes, encoding << 24 | header_bytes)
 
@@ -241,7 +241,7 @@ def _json_header(command: RemotingCommand) -> bytes:
     try:
         return _encode_json(header)
     except (ValueError, TypeError) as error:
-        raise LocalProtocolError(f"header cannot be written as JSON: {error}") from error
+        raise LocalProtocolError(f"cannot encode header as JSON: {error}") from error
 
 
 def _binary_header(command: RemotingCommand) -> bytes:
@@ -256,6 +256,6 @@ def _binary_header(command: RemotingCommand) -> bytes:
             command.code, language, command.version, command.opaque, command.flag, len(remark)
         )
     except (struct.error, ValueError) as error:
-        # Codes above 32767, the pop family, exist in JSON headers only.
-        raise LocalProtocolError(f"header cannot be written as ROCKETMQ: {error}") from error
+        # Codes above 32767 (the pop family) fit JSON headers only.
+        raise LocalProtocolError(f"cannot encode header as ROCKETMQ: {error}") from error
     return b"".join((fixed, remark, _VALUE_BYTES.pack(len(block)), block))

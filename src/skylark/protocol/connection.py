@@ -1,7 +1,6 @@
-"""Connection: bytes in, commands out, and the requests that wait for their answers. Knows no sockets.
+"""Connection: turns received bytes into commands and matches replies to pending requests. Sans-IO.
 
-Everything that one read brought is decoded together. A whole frame is decoded where it lies; only the frame
-that the read cut in two is copied, and never more of it than has arrived.
+All frames of one read are decoded together and in place. Only a partial frame at the end is copied.
 """
 
 from collections.abc import Callable
@@ -50,7 +49,7 @@ class _HotDecoder(NamedTuple):
 
 
 _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
-# Java, and all who write members in its order, begin a header with its code: twelve bytes name the decoder.
+# Java and clients with its member order start a header with the code: twelve bytes select the decoder.
 _PEEK_BYTES = 12
 _HOT_DECODERS = {
     (b'{"code":%d,"extFields' % request.code)[:_PEEK_BYTES]: _HotDecoder(
@@ -63,12 +62,12 @@ _HOT_DECODERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a peer may send. All are checked before the bytes they speak of are kept.
+    """Limits on what a peer may send, checked before the bytes are buffered.
 
-    A header may hold a property text of 32,767 bytes with every byte escaped, six for one.
+    A header may hold a property text of 32,767 bytes in which every byte is escaped as six.
     """
 
-    frame_bytes_max: int = 16 << 20  # the length field included
+    frame_bytes_max: int = 16 << 20  # including the length field
     header_bytes_max: int = 256 << 10
     fields_max: int = 256
     pending_requests_max: int = 65_535
@@ -78,10 +77,10 @@ DEFAULT_LIMITS = Limits()
 
 
 class Connection(Generic[W]):
-    """One side of a connection. W is what waits for an answer: a future, an event, whatever the driver uses.
+    """One side of a connection. W is the driver's waiter for a reply: a future, an event.
 
-    With `typed`, requests of the hot codes come out as TypedCommand; those whose fields are wrong come out as
-    RemotingCommand like all others, so that they can be refused.
+    With `typed`, requests of hot codes are decoded as TypedCommand; those with invalid fields as
+    RemotingCommand, so that they can be rejected.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, *, typed: bool = False) -> None:
@@ -97,14 +96,14 @@ class Connection(Generic[W]):
 
     @property
     def buffered_bytes(self) -> int:
-        """How much of an unfinished frame is kept."""
+        """Bytes of the partial frame that are buffered."""
         return len(self._partial)
 
     def receive(self, data: bytes) -> list[Command]:
-        """Take what was read, return the commands now complete. Their bodies are views of the buffer.
+        """Consume received bytes and return the completed commands. Bodies are views into the buffer.
 
-        After bytes that break the protocol `failure` says what was wrong; the commands before them are
-        returned, the rest is lost, and the connection must be closed.
+        On a protocol violation `failure` is set, the commands before it are returned, the rest is dropped,
+        and the connection must be closed.
         """
         if self.failure is not None:
             return []
@@ -139,11 +138,11 @@ class Connection(Generic[W]):
 
     @property
     def frame_bytes_needed(self) -> int:
-        """How long the unfinished frame will be, or what comes before it if that is not known yet."""
+        """Length of the partial frame, or of its prefix while the length is unknown."""
         return self._partial_bytes_needed or PREFIX_BYTES
 
     def _decode_frames(self, buffer: bytes | bytearray | memoryview, commands: list[Command]) -> int:
-        """Decode all whole frames; return where the unfinished one starts. Raises RemoteProtocolError."""
+        """Decode all complete frames; return the start of the partial one. Raises RemoteProtocolError."""
         view = memoryview(buffer)
         end = len(buffer)
         start = 0
@@ -173,8 +172,8 @@ class Connection(Generic[W]):
                 try:
                     command = hot.decode(header)
                 except DECODE_ERRORS:
-                    command = None  # a liberty that another client takes, or nonsense
-            # A code that is there twice, or the code of a response that only looks like a request's.
+                    command = None  # another client's dialect, or invalid
+            # A duplicate code member, or a response with the code of a hot request.
             if command is None or (hot and (command.code != hot.code or command.flag & RESPONSE_FLAG)):
                 command = self._decode_any(word >> 24, header)
             if header_end < frame_end:
@@ -189,7 +188,6 @@ class Connection(Generic[W]):
         return start
 
     def _broken(self, frame_bytes: int, header_bytes: int) -> RemoteProtocolError:
-        """Say what is wrong with these lengths."""
         if frame_bytes + LENGTH_BYTES > self.limits.frame_bytes_max:
             return FrameTooLarge(frame_bytes + LENGTH_BYTES, self.limits.frame_bytes_max)
         if frame_bytes >= LENGTH_BYTES and header_bytes > self.limits.header_bytes_max:
@@ -199,7 +197,7 @@ class Connection(Generic[W]):
     def _decode_any(self, encoding: int, header: memoryview) -> Command:
         command = decode_header(encoding, header)
         if len(command.fields) > self.limits.fields_max:
-            raise MalformedFrame(f"{len(command.fields)} ext fields")
+            raise MalformedFrame(f"{len(command.fields)} ext fields, more than {self.limits.fields_max}")
         if not self._typed or command.is_response or command.code not in _HOT_BY_CODE:
             return command
         try:
@@ -216,20 +214,20 @@ class Connection(Generic[W]):
             request=request,
         )
 
-    # --- Requests that wait for their answers ---
+    # --- Pending requests ---
 
     @property
     def pending_requests(self) -> int:
         return len(self._pending)
 
     def expect_reply(self, command: RemotingCommand, waiter: W) -> None:
-        """Give our request its opaque and remember who waits. Raises LocalProtocolError at the limit."""
+        """Assign an opaque to a request and register its waiter. Raises LocalProtocolError at the limit."""
         command.opaque = self.reserve_opaque(waiter)
 
     def reserve_opaque(self, waiter: W) -> int:
-        """Return the opaque of a request to come and remember who waits. Raises LocalProtocolError."""
+        """Return the opaque for a request to be sent and register its waiter. Raises LocalProtocolError."""
         if len(self._pending) >= self.limits.pending_requests_max:
-            raise LocalProtocolError(f"{len(self._pending)} requests wait for an answer")
+            raise LocalProtocolError(f"too many pending requests on this connection: {len(self._pending)}")
         opaque = self._next_opaque
         while opaque in self._pending:
             self._advance_opaque()
@@ -239,15 +237,14 @@ class Connection(Generic[W]):
         return opaque
 
     def take_waiter(self, opaque: int) -> W | None:
-        """Return who waits for this answer, once; None if nobody does (any more)."""
+        """Pop the waiter of this reply; None if there is none."""
         return self._pending.pop(opaque, None)
 
     def waiters(self) -> list[W]:
-        """Return all who wait."""
         return list(self._pending.values())
 
     def take_all_waiters(self) -> list[W]:
-        """Return all who wait, when no answer will come any more."""
+        """Pop all waiters, when the connection is lost."""
         waiters = list(self._pending.values())
         self._pending.clear()
         return waiters

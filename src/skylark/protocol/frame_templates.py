@@ -10,7 +10,7 @@ from skylark.protocol.command import CLIENT_LANGUAGE, ONEWAY_FLAG, SERVER_LANGUA
 
 _encode_json = msgspec.json.Encoder().encode
 
-# Takes the opaque, then the remark's member or nothing.
+# Takes the opaque, then the remark member or nothing.
 _TAIL = b',"flag":1,"language":"%b","opaque":%%d%%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
     SERVER_LANGUAGE.encode(),
     VERSION,
@@ -20,12 +20,12 @@ _PULL = (
     b'"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"%b}' + _TAIL
 )
 _PLAIN = b'{"code":%d' + _TAIL
-# Nearly all answers without a body have short headers.
+# Nearly all replies without a body have short headers.
 _PREFIXES = [prefix(header_bytes, 0) for header_bytes in range(1024)]
 
 
 def plain_reply(opaque: int, code: int = ResponseCode.SUCCESS, remark: str | None = None) -> bytes:
-    """Return the frame of an answer that has neither ext fields nor a body."""
+    """Return the frame of a reply without ext fields and body."""
     return _frame(_PLAIN % (code, opaque, _remark(remark)))
 
 
@@ -43,9 +43,9 @@ def pull_reply_head(
     group_sys_flag: int = 0,
     bulk_units: int = 0,
 ) -> bytes:
-    """Return what goes before the records in the answer to a pull.
+    """Return the head of a pull reply, which precedes the records.
 
-    `body_bytes` is the length of them all, and of the `bulk_units` units before them.
+    `body_bytes` is the length of the records and of the `bulk_units` queue entries before them.
     """
     header = _PULL % (
         code,
@@ -71,9 +71,9 @@ def pull_reply_template(
     topic_sys_flag: int = 0,
     group_sys_flag: int = 0,
 ) -> bytes:
-    """Return a template of what `pull_reply_head` makes, for answers that differ only in where they are.
+    """Return a template of `pull_reply_head` for replies that differ only in their offsets.
 
-    It takes the next offset, the maximum, the minimum and the opaque, and lacks the eight bytes before it.
+    It takes next, maximum and minimum offset and the opaque. The eight-byte frame prefix is not included.
     """
     free = b"%d"
     return _PULL.replace(b"%d", b"%b") % (
@@ -89,7 +89,7 @@ def pull_reply_template(
 
 
 class SendReplies:
-    """Answers to sends of one broker, whose region and trace switch are in all of them."""
+    """Replies to sends. Region and trace switch of the broker are part of each."""
 
     def __init__(self, *, region: str = "DefaultRegion", trace_on: bool = True) -> None:
         constant = b'"TRACE_ON":"%b","MSG_REGION":%b' % (
@@ -112,13 +112,13 @@ class SendReplies:
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> bytes:
-        """Return the frame that says where a message was stored.
+        """Return the reply for a stored message.
 
-        `transaction_id` is its unique key. `recall_handle`, of plain characters, takes it back.
+        `transaction_id` is its unique key. `recall_handle` (plain ASCII) can cancel a delayed message.
         """
         transaction = b""
         if transaction_id is not None:
-            # The client's own text: letters and digits from every client we know, but it may be anything.
+            # Chosen by the client: letters and digits from all known clients, but any text is possible.
             if transaction_id.isalnum():
                 transaction = b',"transactionId":"%b"' % transaction_id
             else:
@@ -131,7 +131,7 @@ class SendReplies:
         )
 
     def refused(self, opaque: int, code: int, remark: str) -> bytes:
-        """Return the frame that says why a message was not stored."""
+        """Return the reply for a message that was not stored."""
         return _frame(self._refused % (code, opaque, _remark(remark)))
 
 
@@ -140,7 +140,7 @@ def _frame(header: bytes) -> bytes:
     return (_PREFIXES[length] if length < len(_PREFIXES) else prefix(length, 0)) + header
 
 
-@lru_cache(256)  # the status names of pulls, nearly always
+@lru_cache(256)  # nearly always the status names of pulls
 def _remark(remark: str | None) -> bytes:
     return b"" if remark is None else b',"remark":' + _encode_json(remark)
 
@@ -148,23 +148,23 @@ def _remark(remark: str | None) -> bytes:
 pack_element = BATCH_ELEMENT.pack
 
 Tail = tuple[int, bytes, bytes]
-"""What surrounds a message's body and unique key in a batch: how long it is with the key, its bytes before
-the key, and those after it. Messages without properties of their own share one."""
+"""Bytes around body and unique key of a message in a batch: total length with the key, bytes before the key,
+bytes after it. Messages without properties of their own share one."""
 ELEMENT_PARTS = 5
 KEY_PART = 3
-"""Which of the parts of an element is the unique key: NO_KEY until all keys are put in at once."""
+"""Index of the unique key among the parts of an element: NO_KEY until all keys are filled in together."""
 NO_KEY = b""
 
 
 def _text(value: str) -> bytes:
-    """The JSON of a text, safe inside a template."""
+    """Return a text as JSON, escaped for use in a template."""
     return _encode_json(value).replace(b"%", b"%%")
 
 
 class SendTemplate:
-    """The frames of sends by one group to one queue, with the short names of 310, 320 and 325.
+    """Frames of sends by one group to one queue, with the short field names of 310, 320 and 325.
 
-    `default_topic` and `default_queues` tell the broker how to create a topic that does not exist yet.
+    The broker uses `default_topic` and `default_queues` to create a missing topic.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class SendTemplate:
         is_reply: bool = False,
         is_oneway: bool = False,
     ) -> tuple[bytes, Buffer]:
-        """Return head and body of one request. Raises UnicodeEncodeError for a text with lone surrogates."""
+        """Return head and body of a request. Raises UnicodeEncodeError for a text with lone surrogates."""
         code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
         header = self._header % (
             RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else code,
@@ -218,13 +218,13 @@ class SendTemplate:
 
 
 def element_tail(before: bytes, key_bytes: int, after: bytes) -> Tail:
-    """Return the tail of an element whose properties stand before and after the unique key."""
+    """Return the tail of an element from the properties before and after the unique key."""
     properties_bytes = len(before) + key_bytes + len(after)
     length = LENGTH.pack(properties_bytes)
     return BATCH_ELEMENT.size + len(length) + properties_bytes, length + before, after
 
 
 def element_parts(body: bytes, flag: int, tail: Tail) -> tuple[bytes, ...]:
-    """Return the parts of a message in a batch; the key is put in later."""
+    """Return the parts of a message in a batch; the key is filled in later."""
     tail_bytes, before, after = tail
     return pack_element(tail_bytes + len(body), 0, 0, flag, len(body)), body, before, NO_KEY, after

@@ -1,11 +1,11 @@
-"""Sans-IO. The replication link: a slave reports up to where it has the log, its master sends what follows.
+"""Sans-IO. The replication link: a slave reports its log end, the master sends the bytes that follow.
 
     slave to master     physical_offset: i64
     master to slave     physical_offset: i64, body_bytes: i32, body
 
-A report acknowledges everything before it; the first one says where to begin, and 0 there means: at the start
-of the master's last file. A body is a stretch of the log as it is, blanks included, that may begin and end
-anywhere in a record, but not go beyond the end of a file. One without a body is a heartbeat.
+A report acknowledges everything before it. The first one sets the start; 0 means the start of the master's
+last file. A body is a range of log bytes, blanks included, that may begin and end inside a record but does
+not cross the end of a file. A frame without a body is a heartbeat.
 """
 
 import struct
@@ -16,36 +16,36 @@ from skylark.errors import FrameTooLarge, MalformedFrame
 REPORT = struct.Struct(">q")
 FRAME_HEAD = struct.Struct(">qi")
 BODY_BYTES_MAX = 4 << 20
-"""What a slave of Apache's can take."""
+"""The limit of Apache's slaves."""
 
 
 class LogBytes(NamedTuple):
-    """A stretch of the master's log; an empty one is a heartbeat."""
+    """A range of the master's log; an empty one is a heartbeat."""
 
     physical_offset: int
     data: memoryview
 
 
 class ReportReader:
-    """What a slave says, in pieces of any size."""
+    """Parses the reports of a slave, in chunks of any size."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def receive(self, data: bytes) -> list[int]:
-        """Return the reports that are whole now, in order. Raises MalformedFrame for a negative one."""
+        """Return the completed reports in order. Raises MalformedFrame for a negative offset."""
         data = self._rest + data
         whole = len(data) - len(data) % REPORT.size
         self._rest = data[whole:]
         reports = [physical_offset for (physical_offset,) in REPORT.iter_unpack(data[:whole])]
         for physical_offset in reports:
             if physical_offset < 0:
-                raise MalformedFrame(f"report of the negative offset {physical_offset}")
+                raise MalformedFrame(f"negative offset {physical_offset} reported")
         return reports
 
 
 class FrameReader:
-    """What a master sends, in pieces of any size. Bodies are handed on as they come, not kept."""
+    """Parses the frames of a master, in chunks of any size. Bodies are passed on, not buffered."""
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._body_bytes_max = body_bytes_max
@@ -54,7 +54,7 @@ class FrameReader:
         self._body_left = 0
 
     def receive(self, data: bytes) -> list[LogBytes]:
-        """Return what the bytes hold, in order; slices of them. Raises MalformedFrame, FrameTooLarge."""
+        """Return the log ranges in the bytes, as slices. Raises MalformedFrame, FrameTooLarge."""
         view = memoryview(data)
         found = []
         while view:
@@ -75,7 +75,7 @@ class FrameReader:
         return found
 
     def _read_head(self, view: memoryview) -> memoryview:
-        """Take what the head lacks; return the rest."""
+        """Complete the head; return the remaining bytes."""
         if len(self._head) == FRAME_HEAD.size:
             self._head = b""
         lacking = FRAME_HEAD.size - len(self._head)

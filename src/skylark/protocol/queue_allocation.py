@@ -10,7 +10,7 @@ READ_PERMISSION = 4
 
 
 def read_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
-    """Yield the queues that may be read. A broker of which only a slave is left stays readable."""
+    """Yield the readable queues. A broker with only a slave left stays readable."""
     for queues in sorted(data.queue_datas, key=_broker_name):
         if queues.perm & READ_PERMISSION:
             for queue_id in range(queues.read_queue_nums):
@@ -18,7 +18,7 @@ def read_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
 
 
 def averagely(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Consecutive pages; the first members have one queue more. 8 queues, 3 members: 0-2, 3-5, 6-7."""
+    """Consecutive ranges; the first members get one queue more. 8 queues, 3 members: 0-2, 3-5, 6-7."""
     share, extra = divmod(len(queues), len(members))
     index = members.index(me)
     start = index * share + min(index, extra)
@@ -28,7 +28,7 @@ def averagely(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -
 def averagely_by_circle(
     me: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> list[MessageQueue]:
-    """Dealt out like cards. 8 queues, 3 members: 0 3 6, 1 4 7, 2 5."""
+    """Round robin. 8 queues, 3 members: 0 3 6, 1 4 7, 2 5."""
     return list(queues[members.index(me) :: len(members)])
 
 

@@ -1,4 +1,4 @@
-"""Request: a value that knows both directions of one exchange, `to_command()` and `parse(reply)`.
+"""Request: base class of all requests, with `to_command()` to send and `parse(reply)` to read the reply.
 
 Headers are structs: snake_case here, camelCase on the wire, every ext field as text.
 """
@@ -27,10 +27,9 @@ T = TypeVar("T")
 
 
 class Header(Struct, frozen=True, rename="camel"):
-    """The ext fields of a request or a response, typed. None is a field that is not there."""
+    """Typed ext fields of a request or response. None stands for an absent field."""
 
     def to_fields(self) -> dict[str, str]:
-        """Return the ext fields."""
         fields = {}
         for attribute, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, attribute)
@@ -44,7 +43,7 @@ class Header(Struct, frozen=True, rename="camel"):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """Read the ext fields; unknown ones are ignored. Raises RemoteProtocolError if one is wrong."""
+        """Decode ext fields, ignoring unknown ones. Raises RemoteProtocolError for an invalid one."""
         try:
             return msgspec.convert(fields, cls, strict=False)
         except msgspec.ValidationError:
@@ -56,7 +55,7 @@ class Header(Struct, frozen=True, rename="camel"):
 
 
 def _as_java_reads(fields: Mapping[str, Any], cls: type[Header]) -> dict[str, Any]:
-    """Java takes any text for a boolean, and an empty one for a number that is not there."""
+    """Convert as Java does: any text is a boolean, an empty text is an absent number."""
     fields = dict(fields)
     for name, types in _member_types(cls).items():
         value = fields.get(name)
@@ -86,19 +85,19 @@ def _body_type(cls: type[Header]) -> Any:
 
 
 class Request(Header, Generic[T], frozen=True):
-    """What one side asks of the other; T is what the answer means.
+    """A request; T is the type of its parsed reply.
 
-    A member named `body` is the frame's body: bytes, or a struct that is written as JSON. Every other member
-    is an ext field.
+    A member named `body` is the frame's body: bytes, or a struct encoded as JSON. All other members are ext
+    fields.
     """
 
     code: ClassVar[RequestCode]
-    # What a good answer holds: a Header's fields, a body of this type, or nothing but success.
+    # Content of a good reply: a Header for its ext fields, the type of its body, or None.
     answer: ClassVar[Any] = None
     good_codes: ClassVar[frozenset[int]] = frozenset({ResponseCode.SUCCESS})
 
     def to_command(self, *, oneway: bool = False) -> RemotingCommand:
-        """Return the command that asks this. The connection gives it its opaque."""
+        """Return the command; the connection assigns its opaque."""
         body = getattr(self, "body", b"")
         return RemotingCommand(
             code=self.code,
@@ -110,14 +109,14 @@ class Request(Header, Generic[T], frozen=True):
         )
 
     def frame(self, opaque: int) -> list[Buffer]:
-        """Return the frame that asks this, in parts."""
+        """Return the encoded frame in parts."""
         command = self.to_command()
         command.opaque = opaque
         return encode(command)
 
     @classmethod
     def from_command(cls, command: RemotingCommand) -> Self:
-        """Read a request that was received. Raises RemoteProtocolError."""
+        """Decode a received request. Raises RemoteProtocolError."""
         body_type = _body_type(cls)
         if body_type is None:
             return cls.from_fields(command.fields)
@@ -128,7 +127,7 @@ class Request(Header, Generic[T], frozen=True):
         return cls.from_fields({**command.fields, BODY_MEMBER: decode_body(command.body, body_type)})
 
     def parse(self, reply: RemotingCommand) -> T:
-        """Return what a good answer means. Raises RemoteProtocolError if it makes no sense."""
+        """Parse a good reply. Raises RemoteProtocolError if it is invalid."""
         if self.answer is None:
             return cast("T", None)
         if isinstance(self.answer, type) and issubclass(self.answer, Header):
@@ -138,7 +137,7 @@ class Request(Header, Generic[T], frozen=True):
         return cast("T", decode_body(reply.body, self.answer))
 
     def result(self, reply: RemotingCommand) -> T:
-        """Return what an answer means. Raises BrokerError for a code that is not good for this request."""
+        """Parse a reply. Raises BrokerError for a code that is not in `good_codes`."""
         if reply.code not in self.good_codes:
             raise BrokerError.for_code(reply.code, reply.remark or "")
         return self.parse(reply)

@@ -14,7 +14,7 @@ from skylark.errors import SettingsError
 
 FREE_PORT_TRIES = 200
 SERVER_PORTS = range(20_000, 32_000)
-"""Below those that Linux and macOS give to outgoing connections."""
+"""Below the ephemeral range of Linux and macOS."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -22,17 +22,16 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 0xFFFF:
-        raise ValueError(f"{address!r} is not an address of the form host:port")
+        raise ValueError(f"invalid address {address!r}; use host:port")
     return host, int(port)
 
 
 def join_address(host: str, port: int) -> str:
-    """Return the address of a host and a port."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_host(host: str) -> None:
-    """Raise SettingsError unless a server can listen on this address, or on that of this name."""
+    """Raise SettingsError unless a server can listen on this address or host name."""
     try:
         with socket.socket(family_of(host)) as probe:
             probe.bind((host, 0))
@@ -41,61 +40,61 @@ def check_host(host: str) -> None:
 
 
 def free_port(host: str, *distances: int) -> int:
-    """Return a port that is free now, and so are those at these distances from it. Raises OSError.
+    """Return a port that is free, together with the ports at these distances from it. Raises OSError.
 
-    No outgoing connection takes it, so that a server which comes back finds its port free.
+    The port lies outside the ephemeral range, so a server that restarts finds it free again.
     """
     for port in random.sample(SERVER_PORTS, FREE_PORT_TRIES):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for distance in {0, *distances}:
                 stack.enter_context(socket.socket(family_of(host))).bind((host, port + distance))
             return port
-    raise OSError(errno.EADDRINUSE, f"no free ports together on {host}")
+    raise OSError(errno.EADDRINUSE, f"no free ports on {host} at distances {distances}")
 
 
 def hold_ports(host: str, *ports: int) -> contextlib.ExitStack:
-    """Take ports for nobody: connections to them are refused, and no server gets them meanwhile.
+    """Reserve ports without listening: connections are refused and no other server can bind them.
 
-    Closing what is returned frees them. Raises OSError.
+    Closing the returned stack releases them. Raises OSError.
     """
     with contextlib.ExitStack() as stack:
         for port in ports:
             held = stack.enter_context(socket.socket(family_of(host)))
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may linger
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT
             held.bind((host, port))
         return stack.pop_all()
 
 
 def reason_of(error: Exception) -> str:
-    """Why a connection could not be made, without the address, which whoever says it knows."""
+    """Return the cause of a failed connection attempt, without the address."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error)
 
 
 def ip_of(host: str) -> str:
-    """The IP address of a host that may be a name, IPv4 if it has one. Raises SettingsError."""
+    """Resolve a host name or address, preferring IPv4. Raises SettingsError."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(host))
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter for what can be no name
-        raise SettingsError("advertised_host", f"{host} has no address: {error}") from error
+        raise SettingsError("advertised_host", f"cannot resolve {host}: {error}") from error
     *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return str(address[0])
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """The kind of sockets for an address; a name is looked for among IPv4 addresses."""
+    """Return the socket family of an address; host names resolve to IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-_SOMEWHERE = ("192.0.2.1", 9)  # of no network; nothing is sent there
+_SOMEWHERE = ("192.0.2.1", 9)  # TEST-NET-1; nothing is sent
 _LOOPBACK = "127.0.0.1"
 
 
 def local_ip() -> str:
-    """Return the IPv4 address that outward connections have; the loopback's without a network."""
+    """Return the IPv4 source address of outgoing connections, or the loopback address without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_SOMEWHERE)
@@ -106,7 +105,7 @@ def local_ip() -> str:
 
 
 class SocketListener:
-    """Listens from the beginning. What accepts connections takes `socket`."""
+    """A listening socket for a thread beside the loop. The thread accepts connections from `socket`."""
 
     def __init__(self, host: str, port: int) -> None:
         """Raises OSError."""
@@ -115,17 +114,17 @@ class SocketListener:
         self.is_stopped = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a connection that can be accepted, or for the end; False if there was neither."""
+        """Wait for a connection to accept or for `stop`; return False after the timeout."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def stop(self) -> None:
-        """Take no more connections, and wake who waits for one."""
+        """Stop accepting and wake the thread in `wait`. Any thread."""
         self.is_stopped = True
-        with contextlib.suppress(OSError):  # some systems do not know this for a socket that listens
+        with contextlib.suppress(OSError):  # not supported for listening sockets everywhere
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free the port. Nobody may wait any more."""
+        """Release the port. No thread may be in `wait`."""
         self.socket.close()

@@ -1,4 +1,4 @@
-"""The same `call(request)` on a plain socket: for Spark's workers, scripts and tools. No threads, no loop."""
+"""Blocking client connection on a plain socket, for Spark workers and tools. No threads, no loop."""
 
 import os
 import socket
@@ -24,13 +24,13 @@ CONNECT_TIMEOUT_S_MIN = 0.001
 CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
 BLOCK_BYTES = 256 << 10
 READ_BYTES_MIN = 32 << 10
-"""With less room a new block is begun."""
+"""A block with less free space is replaced by a new one."""
 BLOCKS_KEPT = 3
-"""To be filled again: memory that the kernel must clear first costs more than what is read into it."""
+"""Blocks to reuse: zeroing fresh memory in the kernel costs more than reading into it."""
 
 
 class FramedRequest(Protocol[T_co]):
-    """What is asked: a request, or whatever can be written and answered like one."""
+    """A request, or any object that encodes a frame and parses the reply."""
 
     @property
     def code(self) -> RequestCode: ...
@@ -42,7 +42,7 @@ class FramedRequest(Protocol[T_co]):
 
 @dataclass(eq=False, slots=True)
 class PendingReply(Generic[T]):
-    """A request that is on its way, and its answer once it has come; hand it to `answer`."""
+    """A request in flight and its reply once received; pass it to `answer`."""
 
     request: FramedRequest[T]
     sent_on: Connection[Any]
@@ -52,10 +52,10 @@ class PendingReply(Generic[T]):
 
 
 class BlockingConnection:
-    """A connection that opens when it is needed, and again after it was lost or the process was forked.
+    """A connection opened on demand and reopened after it was lost or the process forked.
 
-    For one thread at a time. What servers ask of their own is answered with "not supported". What is read
-    lies in blocks of `block_bytes`, which may be changed at any time; bodies of answers are views of them.
+    For one thread at a time. Requests sent by servers are answered with "not supported". Received bytes are
+    held in blocks of `block_bytes`, which may change at any time; reply bodies are views into them.
     """
 
     def __init__(
@@ -74,27 +74,27 @@ class BlockingConnection:
         self._pid = 0
         self._blocks: list[bytearray] = []
         self._block = memoryview(b"")
-        self._taken = 0  # so much of the block was whole frames
+        self._taken = 0  # end of the complete frames in the block
         self._filled = 0
 
     def call(self, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
-        """Ask, and return what the answer means; the time includes connecting.
+        """Send a request and return the parsed reply; the timeout includes connecting.
 
         Raises BrokerError, ConnectFailed, RequestTimeout, ConnectionLost, ProtocolError.
         """
         return self.answer(self.ask(request, timeout_s=timeout_s))
 
     def ask(self, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> PendingReply[T]:
-        """Send a request whose answer is taken later, so that several are on their way at once.
+        """Send a request and return before its reply, so that several can be in flight.
 
-        Raises ConnectFailed, RequestTimeout, ConnectionLost, LocalProtocolError if too many are open.
+        Raises ConnectFailed, RequestTimeout, ConnectionLost, LocalProtocolError if too many are pending.
         """
         return self.ask_many([request], timeout_s=timeout_s)[0]
 
     def ask_many(
         self, requests: Sequence[FramedRequest[T]], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> list[PendingReply[T]]:
-        """Send several requests with one write: each write may wake the server up. Raises as `ask`."""
+        """Send several requests in one write, which wakes the server once. Raises as `ask`."""
         deadline = time.monotonic() + timeout_s
         connected = self._connected(deadline)
         codec, asked, parts = self._codec, list[PendingReply[T]](), list[Buffer]()
@@ -108,18 +108,18 @@ class BlockingConnection:
         return asked
 
     def answer(self, asked: PendingReply[T]) -> T:
-        """Return what the answer means, in any order of asking. One that comes too late is dropped.
+        """Wait for a reply and return it parsed, in any order. A late reply is dropped.
 
-        Raises BrokerError, RequestTimeout, ConnectionLost (also if the connection was opened anew since).
+        Raises BrokerError, RequestTimeout, ConnectionLost (also if the connection was reopened since).
         """
         return asked.request.result(self.reply(asked))
 
     def reply(self, asked: PendingReply[Any]) -> RemotingCommand:
-        """Return the answer as it came. Raises as `answer`, but for what the answer says."""
+        """Return the raw reply. Raises as `answer`, except BrokerError."""
         try:
             while asked.reply is None:
                 if self._socket is None or asked.sent_on is not self._codec:
-                    raise ConnectionLost(self.address, "before the answer came")
+                    raise ConnectionLost(self.address, "reopened before the reply arrived")
                 self._take_replies(self._socket, asked.deadline)
         except TimeoutError:
             name = asked.request.code.name
@@ -127,7 +127,7 @@ class BlockingConnection:
         return asked.reply
 
     def notify(self, request: Request[Any], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Send a request that wants no answer. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
+        """Send a oneway request. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
         deadline = time.monotonic() + timeout_s
         try:
             self._send(self._connected(deadline), encode(request.to_command(oneway=True)), deadline)
@@ -135,7 +135,7 @@ class BlockingConnection:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
 
     def close(self) -> None:
-        """Close the connection; the next call would open it again."""
+        """Close the connection; the next call reopens it."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -168,18 +168,18 @@ class BlockingConnection:
             connected.settimeout(_time_left(deadline))
             connected.sendall(b"".join(parts))
         except OSError as error:
-            self.close()  # perhaps half a frame was sent: nothing can follow it
+            self.close()  # a partial frame may have been sent
             if isinstance(error, TimeoutError):
                 raise
             raise ConnectionLost(self.address, str(error)) from error
-        except BaseException:  # an interrupt: the same
+        except BaseException:  # an interrupt, such as KeyboardInterrupt: the same
             self.close()
             raise
 
     def _take_replies(self, connected: socket.socket, deadline: float) -> None:
         take_waiter = self._codec.take_waiter
         for command in self._received(connected, deadline):
-            assert isinstance(command, RemotingCommand)  # requests are typed on servers alone
+            assert isinstance(command, RemotingCommand)  # only servers decode typed requests
             if not command.flag & RESPONSE_FLAG:
                 self._decline(connected, command, deadline)
             elif (asked := take_waiter(command.opaque)) is not None:
@@ -190,11 +190,11 @@ class BlockingConnection:
             connected.settimeout(_time_left(deadline))
             count = connected.recv_into(self._room())
         except TimeoutError:
-            raise  # the connection is as it was; the answer is dropped should it come
+            raise  # the connection stays usable; a late reply is dropped
         except OSError as error:
             self.close()
             raise ConnectionLost(self.address, str(error)) from error
-        except BaseException:  # an interrupt: what was read may be lost
+        except BaseException:  # an interrupt: received bytes may be lost
             self.close()
             raise
         if not count:
@@ -209,7 +209,7 @@ class BlockingConnection:
         return commands
 
     def _room(self) -> memoryview:
-        """Where the next bytes go: behind the unfinished frame, which moves to a new block if it must."""
+        """Return space after the unfinished frame, which moves to a new block if the current one is full."""
         unfinished = self._block[self._taken : self._filled]
         needed = self._codec.frame_bytes_needed
         if len(self._block) - self._filled < max(needed - len(unfinished), READ_BYTES_MIN):
@@ -219,7 +219,7 @@ class BlockingConnection:
         return self._block[self._filled :]
 
     def _free_block(self, size: int) -> bytearray:
-        """An old block that nobody looks at any more, or a new one."""
+        """Return a block without remaining views, or a new one."""
         for block in self._blocks:
             if len(block) == size and _is_free(block):
                 return block
@@ -236,7 +236,7 @@ class BlockingConnection:
 
 
 def _time_left(deadline: float) -> float:
-    """Raises TimeoutError when there is none."""
+    """Raises TimeoutError when no time is left."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -244,7 +244,7 @@ def _time_left(deadline: float) -> float:
 
 
 def _is_free(block: bytearray) -> bool:
-    """Say whether nobody has a view of a block: only then its size can change."""
+    """Return whether the block has no views: only then can it be resized."""
     try:
         block.append(block.pop())
     except BufferError:
@@ -253,7 +253,7 @@ def _is_free(block: bytearray) -> bool:
 
 
 def is_lost(connected: socket.socket) -> bool:
-    """Has the server closed an idle connection? It may also have asked something: that is no loss."""
+    """Return whether the server closed the connection. Pending data does not count as closed."""
     connected.setblocking(False)
     try:
         return connected.recv(1, socket.MSG_PEEK) == b""

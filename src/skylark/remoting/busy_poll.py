@@ -8,26 +8,26 @@ import time
 from collections.abc import Callable
 
 RUN_MIN, RUN_MAX = 8, 64
-"""So many answers must have followed one another closely before the loop waits awake for a request."""
+"""Consecutive quick replies required before the loop polls."""
 CLOSELY_WINDOWS = 3
-"""How closely: within so many times what the loop would stay awake, the handling of the request included."""
+"""A reply is quick if it follows the previous one within this many windows, handling included."""
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    pass
 
 
 class BusyPoll:
-    """Keeps a loop awake between the requests of peers that send one, wait for its answer, and send the next.
+    """Keeps a loop awake between the requests of peers that send one at a time.
 
-    It ends with the first request that does not come within the window, and begins again only after a new
-    run, of twice the length if it was of little use. So it wastes one window in `RUN_MIN` requests at most,
-    far less where peers pause often, and nothing where nobody sends. The loop does whatever else there is
-    meanwhile, and other threads get the interpreter at every turn.
+    Polling ends when no request arrives within the window and resumes only after a new run of quick replies,
+    twice as long if polling saved little. It wastes at most one window per `RUN_MIN` requests and nothing on
+    an idle server. Other callbacks of the loop run meanwhile, and other threads get the interpreter at every
+    iteration.
     """
 
     def __init__(self, window_us: int, *, now: Callable[[], float] = time.perf_counter) -> None:
-        """`window_us` is how long to stay awake after an answer; 0: never."""
+        """`window_us` is the time to stay awake after a reply; 0 disables polling."""
         self._window_s = window_us / 1e6
         self._now = now
         self._answered_at = 0.0
@@ -37,10 +37,10 @@ class BusyPoll:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_kept = False
         self.on_end: Callable[[], None] = _nothing
-        """Called when the loop is about to fall asleep: for what had time until then."""
+        """Called when polling ends, before the loop sleeps; for deferred work."""
 
     def answered(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A request that came alone was answered on this loop, just now."""
+        """Record a reply to a request that arrived alone. Loop thread."""
         now = self._now()
         is_close = now - self._answered_at < CLOSELY_WINDOWS * self._window_s
         self._answered_at = now

@@ -18,12 +18,12 @@ CONNECT_TIMEOUT_S = 3.0
 WRITE_HIGH_WATER_BYTES = 1 << 20
 WRITE_EARLY_BYTES = 32 << 10
 REQUESTS_IN_FLIGHT_MAX = 1_024
-# The answer to a batch names all its messages in the header: as long as the frame may be.
+# The reply to a batch lists all message ids in its header, so the header may fill the frame.
 CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
 
 
 class ClientConnection(Link):
-    """A connection that we opened. Requests of the server's own go to `on_request`."""
+    """An outgoing connection. Requests sent by the server go to `on_request`."""
 
     def __init__(
         self, address: str, *, limits: Limits, on_request: Handler | None, tasks: set[asyncio.Task[None]]
@@ -39,28 +39,28 @@ class ClientConnection(Link):
         self._on_request = on_request
 
     def suspect(self, since: float) -> None:
-        """Close a connection on which nothing has come since a request that got no answer: it may be dead."""
+        """Close the connection if nothing was received since a request timed out: the peer may be dead."""
         if self.received_at < since:
             self.abort()
 
     def write_parts(self, parts: Iterable[Buffer], parts_bytes: int) -> None:
-        """Send parts whose length all together is known.
+        """Send parts of known total length.
 
-        A client that has much to send does not gather all of it first: the server may begin meanwhile.
+        Flushes early during large writes, so that the server can start on the first requests.
         """
         super().write_parts(parts, parts_bytes)
         if self._out_bytes >= WRITE_EARLY_BYTES:
             self._flush()
 
     def reserve(self, waiter: ReplyWaiter) -> int:
-        """Return the opaque for a frame that `write_parts` is to send; the waiter gets the answer.
+        """Return the opaque for a frame to be sent by `write_parts`; the waiter receives the reply.
 
-        Raises LocalProtocolError at the limit of open requests.
+        Raises LocalProtocolError at the limit of pending requests.
         """
         return self._codec.reserve_opaque(waiter)
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drop the waiter of this request."""
         self._codec.take_waiter(opaque)
 
     def data_received(self, data: bytes) -> None:
@@ -78,9 +78,9 @@ class ClientConnection(Link):
 
 
 class ConnectionPool:
-    """One connection per address, opened when it is needed and again when it was lost.
+    """One connection per address, opened on demand and reopened after it was lost.
 
-    `on_request(connection, command)` is given what servers ask of their own: 39, 40, 220, 221, 307, 309, 326;
+    `on_request(connection, command)` receives requests sent by servers (39, 40, 220, 221, 307, 309, 326);
     `on_open(address)` is called for each connection that was opened.
     """
 
@@ -103,7 +103,7 @@ class ConnectionPool:
         self._closed = False
 
     async def call(self, address: str, request: Request[T], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
-        """Ask the server at this address; the time includes connecting.
+        """Send a request and return the parsed reply; the timeout includes connecting.
 
         Raises BrokerError, ConnectFailed, RequestTimeout, ConnectionLost, ProtocolError, ClientClosed.
         """
@@ -120,7 +120,7 @@ class ConnectionPool:
             raise RequestTimeout(address, request.code.name, round(timeout_s * 1000)) from None
 
     async def notify(self, address: str, request: Request[Any]) -> None:
-        """Send a request that wants no answer, at the server's pace. Raises ConnectFailed, ClientClosed."""
+        """Send a oneway request; waits for write buffer space. Raises ConnectFailed, ClientClosed."""
         connection = await self.connection(address)
         await connection.wait_writable()
         connection.notify(request)
@@ -128,7 +128,7 @@ class ConnectionPool:
     async def connection(self, address: str) -> ClientConnection:
         """Return the connection to this address, opening it if needed. Raises ConnectFailed, ClientClosed.
 
-        All who want it meanwhile share one attempt: if each tried again, the last would wait for all.
+        Concurrent callers share one attempt, so that none waits for the timeouts of the others.
         """
         connection = self._connections.get(address)
         if connection is not None and not connection.is_closed:
@@ -143,28 +143,28 @@ class ConnectionPool:
     def _opened(self, address: str, opening: asyncio.Task[ClientConnection]) -> None:
         del self._opening[address]
         if not opening.cancelled():
-            opening.exception()  # those who wait get it; it is no mistake if nobody does any more
+            opening.exception()  # retrieved, so that asyncio does not report it when all callers are gone
 
     def open_connection(self, address: str) -> ClientConnection | None:
-        """Return the connection to this address if there is one."""
+        """Return the open connection to this address, or None."""
         connection = self._connections.get(address)
         return None if connection is None or connection.is_closed else connection
 
     def retire(self, address: str) -> None:
-        """Use a connection no more, as its server wishes: what still waits on it may be answered."""
+        """Stop using a connection on request of its server; pending requests may still be answered."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             self._retired.append(connection)
             self._retired = [each for each in self._retired if not each.is_closed]
 
     def drop(self, address: str) -> None:
-        """Close the connection to an address that is no longer needed."""
+        """Close the connection to this address, if any."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             connection.close()
 
     async def close(self) -> None:
-        """Close all connections, sending what was written; cancel what still answers servers' requests."""
+        """Flush and close all connections; cancel tasks that handle servers' requests."""
         self._closed = True
         tasks = [*self._tasks, *self._opening.values()]
         for task in tasks:
@@ -200,7 +200,7 @@ class ConnectionPool:
         except (OSError, ValueError) as error:
             raise ConnectFailed(address, reason_of(error)) from error
         except asyncio.CancelledError:
-            if self._closed:  # by `close`, which is no reason for those who wait to be cancelled
+            if self._closed:  # cancelled by `close`, not by the caller
                 raise ClientClosed("connection pool") from None
             raise
         self._connections[address] = connection

@@ -1,4 +1,4 @@
-"""Replication links: plain streams of bytes, at the reader's pace. What they mean is in `protocol.ha`."""
+"""Replication links: byte streams with flow control. `protocol.ha` has their format."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ OnLost = Callable[["HaLink"], None]
 
 
 class HaLink(asyncio.Protocol):
-    """One end of a link. `on_bytes` is given what comes; what it raises closes the link, see `failure`."""
+    """One end of a link. An exception from `on_bytes` closes the link and is kept in `failure`."""
 
     def __init__(
         self, on_bytes: OnBytes, on_open: OnLost | None = None, on_lost: OnLost | None = None
@@ -45,7 +45,7 @@ class HaLink(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def write(self, *parts: Buffer) -> None:
-        """Send; on a link that is closed nothing happens. Wait for `wait_writable` before much more."""
+        """Send; does nothing on a closed link. Await `wait_writable` between large writes."""
         if self.is_closed:
             return
         assert self._transport is not None
@@ -53,7 +53,7 @@ class HaLink(asyncio.Protocol):
         self._transport.writelines(parts)
 
     async def wait_writable(self) -> None:
-        """Wait until the peer has read most of what was written, or is gone."""
+        """Wait until the write buffer has drained or the link is lost."""
         await self._writable.wait()
 
     async def wait_lost(self) -> None:
@@ -72,7 +72,7 @@ class HaLink(asyncio.Protocol):
             self._transport.resume_reading()
 
     def abort(self, failure: Exception | None = None) -> None:
-        """Close at once; what was not sent is dropped."""
+        """Close immediately, dropping unsent bytes."""
         self.failure = self.failure or failure
         if self._transport is not None:
             self._transport.abort()
@@ -103,28 +103,28 @@ class HaLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.failure = self.failure or exc
-        self._writable.set()  # nobody shall wait for a peer that is gone
+        self._writable.set()  # release writers: peer closed
         self._lost.set()
         if self._on_lost is not None:
             self._on_lost(self)
 
 
 class HaListener:
-    """Takes links of slaves."""
+    """Accepts links from slaves."""
 
     def __init__(self, make_link: Callable[[], HaLink]) -> None:
         self._make_link = make_link
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Return the port (0: any that is free). Raises OSError."""
+        """Listen and return the bound port; port 0 picks a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._make_link, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     def close(self) -> None:
-        """Take no more links. Those that are there are their owner's."""
+        """Stop accepting links. Open links belong to their owner."""
         if self._server is not None:
             stop_listening(self._server)
             self._server = None

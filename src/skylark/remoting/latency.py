@@ -1,4 +1,4 @@
-"""How long requests took, by what was asked, what was answered, and how."""
+"""Request latencies by request code, response code and result."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from skylark.histogram import REQUEST_MS, Histogram
 SUCCESS = "success"
 ONEWAY = "oneway"
 WRITE_FAILED = "write_channel_failed"
-"""The peer was gone when the answer was there."""
+"""The peer had disconnected when the reply was ready."""
 UNKNOWN_CODE = -1
-"""For all requests that nobody serves: they can name any number."""
+"""Stands for all codes that are not served, which peers choose freely."""
 
 KINDS_MAX = 1024
-"""Then all that is new counts as unknown: clients that tools ask answer any code."""
+"""Further combinations count as unknown, because relayed replies may carry any code."""
 
-# Code, response code, whether it was held, result: what is counted together.
+# Request code, response code, held or not, result.
 Kind = tuple[int, int, bool, str]
 _REST: Kind = (UNKNOWN_CODE, UNKNOWN_CODE, False, SUCCESS)
 _MILLISECOND_S = 0.001
 _SHORT_S = (REQUEST_MS[0] + 1) / 1000
-"""What is shorter is, in whole milliseconds, in the first range."""
+"""Shorter times fall into the first bucket in whole milliseconds."""
 
 
 class RequestLatencies:
-    """Times of requests, in whole milliseconds as RocketMQ counts them. Loop thread; read by any.
+    """Histograms of request times in whole milliseconds, as in RocketMQ. The loop writes, any thread reads.
 
-    A loop may round the time of a turn down to milliseconds. Rounding down what has passed since makes up
-    for that: on average the sum is right.
+    A loop may round the arrival time down to a millisecond. Rounding the elapsed time down compensates for
+    that: the sum is correct on average.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class RequestLatencies:
         self._successes: dict[int, Histogram] = {}  # some of the table, by code
 
     def count_successes(self, code: int, since: float, times: int = 1) -> None:
-        """The same as `count` for what is answered at once, and with success: nearly all there is."""
+        """Fast path of `count` for immediate successful replies."""
         histogram = self._successes.get(code)
         if histogram is None:
             histogram = self._successes[code] = self._histogram((code, 0, False, SUCCESS))
@@ -60,7 +60,7 @@ class RequestLatencies:
         was_held: bool = False,
         result: str = SUCCESS,
     ) -> None:
-        """Count requests that came together, at `since` of the loop's clock, and are answered alike now."""
+        """Count requests that arrived together at loop time `since` and get the same result now."""
         elapsed_ms = int((self._now() - since) * 1000)
         self._histogram((code, response_code, was_held, result)).add(max(elapsed_ms, 0), times)
 

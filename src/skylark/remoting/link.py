@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Answer = RemotingCommand | None
-# A handler returns the answer, or None if there is none (yet), or a coroutine of either. What it raises
-# becomes the answer: a BrokerError its own code, everything else SYSTEM_ERROR.
+# A handler returns the reply, None (no reply, or a later one), or a coroutine of either. Exceptions become
+# replies: a BrokerError with its own code, everything else SYSTEM_ERROR.
 Handler = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
 
-_JOIN_BYTES_MAX = 64 << 10  # up to here, copying small answers together is cheaper than a vectored write
-_JOINED_PART_BYTES_MAX = 1024  # and beyond, if the parts are smaller than this on average
-_AT_ONCE_BYTES = 512 << 10  # leave at once: what was just made is still in the processor's cache
+_JOIN_BYTES_MAX = 64 << 10  # up to this size, joining small replies is cheaper than a vectored write
+_JOINED_PART_BYTES_MAX = 1024  # above it, join if the parts are smaller than this on average
+_AT_ONCE_BYTES = 512 << 10  # flush immediately: the bytes are still in the CPU cache
 _REMARK_CHARS_MAX = 1_000
 
 
 class ReplyWaiter(Protocol):
-    """Who waits for an answer: a future, or whatever takes an answer or an error at once."""
+    """Receives a reply or an error: a future, or an object with the same three methods."""
 
     def done(self) -> bool: ...
 
@@ -41,9 +41,9 @@ class ReplyWaiter(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """One end of one connection. `address` is the peer's.
+    """One end of a connection. `address` is the peer's.
 
-    The tasks that answer requests live in `tasks`, for the owner of the link to wait for.
+    Tasks that handle requests are kept in `tasks`, which the owner of the link awaits on close.
     """
 
     language: ClassVar[str] = CLIENT_LANGUAGE
@@ -83,15 +83,15 @@ class Link(asyncio.Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """False while the peer reads more slowly than we write."""
+        """False while the write buffer is above its high-water mark."""
         return self._writable.is_set()
 
     def write(self, *parts: Buffer) -> None:
-        """Send frames, or the parts of one. On a connection that is closed nothing happens."""
+        """Send frames or parts of a frame. Does nothing on a closed connection."""
         self.write_parts(parts, sum(map(len, parts)))
 
     def write_parts(self, parts: Iterable[Buffer], parts_bytes: int) -> None:
-        """Send parts whose length all together is known."""
+        """Send parts of known total length."""
         self._out += parts
         self._out_bytes += parts_bytes
         if self._out_bytes >= self._at_once_bytes or self._out_bytes in self._early_bytes:
@@ -101,17 +101,17 @@ class Link(asyncio.Protocol):
             self._schedule_flush()
 
     def reply(self, answer: RemotingCommand) -> None:
-        """Send an answer, made by `command.reply(…)`."""
+        """Send a reply built by `command.reply(…)`."""
         self.write(*encode(answer))
 
     def notify(self, request: Request[Any]) -> None:
-        """Send a request that wants no answer."""
+        """Send a oneway request."""
         command = request.to_command(oneway=True)
         command.language = self.language
         self.write(*encode(command))
 
     async def call(self, request: Request[T], *, timeout_s: float) -> T:
-        """Ask, and return what the answer means.
+        """Send a request and return the parsed reply.
 
         Raises BrokerError, RequestTimeout, ConnectionLost, RemoteProtocolError, LocalProtocolError.
         """
@@ -133,17 +133,17 @@ class Link(asyncio.Protocol):
         return request.result(reply)
 
     async def wait_writable(self) -> None:
-        """Wait until the peer has read, for those who could write without end."""
+        """Wait until the write buffer has drained."""
         await self._writable.wait()
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Flush, then close."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately, dropping unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -164,7 +164,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._out.clear()
-        self._writable.set()  # nobody shall wait for a peer that is gone
+        self._writable.set()  # release writers: peer closed
         self._lost.set()
         reason = str(exc) if exc else str(self._codec.failure or "closed")
         for waiter in self._codec.take_all_waiters():
@@ -174,13 +174,13 @@ class Link(asyncio.Protocol):
     # --- Answering ---
 
     def _deliver(self, reply: RemotingCommand) -> None:
-        """Hand an answer to who waits for it. One that nobody waits for is late or a mistake, and dropped."""
+        """Pass a reply to its waiter. A reply without a waiter is late or unsolicited and dropped."""
         waiter = self._codec.take_waiter(reply.opaque)
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
 
     def _serve(self, handler: Handler | None, command: Command) -> None:
-        """Let the handler answer a request, now or in a task."""
+        """Handle a request, immediately or in a task."""
         if handler is None:
             remark = f" request type {command.code} not supported"
             self._answer(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
@@ -192,7 +192,7 @@ class Link(asyncio.Protocol):
         assert isinstance(command, RemotingCommand)
         try:
             answer = handler(self, command)
-        except Exception as error:  # noqa: BLE001 (answered, and logged if nobody meant to raise it)
+        except Exception as error:  # noqa: BLE001 (becomes the reply; unexpected errors are logged)
             answer = error_reply(command, error)
         if answer is None or isinstance(answer, RemotingCommand):
             self._answer(command, answer)
@@ -207,7 +207,7 @@ class Link(asyncio.Protocol):
         return self._requests_in_flight >= self._requests_in_flight_max
 
     def _count_request(self, change: int, command: RemotingCommand) -> None:
-        """Note that a request is now at work in a task (+1), or done (-1)."""
+        """Count a request that starts (+1) or ends (-1) in a task."""
         self._requests_in_flight += change
 
     async def _answer_later(self, command: RemotingCommand, answer: Awaitable[Answer]) -> None:
@@ -222,11 +222,11 @@ class Link(asyncio.Protocol):
         try:
             self.reply(answer)
         except LocalProtocolError:
-            log.exception("answer cannot be sent code=%d", command.code)
-            self.write(plain_reply(command.opaque, ResponseCode.SYSTEM_ERROR, "the answer cannot be sent"))
+            log.exception("cannot encode reply code=%d", command.code)
+            self.write(plain_reply(command.opaque, ResponseCode.SYSTEM_ERROR, "cannot encode the reply"))
 
     def _schedule_flush(self) -> None:
-        """Have `_flush` called soon, when others may have written, too."""
+        """Schedule `_flush` for the next loop iteration."""
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -244,7 +244,7 @@ class Link(asyncio.Protocol):
 
 
 def error_reply(command: Command, error: Exception) -> RemotingCommand:
-    """Return the answer that says what went wrong. Errors that nobody meant to raise are logged."""
+    """Return the reply for an exception. Exceptions that are not a RocketMQError are logged."""
     if isinstance(error, BrokerError):
         return command.reply(error.code, error.remark)
     if isinstance(error, RocketMQError):
@@ -255,10 +255,10 @@ def error_reply(command: Command, error: Exception) -> RemotingCommand:
 
 
 def stop_listening(server: asyncio.Server) -> None:
-    """Take no more connections, and free the port in the loop's next turn. May be repeated.
+    """Stop accepting connections and release the port in the next loop iteration. Idempotent.
 
-    A server that is closed at once leaves those open that it has accepted in this turn: asyncio cannot give
-    them to it any more, says nothing, and closes them whenever the garbage collector comes by.
+    Closing immediately would leak connections accepted in this iteration: asyncio cannot attach them to a
+    closed server and leaves them open until the garbage collector runs.
     """
     loop = server.get_loop()
     for listening in server.sockets:

@@ -5,15 +5,15 @@ import threading
 
 
 class OffloopReply:
-    """A frame that one other thread may send, once, until the loop takes it back.
+    """A frame that one other thread may send once, until the loop revokes it.
 
-    The loop must have done so before it sends anything else on the connection, and before it is closed.
+    The loop revokes it before it sends anything else on the connection and before the connection closes.
     """
 
     __slots__ = ("_descriptor", "_frame", "_lock", "_sent_bytes")
 
     def __init__(self, descriptor: int, frame: bytes) -> None:
-        """`descriptor` is a socket that does not block."""
+        """`descriptor` is a non-blocking socket."""
         self._descriptor = descriptor
         self._frame = frame
         self._sent_bytes = 0
@@ -21,17 +21,17 @@ class OffloopReply:
 
     @property
     def is_sent(self) -> bool:
-        """Whether it was sent, at least in part: then nothing else may stand in its place.
+        """Whether at least a part was sent, so that no other reply may replace it.
 
-        Waits for a thread that is just sending: the peer may have answered before that thread can say so.
+        Waits for a send in progress: the peer may react before the sending thread has recorded it.
         """
         with self._lock:
             return self._sent_bytes > 0
 
     def send(self) -> None:
-        """Send as much as there is room for. The other thread; what is left is for the loop to send.
+        """Send what the socket buffer takes; the loop sends the rest. Called by the other thread.
 
-        Only the first call sends: the thread may come by again before the loop has taken the answer back.
+        Only the first call sends: the thread may call again before the loop has revoked the reply.
         """
         with self._lock:
             descriptor, self._descriptor = self._descriptor, -1
@@ -40,10 +40,10 @@ class OffloopReply:
             try:
                 self._sent_bytes = os.write(descriptor, self._frame)
             except OSError:
-                pass  # no room now, or the peer is gone: the loop will find out which
+                pass  # buffer full or peer gone: the loop finds out
 
     def take_back(self) -> bytes:
-        """End the other thread's turn. Returns the rest of the frame if it was sent in part."""
+        """Revoke the frame. Return its unsent rest if a part was sent."""
         with self._lock:
             self._descriptor = -1
             return self._frame[self._sent_bytes :] if self._sent_bytes else b""

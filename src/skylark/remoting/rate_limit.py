@@ -4,16 +4,16 @@ from typing import NamedTuple
 
 
 class RequestRate(NamedTuple):
-    """A limit for one client."""
+    """The rate limit of one client."""
 
     per_second: int
     burst: int
 
 
 class TokenBucket:
-    """What one client may send now. Starts full, fills with time up to a burst, and each request takes one.
+    """Token bucket of one client. Starts full, refills over time up to the burst, one token per request.
 
-    Times are monotonic seconds. The rate is given anew each time: it may change while a client is there.
+    Times are monotonic seconds. The rate is an argument of each call because it may change at run time.
     """
 
     __slots__ = ("_filled_at", "_tokens")
@@ -23,7 +23,7 @@ class TokenBucket:
         self._filled_at = now
 
     def take(self, wanted: int, rate: RequestRate, now: float) -> int:
-        """Take a token for each of the wanted requests; return how many there are."""
+        """Take one token per wanted request; return the number taken."""
         gained = max(now - self._filled_at, 0.0) * rate.per_second
         self._filled_at = now
         self._tokens = min(self._tokens + gained, float(rate.burst))

@@ -32,14 +32,14 @@ SAID_EVERY_S = 10.0
 
 
 class RefusedConnections:
-    """Counts them. The first is told at once, and then, with the next that comes, all of the last seconds."""
+    """Logs rejected connections at most once per interval, with a count."""
 
     def __init__(self) -> None:
         self._said_at = -math.inf
         self._untold = 0
 
     def add(self, address: str, reason: str, now: float) -> None:
-        """Take one more, refused at this monotonic time."""
+        """Count a connection rejected at this monotonic time."""
         self._untold += 1
         if now - self._said_at >= SAID_EVERY_S:
             log.warning("connections refused count=%d last=%s reason=%s", self._untold, address, reason)
@@ -47,8 +47,8 @@ class RefusedConnections:
 
 
 EARLY_BYTES = range(16 << 10, 32 << 10)
-"""Answers of so many bytes leave before the next ones are made: the peer reads them meanwhile. Of larger ones
-it reads the first while the kernel still takes the last, so there it would only cost writes."""
+"""Replies of this total size are flushed before the next are encoded, so that the peer reads them meanwhile.
+Larger replies overlap anyway, and flushing them early would only cost system calls."""
 _LISTEN_BACKLOG = 1024
 _SWEEPS_PER_IDLE_TIMEOUT = 60
 _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
@@ -58,10 +58,10 @@ BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchRoute:
-    """A handler of hot requests: given all that came together, it answers by `peer.write`, now or later.
+    """A handler of hot requests. It receives all that arrived together and replies by `peer.write`.
 
-    It must not raise once it has answered any. `commands_max` bounds what is answered before the peer's pace
-    is looked at again: make it small where answers are large.
+    It must not raise after its first reply. `commands_max` bounds the requests handled between two checks of
+    the write buffer: keep it small where replies are large.
     """
 
     handle: BatchHandler
@@ -73,24 +73,24 @@ Routes = Mapping[int, Handler | BatchRoute]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What clients may take of a server."""
+    """Resource limits of a server."""
 
     protocol: Limits = field(default_factory=Limits)
     connections_max: int = 16_384
-    # Requests of one connection that wait in coroutines. Above: SYSTEM_BUSY.
+    # Requests of one connection in coroutines. Above: SYSTEM_BUSY.
     requests_in_flight_max: int = 1_024
-    # Unfinished frames and bodies of requests that wait in coroutines, of all connections together.
+    # Unfinished frames and bodies of requests in coroutines, over all connections.
     bytes_in_flight_max: int = 512 << 20
-    # Above the first, a peer's requests wait until it has read; above the second, it is cut off.
+    # Above the first, a peer's requests are paused; above the second, the peer is disconnected.
     write_high_water_bytes: int = 1 << 20
     write_bytes_max: int = 64 << 20
     idle_timeout_s: float = 120.0
-    # How long the loop stays awake for the next request of who sends one at a time.
+    # Busy-poll window for clients that send one request at a time; 0 disables it.
     stay_awake_us: int = 0
 
 
 class Peer(Link):
-    """A client's connection. `packed_host` is the client's address as records hold it."""
+    """An incoming connection. `packed_host` is the client's address in record format."""
 
     language: ClassVar[str] = SERVER_LANGUAGE
 
@@ -106,23 +106,23 @@ class Peer(Link):
         self._early_bytes = EARLY_BYTES
         self.packed_host = b""
         self.active_at = self._loop.time()
-        """When it last sent a request or took an answer; while requests are handled, when they came."""
+        """Time of the last request or drained reply; while requests are handled, their arrival time."""
         self._server = server
         self._routes = routes
         self._buffered_bytes = 0
-        self._waiting: list[Command] = []  # received while the peer did not read our answers
+        self._waiting: list[Command] = []  # received while the write buffer was full
         self._bucket: TokenBucket | None = None
         self._descriptor = -1
         self._prepared: OffloopReply | None = None
-        self._is_lone = False  # one request came, and nothing was sent since
-        self._began: dict[int, float] = {}  # when requests came that are at work in coroutines, by opaque
+        self._is_lone = False  # a single request arrived and nothing was sent since
+        self._began: dict[int, float] = {}  # arrival times of requests in coroutines, by opaque
 
     # --- For the owner ---
 
     def prepare(self, frame: bytes) -> OffloopReply | None:
-        """Make an answer that another thread may send; None while there is anything else to send before it.
+        """Create a reply that another thread may send; None while other output is pending.
 
-        Whoever asked for it calls `take_back` in the end, and sends the answer if nobody did.
+        The caller must eventually call `take_back`, and send the reply itself if it was not sent.
         """
         transport = self._transport
         if (
@@ -138,7 +138,7 @@ class Peer(Link):
         return self._prepared
 
     def take_back(self, prepared: OffloopReply) -> None:
-        """Let nobody else send this answer any more. The rest of one that was sent in part goes first."""
+        """Revoke an off-loop reply. The rest of a partly sent frame goes out first."""
         if self._prepared is not prepared:
             return
         self._prepared = None
@@ -162,7 +162,7 @@ class Peer(Link):
     def data_received(self, data: bytes) -> None:
         commands = self._codec.receive(data)
         if commands:
-            # Whole frames only: a byte now and then does not keep a connection open.
+            # Complete frames only: a trickle of bytes does not keep a connection open.
             self.active_at = self._loop.time()
             self._is_lone = len(commands) == 1
             if self._server.rate is not None:
@@ -176,7 +176,7 @@ class Peer(Link):
             if self._server.is_full:
                 log.warning("connection closed peer=%s reason=too many bytes in flight", self.address)
                 self.abort()
-                # What it brought is given up now, not when the loop gets to it: nobody is refused for that.
+                # Release its bytes now, so that other peers are not rejected meanwhile.
                 self._count_buffered(0)
 
     def pause_writing(self) -> None:
@@ -195,7 +195,7 @@ class Peer(Link):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The descriptor is closed after this, and may soon be another connection's.
+        # The descriptor is closed after this and may be reused by another connection.
         if self._prepared is not None:
             self.take_back(self._prepared)
         self._descriptor = -1
@@ -205,14 +205,14 @@ class Peer(Link):
         self._server.remove(self)
 
     def pause_reading(self) -> None:
-        """Take no more requests, until the peer has read our answers or for good."""
+        """Stop reading requests."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     # --- Handling ---
 
     def _within_rate(self, commands: list[Command], rate: RequestRate) -> list[Command]:
-        """Refuse the requests that the peer may not send now; return the others, and answers to ours."""
+        """Reject requests above the rate limit; return the rest and all replies."""
         if self._bucket is None:
             self._bucket = TokenBucket(rate, self.active_at)
         requests = sum(not command.is_response for command in commands)
@@ -231,7 +231,7 @@ class Peer(Link):
         return within
 
     def _handle(self, commands: list[Command]) -> None:
-        """Handle what came together. What the peer's pace does not allow waits until it has read."""
+        """Handle the commands of one read; queue them while the write buffer is full."""
         self._gathering = True
         batches: dict[BatchRoute, list[TypedCommand[Any]]] = {}
         for command in commands:
@@ -244,7 +244,7 @@ class Peer(Link):
             elif command.is_response:
                 self._deliver(command)
             else:
-                # What was asked for before is done before: a commit, and then the question what it was.
+                # Keep the order of requests: an offset query must see the commit sent before it.
                 self._serve_batches(batches)
                 self._serve_single(route, command)
         self._serve_batches(batches)
@@ -277,7 +277,7 @@ class Peer(Link):
                     self._answer(command, error_reply(command, error))
 
     def _refuse(self, command: RemotingCommand) -> None:
-        """Say what is wrong with the fields of a hot request, which else would have come out typed."""
+        """Report the invalid field of a hot request that could not be decoded into its type."""
         try:
             _HOT_BY_CODE[command.code].from_fields(command.fields)
         except RemoteProtocolError as error:
@@ -310,7 +310,7 @@ class Peer(Link):
             super()._schedule_flush()
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Send buffered output."""
         self._flush()
 
     def _flush(self) -> None:
@@ -326,7 +326,7 @@ class Peer(Link):
         if self.is_writable:
             self.active_at = self._loop.time()
         elif self._transport.get_write_buffer_size() > self.limits.write_bytes_max:
-            log.warning("connection closed peer=%s reason=too many bytes to read", self.address)
+            log.warning("connection closed peer=%s reason=write buffer above limit", self.address)
             self.abort()
 
     def _count_buffered(self, buffered_bytes: int) -> None:
@@ -335,7 +335,7 @@ class Peer(Link):
 
 
 def _peer_name(transport: asyncio.BaseTransport) -> tuple[str, int]:
-    host, port = (transport.get_extra_info("peername") or ("0.0.0.0", 0))[:2]  # noqa: S104 (gone already)
+    host, port = (transport.get_extra_info("peername") or ("0.0.0.0", 0))[:2]  # noqa: S104 (peer is gone)
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -343,10 +343,10 @@ def _peer_name(transport: asyncio.BaseTransport) -> tuple[str, int]:
 
 
 class RemotingServer:
-    """Listens on one or more ports, each with its table of handlers; one set of limits for all.
+    """Listens on one or more ports, each with its own routes; the limits are shared.
 
-    `on_disconnect` is called for every connection that ended, when nothing more can be sent on it.
-    `latencies` are told of all answers but those of batches, whose handlers tell them.
+    `on_disconnect` is called after a connection closed. `latencies` records all replies except those of batch
+    handlers, which record their own.
     """
 
     def __init__(
@@ -359,13 +359,13 @@ class RemotingServer:
         self.limits = limits or ServerLimits()
         self.latencies = latencies
         self.at_work: Counter[int] = Counter()
-        """Requests in coroutines, by their code."""
+        """Requests in coroutines, by code."""
         self.peers: set[Peer] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.bytes_in_flight = 0
         self.is_closing = False
         self.rate: RequestRate | None = None
-        """What each connection may send, if there is a limit. May change at any time."""
+        """Rate limit per connection, or None. May change at any time."""
         self.vigil = BusyPoll(self.limits.stay_awake_us)
         self._on_disconnect = on_disconnect
         self._gathered: list[Peer] | None = None
@@ -380,10 +380,10 @@ class RemotingServer:
         return self.bytes_in_flight > self.limits.bytes_in_flight_max
 
     async def listen(self, host: str, port: int, routes: Routes) -> int:
-        """Serve a port (0: any that is free) by this table. Return the port. Raises OSError."""
+        """Listen with these routes and return the bound port; port 0 picks a free one. Raises OSError."""
         for code, route in routes.items():
             if isinstance(route, BatchRoute) != (code in _HOT_BY_CODE):
-                raise ValueError(f"code {code}: batches are for the hot codes, and they for batches")
+                raise ValueError(f"code {code}: hot codes need a batch route and other codes a handler")
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(lambda: Peer(self, routes), host, port, backlog=_LISTEN_BACKLOG)
         self._listeners.append(listener)
@@ -393,10 +393,10 @@ class RemotingServer:
         return bound
 
     async def close(self, *, drain_timeout_s: float = 5.0) -> None:
-        """Stop: take no more connections and requests, finish those at work, send all answers, close.
+        """Stop reading, finish requests in flight, flush replies, close.
 
-        What is not finished after half of the time is cancelled, what is not sent after all of it is lost.
-        Batch handlers that answer later must have done so before: `stop_reading` gives them the time.
+        Requests that take longer than half of the timeout are cancelled; replies not sent after all of it are
+        lost. Batch handlers that reply later must be done by then: call `stop_reading` first.
         """
         self.stop_reading()
         if self.tasks:
@@ -418,7 +418,7 @@ class RemotingServer:
             await listener.wait_closed()
 
     def stop_reading(self) -> None:
-        """Take no more connections and requests; what is at work goes on, and is answered."""
+        """Stop accepting connections and reading requests; requests in flight are still answered."""
         self.is_closing = True
         for listener in self._listeners:
             stop_listening(listener)
@@ -427,7 +427,7 @@ class RemotingServer:
 
     @contextlib.contextmanager
     def gathering(self) -> Iterator[None]:
-        """What is written to peers inside leaves at its end, one write for each, and not a turn later."""
+        """Flush output written inside the context at its end, with one write per peer."""
         self._gathered = gathered = list[Peer]()
         try:
             yield
@@ -439,14 +439,14 @@ class RemotingServer:
     # --- For peers ---
 
     def gather(self, peer: Peer) -> bool:
-        """Flush a peer at the end of `gathering`; False if that is not going on."""
+        """Register a peer for the flush at the end of `gathering`; False outside of it."""
         if self._gathered is None:
             return False
         self._gathered.append(peer)
         return True
 
     def add(self, peer: Peer) -> None:
-        """Take a new connection, if there is room for it."""
+        """Register a new connection, or close it at the connection limit."""
         if len(self.peers) >= self.limits.connections_max or self.is_closing:
             now = asyncio.get_running_loop().time()
             self._refused.add(peer.address, f"{len(self.peers)} are open", now)
@@ -456,7 +456,6 @@ class RemotingServer:
         self._no_peers.clear()
 
     def remove(self, peer: Peer) -> None:
-        """Forget a connection that ended."""
         if peer not in self.peers:
             return
         self.peers.discard(peer)
@@ -466,7 +465,7 @@ class RemotingServer:
             self._on_disconnect(peer)
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long, half-closed and half-received connections included."""
+        """Close idle connections, including half-closed ones and those with a partial frame."""
         loop = asyncio.get_running_loop()
         oldest = loop.time() - self.limits.idle_timeout_s
         for peer in list(self.peers):

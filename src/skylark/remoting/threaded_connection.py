@@ -19,18 +19,18 @@ from skylark.protocol.connection import Connection, Limits
 from skylark.remoting.address import reason_of, split_address
 from skylark.remoting.blocking import CLIENT_LIMITS, CONNECT_TIMEOUT_S_MIN, is_lost
 
-# How often a waiting thread looks at the time: the kernel wakes it, so that no call needs a timer of its own.
+# Socket timeout after which a waiting thread checks its deadline, so that no call needs its own timer.
 TICK_S = 0.05
 IDLE_CHECK_S = 1.0
 _TICKED = (BlockingIOError, TimeoutError)
-"""What a socket's own time limit raises: the one on POSIX, the other on Windows."""
+"""Raised by SO_RCVTIMEO and SO_SNDTIMEO: the first on POSIX, the second on Windows."""
 _READ_BYTES = 256 << 10
 MakeFrame = Callable[[int], tuple[Buffer, ...]]
-"""Given the opaque, the parts of the frame."""
+"""Returns the parts of the frame for an opaque."""
 
 
 class _Waiter:
-    """A thread that waits for one answer. The lock is made when it has to wait for another one to read."""
+    """A thread waiting for one reply. The lock is created when another thread is already reading."""
 
     __slots__ = ("failure", "is_done", "reply", "woken")
 
@@ -48,11 +48,11 @@ class _Waiter:
     def wake(self) -> None:
         woken = self.woken
         if woken is not None and woken.locked():
-            with contextlib.suppress(RuntimeError):  # another thread was faster
+            with contextlib.suppress(RuntimeError):  # released by another thread meanwhile
                 woken.release()
 
     def wait(self, seconds: float) -> None:
-        """Wait to be woken; whoever is between the look and the wait looks again after a tick."""
+        """Wait for `wake`, at most one tick: a wake-up before the lock exists would be missed."""
         if self.woken is None:
             self.woken = threading.Lock()
             self.woken.acquire()
@@ -61,7 +61,7 @@ class _Waiter:
 
 
 class ThreadedConnection:
-    """One connection to one address, opened when it is needed and again after it was lost. Any thread."""
+    """A connection to one address, opened on demand and reopened after it was lost. Any thread."""
 
     def __init__(
         self, address: str, *, limits: Limits = CLIENT_LIMITS, connect_timeout_s: float = 3.0
@@ -70,15 +70,15 @@ class ThreadedConnection:
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._sending = threading.Lock()  # held while a frame is written, and while the connection changes
-        self._reading = threading.Lock()  # held by the thread that reads for all
+        self._reading = threading.Lock()  # held by the thread that reads
         self._socket: socket.socket | None = None
         self._codec: Connection[_Waiter] = Connection(limits)
-        self._failed_at, self._failure = 0.0, ""  # the last time that it could not be opened, and why
+        self._failed_at, self._failure = 0.0, ""  # last failed attempt to connect, and its reason
         self._used_at = 0.0
         self._received_at = 0.0
 
     def exchange(self, make_frame: MakeFrame, *, deadline: float, request: str) -> RemotingCommand:
-        """Send a frame and return the answer. `deadline` is monotonic; `request` is for the errors' text.
+        """Send a frame and return the reply. `deadline` is monotonic; `request` names it in errors.
 
         Raises ConnectFailed, ConnectionLost, RequestTimeout, ProtocolError, and what `make_frame` raises.
         """
@@ -99,7 +99,7 @@ class ThreadedConnection:
         try:
             self._wait(connected, codec, waiter, deadline)
         except TimeoutError:
-            if self._received_at < started:  # nothing has come for so long: it may be dead
+            if self._received_at < started:  # nothing received since: the peer may be dead
                 self._lost_by(connected, ConnectionLost(self.address, "silent"))
             raise RequestTimeout(self.address, request, round((time.monotonic() - started) * 1000)) from None
         finally:
@@ -110,7 +110,7 @@ class ThreadedConnection:
         return waiter.reply
 
     def notify(self, make_frame: MakeFrame, *, deadline: float) -> None:
-        """Send a frame that wants no answer. Raises ConnectFailed, ConnectionLost."""
+        """Send a oneway frame. Raises ConnectFailed, ConnectionLost."""
         started = time.monotonic()
         self._take_turn(deadline)
         try:
@@ -119,16 +119,16 @@ class ThreadedConnection:
             self._sending.release()
 
     def close(self) -> None:
-        """Close the connection; whoever waits gets ConnectionLost."""
+        """Close the connection; pending calls raise ConnectionLost."""
         with self._sending:
             self._lose(ConnectionLost(self.address, "closed"))
 
     def _take_turn(self, deadline: float) -> None:
-        """Take the sending lock. Raises ConnectFailed if others keep it for too long: nothing has left."""
+        """Acquire the sending lock. Raises ConnectFailed at the deadline, when nothing was sent yet."""
         if not self._sending.acquire(blocking=False) and not self._sending.acquire(
             timeout=max(0.0, deadline - time.monotonic())
         ):
-            raise ConnectFailed(self.address, "other threads were connecting or sending all the time")
+            raise ConnectFailed(self.address, "timed out waiting for other threads that connect or send")
 
     # --- Under the sending lock ---
 
@@ -139,7 +139,7 @@ class ThreadedConnection:
             and now - self._used_at > IDLE_CHECK_S
             and not self._codec.pending_requests
         ):
-            # A server closes idle connections; a message must not be the one that finds out.
+            # Servers close idle connections; detect that before a send fails on one.
             if is_lost(self._socket):
                 self._lose(ConnectionLost(self.address))
             else:
@@ -148,7 +148,7 @@ class ThreadedConnection:
         if self._socket is not None:
             return self._socket
         if self._failed_at > started:
-            # Tried while this thread waited for its turn. If each tried again, the last would wait for all.
+            # Another thread failed while this one waited. Retrying here would add up the timeouts.
             raise ConnectFailed(self.address, self._failure)
         timeout_s = max(min(self._connect_timeout_s, deadline - now), CONNECT_TIMEOUT_S_MIN)
         try:
@@ -156,7 +156,7 @@ class ThreadedConnection:
             connected = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, ValueError) as error:
             is_shortened = isinstance(error, TimeoutError) and timeout_s < self._connect_timeout_s
-            if not is_shortened:  # by a deadline that is this thread's alone
+            if not is_shortened:  # by the deadline of this call
                 self._failed_at, self._failure = time.monotonic(), reason_of(error)
             raise ConnectFailed(self.address, reason_of(error)) from error
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -176,11 +176,11 @@ class ThreadedConnection:
                     sent += connected.send(memoryview(data)[sent:] if sent else data)
                 except _TICKED:
                     if time.monotonic() > deadline:
-                        raise TimeoutError("the server does not read") from None
+                        raise TimeoutError("send buffer full") from None
         except OSError as error:
-            self._lose(ConnectionLost(self.address, str(error)))  # half a frame: nothing can follow it
+            self._lose(ConnectionLost(self.address, str(error)))  # a partial frame may have been sent
             raise ConnectionLost(self.address, str(error)) from error
-        except BaseException:  # an interrupt, such as a signal's: the same
+        except BaseException:  # an interrupt, such as KeyboardInterrupt: the same
             self._lose(ConnectionLost(self.address, "interrupted"))
             raise
 
@@ -188,7 +188,7 @@ class ThreadedConnection:
         connected, self._socket = self._socket, None
         if connected is None:
             return
-        # Wakes a thread that reads; closing alone would not.
+        # Wakes the reading thread; close alone does not.
         with contextlib.suppress(OSError):
             connected.shutdown(socket.SHUT_RDWR)
         connected.close()
@@ -201,7 +201,7 @@ class ThreadedConnection:
     def _wait(
         self, connected: socket.socket, codec: Connection[_Waiter], waiter: _Waiter, deadline: float
     ) -> None:
-        """Return when the answer is there, having read it or been woken. Raises TimeoutError."""
+        """Return when the reply has arrived, read by this thread or another. Raises TimeoutError."""
         while not waiter.is_done:
             if self._reading.acquire(blocking=False):
                 try:
@@ -229,7 +229,7 @@ class ThreadedConnection:
             except OSError as error:
                 self._lost_by(connected, ConnectionLost(self.address, str(error)))
                 return
-            except BaseException:  # an interrupt: what was read may be lost
+            except BaseException:  # an interrupt: received bytes may be lost
                 self._lost_by(connected, ConnectionLost(self.address, "interrupted"))
                 raise
             if not data:
@@ -237,7 +237,7 @@ class ThreadedConnection:
                 return
             self._received_at = time.monotonic()
             for command in codec.receive(data):
-                # What servers ask of their own they ask on the connection of the heartbeats, not here.
+                # Servers send their own requests on the connection of the heartbeats, not here.
                 found = codec.take_waiter(command.opaque) if command.is_response else None
                 if found is not None:
                     assert isinstance(command, RemotingCommand)
@@ -250,19 +250,19 @@ class ThreadedConnection:
 
     def _lost_by(self, connected: socket.socket, failure: Exception) -> None:
         if self._socket is not connected:
-            return  # others have noticed, and one of them may be opening a new one
+            return  # already replaced by another thread
         with self._sending:
             if self._socket is connected:
                 self._lose(failure)
 
     def _wake_another(self, codec: Connection[_Waiter]) -> None:
-        """Let another thread that waits read from now on."""
+        """Wake one waiting thread to continue reading."""
         for other in codec.waiters()[:1]:
             other.wake()
 
 
 def _timeval(seconds: float) -> bytes:
-    """A time as the socket options of this system take it."""
+    """Pack a duration for SO_RCVTIMEO and SO_SNDTIMEO."""
     if os.name == "nt":
         return struct.pack("@I", round(seconds * 1000))
     return struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))

@@ -14,7 +14,7 @@ from skylark.settings.store import StoreSettings
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionSettings:
-    """When producers are asked what became of their transactions, and how often."""
+    """Checks of unfinished transactions: when, how often, how many."""
 
     reject: bool = setting(False, "rejectTransactionMessage", live=True)
     timeout_ms: int = setting(6000, "transactionTimeOut", 0, live=True)
@@ -28,7 +28,7 @@ class TransactionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TimerSettings:
-    """How exactly and how far ahead messages can be timed."""
+    """Precision and range of timed messages."""
 
     enabled: bool = setting(True, "timerWheelEnable")
     precision_ms: int = setting(1000, "timerPrecisionMs", 100, 1000)
@@ -43,11 +43,11 @@ class TimerSettings:
 
 
 BATCH_BYTES_MAX = 4 << 20
-"""A slave of Apache's has a buffer of this size for one frame."""
+"""The frame buffer of Apache's slaves."""
 
 
 class BrokerRole(Enum):
-    """Whether sends are taken, and whether their answers wait for a slave."""
+    """Whether a broker accepts sends, and whether their replies wait for a slave."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -56,7 +56,7 @@ class BrokerRole(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicationSettings:
-    """How a master serves its slaves, and how a slave follows its master."""
+    """Replication: how a master serves its slaves and a slave follows its master."""
 
     slave_of: str = setting("", "slaveOf")
     replica_address: str = setting("", "haMasterAddress")
@@ -88,14 +88,14 @@ class ReplicationSettings:
 
 
 CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"
-FAST_PORT_DISTANCE = 2  # the fast port lies below the port
-# Names of clusters and brokers are names of topics too, the longest with 27 characters before it.
+FAST_PORT_DISTANCE = 2  # the fast port is below the main port
+# Cluster and broker names become topic names, with a prefix of up to 27 characters.
 _BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,100}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerSettings:
-    """Who a broker is, where it listens, what it does by itself, and how much it takes."""
+    """Identity, addresses, behaviour and limits of a broker."""
 
     store: StoreSettings = field(default_factory=StoreSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
@@ -114,7 +114,7 @@ class BrokerSettings:
     advertised_host: str = setting("", "brokerIP1")
     advertised_replica_host: str = setting("", "brokerIP2")
     name_servers: str = setting("", "namesrvAddr")
-    config_path: Path | None = setting(None, "brokerConfigPath")  # where changes at run time are kept
+    config_path: Path | None = setting(None, "brokerConfigPath")  # changes at run time are saved here
     config_black_list: str = setting(CONFIG_BLACK_LIST, "configBlackList")
 
     register_interval_ms: int = setting(30_000, "registerNameServerPeriod", 1, 60_000, live=True)
@@ -173,11 +173,11 @@ class BrokerSettings:
     idle_timeout_s: int = setting(120, "serverChannelMaxIdleTimeSeconds", 1)
     frame_bytes_max: int = setting(16 << 20, "com.rocketmq.remoting.frameMaxLength", 4096)
     connections_max: int = setting(16_384, "connectionsMax", 1)
-    requests_in_flight_max: int = setting(1024, "requestsInFlightMax", 1)  # of one connection
+    requests_in_flight_max: int = setting(1024, "requestsInFlightMax", 1)  # per connection
     bytes_in_flight_max: int = setting(512 << 20, "bytesInFlightMax", 1 << 20)
     write_high_water_bytes: int = setting(1 << 20, "writeHighWaterBytes", 4096)
     write_bytes_max: int = setting(64 << 20, "writeBytesMax", 1 << 20)
-    stay_awake_us: int = setting(100, "stayAwakeMicros", 0, 1000)  # 0: the loop sleeps at once
+    stay_awake_us: int = setting(100, "stayAwakeMicros", 0, 1000)  # 0: no busy polling
     client_requests_per_s_max: int = setting(0, "clientRequestsPerSecondMax", 0, live=True)  # 0: no limit
     client_requests_burst_max: int = setting(10_000, "clientRequestsBurstMax", 1, live=True)
     held_pulls_max: int = setting(100_000, "heldPullsMax", 1)
@@ -186,9 +186,9 @@ class BrokerSettings:
     topic_queues_max: int = setting(65_536, "topicQueuesMax", 1)
     queues_max: int = setting(1_000_000, "queuesMax", 1)
     groups_max: int = setting(100_000, "groupsMax", 1)
-    client_groups_max: int = setting(4096, "clientGroupsMax", 1)  # of one connection
+    client_groups_max: int = setting(4096, "clientGroupsMax", 1)  # per connection
     group_subscriptions_max: int = setting(10_000, "groupSubscriptionsMax", 1)
-    offset_keys_max: int = setting(1_000_000, "offsetKeysMax", 1)  # pairs of a topic and a group
+    offset_keys_max: int = setting(1_000_000, "offsetKeysMax", 1)  # pairs of topic and group
     locks_max: int = setting(1_000_000, "locksMax", 1)
 
     def __post_init__(self) -> None:
@@ -197,24 +197,25 @@ class BrokerSettings:
             value = getattr(self, name)
             if not _BROKER_NAME.fullmatch(value):
                 raise SettingsError(
-                    name, f"{value!r} is not 1 to 100 of the characters % | _ . - a-z A-Z 0-9"
+                    name, f"invalid name {value!r}; use 1 to 100 of the characters % | _ . - a-z A-Z 0-9"
                 )
         if 0 < self.port <= FAST_PORT_DISTANCE:
             raise SettingsError(
-                "port", f"{self.port} leaves no room for the fast port {FAST_PORT_DISTANCE} below"
+                "port",
+                f"{self.port} leaves no room for the fast port {FAST_PORT_DISTANCE} below; use a higher port",
             )
         for address in filter(None, map(str.strip, self.name_servers.split(";"))):
             check_address(address, "name_servers")
         self._settle_role()
 
     def _settle_role(self) -> None:
-        """A number above 0 makes a slave, and so does the name of a master; the role then says the same."""
+        """Make the broker a slave if its id is above 0 or `slave_of` is set; id and role then agree."""
         if self.broker_id == 0 and self.replication.slave_of:
             object.__setattr__(self, "broker_id", 1)
         if self.broker_id == 0 and self.role is BrokerRole.SLAVE:
-            raise SettingsError("broker_id", "a slave needs a number above 0, its master has 0")
+            raise SettingsError("broker_id", "a slave needs an id above 0; 0 is the master")
         if self.broker_id > 0 and self.role is BrokerRole.SYNC_MASTER:
-            raise SettingsError("role", f"SYNC_MASTER is for number 0, and this broker has {self.broker_id}")
+            raise SettingsError("role", f"SYNC_MASTER requires broker id 0, not {self.broker_id}")
         if self.broker_id > 0:
             object.__setattr__(self, "role", BrokerRole.SLAVE)
 
@@ -224,5 +225,5 @@ class BrokerSettings:
 
     @property
     def config_directory(self) -> Path:
-        """Where topics, groups and offsets are kept."""
+        """Directory of topics, groups and offsets."""
         return self.store.path / "config"

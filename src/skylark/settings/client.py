@@ -14,15 +14,15 @@ from skylark.settings.fields import check_address, check_ranges, setting
 
 NAME_SERVERS_VARIABLE = "NAMESRV_ADDR"
 UNNAMED_INSTANCE = "DEFAULT"
-"""An instance without a name of its own: one id for each client object."""
+"""Instances with this name get one client id per client object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Who a client is, whom it asks, and how often. The defaults are the Java client's."""
+    """Identity, name servers and intervals of a client. The defaults are the Java client's."""
 
     name_servers: str = setting("", "namesrvAddr")  # a:9876;b:9876; empty: the variable NAMESRV_ADDR
-    client_ip: str = setting("", "clientIP")  # empty: the address by which this machine reaches others
+    client_ip: str = setting("", "clientIP")  # empty: the source address of outgoing connections
     instance_name: str = setting(UNNAMED_INSTANCE, "instanceName")
     unit_name: str = setting("", "unitName")
     namespace: str = setting("", "namespace")
@@ -39,7 +39,7 @@ class ClientSettings:
 
 
 class Compression(Enum):
-    """How bodies are compressed: with zlib always, with the others where `skylarkmq[compression]` is."""
+    """Body compression. LZ4 and ZSTD need `skylarkmq[compression]`."""
 
     ZLIB = "ZLIB"
     LZ4 = "LZ4"
@@ -48,9 +48,9 @@ class Compression(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSettings:
-    """How a producer sends. The defaults are the Java producer's."""
+    """Settings of a producer. The defaults are the Java producer's."""
 
-    send_timeout_ms: int = setting(3000, "sendMsgTimeout", 1)  # of all attempts together
+    send_timeout_ms: int = setting(3000, "sendMsgTimeout", 1)  # for all attempts together
     attempt_timeout_ms: int | None = setting(None, "sendMsgMaxTimeoutPerRequest", 1)
     retries: int = setting(2, "retryTimesWhenSendFailed", 0)
     retry_when_not_stored: bool = setting(False, "retryAnotherBrokerWhenNotStoreOK")
@@ -82,9 +82,9 @@ class ProducerSettings:
 def name_server_list(
     given: str, settings: ClientSettings, environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Return the addresses of the name servers: as given, else as set, else from the environment.
+    """Return the name server addresses: the argument, else the setting, else the environment.
 
-    Raises SettingsError if there are none, or one is not of the form host:port.
+    Raises SettingsError if there are none or one is not host:port.
     """
     variables = os.environ if environment is None else environment
     text = given or settings.name_servers or variables.get(NAME_SERVERS_VARIABLE, "")
@@ -94,7 +94,7 @@ def name_server_list(
     if not addresses:
         raise SettingsError(
             "name_servers",
-            f'none is given: pass namesrv="host:9876" or set the variable {NAME_SERVERS_VARIABLE}',
+            f'no name server given; pass namesrv="host:9876" or set {NAME_SERVERS_VARIABLE}',
         )
     for address in addresses:
         check_address(address, "name_servers")
@@ -112,14 +112,14 @@ RECONSUME_TIMES_ORDERLY = (1 << 31) - 1
 
 
 class MessageModel(Enum):
-    """Who of a group gets a message: one member, or every member."""
+    """Whether one member of a group receives a message, or every member."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins that has no offset yet. Values are the words of heartbeats."""
+    """Start position of a group without offsets. The values are those of heartbeats."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -128,10 +128,10 @@ class ConsumeFrom(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PushConsumerSettings:
-    """How a push consumer pulls, consumes and shares queues.
+    """Settings of a push consumer.
 
-    `consume_timestamp` is where ConsumeFrom.TIMESTAMP begins, as `yyyyMMddHHmmss` in local time or as a
-    datetime; empty: half an hour before the consumer was made.
+    `consume_timestamp` is the start for ConsumeFrom.TIMESTAMP, as `yyyyMMddHHmmss` in local time or as a
+    datetime; empty: half an hour before the consumer was created.
     """
 
     model: MessageModel = setting(MessageModel.CLUSTERING, "messageModel")
@@ -141,14 +141,14 @@ class PushConsumerSettings:
 
     # Consuming.
     batch_max: int = setting(1, "consumeMessageBatchMaxSize", 1, 1024)
-    threads_max: int = setting(20, "consumeThreadMax", 1, 1000)  # or coroutines, for async listeners
+    threads_max: int = setting(20, "consumeThreadMax", 1, 1000)  # coroutines for async listeners
     consume_timeout_ms: int = setting(900_000, "consumeTimeout", 1)
     reconsume_times_max: int = setting(-1, "maxReconsumeTimes", -1, RECONSUME_TIMES_ORDERLY)
     suspend_ms: int = setting(1000, "suspendCurrentQueueTimeMillis", 10, 30_000)
     local_retry_ms: int = setting(5000, "localRetryDelay", 1)
     stop_wait_ms: int = setting(20_000, "awaitTerminationMillisWhenShutdown", 0)
 
-    # How much may wait here: for a queue, and shared by the queues of a consumer (-1: no limit).
+    # Limits of messages held in memory: per queue, and shared by the queues of a topic (-1: no limit).
     queue_messages_max: int = setting(1000, "pullThresholdForQueue", 1, 65_535)
     queue_mib_max: int = setting(100, "pullThresholdSizeForQueue", 1, 1024)
     topic_messages_max: int = setting(-1, "pullThresholdForTopic", -1, 6_553_500)
@@ -169,7 +169,7 @@ class PushConsumerSettings:
     paused_delay_ms: int = setting(1000, "pullTimeDelayMillsWhenSuspend", 1)
     pull_idle_max_ms: int = setting(120_000, "rocketmq.client.pull.pullMaxIdleTime", 1)
 
-    # Sharing queues.
+    # Rebalancing.
     rebalance_interval_ms: int = setting(20_000, "rocketmq.client.rebalance.waitInterval", 1)
     rebalance_gap_ms: int = setting(1000, "rocketmq.client.rebalance.minInterval", 1)
     lock_interval_ms: int = setting(20_000, "rocketmq.client.rebalance.lockInterval", 1)
@@ -197,20 +197,20 @@ class PushConsumerSettings:
         check_ranges(self)
         for name in ("topic_messages_max", "topic_mib_max"):
             if getattr(self, name) == 0:
-                raise SettingsError(name, "0 is out of range, allowed is -1 for no limit, or at least 1")
+                raise SettingsError(name, "0 is out of range; use -1 for no limit, or at least 1")
         if isinstance(self.consume_timestamp, str) and self.consume_timestamp:
             consume_timestamp_ms(self.consume_timestamp)
 
     @property
     def attempts_max(self) -> int:
-        """How often a message is tried again before it becomes a dead letter."""
+        """Retries of a message before it becomes a dead letter."""
         if self.reconsume_times_max >= 0:
             return self.reconsume_times_max
         return RECONSUME_TIMES_ORDERLY if self.orderly else RECONSUME_TIMES_CONCURRENT
 
 
 def consume_timestamp_ms(text: str | datetime) -> int:
-    """Return the milliseconds since 1970 of a `consume_timestamp`. Raises SettingsError."""
+    """Convert a `consume_timestamp` to milliseconds since 1970. Raises SettingsError."""
     try:
         moment = datetime.strptime(text, CONSUME_TIMESTAMP_FORMAT) if isinstance(text, str) else text
     except ValueError:
@@ -222,10 +222,10 @@ def consume_timestamp_ms(text: str | datetime) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PullConsumerSettings:
-    """How a pull consumer fetches ahead, commits and shares queues.
+    """Settings of a pull consumer; the names are those of RocketMQ's lite pull consumer.
 
-    `consume_timestamp` is where ConsumeFrom.TIMESTAMP begins, as `yyyyMMddHHmmss` in local time or a
-    datetime; empty: half an hour before the consumer was made.
+    `consume_timestamp` is the start for ConsumeFrom.TIMESTAMP, as `yyyyMMddHHmmss` in local time or as a
+    datetime; empty: half an hour before the consumer was created.
     """
 
     model: MessageModel = setting(MessageModel.CLUSTERING, "messageModel")
@@ -238,7 +238,7 @@ class PullConsumerSettings:
     auto_commit_interval_ms: int = setting(5000, "autoCommitIntervalMillis", 1)
     commit_timeout_ms: int = setting(5000, "commitTimeout", 1)
 
-    # How much is fetched ahead: of all queues together, and of one.
+    # Prefetch limits: for all queues together, and per queue.
     messages_max: int = setting(10_000, "pullThresholdForAll", 1, 6_553_500)
     queue_messages_max: int = setting(1000, "pullThresholdForQueue", 1, 65_535)
     queue_mib_max: int = setting(100, "pullThresholdSizeForQueue", 1, 1024)
@@ -247,13 +247,13 @@ class PullConsumerSettings:
     # Pulling.
     pull_batch_max: int = setting(10, "pullBatchSize", 1, 1024)
     hold_ms: int = setting(20_000, "brokerSuspendMaxTimeMillis", 1)
-    pull_timeout_ms: int = setting(30_000, "consumerTimeoutMillisWhenSuspend", 1)  # of a pull that is held
+    pull_timeout_ms: int = setting(30_000, "consumerTimeoutMillisWhenSuspend", 1)  # of a held pull
     plain_pull_timeout_ms: int = setting(10_000, "consumerPullTimeoutMillis", 1)
     pull_failure_delay_ms: int = setting(1000, "pullTimeDelayMillsWhenException", 1)
     broker_busy_delay_ms: int = setting(20, "pullTimeDelayMillsWhenBrokerFlowControl", 1)
     start_failure_delay_ms: int = setting(3000, "pullTimeDelayMillsWhenStartOffsetUnknown", 1)
 
-    # Sharing queues.
+    # Rebalancing.
     rebalance_interval_ms: int = setting(20_000, "rocketmq.client.rebalance.waitInterval", 1)
     rebalance_gap_ms: int = setting(1000, "rocketmq.client.rebalance.minInterval", 1)
     queues_check_interval_ms: int = setting(30_000, "topicMetadataCheckIntervalMillis", 1)

@@ -1,4 +1,4 @@
-"""What a setting is: a field with RocketMQ's key for it, its allowed range, and whether it may change."""
+"""Fields of settings: RocketMQ's key, allowed range, and whether the value may change at run time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PORT_MAX = 0xFFFF
 def setting(
     default: Any, java: str, low: float | None = None, high: float | None = None, *, live: bool = False
 ) -> Any:
-    """A field with its RocketMQ key and its allowed range (both ends included).
+    """Declare a field with its RocketMQ key and its allowed range, both ends included.
 
     A `live` one may be changed while the server runs: whoever uses it reads it each time (see `Live`).
     """
@@ -21,7 +21,7 @@ def setting(
 
 
 def allowed_range(spec: Field[Any]) -> str:
-    """The range of a setting in words, empty for one without."""
+    """Return the range of a setting in words, empty if it has none."""
     low, high = spec.metadata.get("low"), spec.metadata.get("high")
     if low is None:
         return ""
@@ -29,10 +29,10 @@ def allowed_range(spec: Field[Any]) -> str:
 
 
 def check_address(address: str, name: str) -> None:
-    """Raise SettingsError, under this name, for what is not host:port."""
+    """Raise SettingsError under this name unless the address is host:port."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
-        raise SettingsError(name, f"{address!r} is not of the form host:port")
+        raise SettingsError(name, f"invalid address {address!r}; use host:port")
 
 
 def check_ranges(settings: Any) -> None:
@@ -44,7 +44,7 @@ def check_ranges(settings: Any) -> None:
 
 
 def check_range(spec: Field[Any], value: Any, name: str) -> None:
-    """Raise SettingsError, under this name, for a number outside the range of a setting."""
+    """Raise SettingsError under this name for a number outside the range of a setting."""
     low, high = spec.metadata.get("low"), spec.metadata.get("high")
     if (low is not None and value < low) or (high is not None and value > high):
-        raise SettingsError(name, f"{value} is out of range, allowed is {allowed_range(spec)}")
+        raise SettingsError(name, f"{value} is out of range; use {allowed_range(spec)}")

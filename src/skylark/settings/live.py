@@ -1,4 +1,4 @@
-"""Settings that may change while a server runs: one holder, whose value is replaced whole."""
+"""Settings that change while a server runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = TypeVar("S")
 
 
 class LiveSettings(Generic[S]):
-    """Holds the settings in force. Owned by the loop; whoever needs one reads it at use."""
+    """The settings in force, replaced as a whole by the loop. Readers access `current` at each use."""
 
     __slots__ = ("current",)
 
@@ -22,17 +22,17 @@ class LiveSettings(Generic[S]):
 
 @dataclass(frozen=True)
 class SettingsUpdate(Generic[S]):
-    """What a change asked for at run time comes to. Keys are as they were given."""
+    """Outcome of a requested change. Keys are as given."""
 
     settings: S
     changed: tuple[str, ...]
     fixed: tuple[str, ...]
-    """Settings of ours that only a restart can change."""
+    """Known settings that need a restart."""
     unknown: tuple[str, ...]
 
 
 def plan_update(settings: S, changes: Mapping[str, str]) -> SettingsUpdate[S]:
-    """Return what would be in force after the changes. Raises SettingsError for a bad value."""
+    """Return the settings after the changes. Raises SettingsError for an invalid value."""
     known = known_settings(type(settings))
     found = {key: known[key] for key in changes if key in known}
     live = {key: item for key, item in found.items() if item.is_live}

@@ -23,13 +23,13 @@ from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
 
 S = TypeVar("S")
 _BOOLEANS = {"true": True, "false": False}
-# Variables that RocketMQ knows, and the keys they stand for. As there, a file wins over them.
+# RocketMQ's environment variables and their keys. As in RocketMQ, a file overrides them.
 _JAVA_VARIABLES = {"NAMESRV_ADDR": "namesrvAddr"}
 
 
 @dataclass(frozen=True)
 class KnownSetting:
-    """One setting: where it lies in the (nested) settings, and what its values are."""
+    """One setting: its path in the nested settings and its type."""
 
     path: tuple[str, ...]
     spec: Field[Any] = field(compare=False)
@@ -50,7 +50,7 @@ class KnownSetting:
 
     @property
     def allowed(self) -> str:
-        """The values that can be used, in words."""
+        """The valid values, in words."""
         if self.type is bool:
             return "true or false"
         if issubclass(self.type, Enum):
@@ -65,7 +65,7 @@ class KnownSetting:
         return settings
 
     def parse(self, key: str, given: Any) -> Any:
-        """Return what a text, or a value out of TOML, stands for. Raises SettingsError under `key`."""
+        """Convert a text or a TOML value. Raises SettingsError under `key`."""
         if isinstance(given, str):
             if not given and self.optional:
                 return None
@@ -74,7 +74,7 @@ class KnownSetting:
             fits = isinstance(given, self.type) and (self.type is bool or not isinstance(given, bool))
             value = given if fits else None
         if value is None:
-            raise SettingsError(key, f"{given!r} cannot be used, allowed is {self.allowed}")
+            raise SettingsError(key, f"invalid value {given!r}; use {self.allowed}")
         check_range(self.spec, value, key)
         return value
 
@@ -92,7 +92,7 @@ class KnownSetting:
         return self.type(text) if text or self.type is str else None
 
     def format(self, settings: Any) -> str:
-        """Return the value as text that `parse` takes."""
+        """Return the value as text that `parse` accepts."""
         value = self.get(settings)
         if value is None:
             return ""
@@ -103,7 +103,7 @@ class KnownSetting:
 
 @dataclass(frozen=True)
 class LoadedSettings(Generic[S]):
-    """Settings, where those that are not defaults came from, and what the user should hear."""
+    """Settings, the origins of values that are not defaults, and warnings for the user."""
 
     settings: S
     origins: Mapping[str, str]
@@ -119,10 +119,10 @@ def load_settings(
     prefix: str = "",
     flags: Mapping[str, Any] | None = None,
 ) -> LoadedSettings[S]:
-    """Return the settings that a server shall run with.
+    """Return the settings of a server.
 
-    Of the environment only names that begin with `prefix` count: `SKYLARK_BROKER_STORE_FLUSH_MODE`. Raises
-    SettingsError for a key nobody knows, a value that cannot be used, and a file that cannot be read.
+    Only environment variables that start with `prefix` are read, such as `SKYLARK_BROKER_STORE_FLUSH_MODE`.
+    Raises SettingsError for an unknown key, an invalid value, or an unreadable file.
     """
     known = known_settings(settings_type)
     environment = environment or {}
@@ -146,7 +146,7 @@ def load_settings(
             continue
         before = chosen.get(setting)
         if before is not None and before.rank == item.rank:
-            warnings.append(f"{item.key} is given twice, {item.origin} wins over {before.origin}")
+            warnings.append(f"{item.key} is set twice: {item.origin} overrides {before.origin}")
         try:
             values[setting] = setting.parse(item.key, item.value)
         except SettingsError as error:
@@ -175,24 +175,24 @@ def all_settings(settings_type: type[Any]) -> list[KnownSetting]:
 
 
 def replaced(settings: S, values: Mapping[KnownSetting, Any]) -> S:
-    """Return the settings with some values replaced. Raises SettingsError if they do not go together."""
+    """Return the settings with some values replaced. Raises SettingsError if they conflict."""
     changed: S = _replaced(settings, {setting.path: value for setting, value in values.items()})
     return changed
 
 
 def given_in(file: Path) -> dict[str, Any]:
-    """Return what a file sets, by the keys it uses: texts, or values out of TOML. Raises SettingsError."""
+    """Return the values of a file by its own keys: texts or TOML values. Raises SettingsError."""
     return {item.key: item.value for item in _from_file(file)}
 
 
 def to_properties(settings: Any) -> str:
-    """Return all settings as `.properties` text under RocketMQ's keys; reading it gives the same settings."""
+    """Return all settings as `.properties` text under RocketMQ's keys. Loading it restores them."""
     return write_properties({item.java: item.format(settings) for item in all_settings(type(settings))})
 
 
 @dataclass(frozen=True)
 class _Given:
-    """One key and its value, a text or out of TOML. The rank says which source it is of."""
+    """A key with its text or TOML value. A higher rank overrides a lower one."""
 
     key: str
     value: Any
@@ -229,7 +229,7 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadSettingsFile(str(file), f"cannot be read: {reason}") from error
+        raise BadSettingsFile(str(file), f"cannot read the file: {reason}") from error
     if file.suffix != ".toml":
         for key, value, line in read_properties(text):
             yield _Given(key, value, f"{file.name} line {line}", 1)
@@ -237,7 +237,7 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadSettingsFile(str(file), f"is not TOML: {error}") from error
+        raise BadSettingsFile(str(file), f"invalid TOML: {error}") from error
     for key, value in _flat(tables, ""):
         yield _Given(key, value, file.name, 1)
 
@@ -259,21 +259,21 @@ def _from_environment(
             name = variable.removeprefix(prefix)
             if name not in names:
                 near = _nearest(name, names)
-                raise SettingsError(variable, f"no such setting{near and f', did you mean {prefix}{near}?'}")
+                raise SettingsError(variable, f"unknown setting{near and f'; did you mean {prefix}{near}?'}")
             yield _Given(names[name], value, f"environment {variable}", 2)
 
 
 def _remarks(item: _Given, known: Mapping[str, KnownSetting]) -> list[str]:
-    """Return what to say of a key that is RocketMQ's but not ours. Raises SettingsError for all others."""
+    """Return a warning for a RocketMQ key that is not supported. Raises SettingsError for unknown keys."""
     if item.key in REFUSED_KEYS:
         harmless, reason = REFUSED_KEYS[item.key]
         if str(item.value).strip().lower() not in harmless:
-            raise SettingsError(item.key, f"{item.value!r} cannot be used: {reason} ({item.origin})")
+            raise SettingsError(item.key, f"{item.value!r} is not supported: {reason} ({item.origin})")
         return []
     if item.key in UNUSED_KEYS:
         return [f"{item.key} has no effect: {UNUSED_KEYS[item.key]} ({item.origin})"]
     near = _nearest(item.key, [*known, *UNUSED_KEYS])
-    raise SettingsError(item.key, f"no such setting{near and f', did you mean {near}?'} ({item.origin})")
+    raise SettingsError(item.key, f"unknown setting{near and f'; did you mean {near}?'} ({item.origin})")
 
 
 def _nearest(key: str, names: typing.Iterable[str]) -> str:

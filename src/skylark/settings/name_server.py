@@ -10,12 +10,12 @@ from skylark.settings.fields import check_ranges, setting
 
 @dataclass(frozen=True, kw_only=True)
 class NameServerSettings:
-    """Where a name server listens, what it answers, and how much it keeps."""
+    """Address, behaviour and limits of a name server."""
 
     host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(9876, "listenPort", 0, 65_535)
     kv_config_path: Path = setting(Path("skylark-data/namesrv/kvConfig.json"), "kvConfigPath")
-    config_path: Path | None = setting(None, "configStorePath")  # where changes at run time are kept
+    config_path: Path | None = setting(None, "configStorePath")  # changes at run time are saved here
 
     scan_interval_ms: int = setting(5000, "scanNotActiveBrokerInterval", 1, live=True)
     broker_timeout_ms: int = setting(120_000, "brokerTimeoutMillis", 1)
@@ -32,11 +32,11 @@ class NameServerSettings:
     connections_max: int = setting(16_384, "connectionsMax", 1)
     brokers_max: int = setting(10_000, "brokersMax", 1)
     topics_max: int = setting(100_000, "topicsMax", 1)
-    topic_entries_max: int = setting(1_000_000, "topicEntriesMax", 1)  # a topic on a broker is one
-    topic_queues_max: int = setting(65_536, "topicQueuesMax", 1)  # of one topic on one broker
-    filter_servers_max: int = setting(64, "filterServersMax", 0)  # of one broker
+    topic_entries_max: int = setting(1_000_000, "topicEntriesMax", 1)  # pairs of topic and broker
+    topic_queues_max: int = setting(65_536, "topicQueuesMax", 1)  # per topic and broker
+    filter_servers_max: int = setting(64, "filterServersMax", 0)  # per broker
     kv_entries_max: int = setting(10_000, "kvEntriesMax", 1)
-    kv_chars_max: int = setting(16 << 20, "kvCharsMax", 1)  # of all keys and values
+    kv_chars_max: int = setting(16 << 20, "kvCharsMax", 1)  # all keys and values together
 
     def __post_init__(self) -> None:
         check_ranges(self)

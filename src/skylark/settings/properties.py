@@ -1,4 +1,4 @@
-"""Java's `.properties` text: reading and writing."""
+"""Reads and writes Java's `.properties` format."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from skylark.errors import SettingsError
 
 _BLANKS = " \t\f"
-# A key ends at the first blank, `=` or `:` that no backslash protects.
+# A key ends at the first unescaped blank, `=` or `:`.
 _KEY_AND_VALUE = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyLine(NamedTuple):
-    """One `key=value`, and the line it begins in, counted from 1."""
+    """A `key=value` pair and the number of its first line, from 1."""
 
     key: str
     value: str
@@ -24,7 +24,7 @@ class PropertyLine(NamedTuple):
 
 
 def read_properties(text: str) -> Iterator[PropertyLine]:
-    """Yield what the text holds, in order. Blanks around values do not count. Raises SettingsError."""
+    """Yield the properties in order, with values stripped. Raises SettingsError."""
     for number, line in _logical_lines(text):
         match = _KEY_AND_VALUE.fullmatch(line)
         if match is None:
@@ -33,13 +33,13 @@ def read_properties(text: str) -> Iterator[PropertyLine]:
 
 
 def write_properties(values: Mapping[str, str]) -> str:
-    """Return a line for every value, sorted by key."""
+    """Return one line per value, sorted by key."""
     lines = (f"{_escaped(key, key=True)}={_escaped(value)}\n" for key, value in sorted(values.items()))
     return "".join(lines)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with those that continue them (after a backslash), without comments and empty ones."""
+    """Yield lines joined with their continuations, without comments and blank lines."""
     start, pending = 0, ""
     for number, line in enumerate(re.split("\r\n|\r|\n", text), 1):
         piece = line.lstrip(_BLANKS)

@@ -1,6 +1,6 @@
-"""RocketMQ's keys that are no settings here, and why. A file that holds them is still taken.
+"""RocketMQ keys of broker (4.9 to 5.4) and name server that are not settings here, with the reasons.
 
-They are those of the broker (4.9 to 5.4) and of the name server.
+A file that contains them is accepted.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ _UNUSED_BY_REASON = {
 }
 
 UNUSED_KEYS = {key: reason for reason, keys in _UNUSED_BY_REASON.items() for key in keys.split()}
-"""Key to reason: without effect, worth a warning."""
+"""Key to reason: ignored with a warning."""
 
 _OFF = ("false", "")
 REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -188,4 +188,4 @@ REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "storeType": (("default",), "queues are files, never RocksDB"),
     "useTLS": (_OFF, "connections are not encrypted yet"),
 }
-"""Key to harmless values and reason: with another value the server would do less than it was asked to."""
+"""Key to accepted values and reason: any other value requests a feature that does not exist here."""

@@ -14,7 +14,7 @@ _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class FlushMode(Enum):
-    """When a message counts as stored: on append (a crash of the machine may lose it) or on disk."""
+    """When a message counts as stored: after the append (a machine crash may lose it) or after fsync."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"
@@ -22,7 +22,7 @@ class FlushMode(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """How a store directory is laid out, flushed, read and cleaned."""
+    """Layout, flushing, reading and cleaning of a store directory."""
 
     path: Path = setting(Path("skylark-data"), "storePathRootDir")
     commit_log_path: Path | None = setting(None, "storePathCommitLog")
@@ -83,24 +83,24 @@ class StoreSettings:
 
 
 def parse_delay_levels(text: str) -> list[int]:
-    """Milliseconds of each level, level 1 first. Raises SettingsError."""
+    """Parse delay levels into milliseconds, level 1 first. Raises SettingsError."""
     levels = []
     for word in text.split():
         number, unit = word[:-1], word[-1]
         if unit not in _DELAY_UNITS_MS or not number.isdecimal():
-            raise SettingsError("delay_levels", f"{word!r} is not a number with one of the units s, m, h, d")
+            raise SettingsError("delay_levels", f"invalid level {word!r}; use a number with s, m, h or d")
         levels.append(int(number) * _DELAY_UNITS_MS[unit])
     if not levels:
-        raise SettingsError("delay_levels", "at least one level is needed")
+        raise SettingsError("delay_levels", "no level given; use a list such as 1s 5s 10s")
     return levels
 
 
 def parse_hours(text: str) -> set[int]:
-    """Hours of the day, separated by `;`. Raises SettingsError."""
+    """Parse hours of the day, separated by `;`. Raises SettingsError."""
     try:
         hours = {int(word) for word in text.split(";") if word.strip()}
     except ValueError as error:
-        raise SettingsError("delete_hours", f"{text!r} is not a list of hours such as 04;16") from error
+        raise SettingsError("delete_hours", f"invalid hours {text!r}; use a list such as 04;16") from error
     if not hours <= set(range(24)):
-        raise SettingsError("delete_hours", f"{text!r} has an hour outside 0 to 23")
+        raise SettingsError("delete_hours", f"invalid hours {text!r}; use 0 to 23")
     return hours

@@ -1,4 +1,4 @@
-"""For tests of code that uses Skylark: real servers in the test's process, fixtures, a clock that you move.
+"""Support for testing code that uses Skylark: in-process servers, pytest fixtures, a manual clock.
 
 >>> with skylark.testing.broker() as namesrv:
 ...     ...
@@ -16,7 +16,7 @@ __all__ = ["EmbeddedServers", "ManualClock", "broker"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because pytest imports this package in every session, for its plugin.
+    # Lazy, because pytest imports this package in every session for its plugin.
     if name == "ManualClock":
         from skylark.testing.manual_clock import ManualClock  # noqa: PLC0415
 

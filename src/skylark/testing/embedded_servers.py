@@ -27,7 +27,7 @@ T = TypeVar("T")
 START_TIMEOUT_S = 60
 REGISTERED_CHECK_S = 0.001
 QUEUES = 4
-# Small files, which cost little to make, and intervals of a test's patience.
+# Small files and short intervals, for fast tests.
 STORE = {
     "commit_log_file_bytes": 16 << 20,
     "consume_queue_file_bytes": 20 * 10_000,
@@ -50,14 +50,14 @@ BROKER = {
 
 
 class EmbeddedServers:
-    """Real servers on a loop of their own, for tests of any kind, blocking or asyncio.
+    """Real servers on their own loop thread, for blocking and asyncio tests.
 
     >>> with EmbeddedServers() as servers:
     ...     servers.create_topic("orders")
     ...     producer = Producer("shop", namesrv=servers.namesrv)
 
-    A `clock` is the broker's: with a `ManualClock`, delays and retries pass when the test says so. `settings`
-    are those of `BrokerSettings`, `store` those of `StoreSettings`. Any thread may call.
+    `clock` is the broker's: with a `ManualClock` the test advances delays and retries. `settings` are fields
+    of `BrokerSettings`, `store` fields of `StoreSettings`. Thread-safe.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class EmbeddedServers:
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
 
-    # --- Life ---
+    # --- Start and stop ---
 
     def start(self) -> Self:
-        """Return when the broker is registered. Raises what the servers raise."""
+        """Return when the broker is registered. Raises the errors of the servers."""
         self._directory = tempfile.TemporaryDirectory(prefix="skylark-test-")
         path = Path(self._directory.name)
         self._settings = replace(self._settings, store=replace(self._settings.store, path=path / "store"))
@@ -100,7 +100,7 @@ class EmbeddedServers:
         return self
 
     def stop(self) -> None:
-        """Stop both servers and remove what they have written. Twice is once."""
+        """Stop both servers and remove their files. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -126,7 +126,7 @@ class EmbeddedServers:
         try:
             await name_server.start()
             await self._start_broker()
-        except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
+        except BaseException as error:  # noqa: BLE001 (raised in the calling thread)
             ready.set_exception(error)
         else:
             ready.set_result(None)
@@ -143,7 +143,7 @@ class EmbeddedServers:
         async with asyncio.timeout(START_TIMEOUT_S):
             while not broker.registration.registered:  # noqa: ASYNC110 (a few milliseconds)
                 await asyncio.sleep(REGISTERED_CHECK_S)
-        # The same again after a restart.
+        # Keep the port after a restart.
         self._settings = replace(self._settings, port=broker.port)
 
     async def _stop_broker(self) -> None:
@@ -181,7 +181,7 @@ class EmbeddedServers:
         return self._broker.address
 
     def create_topic(self, topic: str, queues: int = QUEUES) -> str:
-        """Make a topic that clients can use at once, and return its name. Raises BrokerError."""
+        """Create a topic, wait until it is routable, and return its name. Raises BrokerError."""
         self._run(self._create_topic(topic, queues))
         return topic
 
@@ -193,7 +193,7 @@ class EmbeddedServers:
         await self._broker.wait_registered()
 
     def message_count(self, topic: str) -> int:
-        """How many messages a topic holds on the broker."""
+        """Return the number of messages of a topic on the broker."""
         return self._run(self._message_count(topic))
 
     async def _message_count(self, topic: str) -> int:
@@ -204,11 +204,11 @@ class EmbeddedServers:
         return sum(store.max_offset(topic, n) - store.min_offset(topic, n) for n in queue_ids)
 
     def stop_broker(self) -> None:
-        """Let the broker go away in good order; the name server stays, and the ports are kept from others."""
+        """Stop the broker gracefully; the name server keeps running and the broker's ports stay reserved."""
         self._run(self._send_broker_away())
 
     def start_broker(self) -> None:
-        """Let the broker come back, on its old port and with all its messages."""
+        """Start the broker again, on its old port and with all its messages."""
         self._run(self._start_broker())
 
 
@@ -219,7 +219,7 @@ def broker(
     settings: Mapping[str, Any] | None = None,
     store: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
-    """A name server and a broker for as long as the context lasts: the name server's address.
+    """Run a name server and a broker inside the context; yields the name server's address.
 
     >>> with skylark.testing.broker() as namesrv:
     ...     with Producer("shop", namesrv=namesrv) as producer:

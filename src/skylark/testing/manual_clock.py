@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """Implements `skylark.clock.Clock`. `advance` lets time pass, `jump` sets the wall clock alone."""
+    """Implements `skylark.clock.Clock`. `advance` moves both times, `jump` only the wall clock."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -17,12 +17,12 @@ class ManualClock:
         return self._monotonic_ms / 1000
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass on both faces. Time does not run backwards."""
+        """Advance wall and monotonic time. Raises ValueError for a negative duration."""
         if duration_ms < 0:
-            raise ValueError(f"time cannot pass by {duration_ms} ms")
+            raise ValueError(f"cannot advance by {duration_ms} ms; use jump to set the clock back")
         self._now_ms += duration_ms
         self._monotonic_ms += duration_ms
 
     def jump(self, duration_ms: int) -> None:
-        """Set the wall clock forward or back, as an administrator or NTP does; durations are not touched."""
+        """Set the wall clock forward or back, as NTP does; monotonic time is unchanged."""
         self._now_ms += duration_ms

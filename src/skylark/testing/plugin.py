@@ -1,7 +1,7 @@
-"""Fixtures for pytest, there as soon as Skylark is installed: real servers, and names that nobody else uses.
+"""pytest fixtures, available once Skylark is installed: real servers and unique names.
 
-Servers start with the first test that wants them and serve the whole session. Importing this module imports
-nothing of Skylark's, so that it costs other people's tests nothing.
+Servers start with the first test that uses them and run for the whole session. Importing this module imports
+no other Skylark module, so it does not slow down unrelated tests.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def skylark_namesrv(skylark_servers: EmbeddedServers) -> str:
 
 @pytest.fixture
 def skylark_topic(skylark_servers: EmbeddedServers, request: pytest.FixtureRequest) -> str:
-    """A topic of this test alone, with four queues."""
+    """A new topic for this test, with four queues."""
     return skylark_servers.create_topic(_own_name("topic", request))
 
 
 @pytest.fixture
 def skylark_group(request: pytest.FixtureRequest) -> str:
-    """The name of a group that no other test uses."""
+    """A unique group name."""
     return _own_name("group", request)
 
 
 @pytest.fixture
 def skylark_manual_servers() -> Iterator[EmbeddedServers]:
-    """Servers of this test alone whose broker's `clock` is a `ManualClock`: delays pass when you say so."""
+    """Servers for this test whose broker uses a `ManualClock`: the test advances delays."""
     from skylark.testing.embedded_servers import EmbeddedServers  # noqa: PLC0415
     from skylark.testing.manual_clock import ManualClock  # noqa: PLC0415
 

@@ -52,7 +52,7 @@ def test_a_change_is_in_force_and_told() -> None:
         ("brokerConfigPath=x", 16, "Can not update config in black list."),
         ("config_path=x", 16, "Can not update config in black list."),
         ("listenPort=1234", 16, "cannot be changed while the broker runs: listenPort"),
-        ("brokerPermission=8", 29, "allowed is 0 to 7"),
+        ("brokerPermission=8", 29, "use 0 to 7"),
         ("brokerPermission=x", 29, "'x' cannot be used"),
         ("aclEnable=true", 16, "aclEnable cannot be true: access control is not served yet"),
         ("brokerRole=SLAVE", 16, "cannot be changed while the broker runs: brokerRole"),

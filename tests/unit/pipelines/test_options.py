@@ -33,8 +33,8 @@ def test_names_are_read_as_spark_spells_them() -> None:
     [
         ({"topic": "t"}, "give either namesrv"),
         ({**GOOD, "path": "/data"}, "give either namesrv"),
-        ({**GOOD, "namesrv": "localhost"}, "'localhost' is not of the form host:port"),
-        ({**GOOD, "namesrv": "a:1;b"}, "'b' is not of the form host:port"),
+        ({**GOOD, "namesrv": "localhost"}, "invalid address 'localhost'; use host:port"),
+        ({**GOOD, "namesrv": "a:1;b"}, "invalid address 'b'; use host:port"),
         ({**GOOD, "namesrv": ";"}, "give the name servers as host:port"),
         ({"namesrv": "a:1"}, "give a topic"),
         ({**GOOD, "maxRowPerTrigger": "1"}, "did you mean maxRowsPerTrigger?"),

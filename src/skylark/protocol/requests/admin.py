@@ -1,4 +1,4 @@
-"""Administration of a broker, its replicas, and of access control."""
+"""Administration of a broker, its replicas and access control."""
 
 from typing import ClassVar
 
@@ -147,7 +147,7 @@ class HaInfo(Header, frozen=True):
 
 
 class ExchangeBrokerHaInfo(Request[HaInfo], frozen=True):
-    """Without an address: a question."""
+    """Query the HA information, or set it when an address is given."""
 
     code: ClassVar[RequestCode] = RequestCode.EXCHANGE_BROKER_HA_INFO
     answer = HaInfo

@@ -36,11 +36,11 @@ ENUMERATIONS = {
         "CONSUME_FROM_TIMESTAMP",
     ),
 }
-"""Constants in Java's order: RocketMQ takes a number for the constant at that place."""
+"""Constants in Java's order: RocketMQ accepts the ordinal instead of the name."""
 
 
 class HeartbeatReply(Header, frozen=True):
-    """`version` of the answer is the broker's; that is on the command."""
+    """The `version` of the reply command is the broker's."""
 
     supports_v2: bool = field(default=False, name="IS_SUPPORT_HEART_BEAT_V2")
     subscription_changed: bool = field(default=True, name="IS_SUB_CHANGE")
@@ -53,9 +53,7 @@ class Heartbeat(Request[HeartbeatReply], frozen=True):
 
     @classmethod
     def from_command(cls, command: RemotingCommand) -> Self:
-        """Read a heartbeat; those too whose member names begin with capitals (.NET) or whose constants are
-        numbers (C++).
-        """
+        """Decode a heartbeat, also with capitalized member names (.NET) or numeric constants (C++)."""
         try:
             return super().from_command(command)
         except RemoteProtocolError:
@@ -98,14 +96,14 @@ class GetConsumerListByGroup(Request[ConsumerIdList], frozen=True):
 
 
 class NotifyConsumerIdsChanged(Request[None], frozen=True):
-    """A broker tells the members of a group that there are more or fewer of them."""
+    """Sent by a broker to the members of a group when its membership changed."""
 
     code: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     consumer_group: str
 
 
 class LockBatchMq(Request[LockedQueues], frozen=True):
-    """Lock queues for orderly consumption; the answer names those that are locked."""
+    """Lock queues for orderly consumption; the reply lists the locked ones."""
 
     code: ClassVar[RequestCode] = RequestCode.LOCK_BATCH_MQ
     answer = LockedQueues
@@ -123,7 +121,7 @@ class CheckClientConfig(Request[None], frozen=True):
 
 
 class QueryAssignment(Request[Assignments], frozen=True):
-    """Ask the broker which queues are ours."""
+    """Query the queues that the broker assigns to this client."""
 
     code: ClassVar[RequestCode] = RequestCode.QUERY_ASSIGNMENT
     answer = Assignments
@@ -141,7 +139,7 @@ class GetAllMessageRequestMode(Request[RequestModeTable], frozen=True):
 
 
 class GetConsumerRunningInfo(Request[ConsumerRunningInfo], frozen=True):
-    """A tool asks the broker, and the broker the client, in the same words."""
+    """Sent by a tool to a broker, which forwards it to the client unchanged."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
     answer = ConsumerRunningInfo
@@ -151,7 +149,7 @@ class GetConsumerRunningInfo(Request[ConsumerRunningInfo], frozen=True):
 
 
 class ConsumeMessageDirectly(Request[ConsumeDirectlyResult], frozen=True):
-    """A tool asks the broker; the broker adds its name, the flags and the record, and asks the client."""
+    """Sent by a tool to a broker, which adds its name, the flags and the record and forwards it."""
 
     code: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
     answer = ConsumeDirectlyResult

@@ -1,4 +1,4 @@
-"""Groups of a broker: 200, 201, 203, 204, 207, 208, 225, 303, 328, 343, 345, 352, 353."""
+"""Consumer groups of a broker: 200, 201, 203, 204, 207, 208, 225, 303, 328, 343, 345, 352, 353."""
 
 from typing import ClassVar
 
@@ -44,7 +44,7 @@ class GetSubscriptionGroupConfig(Request[SubscriptionGroupConfig], frozen=True):
 
 
 class DeleteSubscriptionGroup(Request[None], frozen=True):
-    """4.9 says `removeOffset` for `cleanOffset`."""
+    """RocketMQ 4.9 sends `removeOffset` instead of `cleanOffset`."""
 
     code: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group_name: str
@@ -78,7 +78,7 @@ class GetAllProducerInfo(Request[ProducerTable], frozen=True):
 
 
 class GetConsumeStats(Request[ConsumeStatsTable], frozen=True):
-    """Without a topic: of all that the group has offsets for. `topic_list` ends every name with `;`."""
+    """Without a topic: all topics with offsets of the group. `topic_list` ends every name with `;`."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
     answer = ConsumeStatsTable

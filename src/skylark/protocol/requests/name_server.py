@@ -26,12 +26,15 @@ from skylark.protocol.request import Header, Request
 
 ZlibError = cast("type[Exception]", zlib_ng.error)
 _COUNT = struct.Struct(">i")
-_INFLATED_BYTES_MAX = 64 << 20  # a small stream may claim to be anything
-MAPPING_VERSION_MIN = 413  # 5.0.0 appends the mappings of static topics
+_INFLATED_BYTES_MAX = 64 << 20  # bounds a decompression bomb
+MAPPING_VERSION_MIN = 413  # 5.0.0 and later append the mappings of static topics
 
 
 def decode_compressed_register(data: Buffer, version: int) -> RegisterBrokerBody:
-    """Read what a broker of this version sent with `compressed=true`. Raises RemoteProtocolError."""
+    """Decode a registration sent with `compressed=true`: a zlib stream of length-prefixed JSON texts.
+
+    `version` is the sender's. Raises RemoteProtocolError.
+    """
     try:
         texts = _Texts(_inflate(data))
         table = TopicConfigTable(data_version=decode_body(texts.text(), DataVersion))
@@ -50,7 +53,7 @@ def _inflate(data: Buffer) -> bytes:
     stream = zlib_ng.decompressobj()
     inflated: bytes = stream.decompress(data, _INFLATED_BYTES_MAX)
     if not stream.eof:
-        raise ValueError(f"stream is cut off or inflates to more than {_INFLATED_BYTES_MAX} bytes")
+        raise ValueError(f"stream is truncated or inflates to more than {_INFLATED_BYTES_MAX} bytes")
     return inflated
 
 
@@ -68,7 +71,7 @@ def _topic(text: bytes) -> TopicConfig:
 
 
 class _Texts:
-    """Reads texts and counts one after the other."""
+    """Reads length-prefixed texts and counted lists of them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -93,7 +96,7 @@ class _Texts:
 
 
 class GetRouteInfoByTopic(Request[TopicRouteData], frozen=True):
-    """With a zone, only the brokers in it."""
+    """With a zone: only its brokers."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
     answer = TopicRouteData
@@ -109,23 +112,23 @@ class GetBrokerClusterInfo(Request[ClusterInfo], frozen=True):
 
 
 class RegisterBrokerReply(Header, frozen=True):
-    """For slaves: where their master is."""
+    """Addresses of the master, for slaves."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class RegisterResult(Struct, frozen=True):
-    """What a name server answers; its table of ordered topics is in the body, where it gives it at all."""
+    """Reply of a name server; the table of ordered topics is optional."""
 
     reply: RegisterBrokerReply
     order_topics: dict[str, str]
 
 
 class RegisterBroker(Request[RegisterResult], frozen=True):
-    """`body` is as sent: check `body_crc32` against it (0: unchecked), then read it with `topics()`.
+    """`body` is raw: check `body_crc32` against it (0: unchecked), then decode it with `topics()`.
 
-    `enable_acting_master` is absent from brokers before 5.
+    Brokers before 5.0 do not send `enable_acting_master`.
     """
 
     code: ClassVar[RequestCode] = RequestCode.REGISTER_BROKER
@@ -147,7 +150,7 @@ class RegisterBroker(Request[RegisterResult], frozen=True):
         return RegisterResult(RegisterBrokerReply.from_fields(reply.fields), table)
 
     def topics(self, version: int) -> RegisterBrokerBody:
-        """Read the body; `version` is the command's, by which its shape goes. Raises RemoteProtocolError."""
+        """Decode the body, whose layout depends on the command's `version`. Raises RemoteProtocolError."""
         if not self.body:
             return RegisterBrokerBody()
         if self.compressed:
@@ -171,7 +174,7 @@ class DataVersionReply(Header, frozen=True):
 
 
 class QueryDataVersion(Request[bool], frozen=True):
-    """Has the name server another version of our topics? It answers with its own in the body, too."""
+    """Query whether the name server has another version of a broker's topics."""
 
     code: ClassVar[RequestCode] = RequestCode.QUERY_DATA_VERSION
     broker_name: str
@@ -185,7 +188,7 @@ class QueryDataVersion(Request[bool], frozen=True):
 
 
 class BrokerHeartbeat(Request[None], frozen=True):
-    """`heartbeatTimeoutMills` is spelled so on the wire, unlike 103's."""
+    """`heartbeatTimeoutMills` is the spelling on the wire, unlike 103's."""
 
     code: ClassVar[RequestCode] = RequestCode.BROKER_HEARTBEAT
     cluster_name: str
@@ -216,7 +219,7 @@ class NotifyMinBrokerIdChange(Request[None], frozen=True):
 
 
 class RegisterTopicInNamesrv(Request[None], frozen=True):
-    """Of the route only `queue_datas` counts."""
+    """Only `queue_datas` of the route is used."""
 
     code: ClassVar[RequestCode] = RequestCode.REGISTER_TOPIC_IN_NAMESRV
     topic: str
@@ -269,7 +272,7 @@ class GetTopicsByCluster(Request[TopicList], frozen=True):
 
 
 class GetSystemTopicListFromNs(Request[TopicList], frozen=True):
-    """Cluster and broker names, which are topics too, and the address of a broker to ask for more."""
+    """Cluster and broker names, which are topics too, and the address of a broker to query for more."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
     answer = TopicList

@@ -30,7 +30,7 @@ class _OffsetQuery(Request[int], frozen=True):
 
 
 class QueryConsumerOffset(_OffsetQuery, frozen=True):
-    """The offset a group committed for a queue; 22 if it never did."""
+    """The committed offset of a group in a queue; code 22 if there is none."""
 
     code: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
     consumer_group: str
@@ -41,7 +41,7 @@ class QueryConsumerOffset(_OffsetQuery, frozen=True):
 
 
 class UpdateConsumerOffset(Request[None], frozen=True, gc=False):
-    """Commit. Brokers have an answer of their own, 29, to one without queue or offset."""
+    """Commit an offset. A broker replies with code 29 if queue or offset is missing."""
 
     code: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
@@ -80,7 +80,7 @@ class GetMinOffset(_OffsetQuery, frozen=True):
 
 
 class GetEarliestMsgStoreTime(Request[int], frozen=True):
-    """In ms; -1 for a queue that holds nothing."""
+    """Store time of the first message in ms; -1 for an empty queue."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_EARLIEST_MSG_STORETIME
     topic: str
@@ -101,7 +101,7 @@ class GetAllDelayOffset(Request[DelayOffsetTable], frozen=True):
 
 
 class InvokeBrokerToResetOffset(Request[QueueOffsets], frozen=True):
-    """Move a group's offsets to a time (-1: the end), or one queue's to an offset."""
+    """Reset a group's offsets to a time (-1: the end), or one queue's to an offset."""
 
     code: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     answer = QueueOffsets
@@ -114,7 +114,7 @@ class InvokeBrokerToResetOffset(Request[QueueOffsets], frozen=True):
 
 
 class ResetConsumerClientOffset(Request[None], frozen=True):
-    """A broker tells a client to move. The body is `QueueOffsets`, for C++ `QueueOffsetList`."""
+    """Sent by a broker to reset a client. The body is `QueueOffsets`, for C++ `QueueOffsetList`."""
 
     code: ClassVar[RequestCode] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     topic: str

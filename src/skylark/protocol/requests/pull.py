@@ -1,4 +1,4 @@
-"""Pulling (11, 361), the pop family, and reading single messages (12, 33, 321)."""
+"""Pull (11, 361), the pop family, and queries of single messages (12, 33, 321)."""
 
 from functools import lru_cache
 from typing import ClassVar
@@ -27,11 +27,11 @@ PULL_CLASS_FILTER = 8
 PULL_LITE = 16
 TEMPLATES_MAX = 256
 BULK_UNIT_BYTES = 20
-"""As in a consume queue: where the record lies in the log, its size, the hash of its tags."""
+"""An entry as in a consume queue: physical offset, size, tags hash."""
 
 
 class PullReply(Header, frozen=True):
-    """Where the queue stands. `suggest_which_broker_id` is 0 for the master."""
+    """Offsets of the queue. `suggest_which_broker_id` is 0 for the master."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -41,22 +41,22 @@ class PullReply(Header, frozen=True):
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
     forbidden_type: Int32 | None = None
-    # Ours: so many units stand before the records.
+    # Skylark only: number of queue entries before the records.
     bulk_units: Int32 | None = None
 
 
 class PullResult(Struct, frozen=True):
-    """Code 0 with records, 19 nothing new, 20 nothing that matches, 21 the offset was wrong."""
+    """Code 0 with records, 19 no new message, 20 no matching message, 21 offset out of range."""
 
     code: int
     reply: PullReply
     records: Buffer
     units: Buffer = b""
-    """Of the records, where they were asked for and given."""
+    """Queue entries of the records, if requested and supported."""
 
 
 class PullMessage(Request[PullResult], frozen=True, gc=False):
-    """Records from a queue. `sys_flag`: the PULL_ bits; `max_msg_bytes` was not heeded by 5.3.3."""
+    """Pull records from a queue. `sys_flag`: the PULL_ bits; RocketMQ 5.3.3 ignores `max_msg_bytes`."""
 
     code: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
     good_codes: ClassVar[frozenset[int]] = frozenset(
@@ -82,18 +82,18 @@ class PullMessage(Request[PullResult], frozen=True, gc=False):
     request_source: Int32 | None = None
     proxy_forward_client_id: str | None = field(default=None, name="proxyFrowardClientId")
     broker_name: str | None = field(default=None, name="bname")
-    # Ours: up to so many bytes and 2,048 messages. RocketMQ's brokers and clients do not know it.
+    # Skylark only: up to this many bytes and 2,048 messages. RocketMQ ignores it.
     bulk_bytes: Int32 | None = None
-    # Ours, with the former: the units of the records, too. Nobody has then checked that they fit each other.
+    # Skylark only, with the former: return the queue entries, too. The broker does not cross-check them.
     bulk_units: bool | None = None
 
     def frame(self, opaque: int) -> list[Buffer]:
-        """By a template: those who pull ask the same again and again, and only their offset moves on."""
+        """Encode by a template: consecutive pulls differ only in their offsets."""
         header = self.template() % (self.queue_offset, self.max_msg_nums, self.commit_offset, opaque)
         return [prefix(len(header), 0) + header]
 
     def template(self) -> bytes:
-        """The header of pulls like this one: it takes offset, messages, offset to commit, opaque."""
+        """Return the header template: takes offset, message count, commit offset, opaque."""
         return _template(structs.replace(self, queue_offset=0, max_msg_nums=0, commit_offset=0))
 
     def parse(self, reply: RemotingCommand) -> PullResult:
@@ -106,11 +106,11 @@ class PullMessage(Request[PullResult], frozen=True, gc=False):
 
 @lru_cache(TEMPLATES_MAX)
 def _template(pull: PullMessage) -> bytes:
-    """The header of pulls that differ in their offset, number of messages, offset to commit, and opaque."""
+    """Return a header template with offset, message count, commit offset and opaque left open."""
     (frame,) = encode(pull.to_command())
     header = bytes(frame[PREFIX_BYTES:]).replace(b"%", b"%%")
     for member in (b'"queueOffset":"%b"', b'"maxMsgNums":"%b"', b'"commitOffset":"%b"', b'"opaque":%b'):
-        # Once: inside a text the quotes would have a backslash before them.
+        # Matches once: quotes inside a text are escaped.
         header = header.replace(member % b"0", member % b"%d")
     return header
 
@@ -125,7 +125,7 @@ class QueryMessageReply(Header, frozen=True):
 
 
 class QueryMessage(Request[Buffer], frozen=True):
-    """Records by key, or by unique key; the answer is the records."""
+    """Find records by key or by unique key; the reply body is the records."""
 
     code: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
     topic: str
@@ -140,7 +140,7 @@ class QueryMessage(Request[Buffer], frozen=True):
 
 
 class ViewMessageById(Request[Buffer], frozen=True):
-    """One record by its physical offset."""
+    """Read one record by its physical offset."""
 
     code: ClassVar[RequestCode] = RequestCode.VIEW_MESSAGE_BY_ID
     physical_offset: Int64 = field(name="offset")
@@ -173,7 +173,7 @@ class PopReply(Header, frozen=True):
 
 
 class PopResult(Struct, frozen=True):
-    """Code 0 with records, 19 or 210 nothing, 209 too many wait."""
+    """Code 0 with records, 19 or 210 no message, 209 too many held pops."""
 
     code: int
     reply: PopReply | None
@@ -196,7 +196,7 @@ class _Pop(Request[PopResult], frozen=True):
 
 
 class PopMessage(_Pop, frozen=True):
-    """Messages of any queue (-1) or one, invisible to others for a time. `init_mode`: 0 min, 1 max."""
+    """Pop messages of one queue or any (-1); they stay invisible for a while. `init_mode`: 0 min, 1 max."""
 
     code: ClassVar[RequestCode] = RequestCode.POP_MESSAGE
     consumer_group: str
@@ -258,7 +258,7 @@ class NotificationReply(Header, frozen=True):
 
 
 class Notification(Request[NotificationReply], frozen=True):
-    """Wait until a queue has messages for a group."""
+    """Long poll until a queue has messages for a group."""
 
     code: ClassVar[RequestCode] = RequestCode.NOTIFICATION
     answer = NotificationReply
@@ -272,7 +272,7 @@ class Notification(Request[NotificationReply], frozen=True):
 
 
 class PollingInfo(Request[int], frozen=True):
-    """How many pops wait on a queue."""
+    """Number of held pops on a queue."""
 
     code: ClassVar[RequestCode] = RequestCode.POLLING_INFO
     consumer_group: str

@@ -1,4 +1,4 @@
-"""Sending: 10, 310, 320, replies to requests (324, 325, 326), sending back (36), recalling (370)."""
+"""Send (10, 310, 320), request-reply (324, 325, 326), send back (36), recall (370)."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from skylark.protocol.request import Header, Request
 
 
 class SendReply(Header, frozen=True):
-    """Where a message was stored. Of a batch: all ids, joined by commas, and the first offset."""
+    """Location of a stored message. For a batch: all ids joined by commas, and the first offset."""
 
     msg_id: str
     queue_id: Int32
@@ -23,7 +23,7 @@ class SendReply(Header, frozen=True):
 
 
 class SendResult(Struct, frozen=True):
-    """A stored message. `code` is 0, or says what was not confirmed: 10 flush, 11 no slave, 12 slave late."""
+    """A stored message. `code`: 0 confirmed, 10 flush timeout, 11 no slave, 12 slave timeout."""
 
     code: int
     reply: SendReply
@@ -44,7 +44,7 @@ class _Send(Request[SendResult], frozen=True, gc=False):
 
 
 class SendMessage(_Send, frozen=True, gc=False):
-    """A message by the long names, as Go, C++ and Rust send it. `properties` is the property text."""
+    """Send with long field names, as Go, C++ and Rust do. `properties` is the property text."""
 
     code: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
     producer_group: str
@@ -65,7 +65,7 @@ class SendMessage(_Send, frozen=True, gc=False):
 
 
 class SendMessageV2(_Send, frozen=True, gc=False):
-    """A message by the short names, as Java sends it. The members of `SendMessage`, one for one."""
+    """Send with short field names, as Java does. Same members as `SendMessage`."""
 
     code: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE_V2
     producer_group: str = field(name="a")
@@ -86,25 +86,25 @@ class SendMessageV2(_Send, frozen=True, gc=False):
 
 
 class SendBatchMessage(SendMessageV2, frozen=True, gc=False):
-    """Several messages of one queue; the body holds them one after the other."""
+    """Send several messages to one queue; the body is their concatenation."""
 
     code: ClassVar[RequestCode] = RequestCode.SEND_BATCH_MESSAGE
 
 
 class SendReplyMessage(SendMessage, frozen=True, gc=False):
-    """The answer to a request message, by the long names."""
+    """Reply to a request message, with long field names."""
 
     code: ClassVar[RequestCode] = RequestCode.SEND_REPLY_MESSAGE
 
 
 class SendReplyMessageV2(SendMessageV2, frozen=True, gc=False):
-    """The answer to a request message, by the short names."""
+    """Reply to a request message, with short field names."""
 
     code: ClassVar[RequestCode] = RequestCode.SEND_REPLY_MESSAGE_V2
 
 
 class PushReplyMessageToClient(Request[None], frozen=True):
-    """A broker hands the answer to a request message to the client that asked."""
+    """Sent by a broker to deliver the reply to the client that sent the request message."""
 
     code: ClassVar[RequestCode] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
@@ -125,7 +125,7 @@ class PushReplyMessageToClient(Request[None], frozen=True):
 
 
 class ConsumerSendMsgBack(Request[None], frozen=True):
-    """A consumer gives a message back. Level below 0: dead letter, 0: the broker decides."""
+    """Return a message for a later retry. Level below 0: dead letter, 0: the broker decides."""
 
     code: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK
     group: str
@@ -144,7 +144,7 @@ class RecallReply(Header, frozen=True):
 
 
 class RecallMessage(Request[RecallReply], frozen=True):
-    """Take back a message whose time has not come, by the handle that its sending gave."""
+    """Cancel a delayed message by the handle from its send reply."""
 
     code: ClassVar[RequestCode] = RequestCode.RECALL_MESSAGE
     answer = RecallReply

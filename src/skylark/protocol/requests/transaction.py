@@ -28,7 +28,7 @@ class EndTransaction(Request[None], frozen=True):
 
 
 class CheckTransactionState(Request[None], frozen=True):
-    """A broker asks a producer what became of a transaction; the body is the half message's record."""
+    """Sent by a broker to query the state of a transaction; the body is the half message's record."""
 
     code: ClassVar[RequestCode] = RequestCode.CHECK_TRANSACTION_STATE
     queue_offset: Int64 = field(name="tranStateTableOffset")
