@@ -1,4 +1,4 @@
-"""Ask and tell the servers: topics, groups, how far consumers are, messages by key, offsets.
+"""Administer the servers: topics, groups, consumer progress, messages by key, offsets.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -28,7 +28,7 @@ with Admin(namesrv=NAMESRV) as admin:
     stats = admin.topics.stats(TOPIC)
     print(stats.messages, "messages in", len(stats.queues), "queues")
 
-    # Nobody consumes yet: say that the group has done everything, then send it back to the beginning.
+    # No consumer runs yet: skip to the end, then reset the group to the beginning.
     admin.offsets.skip(GROUP, TOPIC)
     print("lag:", admin.groups.progress(GROUP, TOPIC).lag)
     admin.offsets.reset(GROUP, TOPIC, BEGIN)
@@ -39,6 +39,6 @@ with Admin(namesrv=NAMESRV) as admin:
         time.sleep(0.01)
     print("found", found[0].message_id, "in queue", found[0].queue_id)
 
-    # Several servers are asked at once; those that fail are reported and do not hide the others.
+    # Several servers are asked at once; failures are reported beside the results of the others.
     if stats.failures:
         print("not all brokers answered:", dict(stats.failures))

@@ -1,4 +1,4 @@
-"""The same with asyncio: `await` one message, or have hundreds in flight.
+"""Send with asyncio: `await` one message, or keep hundreds in flight.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -22,7 +22,7 @@ async def main() -> None:
         receipts = await asyncio.gather(*(producer.send(Message(TOPIC, b"%d" % n)) for n in range(100)))
         print(len(receipts), "receipts")
 
-        # The fastest way: no task for a message. `submit` waits only while too much is in flight.
+        # The fastest way: no task per message. `submit` waits only while too much is in flight.
         futures = [await producer.submit(Message(TOPIC, b"%d" % n)) for n in range(1000)]
         print(sum(each.is_ok for each in await asyncio.gather(*futures)), "stored")
 

@@ -1,4 +1,4 @@
-"""Send now, deliver later: by a level that the broker knows (1 is a second, … 18 two hours), or by time.
+"""Send now, deliver later: by delay level (1 is a second, … 18 two hours), or at a time.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -17,7 +17,7 @@ with Producer("example-producers", namesrv=NAMESRV) as producer:
     producer.send(Message(TOPIC, b"now"))
     producer.send(Message(TOPIC, b"a second later", delay_level=1))
     sent = time.monotonic()
-    # Any time, to the second; and a change of mind.
+    # Any time, to the second; it can be cancelled.
     receipt = producer.send(Message(TOPIC, b"in an hour", deliver_after=timedelta(hours=1)))
     assert receipt.recall_handle is not None
     producer.recall(TOPIC, receipt.recall_handle)

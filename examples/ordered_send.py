@@ -1,4 +1,4 @@
-"""Keep the order of what belongs together: messages with one sharding key go to one queue.
+"""Keep related messages in order: messages with one sharding key go to one queue.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -17,7 +17,7 @@ with Producer("example-producers", namesrv=NAMESRV) as producer:
             receipt = producer.send(Message(TOPIC, f"{order} {step}".encode(), tags=step, sharding_key=order))
             print(order, step, "queue", receipt.queue.queue_id, "offset", receipt.queue_offset)
 
-    # The same by hand: any function of (queues, message, argument), or a queue.
+    # Select the queue yourself: any function of (queues, message, argument), or a queue.
     producer.send(Message(TOPIC, b"by hash"), selector=by_hash, argument="order-1001")
     producer.send(Message(TOPIC, b"the last one"), selector=lambda queues, message, argument: queues[-1])
     producer.send(Message(TOPIC, b"this one"), queue=producer.queues(TOPIC)[0])

@@ -1,4 +1,4 @@
-"""The same with asyncio: `async for` over the messages of queues that we choose ourselves.
+"""Pull with asyncio: `async for` over the messages of explicitly assigned queues.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -24,7 +24,7 @@ async def main() -> None:
 
     async with aio.PullConsumer("example-assigned", namesrv=NAMESRV) as consumer:
         queues = await consumer.queues(TOPIC)
-        consumer.assign(queues)  # no sharing: these are ours, whoever else reads them
+        consumer.assign(queues)  # not shared with the group: other readers do not matter
         await consumer.seek_to_begin(queues[0])
         seen = 0
         async for message in consumer:

@@ -47,7 +47,7 @@ async def main() -> None:
         for number, message in enumerate(messages):
             await asyncio.sleep(0.001)  # a database, a web service
             done.add(message.body)
-            context.done = number + 1  # should the next one fail, those before it do not come again
+            context.done = number + 1  # if the next one fails, those before it are not retried
         if len(done) == COUNT:
             finished.set()
 

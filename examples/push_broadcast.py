@@ -1,4 +1,4 @@
-"""Give every member every message: each process that caches something hears of every change.
+"""Deliver every message to every member, for example to invalidate a cache in each process.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -31,7 +31,7 @@ finished = threading.Event()
 
 
 def member(name: str) -> PushConsumer:
-    # Progress is kept in a file of this machine, under the name of the instance: give each its own.
+    # Progress is stored in a local file named after the instance: give each member its own name.
     client = ClientSettings(instance_name=name)
     consumer = PushConsumer("example-caches", namesrv=NAMESRV, settings=settings, client=client)
 

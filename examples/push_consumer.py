@@ -1,4 +1,4 @@
-"""Have a function called for every message: the quick start. A program of yours ends with `consumer.run()`.
+"""Call a function for every message. Your own program would end with `consumer.run()`.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -37,7 +37,7 @@ done: set[str] = set()
 
 @consumer.subscribe(TOPIC, "created || paid")
 def handle(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
-    """Returning means done. Raise, or return ConsumeResult.LATER, and the messages come again."""
+    """Returning means success. Raise, or return ConsumeResult.LATER, to retry the messages."""
     for message in messages:
         if message.keys == ["7"] and message.reconsume_times == 0:
             print("not now:", message.body.decode())
@@ -49,6 +49,6 @@ def handle(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
     return ConsumeResult.SUCCESS
 
 
-with consumer:  # `consumer.run()` would go on until Ctrl-C or SIGTERM
+with consumer:  # `consumer.run()` would run until Ctrl-C or SIGTERM
     finished.wait(60)
 print(len(done), "orders billed")

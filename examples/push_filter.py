@@ -1,4 +1,4 @@
-"""Get only the messages that you want: by tags.
+"""Receive only messages with certain tags.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR. By properties: see docs/howto/filter-with-sql92.md.
 """
@@ -25,7 +25,7 @@ finished = threading.Event()
 got: list[str] = []
 
 
-# All members of a group must ask for the same: the last one to say something else would win.
+# All members of a group must subscribe to the same: otherwise the last subscription would win.
 @consumer.subscribe(TOPIC, "cancelled || returned")
 def handle(messages: Sequence[ReceivedMessage]) -> None:
     got.extend(message.body.decode() for message in messages)

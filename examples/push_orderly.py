@@ -1,4 +1,4 @@
-"""Keep the order of what belongs together: one queue per order, consumed one message after the other.
+"""Consume in order: one queue per order, one message at a time.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -31,7 +31,7 @@ seen: dict[str, list[str]] = {order: [] for order in ORDERS}
 
 @consumer.subscribe(TOPIC)
 def handle(messages: Sequence[ReceivedMessage]) -> None:
-    """A failure here rests the queue for a second and tries the same message again: nothing overtakes it."""
+    """A failure pauses the queue for a second, then the same message is retried: none overtakes it."""
     for message in messages:
         seen[message.keys[0]].append(message.body.decode())
     if all(len(steps) == len(STEPS) for steps in seen.values()):

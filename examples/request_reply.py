@@ -1,4 +1,4 @@
-"""Ask and be answered: a request waits for the reply of whoever consumes it.
+"""Request and reply: a request waits for the reply of its consumer.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -26,13 +26,13 @@ with Admin(namesrv=NAMESRV) as admin:
     admin.topics.create(TOPIC, queues=1)
 
 answerer = Producer("example-answers", namesrv=NAMESRV)
-settings = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET)  # also what is asked before the start
+settings = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET)  # also requests from before the start
 consumer = PushConsumer("example-price-list", namesrv=NAMESRV, settings=settings)
 
 
 @consumer.subscribe(TOPIC)
 def tell(messages: Sequence[ReceivedMessage]) -> None:
-    """Who knows no price says nothing."""
+    """Send no reply for an unknown price."""
     for message in messages:
         price = PRICES.get(message.body.decode())
         if price is not None and message.wants_reply:

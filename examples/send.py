@@ -1,4 +1,4 @@
-"""Send messages and know where they are.
+"""Send messages and look at their receipts.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -18,11 +18,11 @@ with Producer("example-producers", namesrv=NAMESRV) as producer:
     # Any JSON value; a consumer reads it with message.json().
     producer.send(Message.json(TOPIC, {"order": 42, "total": 9.5}, tags="paid"))
 
-    # Many on their way at once: futures. `submit` waits only while too much is in flight.
+    # Many in flight at once: futures. `submit` waits only while too much is in flight.
     futures = [producer.submit(Message(TOPIC, b"order %d" % number)) for number in range(100)]
     print(sum(future.result().is_ok for future in futures), "stored")
 
-    # For what may be lost: nobody waits, nobody hears.
+    # For messages that may be lost: no reply, no error.
     producer.send_oneway(Message(TOPIC, b"a line of a log"))
 
     try:

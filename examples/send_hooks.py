@@ -1,4 +1,4 @@
-"""See every attempt to send, for metrics or tracing, and forbid what shall not be sent.
+"""Observe every send attempt, for metrics or tracing, and reject forbidden messages.
 
 Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 """
@@ -12,7 +12,7 @@ TOPIC = "example-hooks"
 
 
 class Metrics(SendHook):
-    """Counts attempts and how long they took."""
+    """Counts attempts and their durations."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -26,7 +26,7 @@ class Metrics(SendHook):
 
 
 class NoSecrets(SendHook):
-    """Stops messages that are marked as secret."""
+    """Rejects messages that are marked as secret."""
 
     def check(self, context: SendContext) -> None:
         if any(message.properties.get("secret") == "yes" for message in context.messages):

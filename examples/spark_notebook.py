@@ -1,10 +1,10 @@
 """Topics as DataFrames, in a notebook: each `# %%` is a cell. Needs a broker and Java.
 
-Open it in any editor that knows such cells, or turn it into a notebook with `jupytext --to ipynb`.
-NAMESRV_ADDR says where the name server is.
+Open it in an editor that supports such cells, or convert it with `jupytext --to ipynb`.
+NAMESRV_ADDR is the address of the name server.
 """
 
-# %% A session that knows the format `rocketmq`. On a cluster, or over Connect, nothing else changes.
+# %% A session with the format `rocketmq`. On a cluster, or with Connect, nothing else changes.
 import os
 import sys
 import tempfile
@@ -26,7 +26,7 @@ builder = builder.config("spark.ui.showConsoleProgress", "false")
 spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()  # 200 are for large clusters
 register(spark)
 
-# %% Rows become messages; the sink is at least once, keys make a second copy recognisable.
+# %% Rows become messages. The sink sends at least once; keys identify duplicates.
 orders = spark.range(1000).selectExpr(
     "to_json(named_struct('id', id, 'amount', id % 100)) as body",
     "if(id % 3 = 0, 'paid', 'created') as tags",
@@ -35,7 +35,7 @@ orders = spark.range(1000).selectExpr(
 sink = orders.write.format("rocketmq").mode("append")
 sink.options(namesrv=NAMESRV, topic="spark_orders", exactlyOnce="keys").save()
 
-# %% Messages are rows: the body decoded, everything that the broker knows beside it.
+# %% Messages are rows: the decoded body and all metadata.
 source = Input(namesrv=NAMESRV, topic="spark_orders")
 paid = source.read(spark, tags="paid", decode="json", decodeSchema="id bigint, amount bigint")
 paid.select("queueId", "queueOffset", "keys", "value.amount", "storeTimestamp").show(5, truncate=False)
@@ -46,7 +46,7 @@ spark.sql(
 )
 spark.sql("select tags, count(*) as orders, max(queueOffset) as newest from orders group by tags").show()
 
-# %% A stream that ends when it has read what is there; started again, it goes on behind that.
+# %% A stream that ends at the end of data; started again, it resumes there.
 stream = source.read_stream(spark, decode="json", decodeSchema="id bigint, amount bigint", groupId="notebook")
 query = (
     stream.groupBy("tags")
@@ -61,12 +61,12 @@ query = (
 query.awaitTermination()
 spark.table("amounts").orderBy("tags").show()
 
-# %% An archive as a Delta table: run the cell again, and it adds what has come since.
+# %% An archive as a Delta table: run the cell again to add new messages.
 lake = parse_output(f"delta:{FOLDER.name}/lake")
 summary = archive(spark, source, lake, state=Path(FOLDER.name) / "state", once=True)
 print("archived:", summary.messages)
 read_delta(spark, lake.path).groupBy("dt", "tags").count().orderBy("tags").show()
 
-# %% The end: the session, and what was written here.
+# %% Stop the session and remove the files.
 spark.stop()
 FOLDER.cleanup()

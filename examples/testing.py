@@ -1,4 +1,4 @@
-"""Test your own code with a real broker in the test's process. Needs no servers.
+"""Test your code with a real broker in the test's process. Needs no servers.
 
 With pytest you need none of this: the fixtures `skylark_namesrv`, `skylark_topic` and `skylark_group` are
 there as soon as Skylark is installed, and `skylark_manual_servers` for tests of delays.
@@ -9,7 +9,7 @@ from skylark.testing import EmbeddedServers, ManualClock
 
 
 def remind(namesrv: str, text: str) -> None:
-    """The code that we test: it sends a reminder that arrives in two hours."""
+    """The code under test: it sends a reminder that is delivered in two hours."""
     with Producer("reminders", namesrv=namesrv) as producer:
         producer.send(Message("reminders", text.encode(), delay_level=18))
 

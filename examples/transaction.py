@@ -16,7 +16,7 @@ DATABASE = Path("orders.db")
 
 
 def execute(message: Message, order: tuple[int, float]) -> TransactionState:
-    """The local transaction. What it raises is UNKNOWN, and the broker asks `check` later."""
+    """The local transaction. An exception means UNKNOWN, and the broker calls `check` later."""
     number, total = order
     if total < 0:
         return TransactionState.ROLLBACK
@@ -26,7 +26,7 @@ def execute(message: Message, order: tuple[int, float]) -> TransactionState:
 
 
 def check(message: ReceivedMessage) -> TransactionState:
-    """What became of it? Asked of any producer of the group, also after a restart: the database knows."""
+    """Return the outcome. Any producer of the group may be asked, also after a restart."""
     with closing(sqlite3.connect(DATABASE)) as database:
         found = database.execute("SELECT 1 FROM orders WHERE number = ?", (message.keys[0],)).fetchone()
     return TransactionState.COMMIT if found else TransactionState.ROLLBACK

@@ -37,10 +37,14 @@ def panels() -> list[dict[str, Any]]:
     return [panel for path in DASHBOARDS for panel in json.loads(path.read_text())["panels"]]
 
 
+def charts() -> list[dict[str, Any]]:
+    return [panel for panel in panels() if panel["type"] != "row"]
+
+
 def questions() -> list[str]:
     """All that is asked of Prometheus."""
     asked = [rule["expr"] for rule in rules()]
-    return asked + [target["expr"] for panel in panels() for target in panel["targets"]]
+    return asked + [target["expr"] for panel in charts() for target in panel["targets"]]
 
 
 def exported() -> dict[str, tuple[str, MetricSpec]]:
@@ -109,6 +113,12 @@ def test_alerts_say_how_bad_it_is_and_what() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in ("warning", "critical"), rule["alert"]
         assert rule["annotations"]["summary"], rule["alert"]
+
+
+def test_every_chart_belongs_to_a_row() -> None:
+    [first, *_], rows = panels(), [panel["title"] for panel in panels() if panel["type"] == "row"]
+    assert first["type"] == "row"
+    assert len(rows) == len(set(rows)) > 4
 
 
 def test_panels_lie_side_by_side() -> None:
