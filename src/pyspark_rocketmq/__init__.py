@@ -1,4 +1,4 @@
-"""Spark imports every module named `pyspark_…` and registers its `DefaultSource`: so `rocketmq` is found."""
+"""Lets Spark find `rocketmq`: it imports modules named `pyspark_…` and registers their `DefaultSource`."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ __all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is asked for: the lookup imports this module in processes that never use it."""
+    """Imported on demand: Spark's lookup imports this module in processes that never use it."""
     if name == "DefaultSource":
         from skylark.pipelines.source import RocketMQSource  # noqa: PLC0415
 

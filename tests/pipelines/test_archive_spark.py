@@ -220,13 +220,13 @@ def test_what_cannot_be_archived_is_refused(tmp_path: Path) -> None:
     table, files = parse_output(f"delta:{tmp_path}"), parse_output(f"parquet:{tmp_path}")
     by_topic = parse_output(f"delta:{tmp_path}", partitionBy="topic")
     for output, upkeep, sentence in (
-        (parse_output("topic:other"), {}, "an archive is delta:DIR or parquet:DIR"),
-        (parse_output(f"delta:{tmp_path}", columns="body,colour"), {}, "no column colour"),
-        (parse_output(f"delta:{tmp_path}", partitionBy="dt,colour"), {}, "no column colour"),
-        (parse_output(f"delta:{tmp_path}", dedupKeys="0"), {}, "dedupKeys: '0' is not a whole number"),
-        (files, {"compact_every_s": 1.0}, "only a Delta table can be compacted"),
+        (parse_output("topic:other"), {}, "use delta:DIR or parquet:DIR"),
+        (parse_output(f"delta:{tmp_path}", columns="body,colour"), {}, "unknown column colour"),
+        (parse_output(f"delta:{tmp_path}", partitionBy="dt,colour"), {}, "unknown column colour"),
+        (parse_output(f"delta:{tmp_path}", dedupKeys="0"), {}, "dedupKeys: invalid count '0'"),
+        (files, {"compact_every_s": 1.0}, "not supported for Parquet"),
         (by_topic, {"keep_days": 3}, "not partitioned by dt"),
-        (table, {"keep_days": -1}, "-1 days are none"),
+        (table, {"keep_days": -1}, "invalid number of days -1"),
     ):
         with pytest.raises(SettingsError, match=sentence):
             job.options(source, output, job.Upkeep(**upkeep))

@@ -70,11 +70,11 @@ def test_an_edit_that_cannot_be_sent_or_written_down_is_refused_before_anything_
         wanted = dlq.Resend(edit=edit)
         return dlq.resend(spark, source, group, wanted, state=tmp_path / "state", audit=audit).messages
 
-    with pytest.raises(SettingsError, match="edited rows have lost originId"):
+    with pytest.raises(SettingsError, match="removed required columns: originId"):
         resend(lambda df: df.drop("originId"))
-    with pytest.raises(SettingsError, match="colour: the sink has no such column"):
+    with pytest.raises(SettingsError, match="colour: unknown column; drop it"):
         resend(lambda df: df.selectExpr("*", "'red' as colour"))
-    with pytest.raises(SettingsError, match="returned NoneType and no DataFrame"):
+    with pytest.raises(SettingsError, match="returned NoneType; it must return a DataFrame"):
         resend(lambda df: None)
     assert len(stored(shared_cluster, topic)) == 1
     assert resend(lambda df: df) == 1  # nothing of the others is left to be completed

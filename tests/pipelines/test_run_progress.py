@@ -163,7 +163,7 @@ def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SettingsError, match=r"Java 17 or newer; .* is 11\.0\.2"):
+    with pytest.raises(SettingsError, match=r"Java 17 or newer; .* is version 11\.0\.2"):
         check_java()
 
 

@@ -111,7 +111,7 @@ def test_a_step_that_fails_is_named_by_its_line(
         run.run_pipeline(spark, pipeline, namesrv=shared_cluster.namesrv, state=tmp_path / "state", once=True)
     for sink, sentence in (
         ("rocketmq: {topic: x, keys: colour}", "rocketmq: .*colour"),
-        ("delta: {path: lake, partition: colour}", "columns: colour: no such column"),
+        ("delta: {path: lake, partition: colour}", "columns: unknown column colour"),
     ):
         path.write_text(f"source: {{topic: {topic}}}\nsinks:\n  - {sink}\n")
         pipeline, state = load_pipeline(path), tmp_path / "state"

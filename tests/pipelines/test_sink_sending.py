@@ -162,8 +162,8 @@ async def test_a_bad_message_is_named_and_its_neighbours_are_sent(tmp_path: Path
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        (message(3, body=b""), "row 3: it is empty"),
-        (message(4, properties=b"x" * 40_000), "row 4: 40000 bytes"),
+        (message(3, body=b""), "row 3 has an empty body"),
+        (message(4, properties=b"x" * 40_000), "row 4 has 40000 bytes"),
     ],
 )
 async def test_what_no_broker_takes_is_refused_here(tmp_path: Path, row: OutMessage, sentence: str) -> None:
@@ -250,5 +250,5 @@ async def test_the_rate_is_kept(tmp_path: Path) -> None:
 
 async def test_an_unknown_topic_is_made_unless_brokers_do_not(tmp_path: Path) -> None:
     async with running(tmp_path, auto_create_topics=False) as (names, _):
-        with pytest.raises(SettingsError, match="T is unknown, and no broker makes topics by itself"):
+        with pytest.raises(SettingsError, match="unknown topic T, and automatic creation is off"):
             await asyncio.to_thread(send, names.address, [message(1)])

@@ -147,8 +147,8 @@ def test_filters_narrow_offsets_that_are_given_for_every_queue(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"endingOffsets": '{"TOPIC": {"broker-a": {"7": 1}}}'}, "setting endingOffsets: there is no queue"),
-        ({"assign": '{"TOPIC": {"broker-b": [0]}}'}, "setting assign: there is no queue"),
+        ({"endingOffsets": '{"TOPIC": {"broker-a": {"7": 1}}}'}, "setting endingOffsets: no such queue"),
+        ({"assign": '{"TOPIC": {"broker-b": [0]}}'}, "setting assign: no such queue"),
         ({"sql92": "size >"}, "setting sql92: .*unexpected end"),
     ],
 )
@@ -267,7 +267,7 @@ def test_ranges_instead_of_rows(spark: SparkSession, halves: Halves) -> None:
 
 def test_an_unknown_topic_is_a_clear_error(spark: SparkSession, halves: Halves) -> None:
     wrong = halves.topic.replace("s-", "-")
-    with pytest.raises(Exception, match=f"there is no topic '{wrong}'; did you mean {halves.topic}"):
+    with pytest.raises(Exception, match=f"unknown topic '{wrong}'; did you mean {halves.topic}"):
         spark.read.format("rocketmq").options(**halves.cluster.options(wrong)).load().count()
 
 

@@ -36,14 +36,14 @@ from skylark.remoting.blocking import BlockingConnection, PendingReply
 
 
 class PulledRecords(NamedTuple):
-    """What a pull brought: records, and their units if the broker gave them."""
+    """Records of one pull reply, and their queue entries if the broker sent them."""
 
     records: memoryview
     units: Buffer
 
     @property
     def block(self) -> object:
-        """Where the bytes lie."""
+        """The buffer that holds the records."""
         return self.records.obj
 
     @property
@@ -51,18 +51,18 @@ class PulledRecords(NamedTuple):
         return int(pa.py_buffer(self.records).address)
 
     def goes_on(self, before: PulledRecords) -> bool:
-        """Say whether this answer lies behind the one before in the same block.
+        """Return whether this reply lies after `before` in the same buffer.
 
-        One that a broker had to read from its disk comes after those that were asked for later.
+        Replies may arrive out of order: a read from disk takes longer than later reads from memory.
         """
         return self.block is before.block and self.address > before.address
 
 
 def locate_pulled(answers: Sequence[PulledRecords], to_offset: int) -> Records:
-    """The records of answers of which each goes on behind the one before, without those from `to_offset` on.
+    """Locate the records of consecutive replies in one buffer, leaving out those from `to_offset` on.
 
-    A broker that gives units has not looked at the records: those that do not fit theirs are bad. Raises
-    CorruptRecord.
+    A broker that sends queue entries has not checked the records: one that does not match its entry is bad.
+    Raises CorruptRecord.
     """
     block = pa.py_buffer(answers[0].block)
     places = [answer.address - block.address for answer in answers]
@@ -78,7 +78,7 @@ def locate_pulled(answers: Sequence[PulledRecords], to_offset: int) -> Records:
 
 
 def _sizes(answers: Sequence[PulledRecords]) -> list[Ints] | None:
-    """How large the records of each answer are by their units; None if those cannot all be right."""
+    """Record sizes by the replies' queue entries; None if they do not add up."""
     if not all(answer.units for answer in answers):
         return None
     sizes = [np.frombuffer(answer.units, UNIT_TYPE)["size"].astype(np.int64) for answer in answers]
@@ -89,27 +89,27 @@ def _sizes(answers: Sequence[PulledRecords]) -> list[Ints] | None:
 
 
 RECORD_BYTES_GUESS = 1024
-"""Where no sample can be had."""
+"""Used if the broker gives no sample."""
 PULLS_IN_FLIGHT_MAX = 64
-"""Asked for again by halves: many small requests cost less when they travel together."""
+"""The window is refilled when half empty: small requests cost less when sent together."""
 BYTES_IN_FLIGHT = 1 << 20
-"""Of large answers fewer are on their way, but always as many as of bulk pulls."""
+"""Large replies shrink the window, down to BULK_PULLS_IN_FLIGHT."""
 ANSWER_BYTES_GUESS = 64 << 10
-"""Before the first has come."""
+"""Until the first reply arrives."""
 BULK_PULLS_IN_FLIGHT = 4
 LOOKUP_BYTES_MAX = 4 << 20
-"""Of records with a key: brokers leave out what is too much for an answer, and do not say so."""
+"""Brokers silently truncate a key lookup that exceeds one reply."""
 MISSING_WAIT_S = 10.0
-"""How long a broker that does not have what it once had may take to find it again: it may be recovering."""
+"""How long to wait for planned messages that the broker does not return: it may be recovering."""
 MISSING_PAUSE_S = 0.2
 WHOLE_ANSWERS_UNTIL_MORE = 128
-"""Then more is asked for than an answer held so far: brokers give less of what they read from disk."""
+"""Full replies before the pull size grows again: brokers return less per pull when reading from disk."""
 SQL92 = "SQL92"
 _GOES_ON = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 class BrokerSource:
-    """The brokers of a cluster as an origin."""
+    """Reads messages from the brokers of a cluster."""
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.namesrv is not None
@@ -119,13 +119,13 @@ class BrokerSource:
         )
         self._is_selector_known = options.sql92 is None
 
-    # --- What there is ---
+    # --- Topics, queues and offsets ---
 
     def topics(self) -> list[str]:
         return self._cluster.topics()
 
     def queues(self, topic: str) -> list[SparkQueue]:
-        """Raises SettingsError for a selector that the broker does not take: here, not in a task."""
+        """Raises SettingsError for a selector that the broker rejects, before any task starts."""
         queues = self._cluster.queues(topic)
         if queues and not self._is_selector_known:
             request = self._cluster.pull_request(
@@ -150,7 +150,7 @@ class BrokerSource:
     def group_offset(self, group: str, queue: SparkQueue) -> int | None:
         return self._cluster.group_offset(group, queue)
 
-    # --- How much it is ---
+    # --- Sizes ---
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
         places = [
@@ -160,7 +160,7 @@ class BrokerSource:
         ]
         try:
             sizes = self._cluster.record_bytes(places)
-        except RocketMQError:  # a broker that does not show its queues
+        except RocketMQError:  # the broker does not support the request
             return [RECORD_BYTES_GUESS for _ in ranges]
         pairs = [first + last for first, last in zip(sizes[0::2], sizes[1::2], strict=True)]
         return [sum(pair) / len(pair) if pair else RECORD_BYTES_GUESS for pair in pairs]
@@ -225,7 +225,7 @@ def _places(records: bytes, broker_name: str) -> list[OffsetRange]:
 
 
 class _PullAsk(NamedTuple):
-    """A pull like others: so many messages from a place on."""
+    """One pull of `messages` messages from offset `place`."""
 
     pull: PullMessage
     template: bytes
@@ -249,7 +249,7 @@ class _PullAsk(NamedTuple):
         return self.pull.result(reply)
 
     def is_whole(self, reply: RemotingCommand) -> bool:
-        """Whether an answer is records, and all that were asked for: nearly all answers are."""
+        """Return whether a reply holds all requested messages and nothing unusual: nearly all do."""
         fields = reply.fields
         return (
             reply.code == ResponseCode.SUCCESS
@@ -260,11 +260,10 @@ class _PullAsk(NamedTuple):
 
 
 class _Pulls:
-    """Pulls of one range. Iterating gives the answers that have records.
+    """Pulls of one range. Iterating yields the replies that hold records.
 
-    Where nothing is filtered the offset that comes next is known, so several pulls are on their way at once.
-    An answer that is shorter than was asked for makes those behind it useless: then no more is asked for than
-    the largest one would hold.
+    Without a filter the next offset is known in advance, so several pulls are in flight. A reply shorter than
+    requested invalidates those after it; later pulls then request only what the largest reply can hold.
     """
 
     def __init__(
@@ -299,7 +298,7 @@ class _Pulls:
             yield from self._cluster.retried(self._next)
 
     def _next(self) -> list[PulledRecords]:
-        """What has come for the place where we are; the next pulls are asked before it is waited for."""
+        """Return the replies for the current offset; the next pulls are sent before waiting."""
         try:
             if len(self._asks) <= self._window() // 2:
                 self._ask_more()
@@ -321,12 +320,12 @@ class _Pulls:
         if self._is_filtered:
             return 1
         if self._count > PULL_MESSAGES:
-            # The first answer says how many messages one holds.
+            # The first reply shows how many messages fit into one.
             return BULK_PULLS_IN_FLIGHT if self._answer_bytes_max else 1
         return max(min(BYTES_IN_FLIGHT // self._answer_bytes, PULLS_IN_FLIGHT_MAX), BULK_PULLS_IN_FLIGHT)
 
     def _ask_more(self) -> None:
-        """Ask for what comes next until the window is full or nothing is left."""
+        """Send pulls until the window is full or the range is covered."""
         connection = self._cluster.connection(self._cluster.address(self._queue))
         connection.block_bytes = self._block_bytes
         place = self._asks[-1][0].next_place if self._asks else self._at
@@ -341,10 +340,10 @@ class _Pulls:
             self._asks.extend(zip(asks, asked, strict=True))
 
     def _take_whole(self) -> list[PulledRecords]:
-        """The answers that have come and hold just what was asked for: those need no other look.
+        """Take received replies that hold exactly what was requested; they need no further checks.
 
-        The first other one ends this, and is the next that is looked at: it may be an error. So does half a
-        window: the next ones shall be on their way while these are decoded.
+        Stops at the first other reply, which `_next` handles, and at half a window, so that new pulls are in
+        flight while these are decoded.
         """
         answers: list[PulledRecords] = []
         if self._is_filtered or self._count < self._count_max:
@@ -376,7 +375,7 @@ class _Pulls:
             self._wait_for_missing()
 
     def _learn(self, ask: _PullAsk, next_offset: int, answer_bytes: int) -> None:
-        """Ask for as many messages as an answer can hold."""
+        """Adapt the pull size to what a reply can hold."""
         if next_offset != ask.next_place:
             self._asks.clear()
             self._count = max(min(next_offset - ask.place, self._count) * 15 // 16, 1)
@@ -389,7 +388,7 @@ class _Pulls:
             self._count = min(max(fitting, self._count), self._count_max)
 
     def _wait_for_missing(self) -> None:
-        """The broker has nothing here although the range was planned."""
+        """Wait for a planned offset that the broker does not return, then report it as lost."""
         self._asks.clear()
         now = time.monotonic()
         self._missing_since = self._missing_since or now

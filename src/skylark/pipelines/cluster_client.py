@@ -1,7 +1,7 @@
-"""What Spark's drivers and workers ask of name servers and brokers, over plain sockets and with retries.
+"""Requests of Spark drivers and workers to name servers and brokers, over blocking connections, with retries.
 
-One `Cluster` per list of name servers lives in a process and outlives tasks: Spark reuses its workers.
-Connections open again by themselves, also after a fork.
+A process keeps one client per list of name servers across tasks, as Spark reuses its workers. Connections
+reopen on demand, also after a fork.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 2.0
 ROUTE_AGE_MAX_S = 5.0
 QUESTIONS_IN_FLIGHT_MAX = 256
-"""Of one round of questions to a broker."""
+"""Requests per round."""
 PULL_MESSAGES = 32
 SAMPLE_UNITS = 32
 BULK_MESSAGES = 2048
 BULK_BYTES = 1 << 20
 READ_PERMISSION = 4
 MASTER = 0
-# It exists on every broker and is nobody's: reading under it leaves no group behind.
+# Exists on every broker: reading with it creates no group.
 READER_GROUP = "TOOLS_CONSUMER"
 _WORTH_ANOTHER_TRY = (RemotingError, SystemBusy, ServiceNotAvailable, GoAway)
 
@@ -84,10 +84,10 @@ class SparkQueue(NamedTuple):
 
 
 class ClusterClient:
-    """Name servers and the brokers behind them. One thread at a time.
+    """Name servers and their brokers. Not thread-safe.
 
-    A question is asked again, at first after a tenth of a second, until `retry_timeout_s` is over, when the
-    network failed or the server is busy or going away. All methods raise RocketMQError.
+    Requests are retried until `retry_timeout_s` has passed if the network fails or the server is busy or
+    shutting down. All methods raise RocketMQError.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class ClusterClient:
         self._connections: dict[str, BlockingConnection] = {}
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
 
-    # --- Reaching servers ---
+    # --- Connections ---
 
     def connection(self, address: str) -> BlockingConnection:
-        """The connection that this process keeps to a server."""
+        """The connection of this process to a server."""
         if address not in self._connections:
             self._connections[address] = BlockingConnection(address)
         return self._connections[address]
 
     def retried(self, ask: Callable[[], T], *, retry_timeout_s: float | None = None) -> T:
-        """Call until it works, it cannot work, or the time is over."""
+        """Retry transient failures until the timeout."""
         limit_s = self.retry_timeout_s if retry_timeout_s is None else retry_timeout_s
         deadline, pause_s = time.monotonic() + limit_s, RETRY_PAUSE_S
         while True:
@@ -124,12 +124,12 @@ class ClusterClient:
             except _WORTH_ANOTHER_TRY as error:
                 if time.monotonic() + pause_s > deadline:
                     raise
-                log.warning("asking again pause_s=%.1f error=%s", pause_s, error)
+                log.warning("retrying pause_s=%.1f error=%s", pause_s, error)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_PAUSE_MAX_S)
 
     def _ask_name_server(self, request: Request[T]) -> T:
-        """Ask one after the other until one answers."""
+        """Try the name servers in order until one answers."""
         failure: RocketMQError | None = None
         for address in self.name_servers:
             try:
@@ -142,11 +142,11 @@ class ClusterClient:
         raise failure
 
     def ask_broker(self, queue: SparkQueue, request: Request[T]) -> T:
-        """Ask the queue's master, wherever it is now."""
+        """Send a request to the queue's current master."""
         return self.ask_all([(queue, request)])[0]
 
     def ask_all(self, questions: Sequence[tuple[SparkQueue, Request[T]]]) -> list[T]:
-        """Ask many questions, all of them on their way at once; answers in their order."""
+        """Send many requests concurrently; replies are in request order."""
         answers: list[T] = []
         while len(answers) < len(questions):
             part = questions[len(answers) : len(answers) + QUESTIONS_IN_FLIGHT_MAX]
@@ -163,21 +163,20 @@ class ClusterClient:
             return [place.answer(item) for place, item in zip(places, asked, strict=True)]
         except RocketMQError:
             for queue, _ in questions:
-                self.forget_route(queue.topic)  # perhaps the master is elsewhere now
+                self.forget_route(queue.topic)  # the master may have moved
             raise
 
     # --- Topics and routes ---
 
     def topics(self) -> list[str]:
-        """All topics that the name servers know."""
+        """All topics known to the name servers."""
         return self.retried(lambda: self._ask_name_server(GetAllTopicListFromNameServer())).topic_list
 
     def cluster_info(self) -> ClusterInfo:
-        """Clusters, brokers and their addresses."""
         return self.retried(lambda: self._ask_name_server(GetBrokerClusterInfo()))
 
     def route(self, topic: str, *, refresh: bool = False) -> TopicRouteData:
-        """Brokers and queues of a topic, at most 5 s old. Raises NoRoute."""
+        """The route of a topic, at most 5 s old. Raises NoRoute."""
         if refresh:
             self.forget_route(topic)
         return self.retried(lambda: self._route(topic))
@@ -194,17 +193,17 @@ class ClusterClient:
         except RocketMQError:
             if known is None:
                 raise
-            route = known  # the brokers may answer although no name server does
+            route = known  # brokers may be reachable while name servers are not
         self._routes[topic] = (now, route)
         return route
 
     def forget_route(self, topic: str) -> None:
-        """Ask for it again when it is needed; should nobody know it, the old one counts."""
+        """Look the route up again on next use; the old one is kept as a fallback."""
         if topic in self._routes:
             self._routes[topic] = (-ROUTE_AGE_MAX_S, self._routes[topic][1])
 
     def queues(self, topic: str, *, refresh: bool = False) -> list[SparkQueue]:
-        """The queues of a topic that can be read; those of brokers without a master are left out."""
+        """Readable queues of a topic on brokers that have a master."""
         route = self.route(topic, refresh=refresh)
         masters = {data.broker_name for data in route.broker_datas if MASTER in data.broker_addrs}
         return sorted(
@@ -215,29 +214,29 @@ class ClusterClient:
         )
 
     def address(self, queue: SparkQueue) -> str:
-        """Where the queue's master is. Raises ConnectionLost when nobody knows: it was there before."""
+        """Address of the queue's master. Raises ConnectionLost, which is retried, if no route has it."""
         with contextlib.suppress(NoRoute):
             for data in self._route(queue.topic).broker_datas:
                 if data.broker_name == queue.broker_name and MASTER in data.broker_addrs:
                     return data.broker_addrs[MASTER]
-        raise ConnectionLost(queue.broker_name, f"no name server knows it for topic {queue.topic}")
+        raise ConnectionLost(queue.broker_name, f"no route to it for topic {queue.topic}")
 
     # --- Offsets ---
 
     def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
-        """The first offset that each still has."""
+        """The first retained offset of each queue."""
         return self._offsets(queues, lambda queue: GetMinOffset(queue.topic, queue.queue_id))
 
     def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
-        """The offset after the last message of each."""
+        """The offset after the last message of each queue."""
         return self._offsets(queues, lambda queue: GetMaxOffset(queue.topic, queue.queue_id))
 
     def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
-        """The first offset stored at or after a time; the maximum where there is none."""
+        """The first offset stored at or after a time; the maximum offset if there is none."""
         found = self._offsets(
             queues, lambda queue: SearchOffsetByTimestamp(queue.topic, queue.queue_id, timestamp_ms, "LOWER")
         )
-        # Apache's answer to a time behind the last message is that message: ask what its time is.
+        # For a time after the last message Apache returns that message: check its time.
         latest = self.max_offsets(queues)
         last = [queue for queue in queues if found[queue] == latest[queue] - 1]
         times = {queue: self._stored_ms(queue, found[queue]) for queue in last}
@@ -257,7 +256,7 @@ class ClusterClient:
         return next((message.store_timestamp for message in decode_all(result.records)), None)
 
     def group_offset(self, group: str, queue: SparkQueue) -> int | None:
-        """What a group has committed; None if it never did."""
+        """A group's committed offset; None if there is none."""
         request = QueryConsumerOffset(group, queue.topic, queue.queue_id, set_zero_if_not_found=False)
         try:
             return self.ask_broker(queue, request)
@@ -269,7 +268,7 @@ class ClusterClient:
             raise
 
     def commit_offsets(self, group: str, offsets: dict[SparkQueue, int]) -> None:
-        """Write a group's offsets; brokers that make groups by themselves make it."""
+        """Commit a group's offsets; creates the group where brokers allow it."""
         commits = [
             (queue, UpdateConsumerOffset(group, queue.topic, queue.queue_id, queue_offset))
             for queue, queue_offset in offsets.items()
@@ -282,7 +281,7 @@ class ClusterClient:
             self.ask_all(commits)
 
     def advance_offsets(self, group: str, offsets: dict[SparkQueue, int]) -> None:
-        """Write a group's offsets where they are ahead of what it has."""
+        """Commit a group's offsets where they are ahead of the committed ones."""
         ahead = {
             queue: queue_offset
             for queue, queue_offset in offsets.items()
@@ -304,7 +303,7 @@ class ClusterClient:
         expression_type: str = TAG,
         group: str = READER_GROUP,
     ) -> PullMessage:
-        """A pull that does not wait and commits nothing."""
+        """A pull without long polling and without a commit."""
         return PullMessage(
             consumer_group=group,
             topic=queue.topic,
@@ -322,11 +321,11 @@ class ClusterClient:
         )
 
     def pull(self, queue: SparkQueue, queue_offset: int, *, messages_max: int = PULL_MESSAGES) -> PullResult:
-        """Records from an offset on, as many as the broker gives."""
+        """Records from an offset, as many as the broker returns."""
         return self.ask_broker(queue, self.pull_request(queue, queue_offset, messages_max=messages_max))
 
     def record_bytes(self, places: Sequence[tuple[SparkQueue, int]]) -> list[list[int]]:
-        """Sizes of up to 32 records from each of these offsets on, as the consume queues have them."""
+        """Sizes of up to 32 records from each offset, from the consume queues."""
         questions = [
             (queue, QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, SAMPLE_UNITS))
             for queue, queue_offset in places
@@ -334,7 +333,7 @@ class ClusterClient:
         return [[unit.physic_size for unit in answer.queue_data] for answer in self.ask_all(questions)]
 
     def by_key(self, queue: SparkQueue, key: str, *, maximum: int, unique: bool) -> bytes:
-        """Records with a key on the queue's broker, of all queues of the topic there, through its index."""
+        """Records with a key, from all queues of the topic on the queue's broker."""
         request = QueryMessage(queue.topic, key, maximum, 0, (1 << 62), unique_key=unique or None)
         try:
             return bytes(self.ask_broker(queue, request))
@@ -344,7 +343,7 @@ class ClusterClient:
             raise
 
     def record_at(self, queue: SparkQueue, physical_offset: int) -> bytes:
-        """The record that starts there in the log of the queue's broker."""
+        """The record at a physical offset of the queue's broker."""
         return bytes(self.ask_broker(queue, ViewMessageById(physical_offset, queue.topic)))
 
     def close(self) -> None:
@@ -358,8 +357,8 @@ def shared_client(
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     retry_timeout_s: float = RETRY_TIMEOUT_S,
 ) -> ClusterClient:
-    """The cluster that this process knows by these name servers; it lives as long as the process."""
+    """The client of this process for these name servers; it lives as long as the process."""
     made = ClusterClient(name_servers, request_timeout_s=request_timeout_s, retry_timeout_s=retry_timeout_s)
-    # Sockets close themselves, but not without a warning while the interpreter is being taken down.
+    # Close sockets before the interpreter shuts down, which would warn.
     atexit.register(made.close)
     return made

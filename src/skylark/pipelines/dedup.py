@@ -1,7 +1,7 @@
-"""Recognise messages that came before: what `exactlyOnce=keys` asks of whoever consumes.
+"""Recognises repeated messages: the consumer's side of `exactlyOnce=keys`.
 
-A sink that fails in the middle sends some rows twice, with the same unique key. A consumer that keeps the
-keys it has seen drops the second. `SeenKeys` keeps the last so many, in memory or in a file.
+A sink that fails midway sends some rows twice, with the same unique key. A consumer that remembers the keys
+it has seen drops the second copy. `SeenKeys` keeps the last N keys, in memory or in a file.
 
     seen = SeenKeys(1_000_000, Path("seen.sqlite"))
     for message in messages:
@@ -9,8 +9,8 @@ keys it has seen drops the second. `SeenKeys` keeps the last so many, in memory 
             handle(message)
     seen.commit()
 
-With a file, `commit` after the effects are safe: what was handled and not committed comes again. An `epoch`
-names a unit of work that may be repeated: `begin` forgets what an unfinished attempt at it had added.
+With a file, call `commit` once the effects are durable: uncommitted messages are delivered again. An `epoch`
+names a unit of work that may be repeated; `begin` discards what an unfinished attempt had added.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEMA = (
 
 
 def digest(key: str | bytes) -> bytes:
-    """What is kept of a key: 16 bytes, whatever its length."""
+    """The 16 bytes that are stored for a key."""
     data = key.encode() if isinstance(key, str) else key
     return hashlib.blake2b(data, digest_size=KEY_BYTES).digest()
 
@@ -39,9 +39,9 @@ class SeenKeys:
     """The last `keys_max` keys. For one thread; a file is for one process at a time."""
 
     def __init__(self, keys_max: int = KEYS_MAX, path: Path | None = None) -> None:
-        """Raises ValueError for a bound below 1, sqlite3.Error for a file that is something else."""
+        """Raises ValueError for a bound below 1, sqlite3.Error for a file of another kind."""
         if keys_max < 1:
-            raise ValueError(f"keys_max is {keys_max}: at least one key must be kept")
+            raise ValueError(f"invalid keys_max {keys_max}: must be at least 1")
         self._keys_max = keys_max
         self._epoch = ""
         if path is not None:
@@ -51,17 +51,17 @@ class SeenKeys:
         self._table.commit()
 
     def begin(self, epoch: str) -> None:
-        """Start a unit of work; what an earlier attempt at it had added is forgotten."""
+        """Start a unit of work and discard what an earlier attempt had added."""
         self._table.rollback()
         self._epoch = epoch
         self._table.execute("delete from seen where epoch = ?", (epoch,))
 
     def add(self, key: str | bytes) -> bool:
-        """Keep a key; say whether it is new."""
+        """Remember a key; return whether it is new."""
         return self.add_digest(digest(key))
 
     def add_digest(self, key: bytes) -> bool:
-        """The same for a key of which only the digest is at hand."""
+        """As `add`, for a key's digest."""
         added = self._table.execute(
             "insert or ignore into seen (key, epoch) values (?, ?)", (key, self._epoch)
         ).rowcount
@@ -76,13 +76,13 @@ class SeenKeys:
         return int(count)
 
     def commit(self) -> None:
-        """Make what was added last, and forget the oldest above the bound."""
+        """Persist what was added and drop the oldest keys above the bound."""
         oldest = "(select position from seen order by position desc limit 1 offset ?)"
         self._table.execute(f"delete from seen where position <= {oldest}", (self._keys_max,))  # noqa: S608
         self._table.commit()
 
     def close(self) -> None:
-        """What was added since the last commit is forgotten."""
+        """Discards what was added since the last commit."""
         self._table.rollback()
         self._table.close()
 

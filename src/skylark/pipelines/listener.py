@@ -42,7 +42,7 @@ _LABELS = ("group", "topic", "broker", "queue")
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """What of a queue waits behind an offset. Bytes are by a sample; seconds are the age of the first."""
+    """A queue's lag. Bytes are estimated; seconds are the age of the first unread message."""
 
     queue: SparkQueue
     messages: int
@@ -51,7 +51,7 @@ class QueueLag:
 
 
 def measure(brokers: ClusterClient, offsets: Mapping[SparkQueue, int], now_ms: int) -> list[QueueLag]:
-    """The lag of every queue. Raises RocketMQError."""
+    """Return the lag of every queue. Raises RocketMQError."""
     queues = sorted(offsets)
     highs = brokers.max_offsets(queues)
     behind = [queue for queue in queues if highs[queue] > offsets[queue]]
@@ -71,7 +71,7 @@ def _sizes(
 ) -> list[float]:
     try:
         samples = brokers.record_bytes([(queue, offsets[queue]) for queue in queues])
-    except RocketMQError:  # a broker that does not show its queues
+    except RocketMQError:  # the broker does not support the request
         return [0.0] * len(queues)
     return [sum(sample) / len(sample) if sample else 0.0 for sample in samples]
 
@@ -79,7 +79,7 @@ def _sizes(
 def _stored_ms(
     brokers: ClusterClient, queues: Sequence[SparkQueue], offsets: Mapping[SparkQueue, int]
 ) -> list[int | None]:
-    """When the first message behind each offset was stored."""
+    """Store time of the first message at or after each offset."""
     pulls = [(queue, brokers.pull_request(queue, offsets[queue], messages_max=1)) for queue in queues]
     return [
         next((message.store_timestamp for message in decode_all(answer.records, check_crc=False)), None)
@@ -88,7 +88,7 @@ def _stored_ms(
 
 
 class LagGauges:
-    """Lags as metrics."""
+    """Lag as Prometheus metrics."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -98,7 +98,6 @@ class LagGauges:
         }
 
     def show(self, group: str, lags: Sequence[QueueLag]) -> None:
-        """Take over what was measured."""
         for lag in lags:
             queue = lag.queue
             for field, gauge in self._gauges.items():
@@ -106,7 +105,6 @@ class LagGauges:
                 labels.set(getattr(lag, field))
 
     def text(self) -> str:
-        """Prometheus text."""
         return generate_latest(self.registry).decode()
 
 
@@ -116,11 +114,11 @@ REQUEST_TIMEOUT_S = 5.0
 LOG_INTERVAL_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 30.0
-"""For the news of a query's end: it comes a second later, and much later from a busy machine."""
+"""How long to wait for a query's end event: about a second, much longer on a busy machine."""
 
 
 class LagListener(StreamingQueryListener):
-    """For one group. `query` is a query's name or id; without it all that read topics count."""
+    """Serves one group. `query` is a query's name or id; by default all queries that read topics count."""
 
     def __init__(
         self,
@@ -132,7 +130,7 @@ class LagListener(StreamingQueryListener):
         metrics_port: int | None = None,
         log_interval_s: float = LOG_INTERVAL_S,
     ) -> None:
-        """`metrics_port` serves Prometheus text; 0 takes a free port."""
+        """`metrics_port` serves Prometheus text; 0 picks a free port."""
         self.group = group
         self.gauges = LagGauges()
         self.lags: list[QueueLag] = []
@@ -180,36 +178,35 @@ class LagListener(StreamingQueryListener):
             if offsets:
                 self.advance(offsets)
 
-    # --- For everybody ---
+    # --- Thread-safe methods ---
 
     def advance(self, offsets: Mapping[Any, int]) -> None:
-        """Take over where a query is; returns at once."""
+        """Note a query's progress; returns immediately."""
         with self._condition:
             self._newest = {**(self._newest or {}), **offsets}
             self._condition.notify_all()
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Wait until everything that was told is written; False if that took too long."""
+        """Wait until all noted progress is committed; return False on timeout."""
         with self._condition:
             return self._condition.wait_for(lambda: self._newest is None and not self._is_busy, timeout_s)
 
     def detach(self, spark: SparkSession, timeout_s: float = END_TIMEOUT_S) -> None:
-        """Leave a session whose queries have ended, when Spark has told all of them, then close.
+        """Wait for the end events of all started queries, leave the session, then close.
 
-        A Connect session's `removeListener` holds a lock that its events need, and waits for them: with one
-        still to come it would never return. So a listener that was not told of an end stays until the session
-        is stopped.
+        A Connect session's `removeListener` waits for events while it holds a lock that they need: it would
+        deadlock on an outstanding event. On timeout the listener stays registered until the session stops.
         """
         with self._condition:
-            is_told = self._condition.wait_for(lambda: self._started <= self._ended, timeout_s)
-        if is_told:
+            has_ended = self._condition.wait_for(lambda: self._started <= self._ended, timeout_s)
+        if has_ended:
             spark.streams.removeListener(self)
         else:
-            log.warning("the end of a query was not told group=%s seconds=%s", self.group, timeout_s)
+            log.warning("query end event missing group=%s waited_s=%s", self.group, timeout_s)
         self.close()
 
     def close(self) -> None:
-        """Write what is left, then end. Events of a query that has ended may come up to a second later."""
+        """Commit outstanding progress and stop. Events of an ended query may arrive up to a second later."""
         self.flush()
         with self._condition:
             self._is_closed = True
@@ -233,7 +230,7 @@ class LagListener(StreamingQueryListener):
             try:
                 self._act(offsets)
             except (RocketMQError, OSError) as error:
-                log.warning("lag not measured group=%s error=%s", self.group, error)
+                log.warning("cannot measure lag group=%s error=%s", self.group, error)
             finally:
                 with self._condition:
                     self._is_busy = False
@@ -257,7 +254,7 @@ class LagListener(StreamingQueryListener):
 
 
 def offsets_of(text: object) -> Offsets:
-    """The offsets in a source's progress; nothing for sources of other kinds."""
+    """Offsets in a source's progress; empty for sources of other formats."""
     try:
         return from_nested(msgspec.json.decode(text)) if isinstance(text, str) else {}
     except (msgspec.DecodeError, ValueError):

@@ -1,7 +1,7 @@
-"""Where messages come from: a cluster or a store directory, behind one set of questions.
+"""The interface to a message source: a cluster or a store directory.
 
-A range is a queue with a first offset and an end. Reading the same range twice gives the same messages, as
-long as they are kept; what is gone is counted, and is an error or a line in the log, as the options say.
+A range is a queue with a first offset and an end. Reading a range again gives the same messages as long as
+they are retained; missing messages are an error or are skipped and logged, depending on `failOnDataLoss`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class DataLost(StoreError):
-    """Messages that were to be read are gone. `queue` is topic/broker/queue id."""
+    """Messages in a requested range no longer exist. `queue` is topic/broker/queue id."""
 
     queue: str
     from_offset: int
@@ -34,7 +34,7 @@ class DataLost(StoreError):
         count = self.to_offset - self.from_offset
         return (
             f"{count} messages of {self.queue} are lost, offsets {self.from_offset} to {self.to_offset}: "
-            f"{self.reason}; failOnDataLoss=false goes on without them"
+            f"{self.reason}; set failOnDataLoss=false to skip them"
         )
 
 
@@ -50,7 +50,7 @@ class OffsetRange(NamedTuple):
         return self.to_offset - self.from_offset
 
     def to_bytes(self) -> bytes:
-        """As it travels to the task that reads it."""
+        """Encoded for the task that reads it."""
         return msgspec.json.encode(self)
 
     @staticmethod
@@ -59,51 +59,51 @@ class OffsetRange(NamedTuple):
 
 
 class MessageSource(Protocol):
-    """What the source asks. One thread at a time."""
+    """Operations that planner and tasks need. Not thread-safe."""
 
     def topics(self) -> list[str]:
-        """All topics there are."""
+        """Return all topics."""
 
     def queues(self, topic: str) -> list[SparkQueue]:
-        """The queues of a topic, as new as the options want it. Raises NoRoute for an unknown one."""
+        """Return a topic's readable queues. Raises NoRoute for an unknown topic."""
 
     def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
-        """The first offset that each still has."""
+        """The first retained offset of each queue."""
 
     def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
-        """The offset after the last message of each."""
+        """The offset after the last message of each queue."""
 
     def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
-        """The first offset stored at or after a time; the maximum where there is none."""
+        """The first offset stored at or after a time; the maximum offset if there is none."""
 
     def group_offset(self, group: str, queue: SparkQueue) -> int | None:
-        """What a group has committed."""
+        """A group's committed offset; None if there is none."""
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
-        """How large a record of each range is, by samples."""
+        """Mean record size of each range, estimated from samples."""
 
     def end_within(self, wanted: OffsetRange, bytes_max: int, record_bytes: float) -> int:
-        """How far a range goes with so many bytes."""
+        """Return the end offset of at most `bytes_max` bytes of a range."""
 
     def by_key(self, topic: str, key: str, *, unique: bool, maximum: int) -> list[OffsetRange] | None:
-        """Where the index finds messages with a key; None if it cannot say, or finds too many."""
+        """Look up messages by key; None if the index is not available or the result was truncated."""
 
     def by_message_id(self, topics: Sequence[str], message_id: str) -> list[OffsetRange] | None:
-        """Where the message with an offset id is; None if that cannot be said."""
+        """Look up a message by its offset id; None if that is not supported."""
 
     def read(self, wanted: OffsetRange, losses: LossPolicy) -> Iterator[Records]:
-        """The messages of a range in pieces of about `batchBytes`, filtered by the tags' hash at most."""
+        """Yield the records of a range in pieces of about `batchBytes`, filtered at most by tag hash."""
 
 
 class LossPolicy:
-    """What to do about messages that are gone or damaged: raise, or count and log."""
+    """Handles lost and corrupt messages: raises, or counts and logs them."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._is_fatal = options.fail_on_data_loss
         self.lost = 0
 
-    def aged_out(self, gone: OffsetRange, reason: str = "they were deleted before they were read") -> None:
-        """Tell of offsets without messages. Raises DataLost."""
+    def aged_out(self, gone: OffsetRange, reason: str = "deleted before they were read") -> None:
+        """Report offsets without messages. Raises DataLost."""
         error = DataLost("/".join(map(str, gone.queue)), gone.from_offset, gone.to_offset, reason)
         if self._is_fatal:
             raise error
@@ -111,7 +111,7 @@ class LossPolicy:
         log.warning("skipped lost=%d %s", gone.messages, error)
 
     def damaged(self, error: CorruptRecord, count: int) -> None:
-        """Tell of records that cannot be read. Raises CorruptRecord."""
+        """Report corrupt records. Raises CorruptRecord."""
         if self._is_fatal:
             raise error
         self.lost += count
@@ -121,7 +121,7 @@ class LossPolicy:
 def clamped(
     ranges: Sequence[OffsetRange], min_offsets: Mapping[SparkQueue, int], losses: LossPolicy
 ) -> list[OffsetRange]:
-    """The ranges without what has aged out, which is told to `losses`; empty ones are left out."""
+    """Drop expired offsets from ranges and report them to `losses`; empty ranges are left out."""
     kept = []
     for wanted in ranges:
         first = min_offsets.get(wanted.queue, wanted.from_offset)

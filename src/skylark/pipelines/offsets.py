@@ -1,6 +1,6 @@
-"""Offsets of many queues: as Spark's checkpoint keeps them, and where a query starts and ends.
+"""Offsets of many queues, as Spark's checkpoint stores them, and the start and end positions of a query.
 
-In JSON they are topic → broker → queue id → offset, sorted: Spark compares offsets as text.
+In JSON they are topic → broker → queue id → offset, sorted, because Spark compares offsets as text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HIDDEN = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 
 
 def to_nested(offsets: Mapping[SparkQueue, int]) -> Nested:
-    """Offsets as they stand in a checkpoint."""
+    """Offsets as a checkpoint stores them."""
     nested: Nested = {}
     for queue, queue_offset in sorted(offsets.items()):
         brokers = nested.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})
@@ -41,11 +41,11 @@ def to_nested(offsets: Mapping[SparkQueue, int]) -> Nested:
 
 
 def from_nested(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
-    """Offsets from a checkpoint or a user's JSON. Raises ValueError for what has another shape."""
+    """Offsets from a checkpoint or a user's JSON. Raises ValueError for any other shape."""
     try:
         shaped = msgspec.convert(nested, dict[str, dict[str, dict[int, _Offset]]], strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(f"offsets are topic -> broker -> queue -> offset: {error}") from None
+        raise ValueError(f"invalid offsets, expected topic -> broker -> queue -> offset: {error}") from None
     return {
         SparkQueue(topic, broker, queue_id): queue_offset
         for topic, brokers in shaped.items()
@@ -56,7 +56,7 @@ def from_nested(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offset
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in every queue: of these one is given. `fixed` may hold EARLIEST and LATEST."""
+    """A position in every queue; exactly one kind is set. `fixed` may hold EARLIEST and LATEST."""
 
     fixed: Mapping[SparkQueue, int] = field(default_factory=dict)
     otherwise: int = EARLIEST
@@ -66,19 +66,19 @@ class Position:
 
 
 def parse_position(text: str, now_ms: int, *, is_end: bool = False) -> Position:
-    """Read `startingOffsets`, or `endingOffsets`. Raises ValueError.
+    """Parse `startingOffsets`, or `endingOffsets`. Raises ValueError.
 
-    Queues that offsets in JSON do not name are read from their beginning, and to their end.
+    Queues missing from JSON offsets are read from their first offset, and to their last.
     """
     word = text.strip()
     if is_end and word.startswith(("group", "earliest")):
-        raise ValueError(f"{text!r} is no end: use latest, a time or offsets")
+        raise ValueError(f"invalid end {text!r}; use latest, a time or JSON offsets")
     if word in ("earliest", "latest"):
         return Position(otherwise=EARLIEST if word == "earliest" else LATEST)
     if word.startswith("group"):
         fallback = word.partition(":")[2] or "latest"
         if word.partition(":")[0] != "group" or fallback not in ("earliest", "latest"):
-            raise ValueError(f"{text!r}: write group, group:earliest or group:latest")
+            raise ValueError(f"invalid start {text!r}; use group, group:earliest or group:latest")
         return Position(is_group=True, otherwise=EARLIEST if fallback == "earliest" else LATEST)
     if word.startswith("{"):
         return Position(fixed=_fixed(word, is_end=is_end), otherwise=LATEST if is_end else EARLIEST)
@@ -91,9 +91,9 @@ def _fixed(text: str, *, is_end: bool) -> Offsets:
     try:
         fixed = from_nested(msgspec.json.decode(text))
     except msgspec.DecodeError as error:
-        raise ValueError(f"not JSON: {error}") from None
+        raise ValueError(f"invalid JSON: {error}") from None
     if is_end and EARLIEST in fixed.values():
-        raise ValueError(f"{EARLIEST} (earliest) is no end")
+        raise ValueError(f"invalid end {EARLIEST} (earliest); use -1 (latest) or an offset")
     return fixed
 
 
@@ -102,13 +102,13 @@ def check_queues(position: Position, queues: Sequence[SparkQueue]) -> None:
     unknown = sorted(position.fixed.keys() - set(queues))
     if unknown:
         names = ", ".join("/".join(map(str, queue)) for queue in unknown[:_NAMES_SHOWN])
-        raise ValueError(f"there is no queue {names}")
+        raise ValueError(f"no such queue: {names}")
 
 
 def resolve(
     position: Position, origin: MessageSource, queues: Sequence[SparkQueue], group: str | None
 ) -> Offsets:
-    """Where that is now."""
+    """Return the offsets of a position at this moment."""
     if position.time_ms is not None:
         return origin.offsets_by_time(queues, position.time_ms)
     lows, highs = origin.min_offsets(queues), origin.max_offsets(queues)
@@ -125,12 +125,12 @@ def resolve(
 
 
 def split_names(wanted: str) -> list[str]:
-    """The pieces of the `topic` option: names and regular expressions."""
+    """Split the `topic` option into names and regular expressions."""
     return [item.strip() for item in wanted.split(",") if item.strip()]
 
 
 def choose_topics(wanted: str, origin: MessageSource) -> list[str]:
-    """The topics that the option names now. Raises SettingsError for a name that nobody knows."""
+    """Resolve the `topic` option. Raises SettingsError for an unknown name."""
     known = origin.topics()
     topics: set[str] = set()
     for item in split_names(wanted):
@@ -144,11 +144,11 @@ def choose_topics(wanted: str, origin: MessageSource) -> list[str]:
 
 
 def _matching(pattern: str, known: Iterable[str]) -> list[str]:
-    """System topics, retry and dead-letter topics only match a pattern that begins like them."""
+    """System, retry and dead-letter topics match only a pattern that starts with their prefix."""
     try:
         matcher = re.compile(pattern)
     except re.error as error:
-        raise SettingsError("topic", f"{pattern!r} is no regular expression: {error}") from None
+        raise SettingsError("topic", f"invalid regular expression {pattern!r}: {error}") from None
     return [
         topic
         for topic in known
@@ -163,20 +163,22 @@ def _unknown(topic: str, known: list[str]) -> str:
     alike = sorted(name for name in known if name.startswith(kind))
     shown = alike if kind else [n for n in alike if n not in SYSTEM_TOPICS and not n.startswith(_HIDDEN)]
     close = difflib.get_close_matches(topic, shown, 1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = f"; did you mean {close[0]}?" if close else ";"
     names = ", ".join(shown[:_NAMES_SHOWN]) + (", …" if len(shown) > _NAMES_SHOWN else "")
-    return f"there is no topic {topic!r}{hint} There are: {names or 'none'}"
+    return f"unknown topic {topic!r}{hint} existing topics: {names or 'none'}"
 
 
 def assigned(assign: str, queues: Sequence[SparkQueue], is_read: Callable[[str], bool]) -> list[SparkQueue]:
-    """The queues that the option `assign` names, of topics that are read.
+    """Return the queues that the option `assign` names, of topics that are read.
 
-    Raises SettingsError, also for a queue that is not there.
+    Raises SettingsError for an unknown queue.
     """
     try:
         shape = msgspec.json.decode(assign, type=dict[str, dict[str, list[int]]])
     except msgspec.DecodeError as error:
-        raise SettingsError("assign", f"not JSON topic -> broker -> [queues]: {error}") from None
+        raise SettingsError(
+            "assign", f"invalid JSON, expected topic -> broker -> [queues]: {error}"
+        ) from None
     there = {(queue.topic, queue.broker_name) for queue in queues}
     for topic in filter(is_read, shape):
         for broker, numbers in shape[topic].items():
@@ -184,7 +186,7 @@ def assigned(assign: str, queues: Sequence[SparkQueue], is_read: Callable[[str],
             if missing or (topic, broker) not in there:
                 name = "/".join([topic, broker, *missing[:1]])
                 known = ", ".join("/".join(map(str, queue)) for queue in queues[:_NAMES_SHOWN])
-                raise SettingsError("assign", f"there is no queue {name}; there are {known or 'none'}")
+                raise SettingsError("assign", f"no such queue {name}; existing queues: {known or 'none'}")
     return [
         queue
         for queue in queues

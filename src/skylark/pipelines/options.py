@@ -1,7 +1,7 @@
-"""Options of the data source: read from Spark's text, checked in the driver, listed for the documentation.
+"""Options of source and sinks: parsed from Spark's text, checked in the driver, listed in the documentation.
 
-Spark hands options over as text with lower-cased names. A class of options is a frozen dataclass whose fields
-are made by `option`; `load` reads it, `option_table` prints it. Source and sink both use this.
+Spark passes options as text with lower-cased names. An option class is a frozen dataclass whose fields are
+made by `option`; `load` parses it, `option_table` prints it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclass(frozen=True, slots=True)
 class OptionKind:
-    """How an option's text is read; `name` is for the documentation."""
+    """How an option's text is parsed; `name` is for the documentation."""
 
     name: str
     parse: Callable[[str], Any]
@@ -38,7 +38,7 @@ def parse_bytes(text: str) -> int:
     """`64MB`, `1g`, `4096`; units are powers of 1024. Raises ValueError."""
     match = _BYTES.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no size: write a number with an optional unit, as in 64MB")
+        raise ValueError(f"invalid size {text!r}; try 64MB")
     return int(float(match[1]) * _BYTE_UNITS[match[2].lower()])
 
 
@@ -46,7 +46,7 @@ def parse_duration_ms(text: str) -> int:
     """`200ms`, `10s`, `5 minutes`, `7d`. Raises ValueError."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no duration: write a number with ms, s, m, h or d, as in 10s")
+        raise ValueError(f"invalid duration {text!r}; try 10s (units: ms, s, m, h, d)")
     unit = match[2].lower()
     return int(float(match[1]) * _DURATION_UNITS_MS[unit if unit in _DURATION_UNITS_MS else unit[0]])
 
@@ -61,27 +61,27 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time: write 2026-11-01T08:00, -10m, or milliseconds") from None
+        raise ValueError(f"invalid time {text!r}; try 2026-11-01T08:00, -10m or milliseconds") from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _parse_flag(text: str) -> bool:
     if text.lower() not in _TRUE + _FALSE:
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError(f"invalid boolean {text!r}; use true or false")
     return text.lower() in _TRUE
 
 
 def _parse_count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise ValueError(f"{text!r} is not a whole number above 0")
+        raise ValueError(f"invalid count {text!r}; use a whole number above 0")
     return int(text)
 
 
 def _parse_addresses(text: str) -> str:
-    """`host:port`, several separated by `;` or `,`, as they are; the form is looked at here, before a try."""
+    """Check `host:port`, several separated by `;` or `,`; returns the text unchanged."""
     addresses = [item.strip() for item in text.replace(",", ";").split(";") if item.strip()]
     if not addresses:
-        raise ValueError("give the name servers as host:port")
+        raise ValueError("no name server given; use host:port")
     for address in addresses:
         check_address(address, "namesrv")
     return text
@@ -94,7 +94,7 @@ def parse_rate(text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise ValueError(f"{text!r} is no rate: write rows per second, as in 200 or 200/s")
+        raise ValueError(f"invalid rate {text!r}; try 200/s (rows per second)")
     return rate
 
 
@@ -108,31 +108,30 @@ RATE = OptionKind("rate", parse_rate)
 
 
 def choice(*words: str) -> OptionKind:
-    """One of a few words."""
 
     def parse(text: str) -> str:
         if text.lower() not in words:
-            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+            raise ValueError(f"invalid value {text!r}; choose {' or '.join(words)}")
         return text.lower()
 
     return OptionKind(" or ".join(f"`{word}`" for word in words), parse)
 
 
 def option(kind: OptionKind, default: str | None, scope: str, meaning: str) -> Any:
-    """A field of a class of options. `default` is text as a user would write it, None for nothing."""
+    """A field of an option class. `default` is the text a user would write, or None."""
     metadata = {"kind": kind, "default": default, "scope": scope, "meaning": meaning}
     value = None if default is None else kind.parse(default)
     return dataclasses.field(default=value, metadata=metadata)
 
 
 def spelled(name: str) -> str:
-    """The option's name as users write it: `max_rows_per_trigger` is `maxRowsPerTrigger`."""
+    """The option's name as users write it: `maxRowsPerTrigger` for `max_rows_per_trigger`."""
     words = name.removesuffix("_ms").split("_")
     return words[0] + "".join(word.capitalize() for word in words[1:])
 
 
 def load(cls: type[T], given: Mapping[str, str]) -> T:
-    """Read a class of options. Raises SettingsError for unknown names and values that cannot be read."""
+    """Parse an option class. Raises SettingsError for unknown names and invalid values."""
     fields = {spelled(item.name).lower(): item for item in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, text in given.items():
@@ -149,11 +148,11 @@ def load(cls: type[T], given: Mapping[str, str]) -> T:
 def _unknown(name: str, known: list[str]) -> str:
     lowered = {item.lower(): item for item in known}
     close = difflib.get_close_matches(name.lower(), lowered, 1)
-    return f"there is no such option{f'; did you mean {lowered[close[0]]}?' if close else ''}"
+    return f"unknown option{f'; did you mean {lowered[close[0]]}?' if close else ''}"
 
 
 def option_table(cls: type[Any]) -> str:
-    """The options as a Markdown table: name, type, default, where it counts, meaning."""
+    """The options as a Markdown table: name, type, default, scope, meaning."""
     lines = ["| Option | Type | Default | For | Meaning |", "|---|---|---|---|---|"]
     for item in dataclasses.fields(cls):
         facts = item.metadata
@@ -167,15 +166,15 @@ def option_table(cls: type[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What a reader of the source can be told."""
+    """Options of the source."""
 
     namesrv: str | None = option(
         ADDRESSES, None, "both", "Name servers, `host:port`, several separated by `;`. This or `path`."
     )
     path: str | None = option(
-        TEXT, None, "both", "A store directory to read without a broker. It must be mounted on every worker."
+        TEXT, None, "both", "Store directory to read without a broker, mounted on every worker."
     )
-    broker_name: str = option(TEXT, "store", "both", "With `path`: what the column `brokerName` says.")
+    broker_name: str = option(TEXT, "store", "both", "With `path`: the value of the column `brokerName`.")
     topic: str | None = option(
         TEXT, None, "both", "Topics, separated by commas; each a name or a regular expression. Required."
     )
@@ -186,10 +185,13 @@ class SourceOptions:
         'Only these queues: `{"orders": {"broker-a": [0, 1]}}`; `[]` means all of a broker.',
     )
     group_id: str | None = option(
-        TEXT, None, "both", "Consumer group whose offsets can be the start, and to which progress is written."
+        TEXT, None, "both", "Consumer group to start from and to commit progress to."
     )
     commit_offsets: bool = option(
-        FLAG, "true", "stream", "With `groupId`: write each batch's end to the group, so that lag is visible."
+        FLAG,
+        "true",
+        "stream",
+        "With `groupId`: commit each batch's end offsets to the group, so that lag is visible.",
     )
     starting_offsets: str | None = option(
         TEXT,
@@ -203,65 +205,69 @@ class SourceOptions:
         TEXT,
         "latest",
         "batch",
-        "Exclusive end, in the same forms; not `earliest` or a group. JSON may leave queues out: they begin "
-        "and end where they do.",
+        "Exclusive end, in the same forms except `earliest` and groups. Queues missing from JSON are read "
+        "completely.",
     )
     fail_on_data_loss: bool = option(
         FLAG,
         "true",
         "both",
-        "Fail when offsets have aged out or a record is damaged; else skip and log how many.",
+        "Fail if offsets have expired or a record is corrupt; if false, skip them and log the count.",
     )
-    max_rows_per_trigger: int | None = option(COUNT, None, "stream", "At most so many rows in a batch.")
+    max_rows_per_trigger: int | None = option(COUNT, None, "stream", "Maximum rows per batch.")
     max_bytes_per_trigger: int = option(
         BYTES,
         "256MB",
         "stream",
-        "At most so many bytes of records in a batch: exact from store files, by samples from a broker.",
+        "Maximum record bytes per batch: exact for store files, estimated from samples for brokers.",
     )
     min_rows_per_trigger: int | None = option(
-        COUNT, None, "stream", "Wait until so many rows are there, but no longer than `maxTriggerDelay`."
+        COUNT, None, "stream", "Wait for this many rows, at most `maxTriggerDelay`."
     )
     max_trigger_delay_ms: int = option(DURATION, "15m", "stream", "See `minRowsPerTrigger`.")
     min_partitions: int | None = option(
-        COUNT, None, "both", "Split large queues until there are so many tasks."
+        COUNT, None, "both", "Split large queues into at least this many tasks."
     )
-    max_records_per_partition: int | None = option(
-        COUNT, None, "both", "No task reads more records than this."
-    )
+    max_records_per_partition: int | None = option(COUNT, None, "both", "Maximum records per task.")
     max_tasks: int = option(
         COUNT,
         "16",
         "both",
-        "Pack small queues into at most so many tasks, unless the two above ask for more.",
+        "Pack small queues into at most this many tasks, unless the two options above require more.",
     )
     tasks_at_once: int | None = option(
         COUNT,
         None,
         "both",
-        "How many tasks Spark runs at once: above that there is a multiple of it, of larger tasks.",
+        "How many tasks Spark runs in parallel; larger batches use a multiple of it.",
     )
     tags: str | None = option(TEXT, None, "both", "Only messages with these tags: `Create || Pay`.")
     sql92: str | None = option(
-        TEXT, None, "both", "Only messages whose properties match; the broker must allow it. Not with `path`."
+        TEXT,
+        None,
+        "both",
+        "Only messages whose properties match; must be enabled on the broker. Not with `path`.",
     )
     pushdown: bool = option(
         FLAG,
         "false",
         "batch",
-        "Take filters from the query; needs `spark.sql.python.filterPushdown.enabled=true`.",
+        "Push the query's filters down; needs `spark.sql.python.filterPushdown.enabled=true`.",
     )
     body_text: bool = option(FLAG, "false", "both", "Add the column `bodyText`: the body as UTF-8 text.")
     decode: str | None = option(
         choice("text", "json"),
         None,
         "both",
-        "Decode bodies to the column `value`; those that do not decode are kept in `rejects`.",
+        "Decode bodies to the column `value`; invalid bodies go to the column `rejects`.",
     )
     decode_schema: str | None = option(
-        TEXT, "auto", "both", "With `decode=json`: a DDL of the body's fields, or `auto`: from a sample."
+        TEXT,
+        "auto",
+        "both",
+        "With `decode=json`: DDL of the body's fields, or `auto` to infer it from a sample.",
     )
-    sample_rows: int = option(COUNT, "1000", "both", "How many bodies `auto` looks at.")
+    sample_rows: int = option(COUNT, "1000", "both", "Number of bodies that `auto` samples.")
     mode: str = option(
         choice("rows", "ranges"),
         "rows",
@@ -269,38 +275,38 @@ class SourceOptions:
         "`ranges`: one row per planned range of a queue, no messages.",
     )
     check_crc: bool = option(FLAG, "false", "both", "Check each body's CRC.")
-    batch_bytes: int = option(BYTES, "6MB", "both", "Arrow batches are cut at so many bytes of records.")
+    batch_bytes: int = option(BYTES, "6MB", "both", "Record bytes per Arrow batch.")
     bulk_pulls: bool = option(
         FLAG,
         "true",
         "both",
-        "Ask a Skylark broker for 1 MiB or 2,048 messages a pull; others ignore it.",
+        "Pull up to 1 MiB or 2,048 messages per request from a Skylark broker; others ignore it.",
     )
-    poll_interval_ms: int = option(
-        DURATION, "200ms", "stream", "How long an idle query waits before it looks again."
-    )
+    poll_interval_ms: int = option(DURATION, "200ms", "stream", "Poll interval of an idle query.")
     route_refresh_ms: int = option(
-        DURATION, "5s", "stream", "How often new topics, brokers and queues are seen."
+        DURATION, "5s", "stream", "How often topics, brokers and queues are looked up."
     )
-    request_timeout_ms: int = option(DURATION, "10s", "both", "How long one request may take.")
+    request_timeout_ms: int = option(DURATION, "10s", "both", "Timeout of one request.")
     retry_timeout_ms: int = option(
-        DURATION, "2m", "both", "How long to try again when a broker or name server does not answer."
+        DURATION, "2m", "both", "How long to retry if a broker or name server does not answer."
     )
 
     def __post_init__(self) -> None:
         if (self.namesrv is None) == (self.path is None):
-            raise SettingsError("namesrv", "give either namesrv (host:port) or path (a store directory)")
+            raise SettingsError("namesrv", "set either namesrv (host:port) or path (a store directory)")
         if not self.topic:
-            raise SettingsError("topic", "give a topic, several separated by commas, or a pattern")
+            raise SettingsError(
+                "topic", "no topic given; use a name, several separated by commas, or a pattern"
+            )
         if self.path is not None and self.sql92 is not None:
-            raise SettingsError("sql92", "only a broker filters by SQL; use tags, or filter the DataFrame")
+            raise SettingsError("sql92", "not supported with path; use tags, or filter the DataFrame")
         if self.tags is not None and self.sql92 is not None:
-            raise SettingsError("sql92", "give either tags or sql92")
+            raise SettingsError("sql92", "set either tags or sql92, not both")
         if self.starting_offsets is not None and self.starting_offsets.startswith("group"):
             if not self.group_id:
                 raise SettingsError(
                     "startingOffsets",
-                    "it means a group's offsets: give groupId (in a pipeline's file: group) too",
+                    "starting at a group's offsets needs groupId (in a pipeline file: group)",
                 )
             if self.path is not None:
-                raise SettingsError("startingOffsets", "store files know no group's offsets; give namesrv")
+                raise SettingsError("startingOffsets", "store files hold no group offsets; use namesrv")

@@ -47,27 +47,27 @@ from skylark.pipelines.schema import (
 from skylark.pipelines.store_source import StoreSource
 
 TASK_BYTES = 64 << 20
-"""A task costs some 60 ms of a slot however little it reads: below this one task reads on."""
+"""Bytes that justify another task: starting one costs about 60 ms of a slot."""
 TASK_COST_BYTES = 24 << 20
-"""What a core reads while it could start a task, about."""
+"""Bytes that a core reads in the time it takes to start a task."""
 TASK_BYTES_MAX = 1 << 30
-"""Where all slots have a task, tasks grow to this before there are more: little of it is held in memory."""
+"""Once every slot has a task, tasks grow up to this size before their number does."""
 RECORD_BYTES_GUESS = 1024
 
 
 def ranges_between(start: Mapping[SparkQueue, int], end: Mapping[SparkQueue, int]) -> list[OffsetRange]:
-    """What lies between two offsets. A queue that has no start is new: it is read from its beginning."""
+    """The ranges between two sets of offsets. A queue without a start is new and read from offset 0."""
     ranges = [OffsetRange(queue, start.get(queue, 0), to_offset) for queue, to_offset in sorted(end.items())]
     return [item for item in ranges if item.messages > 0]
 
 
 def limit_rows(ranges: Sequence[OffsetRange], rows_max: int) -> list[OffsetRange]:
-    """At most so many rows, from each queue in proportion to what waits; at least one."""
+    """Limit ranges to `rows_max` rows in proportion to each queue's backlog."""
     waiting = sum(item.messages for item in ranges)
     if waiting <= rows_max:
         return list(ranges)
     shares = [item.messages * rows_max // waiting for item in ranges]
-    # What rounding left over goes to those who waited longest for a whole row.
+    # Rows lost to rounding go to the largest remainders.
     rest = rows_max - sum(shares)
     order = sorted(range(len(ranges)), key=lambda at: -(ranges[at].messages * rows_max % waiting))
     for at in order[:rest]:
@@ -85,7 +85,7 @@ def limit_bytes(
     bytes_max: int,
     end_within: Callable[[OffsetRange, int, float], int],
 ) -> list[OffsetRange]:
-    """At most so many bytes, by the same rule; at least one row, however large."""
+    """Limit ranges to `bytes_max` bytes in proportion to each queue's backlog; keeps at least one row."""
     waiting = sum(item.messages * size for item, size in zip(ranges, record_bytes, strict=True))
     if waiting <= bytes_max or not ranges:
         return list(ranges)
@@ -98,13 +98,13 @@ def limit_bytes(
 
 
 def end_of(start: Mapping[SparkQueue, int], ranges: Sequence[OffsetRange]) -> Offsets:
-    """The offsets behind some ranges; queues that have none stay where they are."""
+    """The offsets after reading `ranges`; other queues keep their offset."""
     return {**start, **{item.queue: item.to_offset for item in ranges}}
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """What the options say about tasks."""
+    """The options that limit tasks."""
 
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
@@ -112,10 +112,10 @@ class TaskLimits:
     tasks_at_once: int | None = None
 
     def count(self, total_bytes: float) -> int:
-        """Tasks for so many bytes. If it is known how many run at once, none waits for a last round.
+        """Number of tasks for a batch: a multiple of `tasks_at_once`, so that no core idles at the end.
 
-        If not, they grow in number as much as in size, and in pairs, since most machines have an even number
-        of cores.
+        If that is unknown, number and size of tasks grow alike, in pairs, as most machines have an even
+        number of cores.
         """
         count, at_once = int(total_bytes // TASK_BYTES) + 1, self.tasks_at_once
         if at_once is None and count > 1:
@@ -128,7 +128,7 @@ class TaskLimits:
 def tasks_of(
     ranges: Sequence[OffsetRange], record_bytes: Sequence[float], limits: TaskLimits
 ) -> list[list[OffsetRange]]:
-    """Ranges for each task: small ones packed together, large ones split, about as many bytes in each."""
+    """Distribute ranges over tasks of about equal bytes: small ranges are packed, large ones split."""
     rows = sum(item.messages for item in ranges)
     if not rows:
         return []
@@ -143,7 +143,7 @@ def tasks_of(
         while at < item.to_offset:
             take = min(item.to_offset - at, max(round(room / weight), 0), rows_left)
             if take == 0 and tasks[-1]:
-                # An equal share of what is left: what rounding left over would make a task of its own.
+                # Share the rest equally: rounding errors must not make a task of their own.
                 room, rows_left = left / max(count - len(tasks), 1), rows_max
                 tasks.append([])
                 continue
@@ -155,7 +155,7 @@ def tasks_of(
 
 
 def merged(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """The same messages in as few ranges as possible, sorted; those named twice are there once."""
+    """Merge overlapping and adjacent ranges; returns them sorted."""
     found: list[OffsetRange] = []
     for queue, items in groupby(sorted(ranges), key=lambda item: item.queue):
         for item in items:
@@ -169,25 +169,25 @@ def merged(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
 # Parameters of mallopt(3), and what they are set to here.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES_MAX = 64 << 20
-"""Several batches: less would be given back after every one."""
+"""Several batches: less would be returned to the system after each."""
 MAPPED_BYTES_MIN = 32 << 20
-"""The most that glibc takes."""
+"""The maximum that glibc accepts."""
 
 
 @cache
 def settle_worker() -> None:
-    """In a worker of Spark, make what is done again and again there cheaper."""
+    """Tune this process if it is a Spark worker."""
     if TaskContext.get() is not None:
         keep_freed_memory()
-        # A full collection runs there after every task: with all modules it takes longer than a small task.
+        # Spark runs a full collection after every task: with all modules that outlasts a small task.
         gc.collect()
         gc.freeze()
 
 
 def keep_freed_memory() -> bool:
-    """Let freed memory be used for the next batch instead of going back to the system, which must clear it.
+    """Keep freed memory for the next batch instead of returning it to the system, which must clear it.
 
-    A fifth of the time in which all columns are decoded. Only glibc can; False elsewhere.
+    Saves a fifth of the time to decode all columns. Returns False without glibc.
     """
     set_parameter = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_parameter is None:
@@ -200,21 +200,21 @@ log = logging.getLogger(__name__)
 
 SAMPLE_AGE_MAX_S = 60.0
 SAMPLED_ROWS_MIN = 1000
-"""For fewer rows it does not matter how large they are."""
+"""Fewer rows are not sampled: their size does not matter."""
 SHORT_WAIT_S = 10.0
 SHORT_PAUSE_S = 0.2
-MADE_ANEW = "the queue ends before them: its topic was deleted and made again, or its broker lost its end"
+MADE_ANEW = "the queue ends before them: the topic was deleted and created again, or the broker lost data"
 MESSAGE_BYTES_MAX = 4 << 20
 GATHERED_BYTES = 1 << 20
 INDEX_RESULTS_MAX = 32
-"""Brokers give no more for a unique key, and do not say that there were more."""
+"""Brokers silently return no more than this for a unique key."""
 
 Tasks = list[list[OffsetRange]]
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRow:
-    """A range as `mode=ranges` and a dry run show it. `range` is what `read_range` takes."""
+    """A row of `mode=ranges` and of a dry run. `range` is the argument of `read_range`."""
 
     topic: str
     broker_name: str
@@ -227,12 +227,11 @@ class RangeRow:
 
 
 def open_source(options: SourceOptions) -> MessageSource:
-    """The origin that the options name."""
     return StoreSource(options) if options.path is not None else BrokerSource(options)
 
 
 class Planner:
-    """Plans one query. In the driver's processes; one thread."""
+    """Plans one query, in a driver process. Not thread-safe."""
 
     def __init__(self, options: SourceOptions, restrictions: Restrictions | None = None) -> None:
         self.options = options
@@ -243,14 +242,14 @@ class Planner:
         self._record_bytes: dict[SparkQueue, tuple[float, float]] = {}
 
     def queues(self) -> list[SparkQueue]:
-        """The queues of all chosen topics, looked up again every `routeRefresh`."""
+        """The queues of the selected topics, refreshed every `routeRefresh`."""
         now = time.monotonic()
         if self._queues_at is None or now - self._queues_at >= self.options.route_refresh_ms / 1000:
             try:
                 self._queues = self._find_queues()
             except RocketMQError:
                 if self._queues_at is None:
-                    raise  # later, what was known is good enough
+                    raise  # later, keep the known queues
             self._queues_at = now
         return self._queues
 
@@ -265,18 +264,18 @@ class Planner:
             except (NoRoute, BadStoreFile) as error:
                 if topic in split_names(self.options.topic):
                     raise
-                # Meant by a pattern only: deleted since the topics were listed, or of a kind not supported.
-                log.warning("topic left out topic=%s error=%s", topic, error)
+                # Matched by a pattern: deleted since the topics were listed, or not supported.
+                log.warning("topic skipped topic=%s error=%s", topic, error)
         if self.options.assign is not None:
             queues = assigned(self.options.assign, queues, self._restrictions.allows_topic)
         return [queue for queue in queues if self._restrictions.allows_queue(queue)]
 
     def starting(self, otherwise: str) -> Offsets:
-        """Where the query starts. Raises SettingsError."""
+        """Start offsets of the query. Raises SettingsError."""
         return self._resolve("startingOffsets", self.options.starting_offsets or otherwise)
 
     def ending(self) -> Offsets:
-        """Where a batch ends."""
+        """End offsets of a batch query."""
         found = self._resolve("endingOffsets", self.options.ending_offsets or "latest", is_end=True)
         highs = self.origin.max_offsets(self.queues())
         return {queue: min(queue_offset, highs[queue]) for queue, queue_offset in found.items()}
@@ -285,7 +284,7 @@ class Planner:
         queues = self.queues()
         try:
             position = parse_position(text, round(time.time() * 1000), is_end=is_end)
-            # Of queues that the query's filters leave out it does not matter whether they are there.
+            # Queues excluded by the query's filters need not exist.
             fixed = {queue: at for queue, at in position.fixed.items() if self._restrictions.allows(queue)}
             position = dataclasses.replace(position, fixed=fixed)
             check_queues(position, queues)
@@ -294,21 +293,21 @@ class Planner:
         return resolve(position, self.origin, queues, self.options.group_id)
 
     def highs(self) -> Offsets:
-        """Where every queue ends now."""
+        """The current end offset of every queue."""
         return self.origin.max_offsets(self.queues())
 
     def batch_ranges(self) -> list[OffsetRange]:
-        """What a batch reads."""
+        """The ranges of a batch query."""
         ranges = ranges_between(self.starting("earliest"), self.ending())
         ranges = self.still_there(ranges, LossPolicy(self.options))
         return self._restrict(ranges)
 
     def still_there(self, ranges: Sequence[OffsetRange], losses: LossPolicy) -> list[OffsetRange]:
-        """The ranges without what has aged out. Raises DataLost."""
+        """Drop expired offsets. Raises DataLost."""
         return clamped(ranges, self.origin.min_offsets([item.queue for item in ranges]), losses)
 
     def from_beginning(self, ranges: Sequence[OffsetRange], start: Offsets) -> list[OffsetRange]:
-        """Queues that are new to the query begin where they begin; nothing of them is lost."""
+        """Move the start of new queues to their first retained offset; that is not a loss."""
         new = [item.queue for item in ranges if item.queue not in start]
         lows = self.origin.min_offsets(new) if new else {}
         moved = [
@@ -318,9 +317,9 @@ class Planner:
         return [item for item in moved if item.messages > 0]
 
     def cut_short(self, start: Offsets, latest: Offsets, losses: LossPolicy) -> Offsets:
-        """Queues that end before where a query stands, and their beginnings, from where to go on.
+        """Find queues that end before the query's offset; return their first offsets, to restart from.
 
-        A broker that is recovering may find them again, so this waits. Raises DataLost.
+        Waits a while, as a recovering broker may restore them. Raises DataLost.
         """
         short = [queue for queue, at in start.items() if latest.get(queue, at) < at]
         deadline = time.monotonic() + SHORT_WAIT_S
@@ -333,7 +332,7 @@ class Planner:
         return self.origin.min_offsets(short) if short else {}
 
     def limited(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """As much as one batch of a stream may hold."""
+        """Limit ranges to one batch of a stream."""
         options = self.options
         if options.max_rows_per_trigger is not None:
             ranges = limit_rows(ranges, options.max_rows_per_trigger)
@@ -344,7 +343,7 @@ class Planner:
         return limit_bytes(ranges, sizes, options.max_bytes_per_trigger, self.origin.end_within)
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
-        """How large records are, by samples at most a minute old."""
+        """Mean record sizes, from samples at most a minute old."""
         now = time.monotonic()
         stale = [
             item
@@ -356,7 +355,6 @@ class Planner:
         return [self._record_bytes[item.queue][1] for item in ranges]
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> Tasks:
-        """Which task reads what."""
         options = self.options
         limits = TaskLimits(
             options.min_partitions,
@@ -369,7 +367,6 @@ class Planner:
         return tasks_of(ranges, sizes, limits)
 
     def rows(self, ranges: Sequence[OffsetRange]) -> list[RangeRow]:
-        """Ranges as rows."""
         sizes = self.record_bytes(ranges)
         return [
             RangeRow(*item.queue, *item[1:], item.messages, round(item.messages * size), item.to_bytes())
@@ -393,7 +390,7 @@ class Planner:
         return ranges if places is None else _within(merged(places), ranges)
 
     def _look_up(self, topics: Sequence[str]) -> list[OffsetRange] | None:
-        """Where the index, or an id, says the messages are; None if all must be read."""
+        """Ranges found by index or message id; None if everything must be read."""
         limits = self._restrictions
         if limits.message_id is not None:
             return self.origin.by_message_id(topics, limits.message_id)
@@ -406,11 +403,11 @@ class Planner:
             if places is None:
                 return None
             found += places
-        return found or None  # a broker whose index is off knows no key
+        return found or None  # the broker may have no index
 
 
 def _within(places: Sequence[OffsetRange], ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Places that lie in the ranges."""
+    """Clip `places` to `ranges`."""
     bounds = {item.queue: item for item in ranges}
     clipped = [
         place._replace(
@@ -433,8 +430,8 @@ def read_ranges(
     *,
     tags: frozenset[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of some ranges. `tags` are those that a filter of the query allows."""
-    from skylark.pipelines.decode.decoder import Decoder  # noqa: PLC0415  a query's start need not wait for it
+    """Yield the messages of some ranges. `tags` restricts them to the tags that a query's filter allows."""
+    from skylark.pipelines.decode.decoder import Decoder  # noqa: PLC0415  slow to import, not needed to plan
 
     settle_worker()
     origin, losses = open_source(options), LossPolicy(options)
@@ -462,7 +459,7 @@ def _wanted_tags(options: SourceOptions, tags: frozenset[str] | None) -> frozens
 
 
 def join_small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small batches joined: each costs Spark a millisecond, whatever it holds."""
+    """Join small batches: each costs Spark a millisecond regardless of size."""
     small: list[pa.RecordBatch] = []
     for batch in batches:
         if batch.num_rows == 0:
@@ -476,7 +473,7 @@ def join_small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def sample_bodies(options: SourceOptions, count: int) -> list[bytes]:
-    """The newest bodies, about as many from each queue."""
+    """The newest bodies, evenly from all queues."""
     planner = Planner(options)
     lows, highs = planner.origin.min_offsets(planner.queues()), planner.highs()
     share = -(-count // max(len(highs), 1))
@@ -490,7 +487,7 @@ def sample_bodies(options: SourceOptions, count: int) -> list[bytes]:
 
 
 def range_batch(rows: Sequence[RangeRow]) -> pa.RecordBatch:
-    """Range rows as Arrow, for `mode=ranges`."""
+    """Rows of `mode=ranges` as Arrow."""
     schema = arrow_schema(spark_schema(RANGE_COLUMNS))
     columns = zip(*map(dataclasses.astuple, rows), strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -501,14 +498,14 @@ def range_batch(rows: Sequence[RangeRow]) -> pa.RecordBatch:
 
 
 def plan(options: Mapping[str, str]) -> list[RangeRow]:
-    """What a batch with these options would read, without Spark. Raises SettingsError, RocketMQError."""
+    """Plan a batch query without Spark. Raises SettingsError, RocketMQError."""
     planner = Planner(load(SourceOptions, options))
     tasks = planner.tasks(planner.batch_ranges())
     return planner.rows([item for task in tasks for item in task])
 
 
 def read_range(options: Mapping[str, str], range: bytes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The messages of one planned range, in a task."""
+    """Yield the messages of one planned range, in a task."""
     schema = table_columns(arrow_schema(columns_schema(columns)))
     given = {name: text for name, text in options.items() if name.lower() != "mode"}
     return read_ranges(load(SourceOptions, given), [OffsetRange.from_bytes(range)], schema)

@@ -1,4 +1,4 @@
-"""Pure. Filters of a batch query as restrictions on what is read at all."""
+"""Pure. Filter pushdown: the filters of a batch query as restrictions on what is read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(slots=True)
 class Restrictions:
-    """What a query's filters leave; None where they say nothing."""
+    """What a query's filters allow; None means unrestricted."""
 
     topics: frozenset[str] | None = None
     brokers: frozenset[str] | None = None
@@ -59,11 +59,11 @@ class Restrictions:
         )
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Use what can be used; return those that Spark must still apply."""
+        """Apply filters; return those that Spark must still evaluate."""
         return [item for item in filters if not self._take(item)]
 
     def _take(self, item: Filter) -> bool:
-        """Use a filter; True if nothing that it forbids can come through."""
+        """Apply a filter; return whether it is fully applied."""
         column = getattr(item, "attribute", None)
         if column is None or len(column) != 1:
             return False
@@ -76,7 +76,7 @@ class Restrictions:
         return False
 
     def _take_values(self, name: str, values: list[Any]) -> bool:
-        """Sets are met exactly; offsets, times and lookups only narrow what is read."""
+        """Sets are applied exactly; offsets, times and lookups only narrow what is read."""
         chosen = frozenset(value for value in values if value is not None)
         sets = {"topic": "topics", "brokerName": "brokers", "queueId": "queue_ids", "tags": "tags"}
         if name in sets:
@@ -91,7 +91,7 @@ class Restrictions:
         if len(chosen) == 1:
             (value,) = chosen
             if name == "keys":
-                # A message may have several keys; the index knows each of them.
+                # A message may have several keys; the index has an entry for each.
                 self.key = next(filter(None, value.split(KEY_SEPARATOR)), None)
             elif name == "uniqKey":
                 self.unique_key = value
@@ -127,5 +127,5 @@ class Restrictions:
 
 
 def _milliseconds(moment: datetime) -> int:
-    """Rounded down, and exactly: a bound may only be too wide."""
+    """Exact, rounded down: a bound may be too wide, never too narrow."""
     return (moment - _EPOCH) // _MILLISECOND

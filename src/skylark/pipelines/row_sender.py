@@ -1,7 +1,6 @@
-"""Sends with a window in flight: messages become batches, and every one is acknowledged.
+"""Sends the rows of one task: batches messages per queue, with several requests in flight.
 
-One `Sender` serves one task. Messages of a queue are gathered into batch requests; several requests are on
-their way at once; `finish` returns when the brokers have acknowledged all of them, or raises.
+`finish` returns once the brokers have acknowledged every message, or raises.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ SEND_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
 ATTEMPT_PAUSE_S = 0.2
 PAUSE_MIN_S = 0.01
-"""Shorter waits add up until they are worth a pause: at high rates rows still travel in batches."""
+"""Shorter waits are accumulated, so that rows still travel in batches at high rates."""
 AUTO_CREATE_QUEUES = 4
 WRITE_PERMISSION = 2
 MASTER = 0
 
 
 class BrokerConnections(Protocol):
-    """How brokers are found and reached; `pipelines.wire` does it for Spark's workers."""
+    """Routes and connections; implemented by `ClusterClient`."""
 
     def route(self, topic: str, *, refresh: bool = False) -> TopicRouteData:
         """Raises NoRoute."""
 
     def connection(self, address: str) -> BlockingConnection:
-        """The connection that this process keeps to a server."""
+        """The connection of this process to a server."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutMessage:
-    """What a row asks to send. `queue_id` None leaves the choice to the sender, a sharding key orders."""
+    """A row to send. With `queue_id` None the sender chooses the queue; a sharding key keeps order."""
 
     topic: str
     body: bytes
@@ -60,17 +59,17 @@ class OutMessage:
     sharding_key: str | None = None
     queue_id: int | None = None
     spread_key: str | None = None
-    """Rows with the same one go to the same queue, without being kept in order."""
+    """Rows with the same key go to the same queue, in any order."""
     born_ms: int | None = None
     is_single: bool = False
-    """Delayed messages cannot be part of a batch."""
+    """Sent alone: delayed messages cannot be part of a batch."""
     row: int = 0
-    """Its place among the task's rows, for the error that names it."""
+    """Row number within the task, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendTarget:
-    """One queue to write to."""
+    """A writable queue."""
 
     broker_name: str
     queue_id: int
@@ -78,7 +77,7 @@ class SendTarget:
 
 @dataclass(slots=True)
 class RowBatch:
-    """Messages of one queue that travel together."""
+    """Messages of one queue, sent in one request."""
 
     topic: str
     target: SendTarget
@@ -91,7 +90,7 @@ class RowBatch:
 
 
 def targets(route: TopicRouteData) -> tuple[list[SendTarget], dict[str, str]]:
-    """The queues that may be written to, in an order that all agree on, and the masters' addresses. Pure."""
+    """Writable queues in a fixed order, and the masters' addresses. Pure."""
     masters = {
         data.broker_name: data.broker_addrs[MASTER]
         for data in route.broker_datas
@@ -107,7 +106,6 @@ def targets(route: TopicRouteData) -> tuple[list[SendTarget], dict[str, str]]:
 
 
 def encode_batch(messages: list[OutMessage]) -> bytes:
-    """The body of a batch request."""
     pieces = []
     for message in messages:
         size = BATCH_ELEMENT.size + len(message.body) + LENGTH.size + len(message.properties)
@@ -120,28 +118,28 @@ def encode_batch(messages: list[OutMessage]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _InFlightBatch:
-    """A batch on its way: the answer it waits for, or why it could not leave."""
+    """A batch in flight: its pending reply, or the error that kept it from being sent."""
 
     batch: RowBatch
     asked: tuple[BlockingConnection, PendingReply[SendResult]] | RocketMQError
 
 
 class RowPace:
-    """At most so many rows a second. Pure: `now` is monotonic time."""
+    """Limits rows per second. Pure: `now` is monotonic time."""
 
     def __init__(self, rows_per_second: float, now: float) -> None:
         self._interval_s = 1 / rows_per_second
         self._next = now
 
     def wait_s(self, now: float) -> float:
-        """Take a place; return how long to wait for it."""
+        """Reserve the next slot; return the seconds until it."""
         start = max(self._next, now)
         self._next = start + self._interval_s
         return start - now
 
 
 class _SendRoute:
-    """The queues of one topic, and whose turn it is."""
+    """Writable queues of one topic, with the round-robin position."""
 
     def __init__(self, route: TopicRouteData) -> None:
         self.queues, self.masters = targets(route)
@@ -149,7 +147,7 @@ class _SendRoute:
 
 
 class RowSender:
-    """Sends of one task, for one thread. Raises RocketMQError when a message cannot be delivered."""
+    """Sends the rows of one task. Not thread-safe. Raises RocketMQError if a message cannot be delivered."""
 
     def __init__(
         self,
@@ -173,7 +171,7 @@ class RowSender:
         self._open: dict[tuple[str, SendTarget], RowBatch] = {}
         self._spreading: dict[str, RowBatch] = {}
         self._flying: deque[_InFlightBatch] = deque()
-        # In place of an address: no two workers share these bytes, wherever they run.
+        # Random bytes instead of the host address: unique per worker.
         self._ids = UniqueIds(os.urandom(4), _now_ms())
         self.rows = 0
         self.bytes = 0
@@ -182,7 +180,7 @@ class RowSender:
         return self._ids.next(_now_ms())
 
     def send(self, message: OutMessage) -> None:
-        """Take a message; it is on its way when its batch is full, and safe after `finish`."""
+        """Queue a message; it is sent when its batch is full, and acknowledged after `finish`."""
         if self._pace is not None and (wait_s := self._pace.wait_s(time.monotonic())) > PAUSE_MIN_S:
             self._flush()
             self._sleep(wait_s)
@@ -196,20 +194,23 @@ class RowSender:
             self._close(batch)
 
     def finish(self) -> None:
-        """Return when everything is acknowledged."""
+        """Send the rest and wait until everything is acknowledged."""
         self._flush()
         while self._flying:
             self._land()
 
-    # --- Choosing a queue ---
+    # --- Queue selection ---
 
     def _check(self, message: OutMessage) -> None:
         if not message.body:
-            raise SettingsError("body", f"row {message.row}: it is empty or null, and a message needs one")
+            raise SettingsError(
+                "body", f"row {message.row} has an empty body; a message needs at least one byte"
+            )
         if len(message.properties) > PROPERTIES_BYTES_MAX:
             size = len(message.properties)
             raise SettingsError(
-                "properties", f"row {message.row}: {size} bytes, above {PROPERTIES_BYTES_MAX}"
+                "properties",
+                f"row {message.row} has {size} bytes of properties; the limit is {PROPERTIES_BYTES_MAX}",
             )
 
     def _route(self, topic: str, *, refresh: bool = False) -> _SendRoute:
@@ -220,20 +221,20 @@ class RowSender:
             found = _SendRoute(self._brokers.route(topic, refresh=refresh))
         except NoRoute:
             found = known or self._route_of_a_new_one(topic)
-        # One that had queues has them again when its broker is back.
+        # Keep the known queues while the broker is away.
         route = found if found.queues else known
         if route is None:
-            raise SettingsError("topic", f"{topic} has no queue that may be written to")
+            raise SettingsError("topic", f"topic {topic} has no writable queue")
         self._routes[topic] = route
         return route
 
     def _route_of_a_new_one(self, topic: str) -> _SendRoute:
-        """As other clients do: a broker that makes topics by itself makes this one at the first message."""
+        """The route of a topic that the broker will create with the first message."""
         try:
             route = _SendRoute(self._brokers.route(AUTO_CREATE_TOPIC))
         except NoRoute:
             raise SettingsError(
-                "topic", f"{topic} is unknown, and no broker makes topics by itself: create it first"
+                "topic", f"unknown topic {topic}, and automatic creation is off; create it first"
             ) from None
         route.queues = [queue for queue in route.queues if queue.queue_id < AUTO_CREATE_QUEUES]
         return route
@@ -253,7 +254,7 @@ class RowSender:
             return RowBatch(topic, target, is_ordered, not is_free, message.born_ms)
         batch = self._open.get((topic, target))
         if batch is not None and batch.born_ms != message.born_ms:
-            self._close(batch)  # a request has one time of birth
+            self._close(batch)  # a request has a single born timestamp
             batch = None
         if batch is None:
             batch = self._open[topic, target] = RowBatch(topic, target, False, False, message.born_ms)
@@ -277,7 +278,7 @@ class RowSender:
         key = message.sharding_key if message.sharding_key is not None else message.spread_key
         return queues[abs(java_hash(key)) % len(queues)] if key is not None else queues[0]
 
-    # --- Batches on their way ---
+    # --- Batches in flight ---
 
     def _flush(self) -> None:
         for batch in self._batches():
@@ -287,7 +288,7 @@ class RowSender:
         yield from [*self._open.values(), *self._spreading.values()]
 
     def _flush_queue(self, topic: str, target: SendTarget) -> None:
-        """What came before a single message of the same queue goes before it."""
+        """Send earlier messages of the queue before a single one."""
         for batch in self._batches():
             if (batch.topic, batch.target) == (topic, target):
                 self._close(batch)
@@ -300,7 +301,7 @@ class RowSender:
         if not batch.messages:
             return
         while len(self._flying) >= self._in_flight_max or (
-            # A failed batch would otherwise land behind the ones that follow it.
+            # Keeps order: a retried batch must not be stored after its successors.
             batch.is_ordered
             and any(
                 (flight.batch.topic, flight.batch.target) == (batch.topic, batch.target)
@@ -343,7 +344,7 @@ class RowSender:
         )
 
     def _land(self) -> None:
-        """Wait for the oldest request; what failed goes again."""
+        """Wait for the oldest request; retry it if it failed."""
         flight = self._flying.popleft()
         batch = flight.batch
         if isinstance(flight.asked, RocketMQError):
@@ -359,9 +360,9 @@ class RowSender:
             self._again(batch, BrokerError(result.code, "stored, but not confirmed by disk or replica"))
 
     def _again(self, batch: RowBatch, error: RocketMQError) -> None:
-        """Send a batch once more, or raise if that cannot help."""
+        """Retry a batch, or raise if a retry cannot help."""
         if isinstance(error, MessageIllegal) and len(batch.messages) > 1:
-            for message in batch.messages:  # one of them is bad: find out which
+            for message in batch.messages:  # find the illegal one
                 self._start(
                     RowBatch(batch.topic, batch.target, batch.is_ordered, True, batch.born_ms, [message])
                 )
@@ -381,7 +382,7 @@ class RowSender:
 
 
 def is_batchable(topic: str) -> bool:
-    """Brokers refuse batches for retry topics."""
+    """Return whether brokers accept batches for a topic: not for retry topics."""
     return not topic.startswith(RETRY_TOPIC_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Columns of the source: their names, types and order, as Spark and as Arrow have them."""
+"""Columns of the source: names, types and order, for Spark and for Arrow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 from skylark.errors import SettingsError
 
-# What of a DataFrame's columns comes from where is written in docs/spark/source-options.md.
+# docs/spark/source-options.md documents each column.
 COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
     "brokerName": StringType(),
@@ -44,9 +44,9 @@ BODY_TEXT = "bodyText"
 VALUE = "value"
 REJECTS = "rejects"
 NULLABLE = frozenset({"uniqKey", "tags", "keys", BODY_TEXT, VALUE, REJECTS})
-"""Every message has the others: Spark need not look whether they are there."""
+"""All other columns are NOT NULL, which saves Spark null checks."""
 
-# One row per range of a queue that a task would read (`mode=ranges`).
+# With `mode=ranges`: one row per range of a queue.
 RANGE_COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
     "brokerName": StringType(),
@@ -60,38 +60,37 @@ RANGE_COLUMNS: dict[str, DataType] = {
 
 
 def spark_schema(columns: dict[str, DataType]) -> StructType:
-    """A null in a column declared NOT NULL kills the JVM's reader; one that may be null costs it time."""
+    """A null in a NOT NULL column crashes the JVM's reader; nullable columns cost it time."""
     return StructType([StructField(name, kind, name in NULLABLE) for name, kind in columns.items()])
 
 
 def columns_schema(names: Iterable[str]) -> StructType:
-    """The schema of some of the columns, in the order given."""
     return spark_schema({name: COLUMNS[name] for name in names})
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark wants for it, to the letter: type, order, nullability, zone."""
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 (it imports much)
+    """The Arrow schema that Spark expects: same types, order, nullability and time zone."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  slow to import
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def table_columns(schema: pa.Schema) -> pa.Schema:
-    """The same for a table, whose columns may be null: Delta asks more of those who write one with others."""
+    """The schema with nullable columns: a Delta table with NOT NULL columns demands more of its writers."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def check_schema(asked: StructType, known: dict[str, DataType], *, free: Iterable[str] = ()) -> None:
-    """Refuse a user's schema that we cannot fill: unknown columns, wrong types, NOT NULL where nulls may be.
+    """Check a user's schema: unknown columns, wrong types, NOT NULL on nullable columns.
 
     Columns in `free` may have any type. Raises SettingsError that names the column.
     """
     for field in asked.fields:
         kind = known.get(field.name)
         if kind is None and field.name not in free:
-            raise SettingsError("schema", f"there is no column {field.name!r}; there are {', '.join(known)}")
+            raise SettingsError("schema", f"unknown column {field.name!r}; choose from {', '.join(known)}")
         if kind is not None and field.name not in free and field.dataType != kind:
             types = f"{kind.simpleString()}, not {field.dataType.simpleString()}"
-            raise SettingsError("schema", f"column {field.name!r} is of type {types}")
+            raise SettingsError("schema", f"column {field.name!r} must be of type {types}")
         if not field.nullable and field.name in NULLABLE:
-            raise SettingsError("schema", f"column {field.name!r} may be null: leave out NOT NULL")
+            raise SettingsError("schema", f"column {field.name!r} may be null; remove NOT NULL")

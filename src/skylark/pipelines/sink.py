@@ -1,11 +1,11 @@
 """The sink `rocketmq`: rows of a DataFrame become messages, in batch and in Structured Streaming.
 
-Columns: `body` (needed), `topic`, `tags`, `keys`, `shardingKey`, `queueId`, `delayLevel`, `deliverAt`,
-`properties`. Rows that still carry where they were read from (`brokerName`, `queueOffset`) may keep those
-columns: they give the row its identity, and then `queueId` says where it came from, not where it goes.
+Columns: `body` (required), `topic`, `tags`, `keys`, `shardingKey`, `queueId`, `delayLevel`, `deliverAt`,
+`properties`. Rows read from the source may keep `brokerName` and `queueOffset`: these identify the row, and
+`queueId` is then its origin, not its target.
 
-At least once by default: a task ends when all of its rows are acknowledged. `exactlyOnce=keys` gives every
-row a unique key that is the same when the row is sent again, so that consumers can drop the second (see
+Delivery is at least once: a task ends when all of its rows are acknowledged. `exactlyOnce=keys` gives every
+row a unique key that stays the same when the row is sent again, so that consumers can drop the copy (see
 `pipelines.dedup`).
 """
 
@@ -58,14 +58,14 @@ TYPES: dict[str, tuple[str, ...]] = {
     "deliverAt": ("timestamp", "bigint"),
     "properties": ("map<string,string>",),
 }
-"""The columns that mean something to the sink, and the types each may have."""
+"""The columns that the sink uses, with their allowed types."""
 ORIGIN = ("topic", "brokerName", "queueId", "queueOffset")
-"""Together they name one message of a cluster for ever."""
+"""Together these identify one message of a cluster."""
 PASSENGERS = frozenset(
     "brokerName queueOffset physicalOffset msgId uniqKey bodyText bornTimestamp storeTimestamp"
     " bornHost storeHost reconsumeTimes sysFlag flag".split()
 )
-"""Columns of the source that are no columns of the sink: they may stay in the rows."""
+"""Columns of the source that the sink ignores."""
 BROKERS_OWN = frozenset(
     {
         PROPERTY_CRC32,
@@ -87,83 +87,81 @@ BROKERS_OWN = frozenset(
         ),
     }
 )
-"""Properties that say how a message was handled once: they are not sent again."""
+"""Properties set during an earlier delivery; they are not sent again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """What a writer to the sink can be told."""
+    """Options of the sink."""
 
     namesrv: str | None = option(
         ADDRESSES, None, "both", "Name servers, `host:port`, several separated by `;`. Required."
     )
     topic: str | None = option(
-        TEXT, None, "both", "Where all rows go. Without it, the column `topic` says it for each row."
+        TEXT, None, "both", "Topic of all rows. Default: the column `topic` of each row."
     )
     exactly_once: str | None = option(
         choice("keys"),
         None,
         "both",
-        "`keys`: a row that is sent again has the same unique key, and goes to the same queue.",
+        "`keys`: a row that is sent again has the same unique key and goes to the same queue.",
     )
     exactly_once_id: str | None = option(
         TEXT,
         None,
         "both",
-        "With `exactlyOnce`: the name of this piece of work, so that a batch job that is run again after "
-        "a failure gives its rows the same keys. A stream has its query's id.",
+        "With `exactlyOnce`: a name for this batch job, so that rows keep their keys when the job is run "
+        "again after a failure. Streams use the query's id.",
     )
-    rows_per_second: float | None = option(
-        RATE, None, "both", "At most so many rows a second from each task."
-    )
-    in_flight_max: int = option(COUNT, "32", "both", "Requests on their way at once, for each task.")
-    attempts_max: int = option(COUNT, "5", "both", "How often a request is tried before the task fails.")
-    keep_times: bool = option(FLAG, "false", "both", "Send the column `bornTimestamp` as the time of birth.")
-    producer_group: str = option(TEXT, "skylark-spark-sink", "both", "The producer group that brokers see.")
-    request_timeout_ms: int = option(DURATION, "10s", "both", "How long one request may take.")
+    rows_per_second: float | None = option(RATE, None, "both", "Maximum rows per second of each task.")
+    in_flight_max: int = option(COUNT, "32", "both", "Requests in flight per task.")
+    attempts_max: int = option(COUNT, "5", "both", "Attempts per request before the task fails.")
+    keep_times: bool = option(FLAG, "false", "both", "Send the column `bornTimestamp` as the born timestamp.")
+    producer_group: str = option(TEXT, "skylark-spark-sink", "both", "Producer group shown on brokers.")
+    request_timeout_ms: int = option(DURATION, "10s", "both", "Timeout of one request.")
 
     def __post_init__(self) -> None:
         if not self.namesrv:
-            raise SettingsError("namesrv", "give the name servers as host:port")
+            raise SettingsError("namesrv", "no name server given; use host:port")
         if self.topic is not None and (fault := topic_name_error(self.topic)):
             raise SettingsError("topic", f"{self.topic!r}: {fault}")
 
 
 SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
-"""Options that Spark hands on although they are meant for itself."""
+"""Spark's own options, which it also passes to the sink."""
 
 
 def read_options(given: Mapping[str, str]) -> SinkOptions:
-    """Raises SettingsError for an unknown name or a value that cannot be used."""
+    """Raises SettingsError for an unknown name or an invalid value."""
     return load(SinkOptions, {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN})
 
 
 @dataclass(frozen=True, slots=True)
 class Sent(WriterCommitMessage):
-    """What a task says when all of its rows are acknowledged."""
+    """A task's commit message: all of its rows are acknowledged."""
 
     rows: int
     bytes: int
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises SettingsError for columns that are missing, unknown or of a wrong type."""
+    """Raises SettingsError for missing or unknown columns and wrong types."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     there = ", ".join(types) or "none"
     if "body" not in types:
-        raise SettingsError("body", f"the sink needs a column body (binary or string); there are {there}")
+        raise SettingsError("body", f"missing column body (binary or string); columns are {there}")
     if options.topic is None and "topic" not in types:
-        raise SettingsError("topic", f"neither an option topic nor a column topic; there are {there}")
+        raise SettingsError("topic", f"set the option topic or add a column topic; columns are {there}")
     for name, type_name in types.items():
         if name in TYPES:
             if type_name not in TYPES[name]:
                 wanted = " or ".join(TYPES[name])
-                raise SettingsError(name, f"the column is {type_name}, the sink takes {wanted}")
+                raise SettingsError(name, f"the column is {type_name}; the sink needs {wanted}")
         elif name not in PASSENGERS:
             known = ", ".join(TYPES)
             raise SettingsError(
                 name,
-                f"the sink has no such column: drop it, or put it into body or properties; it takes {known}",
+                f"unknown column; drop it, or move it into body or properties. The sink takes {known}",
             )
     if options.keep_times and types.get("bornTimestamp") != "timestamp":
         raise SettingsError("keepTimes", "needs the column bornTimestamp (timestamp)")
@@ -174,7 +172,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose rows these are: what makes the n-th row of a task the same row when it is sent again."""
+    """Identifies a task's rows across retries of the task."""
 
     scope: str
     batch_id: str
@@ -184,8 +182,8 @@ class Identity:
 def row_key(identity: Identity, origin: tuple[Any, ...] | None, row: int, topic: str, body: bytes) -> str:
     """The unique key of a row, 32 characters like those of other clients.
 
-    With an origin it survives shuffles and another number of tasks; without, it stands on the row's place in
-    its task. The body is part of it, because one message may have become several rows.
+    With an origin the key survives shuffles and repartitioning; without, it depends on the row's position in
+    its task. The body is part of the key, as one message may become several rows.
     """
     place = origin if origin is not None else (identity.batch_id, identity.partition, row)
     name = msgspec.json.encode([identity.scope, topic, *place])
@@ -193,7 +191,7 @@ def row_key(identity: Identity, origin: tuple[Any, ...] | None, row: int, topic:
 
 
 class RowReader:
-    """Turns record batches into messages, for columns that were checked."""
+    """Turns record batches with checked columns into messages."""
 
     def __init__(self, names: Sequence[str], options: SinkOptions, identity: Identity) -> None:
         self._options = options
@@ -204,7 +202,7 @@ class RowReader:
         self._row = 0
 
     def messages(self, batch: pa.RecordBatch, new_key: Callable[[], str]) -> Iterator[OutMessage]:
-        """The messages of one batch; `new_key` gives a key to rows that need no lasting one."""
+        """Yield the messages of one batch; `new_key` makes keys for rows without `exactlyOnce`."""
         read = {*TYPES, *ORIGIN, *(["bornTimestamp"] if self._options.keep_times else [])}
         wanted = [name for name in batch.schema.names if name in read]
         columns = [batch.column(name).to_pylist() for name in wanted]
@@ -218,7 +216,9 @@ class RowReader:
             body = body.encode()
         topic = self._options.topic or row["topic"]
         if not topic:
-            raise SettingsError("topic", f"row {self._row}: the column is null, and there is no option topic")
+            raise SettingsError(
+                "topic", f"row {self._row}: the column is null; fill it or set the option topic"
+            )
         properties = self._properties(row)
         unique_key = None
         if self._options.exactly_once:
@@ -273,16 +273,16 @@ def _milliseconds(moment: datetime | int | None) -> int | None:
     return moment
 
 
-# --- Spark's shapes ---
+# --- Spark's writer classes ---
 
 
 class _Writing:
-    """What both writers share. Made and checked on the driver, pickled to the tasks."""
+    """Shared by both writers. Created and checked on the driver, pickled to the tasks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self.options = read_options(options)
         if overwrite:
-            raise SettingsError("mode", "a topic cannot be overwritten: write with mode append")
+            raise SettingsError("mode", "a topic cannot be overwritten; use mode append")
         check_columns(schema, self.options)
         self.scope = self.options.exactly_once_id or uuid.uuid4().hex
 
@@ -320,7 +320,7 @@ def write_rows(
 
 
 def _brokers(options: SinkOptions) -> BrokerConnections:
-    from skylark.pipelines.cluster_client import shared_client  # noqa: PLC0415  the worker's connections, not the driver's
+    from skylark.pipelines.cluster_client import shared_client  # noqa: PLC0415  only tasks connect
 
     assert options.namesrv is not None
     return shared_client(options.namesrv, request_timeout_s=options.request_timeout_ms / 1000)
@@ -334,10 +334,10 @@ class StreamSink(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("rocketmq")`."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is left to do: a task that ended has its rows acknowledged."""
+        """Nothing to do: a finished task has its rows acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays sent; the batch comes again, with the same keys."""
+        """Sent rows stay sent; the batch is retried with the same keys."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -353,9 +353,9 @@ def stream_writer(
 
 
 def each_batch(name: str, **options: str) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: every batch's rows to topics. Output mode `update`, which no sink takes, does too.
+    """Return a function for `foreachBatch` that sends every batch to topics; works with output mode `update`.
 
-    `name` is the query's for ever: with `exactlyOnce` a batch that comes again has the same keys.
+    `name` must stay the same for the query: with `exactlyOnce` a repeated batch has the same keys.
     """
 
     def write(df: DataFrame, batch_id: int) -> None:

@@ -1,8 +1,8 @@
-"""The data source `rocketmq`: the shapes that Spark wants, over planning and reading.
+"""The data source `rocketmq`: Spark's reader and writer classes, over `planner` and `sink`.
 
-Spark makes these objects in several processes: in planner workers, which pickle them to tasks, and, for a
-stream, in a process of its own that answers questions about offsets as long as the query runs. So nothing is
-opened before it is needed, and what a task must know is in its partition.
+Spark creates these objects in several processes: in planner workers, which pickle them to tasks, and for a
+stream in a separate process that answers offset requests as long as the query runs. So connections are opened
+lazily, and everything that a task needs is in its partition.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ COMMIT_TIMEOUT_S = 3.0
 
 
 class RangesPartition(InputPartition):
-    """What one task reads."""
+    """The ranges of one task."""
 
     def __init__(self, ranges: list[OffsetRange], rows: list[RangeRow] | None = None) -> None:
         super().__init__(None)
@@ -92,7 +92,7 @@ class RocketMQSource(DataSource):
         if options.decode != "json":
             return schema
         if options.decode_schema not in (None, "auto"):
-            # Only the JVM reads DDL; no colons are needed inside a struct.
+            # Only the JVM parses DDL.
             columns = [
                 f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
                 for field in schema.fields
@@ -101,7 +101,7 @@ class RocketMQSource(DataSource):
             return ", ".join([*columns[:-1], value, columns[-1]])
         inferred = infer_schema(sample_bodies(options, options.sample_rows))
         if not inferred.fields:
-            raise SettingsError("decodeSchema", "no sampled body is a JSON object; give the fields as a DDL")
+            raise SettingsError("decodeSchema", "no sampled body is a JSON object; set the fields as DDL")
         return StructType([*schema.fields[:-1], StructField(VALUE, inferred), schema.fields[-1]])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -111,7 +111,7 @@ class RocketMQSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = _checked_options(self.options, schema)
         if options.ending_offsets not in (None, "latest"):
-            raise SettingsError("endingOffsets", "a stream has no end: read a batch, or stop the query")
+            raise SettingsError("endingOffsets", "not supported for streams; read a batch, or stop the query")
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -126,12 +126,12 @@ class RocketMQSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rocketmq")` known to a session."""
+    """Register `format("rocketmq")` in a session."""
     spark.dataSource.register(RocketMQSource)
 
 
 def _known_columns(options: SourceOptions) -> dict[str, DataType]:
-    """The columns without a user's schema; of JSON all but `value`, whose type the options do not say."""
+    """The default columns, without `value` for JSON, whose type depends on the bodies."""
     columns = dict(COLUMNS)
     if options.body_text:
         columns[BODY_TEXT] = StringType()
@@ -143,12 +143,12 @@ def _known_columns(options: SourceOptions) -> dict[str, DataType]:
 
 
 def _checked_options(given: Any, schema: StructType) -> SourceOptions:
-    """Options that fit the schema. Raises SettingsError, here in the driver and not in a task."""
+    """Parse options and check the schema, before any task starts. Raises SettingsError."""
     options = load(SourceOptions, dict(given))
     if options.mode == "ranges":
         check_schema(schema, RANGE_COLUMNS)
         if schema.fieldNames() != list(RANGE_COLUMNS):
-            raise SettingsError("schema", f"with mode=ranges the columns are {', '.join(RANGE_COLUMNS)}")
+            raise SettingsError("schema", f"columns of mode=ranges are fixed: {', '.join(RANGE_COLUMNS)}")
         return options
     known = {**_known_columns(options), BODY_TEXT: StringType()}
     check_schema(schema, known, free=[VALUE] if options.decode == "json" else [])
@@ -156,7 +156,7 @@ def _checked_options(given: Any, schema: StructType) -> SourceOptions:
 
 
 class _Rows:
-    """What batch and stream share: reading partitions."""
+    """Reads partitions; shared by batch and stream."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -165,7 +165,7 @@ class _Rows:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangesPartition):
-            return iter(())  # Spark's stand-in for an empty list
+            return iter(())  # Spark's placeholder for no partitions
         if partition.rows is not None:
             return iter([range_batch(partition.rows)])
         return read_ranges(self._options, partition.ranges, arrow_schema(self._schema), tags=self._tags)
@@ -178,7 +178,7 @@ class _Rows:
 
 
 class BatchReader(_Rows, DataSourceReader):
-    """Reads from `startingOffsets` to `endingOffsets`, both found when the query is planned."""
+    """Reads from `startingOffsets` to `endingOffsets`, resolved when the query is planned."""
 
     _restrictions: Restrictions | None = None
 
@@ -188,7 +188,7 @@ class BatchReader(_Rows, DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """Takes filters. A class of its own: Spark refuses one that could when its setting is off."""
+    """Accepts filters. A separate class, as Spark rejects `pushFilters` while its setting is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._restrictions = Restrictions()
@@ -198,7 +198,7 @@ class PushingReader(BatchReader):
 
 
 class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Answers questions about offsets. It decides nothing by itself: what a batch holds is in Spark's log."""
+    """Answers Spark's offset requests. Stateless: the content of a batch is in Spark's offset log."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -224,14 +224,14 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._latest = self.planner.highs()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Any limit but "everything": ours are several, and `latestOffset` applies them."""
+        """Any limit except `ReadAllAvailable`; `latestOffset` applies the options."""
         return ReadMaxBytes(self._options.max_bytes_per_trigger)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = from_nested(start)
         ranges = self._waiting(begin)
         if moved := self.planner.cut_short(begin, self._latest, LossPolicy(self._options)):
-            return to_nested({**begin, **moved})  # a batch of nothing; the next one begins there
+            return to_nested({**begin, **moved})  # an empty batch; the next one starts there
         if not ranges:
             return start
         if not isinstance(limit, ReadAllAvailable):
@@ -249,13 +249,13 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planner.from_beginning(ranges_between(begin, self._latest), begin)
 
     def _rest(self) -> None:
-        """Wait out the poll interval: Spark asks a hundred times a second otherwise."""
+        """Wait for the poll interval: otherwise Spark asks a hundred times a second."""
         due = self._looked_at + self._options.poll_interval_ms / 1000
         time.sleep(max(0.0, due - time.monotonic()))
         self._looked_at = time.monotonic()
 
     def _should_wait(self, ranges: Sequence[OffsetRange]) -> bool:
-        """Whether there is too little for a batch, and not for too long."""
+        """Return whether to wait for more rows, within `maxTriggerDelay`."""
         rows_min = self._options.min_rows_per_trigger
         if rows_min is None or self._target is not None:
             return False
@@ -279,7 +279,7 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._partitions(self.planner, self.planner.still_there(ranges, LossPolicy(self._options)))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Write the group's offsets. Spark's checkpoint is the truth, so this may fail, and never raises."""
+        """Commit the group's offsets. Never raises: Spark's checkpoint is authoritative."""
         options = self._options
         if options.group_id is None or options.namesrv is None or not options.commit_offsets:
             return
@@ -288,8 +288,8 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.group_id, from_nested(end)
             )
         except (RocketMQError, ValueError) as error:
-            log.warning("offsets not written group=%s error=%s", options.group_id, error)
+            log.warning("cannot commit offsets group=%s error=%s", options.group_id, error)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Connections stay here."""
+        """Leave out the planner, which holds connections."""
         return {**self.__dict__, "_planner": None}

@@ -1,6 +1,6 @@
-"""Messages straight from a store directory, ours or Apache's, live or closed: read-only, without a broker.
+"""Messages from a store directory, Skylark's or Apache's, live or closed: read-only, without a broker.
 
-Consume-queue units say where the records of a range lie; those are decoded where the log is mapped.
+Consume-queue entries locate the records of a range; records are decoded in the mapped log file.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ UNITS_AT_A_TIME = 16_384
 SAMPLE_UNITS = 256
 STORES_OPEN_MAX = 8
 BLANK_UNIT_SIZE = 0x7FFFFFFF
-# Below are no hashes but addresses of extension units.
+# Lower values are addresses of extension entries, not hashes.
 TAGS_CODE_MIN = -(1 << 31)
 Units = npt.NDArray[np.void]
 
 
 class StoreSource:
-    """A store directory as an origin."""
+    """Reads messages from a store directory."""
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.path is not None
         self._options = options
         self._reader = shared_reader(options.path)
-        # The process may have had it open for long: the first question looks at the directory again.
+        # The reader may have been open for long: refresh on first use.
         self._looked_at = float("-inf")
         tags = split_tags(options.tags) if options.tags else None
         self._tags_codes = None if tags is None else np.array([java_hash(tag) for tag in tags], np.int64)
 
-    # --- What there is ---
+    # --- Topics, queues and offsets ---
 
     def topics(self) -> list[str]:
         self._refresh()
@@ -58,7 +58,9 @@ class StoreSource:
     def queues(self, topic: str) -> list[SparkQueue]:
         self._refresh()
         if topic in self._reader.batch_topics():
-            raise BadStoreFile(self._reader.path, f"topic {topic} has a batch consume queue: not supported")
+            raise BadStoreFile(
+                self._reader.path, f"topic {topic} has a batch consume queue, which is not supported"
+            )
         found = [
             SparkQueue(topic, self._options.broker_name, queue_id)
             for name, queue_id in sorted(self._reader.queue_table)
@@ -89,13 +91,13 @@ class StoreSource:
         return (found.min_offset, found.max_offset) if found else (0, 0)
 
     def _refresh(self) -> None:
-        """Look at the directory again, but not more often than a query polls."""
+        """Rescan the directory, at most once per poll interval."""
         now = time.monotonic()
         if now - self._looked_at >= self._options.poll_interval_ms / 1000:
             self._reader.refresh()
             self._looked_at = now
 
-    # --- How much it is ---
+    # --- Sizes ---
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
         return [self._average(wanted) for wanted in ranges]
@@ -115,7 +117,7 @@ class StoreSource:
         return float(sizes.mean()) if len(sizes) else 0.0
 
     def end_within(self, wanted: OffsetRange, bytes_max: int, record_bytes: float) -> int:
-        """Exact: the sizes are in the consume queue."""
+        """Exact, as consume-queue entries hold the sizes."""
         at, left = wanted.from_offset, bytes_max
         while at < wanted.to_offset:
             units = self._units(wanted.queue, at, min(UNITS_AT_A_TIME, wanted.to_offset - at))
@@ -129,7 +131,7 @@ class StoreSource:
         return at
 
     def _units(self, queue: SparkQueue, first: int, count: int) -> Units:
-        """Units from an offset on, at most to the end of their file."""
+        """Consume-queue entries from an offset, at most to the end of their file."""
         found = self._reader.queue_table.get((queue.topic, queue.queue_id))
         data = found.units(first, count) if found and count > 0 else b""
         return np.frombuffer(data, UNIT_TYPE)
@@ -162,19 +164,21 @@ class StoreSource:
         while at < wanted.to_offset:
             units = self._units(wanted.queue, at, min(UNITS_AT_A_TIME, wanted.to_offset - at))
             if not len(units):
-                losses.aged_out(OffsetRange(wanted.queue, at, wanted.to_offset), "their queue's file is gone")
+                losses.aged_out(
+                    OffsetRange(wanted.queue, at, wanted.to_offset), "their consume-queue file is gone"
+                )
                 return
             for piece in self._pieces(units):
                 yield from self._records(OffsetRange(wanted.queue, at, at + len(piece)), piece, losses)
                 at += len(piece)
 
     def _wait_for(self, wanted: OffsetRange) -> None:
-        """The driver that planned the range may have looked at the directory after this process did."""
+        """Rescan the directory if the range was planned with a newer view of it."""
         if self._bounds(wanted.queue)[1] < wanted.to_offset:
             self._reader.refresh()
 
     def _pieces(self, units: Units) -> Iterator[Units]:
-        """Cut by bytes."""
+        """Split entries into pieces of about `batchBytes`."""
         sizes = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"]).astype(np.int64)
         pieces = np.cumsum(sizes) // self._options.batch_bytes
         yield from np.split(units, np.flatnonzero(np.diff(pieces)) + 1)
@@ -210,16 +214,16 @@ class StoreSource:
 
 def _located(view: memoryview, places: Ints, sizes: Ints) -> Records:
     if ((sizes <= 0) | (places < 0) | (places + sizes > len(view))).any():
-        return locate(view, places, sizes)  # these rows will be found bad
+        return locate(view, places, sizes)  # marks these rows bad
     buffer, places = in_order(view, places, sizes)
     return locate(pa.py_buffer(buffer), places, sizes)
 
 
 @lru_cache(STORES_OPEN_MAX)
 def shared_reader(path: str) -> StoreReader:
-    """The reader that this process keeps for a directory."""
+    """The reader of this process for a directory."""
     return StoreReader(path)
 
 
-# Files close themselves, but not while the interpreter is being taken down.
+# Close files before the interpreter shuts down.
 atexit.register(shared_reader.cache_clear)

@@ -82,5 +82,5 @@ def test_units_that_cannot_be_right_are_not_believed(size: int) -> None:
         1,
         2,
     ]
-    with pytest.raises(CorruptRecord, match="cut short"):
+    with pytest.raises(CorruptRecord, match="truncated"):
         locate_pulled([PulledRecords(answer.records[:-1], answer.units)], 3)

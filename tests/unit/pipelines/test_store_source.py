@@ -44,7 +44,7 @@ def test_golden_stores_give_what_apache_served(golden: Path, tmp_path: Path, nam
     compared = 0
     for topic, queues in expected.items():
         if topic in unsupported:
-            with pytest.raises(BadStoreFile, match="batch consume queue: not supported"):
+            with pytest.raises(BadStoreFile, match="batch consume queue, which is not supported"):
                 rows(directory, topic)
             continue
         found = rows(directory, topic)

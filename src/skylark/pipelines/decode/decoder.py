@@ -1,7 +1,7 @@
 """Pure. Records to Arrow batches with any choice of columns: whole buffers at a time, no loop over messages.
 
-What a column holds is said by `record.decode`; the two give the same for every record. Bodies come
-decompressed, or as stored where they cannot be; rows of rare kinds are computed one by one and patched in.
+Values equal those of `record.decode` for every record. Bodies are decompressed, or left as stored if that
+fails; unusual rows are computed one by one and patched in.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from skylark.pipelines.decode.record_layout import Flags, Ints, Records
 from skylark.pipelines.schema import BODY_TEXT, REJECTS, VALUE
 
 MICROSECONDS = pa.timestamp("us", tz="UTC")
-# No time that counts is further away, and a thousand times this is still a number of 64 bits.
+# Clipped to this: a thousand times the value still fits into 64 bits.
 _MILLISECONDS_MAX = (1 << 63) // 1000 - 1
 _HEX = np.array([f"{byte:02X}".encode() for byte in range(256)]).view("<u2")
 
@@ -37,12 +37,12 @@ BadRows = Callable[[CorruptRecord, int], None]
 
 
 def refuse(error: CorruptRecord, count: int) -> None:
-    """What to do with bad records unless told otherwise."""
+    """Raise the error of a bad record: the default of `on_bad`."""
     raise error
 
 
 class Decoder:
-    """Makes batches of one schema; `wanted_tags` leaves out other rows, `json` decodes bodies to `value`."""
+    """Makes batches of one schema; `wanted_tags` filters rows, `json` decodes bodies to `value`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Decoder:
         check_crc: bool = False,
         on_bad: BadRows = refuse,
     ) -> None:
-        """`on_bad` is told of records that cannot be right; if it returns, they are left out."""
+        """`on_bad` is called with corrupt records; if it returns, they are skipped."""
         self.schema = schema
         self._wanted_tags = None if wanted_tags is None else pa.array(sorted(wanted_tags), pa.string())
         self._json = json
@@ -61,7 +61,7 @@ class Decoder:
         self._on_bad = on_bad
 
     def batch(self, records: Records, broker_name: str) -> pa.RecordBatch:
-        """Decode. Raises what `on_bad` raises."""
+        """Raises what `on_bad` raises."""
         bad = records.bad
         if bad.any():
             self._on_bad(records.corrupt(bad), int(bad.sum()))
@@ -79,7 +79,7 @@ class Decoder:
 
 
 class _Columns:
-    """The columns of one batch, each computed when it is asked for."""
+    """Lazily computed columns of one batch."""
 
     def __init__(self, records: Records, broker_name: str, json: JsonBodies | None) -> None:
         self._records = records
@@ -146,7 +146,7 @@ class _Columns:
 
     @cached_property
     def _body_and_faults(self) -> tuple[pa.Array, Flags]:
-        """Bodies, decompressed; and which could not be."""
+        """Decompressed bodies, and flags of those that could not be decompressed."""
         records = self._records
         column = between(records.buffer, records.body_start, records.body_end)
         faults = np.zeros(len(records), np.bool_)
@@ -189,7 +189,6 @@ def _rows(records: Records) -> Ints:
 
 
 def _texts(bodies: pa.Array, faults: Flags) -> tuple[pa.Array, Flags]:
-    """Text where the bytes are UTF-8."""
     faults = faults.copy()
     texts: list[str | None] = []
     for row, body in enumerate(bodies.to_pylist()):

@@ -1,7 +1,7 @@
-"""Pure. JSON bodies as an Arrow struct of a given type; what does not fit is rejected, row by row.
+"""Pure. JSON bodies as an Arrow struct of a given type; rows that do not fit are rejected one by one.
 
-Fields that the type does not have are ignored, missing ones are null, which does not fit where that is
-forbidden. A string field takes any value, as its JSON text if it is no string; other types only their own.
+Unknown fields are ignored; missing fields are null, and a row with a null in a NOT NULL field is rejected. A
+string field accepts any value, as its JSON text if it is not a string; other types accept only their own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from skylark.pipelines.decode.record_layout import Flags
 
 DEPTH_MAX = 32
-"""Of nesting in an inferred schema; what lies deeper is text."""
+"""Nesting limit of an inferred schema; deeper values are text."""
 _decode = msgspec.json.Decoder().decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 Fit = Callable[[Any], Any]
@@ -41,7 +41,7 @@ class JsonBodies:
         self._fit = _fit(kind)
 
     def decode(self, bodies: pa.Array, unreadable: Flags) -> tuple[pa.Array, Flags]:
-        """The values, null where a body was rejected, and which were."""
+        """Return the values, null where a body was rejected, and the flags of rejected rows."""
         rejected = unreadable.copy()
         values: list[Any] = []
         for row, body in enumerate(bodies.to_pylist()):
@@ -57,7 +57,7 @@ class JsonBodies:
             return self._one_by_one(values, rejected)
 
     def _one_by_one(self, values: list[Any], rejected: Flags) -> tuple[pa.Array, Flags]:
-        """Find the values that Arrow does not take: numbers out of range, times that are none."""
+        """Reject the values that Arrow refuses: numbers out of range, invalid times."""
         for row, value in enumerate(values):
             try:
                 pa.array([value], self._kind)
@@ -68,7 +68,7 @@ class JsonBodies:
 
 
 def _fit(kind: pa.DataType) -> Fit:
-    """A function that makes a JSON value fit a type; it raises TypeError or ValueError if it does not."""
+    """Return a function that converts a JSON value to a type, or raises TypeError or ValueError."""
     if pa.types.is_struct(kind):
         return _fit_struct(kind)
     if pa.types.is_list(kind):
@@ -93,7 +93,7 @@ def _fit(kind: pa.DataType) -> Fit:
         return lambda value: None if value is None else _whole(value)
     if pa.types.is_floating(kind):
         return lambda value: None if value is None else float(_number(value))
-    return lambda value: value  # Arrow decides
+    return lambda value: value  # checked by Arrow
 
 
 def _fit_struct(kind: pa.StructType) -> Fit:
@@ -109,35 +109,35 @@ def _fit_struct(kind: pa.StructType) -> Fit:
 
 
 def _fit_field(field: pa.Field) -> Fit:
-    """The same for a part of a value; where that is never null, Spark does not look whether it is."""
+    """As `_fit` for a member; rejects null where the field is NOT NULL, as Spark does not check it."""
     fit = _fit(field.type)
 
-    def fit_what_is_there(value: Any) -> Any:
+    def fit_not_null(value: Any) -> Any:
         if value is None:
             raise ValueError(f"{field.name} is NOT NULL")
         return fit(value)
 
-    return fit if field.nullable else fit_what_is_there
+    return fit if field.nullable else fit_not_null
 
 
 def _checked(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
+        raise TypeError(f"expected {kind.__name__}, found {type(value).__name__}")
     return value
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{type(value).__name__} where a number belongs")
+        raise TypeError(f"expected a number, found {type(value).__name__}")
     return value
 
 
 def _decimal(value: Any) -> Decimal:
-    """From a number, or from text, as those write it who want every digit. Arrow refuses one too many."""
+    """Accepts a number or its text, which keeps every digit. Arrow checks the precision."""
     try:
         return Decimal(value if isinstance(value, str) else str(_number(value)))
     except InvalidOperation:
-        raise ValueError(f"{value!r} is no number") from None
+        raise ValueError(f"{value!r} is not a number") from None
 
 
 def _whole(value: Any) -> int:
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
 
 
 def infer_schema(bodies: Iterable[bytes]) -> StructType:
-    """The schema that fits the JSON objects among some bodies; members that disagree are text."""
+    """Infer the schema of the JSON objects among `bodies`; members of conflicting types are text."""
     kinds = [_kind_of(value, 0) for body in bodies if isinstance(value := _readable(body), dict)]
     merged = _without_unknown(_merge_all(kinds) or StructType([]))
     assert isinstance(merged, StructType)
@@ -183,7 +183,7 @@ def _kind_of(value: Any, depth: int) -> DataType | None:
 
 
 class _Unknown(StringType):
-    """A member that was null so far: text, unless another body says more."""
+    """A member that is null so far: text, unless another body gives it a type."""
 
 
 def _merge_all(kinds: Sequence[DataType | None]) -> DataType | None:
@@ -211,7 +211,7 @@ def _merge(one: DataType | None, other: DataType | None) -> DataType | None:
 
 
 def _without_unknown(kind: DataType) -> DataType:
-    """The schema with plain text where nothing but nulls was seen."""
+    """Replace members that were always null by text."""
     if isinstance(kind, _Unknown):
         return StringType()
     if isinstance(kind, StructType):

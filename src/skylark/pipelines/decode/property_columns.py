@@ -1,8 +1,7 @@
-"""Pure. Single properties, or all of them as a map, from many property texts at once.
+"""Pure. Single properties, or all of them as a map, from the property texts of many records.
 
-The texts are copied into one array in which every text is preceded by two separators (in the place of its
-length field) and the last one is followed by one: so no piece runs from one text into the next. What a text
-means is said by `decode_properties`, and the two agree for every text.
+The texts are copied into one array in which two separators precede every text (in place of its length field)
+and one follows the last, so that no property spans two texts. Results equal those of `decode_properties`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _MARK, _SEPARATOR = 1, 2
 _PADDING = 8
 _WORDS = {size: np.dtype(f"<u{size}") for size in (8, 4, 2, 1)}
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
-# The first so many bytes of a word, for names shorter than one.
+# Masks for the first bytes of a word, for names shorter than a word.
 _HEADS = np.array([(1 << 8 * size) - 1 for size in range(8)] + [(1 << 64) - 1], np.uint64)
 
 
 def stretches(buffer: pa.Buffer, bounds: Ints) -> pa.Array:
-    """What lies between each bound and the next, as binary. Bounds ascend and span less than 2 GiB."""
+    """The bytes between consecutive bounds. Bounds ascend and span less than 2 GiB."""
     base = int(bounds[0]) if len(bounds) else 0
     offsets = (bounds - base).astype(np.int32) if len(bounds) else np.zeros(1, np.int32)
     return pa.Array.from_buffers(
@@ -34,17 +33,16 @@ def stretches(buffer: pa.Buffer, bounds: Ints) -> pa.Array:
 
 
 def between(buffer: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
-    """The bytes from each start to its end."""
     return stretches(buffer, interleaved(starts, ends)).take(pa.array(np.arange(0, 2 * len(starts), 2)))
 
 
 def interleaved(*bounds: Ints) -> Ints:
-    """The first of each, then the second of each, and so on."""
+    """Interleave arrays: the first element of each, then the second of each."""
     return np.stack(bounds, axis=1).ravel()
 
 
 def as_text(data: pa.Array) -> pa.Array:
-    """Binary as UTF-8 text; what is none is replaced, as `bytes.decode(errors="replace")` does."""
+    """Binary as UTF-8 text; invalid bytes are replaced, as by `bytes.decode(errors="replace")`."""
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
@@ -53,14 +51,14 @@ def as_text(data: pa.Array) -> pa.Array:
 
 
 def patched(column: pa.Array, rows: Ints, values: pa.Array) -> pa.Array:
-    """A column with other values in some rows."""
+    """Replace the values of some rows."""
     places = np.arange(len(column))
     places[rows] = len(column) + np.arange(len(rows))
     return pa.concat_arrays([column, values]).take(pa.array(places))
 
 
 class PropertyTexts:
-    """The property texts of records."""
+    """Parsed property texts of a batch of records."""
 
     def __init__(self, records: Records) -> None:
         raw = between(records.buffer, records.topic_end, records.end)
@@ -81,7 +79,7 @@ class PropertyTexts:
         self.buffer = pa.py_buffer(self.text)
 
     def column(self, name: str) -> pa.Array:
-        """One property of every text, null where it is not there or empty."""
+        """One property of every text, null where it is missing or empty."""
         marks = self._marks_after(name.encode())
         starts = marks + 1
         ends = self.separators[np.searchsorted(self.separators, marks)]
@@ -89,12 +87,12 @@ class PropertyTexts:
         marks, starts, ends = marks[filled], starts[filled], ends[filled]
         rows = self._rows_of(marks)
         value_starts, value_ends = self.bounds[:-1].copy(), self.bounds[:-1].copy()
-        value_starts[rows], value_ends[rows] = starts, ends  # of duplicates the last counts
+        value_starts[rows], value_ends[rows] = starts, ends  # the last duplicate wins
         places = pa.array(np.arange(self.count) * 2, mask=value_starts == value_ends)
         return as_text(stretches(self.buffer, interleaved(value_starts, value_ends)).take(places))
 
     def _marks_after(self, name: bytes) -> Ints:
-        """Where the mark between a name and its value stands, for one name."""
+        """Positions of the marks that follow `name`."""
         marks: Ints = self.marks[self.marks > len(name)]
         marks = marks[self.text[marks - len(name) - 1] == _SEPARATOR]
         at, rest = len(name), name
@@ -129,7 +127,7 @@ class PropertyTexts:
         return patched(column, twice, self._decoded(twice)) if len(twice) else column
 
     def _pieces(self) -> tuple[Ints, Ints, Ints]:
-        """Start of name, mark and end of value of each piece that has both."""
+        """Start of name, mark and end of value of each complete property."""
         starts, ends = self.separators[:-1] + 1, self.separators[1:]
         filled = ends > starts
         starts, ends = starts[filled], ends[filled]
@@ -142,7 +140,7 @@ class PropertyTexts:
         return starts[whole], marks[whole], ends[whole]
 
     def _rows_with_duplicates(self, starts: Ints, marks: Ints, rows: Ints) -> Ints:
-        """Rows in which two names look the same by length, first and last bytes."""
+        """Rows in which two names may be equal, by length, first and last bytes."""
         sizes = marks - starts
         words = windows(self.text, _WORDS[8])
         first = words[starts] & _HEADS[np.minimum(sizes, 8)]
@@ -157,7 +155,7 @@ class PropertyTexts:
         return np.unique(rows[np.isin(looks, same)]) if len(same) else np.empty(0, np.int64)
 
     def _all_alike(self, looks: npt.NDArray[np.uint64], rows: Ints) -> bool:
-        """Whether every text has the same names, all different: what one producer sends."""
+        """Return whether all texts have the same distinct names, as messages of one producer do."""
         each, rest = divmod(len(looks), max(self.count, 1))
         if rest or not each or len(np.unique(looks[:each])) < each:
             return False
@@ -165,7 +163,7 @@ class PropertyTexts:
         return bool(same_names.all() and (rows.reshape(-1, each) == np.arange(self.count)[:, None]).all())
 
     def _decoded(self, rows: Ints) -> pa.Array:
-        """Maps made one text at a time."""
+        """Decode some rows one by one."""
         text = self.text.tobytes()
         maps = [
             list(decode_properties(text[self.bounds[row] + 2 : self.bounds[row + 1]]).items()) for row in rows
@@ -174,5 +172,5 @@ class PropertyTexts:
 
     @cached_property
     def tags(self) -> pa.Array:
-        """Two may want them: the column and the filter."""
+        """Cached: used by the column and by the tag filter."""
         return self.column("TAGS")

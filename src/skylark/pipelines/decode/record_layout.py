@@ -1,8 +1,8 @@
-"""Pure. Where things lie in many records at once: heads gathered and lengths followed with numpy.
+"""Pure. Locates the fields of many records at once with numpy.
 
-The layout is `skylark.model.record`'s. Records lie in one buffer, a pull's answer or a mapped log file;
-nothing of them is copied here but their heads. IPv6 hosts move what follows them, so rows with those are read
-by their own layout; a row that makes no sense is marked, not guessed at.
+The layout is that of `skylark.model.record`. Records lie in one buffer, a pull reply or a mapped log file;
+only their heads are copied. IPv6 hosts shift the fields after them, so those rows are read by their own
+layout. Inconsistent rows are marked bad.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Bytes = npt.NDArray[np.uint8]
 SPAN_BYTES_MAX = (1 << 31) - 1
 """Arrow's binary arrays count with 32 bits."""
 SEGMENT_BYTES = 16 << 10
-"""A walker's share of an answer."""
+"""Bytes per walker."""
 SHARED_BYTES_MIN = 8 * SEGMENT_BYTES
-"""Less is walked by one."""
+"""Smaller inputs are walked sequentially."""
 _SIZE = struct.Struct(">i")
 _SIZE_TYPE = np.dtype(">i4")
 _ANY_MAGIC = re.compile(rb"\xDA\xA3\x20[\xA7\xAB]")
@@ -73,9 +73,9 @@ assert {flags: kind.itemsize for flags, kind in HEAD_TYPES.items()} == {
 
 
 def record_starts(data: bytes | memoryview, stretches: Sequence[tuple[int, int]] | None = None) -> Ints:
-    """Where records begin that lie end to end in each of some stretches of a buffer, or in all of it.
+    """Start positions of contiguous records in each of some stretches of a buffer, or in all of it.
 
-    Raises CorruptRecord when a size leads out of its stretch.
+    Raises CorruptRecord if a record exceeds its stretch.
     """
     stretches = [(0, len(data))] if stretches is None else stretches
     is_much = sum(end - first for first, end in stretches) >= SHARED_BYTES_MIN
@@ -86,9 +86,9 @@ def record_starts(data: bytes | memoryview, stretches: Sequence[tuple[int, int]]
 
 
 def _walked_by_many(data: bytes | memoryview, stretches: Sequence[tuple[int, int]]) -> Ints | None:
-    """From record to record by many walkers at once, each from a place where a record seems to begin.
+    """Follow record sizes with many walkers in parallel, each from a likely start of a record.
 
-    If each arrives where the next one set out, they found all records; else None.
+    Returns None unless each walker ends where the next one began.
     """
     found: list[int] = []
     until: list[int] = []
@@ -113,7 +113,7 @@ def _walked_by_many(data: bytes | memoryview, stretches: Sequence[tuple[int, int
 
 
 def _walked(data: bytes | memoryview, first: int, end: int) -> list[int]:
-    """From record to record, and at the first that is wrong to the error."""
+    """Follow record sizes sequentially. Raises CorruptRecord at the first bad one."""
     starts: list[int] = []
     add, size_at = starts.append, _SIZE.unpack_from
     position = first
@@ -122,43 +122,43 @@ def _walked(data: bytes | memoryview, first: int, end: int) -> list[int]:
             add(position)
             (size,) = size_at(data, position)
             if size < RECORD_BYTES_MIN:
-                reason = f"size {size} at byte {position - first} of an answer"
+                reason = f"size {size} at byte {position - first} of a pull reply"
                 raise CorruptRecord(physical_offset=-1, reason=reason)
             position += size
     except struct.error:
         position = -1
     if position != end:
-        raise CorruptRecord(physical_offset=-1, reason="an answer's last record is cut short")
+        raise CorruptRecord(physical_offset=-1, reason="the last record of a pull reply is truncated")
     return starts
 
 
 def windows(data: Bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The buffer as values of a type that begin at every byte."""
+    """View the buffer as values of a type that start at every byte."""
     return np.ndarray((len(data) - kind.itemsize + 1,), kind, data.data, strides=(1,))
 
 
 def _gathered(data: Bytes, kind: np.dtype[Any], places: Ints) -> npt.NDArray[Any]:
-    """Values of a type from some places. Copied as plain bytes, which is many times faster."""
+    """Copy values of a type from some positions, as raw bytes, which is many times faster."""
     return windows(data, np.dtype(f"V{kind.itemsize}"))[places].view(kind)
 
 
 @dataclass(slots=True)
 class Records:
-    """Records in a buffer, in ascending order, none overlapping another."""
+    """Records in a buffer, ascending and without overlap."""
 
     data: Bytes
     buffer: pa.Buffer
     heads: npt.NDArray[Any]
-    """As in layout 0; of rows with IPv6 hosts all but the hosts."""
+    """As in layout 0; rows with IPv6 hosts keep their hosts in `odd_hosts`."""
     odd_hosts: dict[int, tuple[bytes, bytes]]
-    """Born and store host of rows with an IPv6 one."""
+    """Born and store host of rows with an IPv6 host."""
     start: Ints
     end: Ints
     body_start: Ints
     topic_start: Ints
     properties_start: Ints
     bad: Flags
-    """Rows whose magic and lengths do not fit together: nothing else of them can be used."""
+    """Rows with inconsistent magic or lengths; their other fields are undefined."""
     topic_length_bytes: Ints = field(repr=False)
 
     @property
@@ -173,11 +173,10 @@ class Records:
         return len(self.start)
 
     def numbers(self, name: str, kind: type[np.generic]) -> npt.NDArray[Any]:
-        """A field of all heads, in this machine's byte order."""
+        """A field of all heads, in native byte order."""
         return self.heads[name].astype(kind)
 
     def only(self, keep: Flags) -> Records:
-        """Some of the records."""
         if keep.all():
             return self
         rows = np.cumsum(keep) - 1
@@ -192,30 +191,28 @@ class Records:
         return self.data.data[int(self.body_start[row]) : int(self.body_end[row])]
 
     def crc_faults(self) -> Flags:
-        """Rows whose body does not have the CRC that they claim."""
+        """Rows whose body does not match its CRC."""
         claimed, empty = self.heads["body_crc"], self.body_end == self.body_start
         sound = [crc32(self.body_view(row)) == claimed[row] for row in range(len(self))]
         faults: Flags = ~(np.array(sound, np.bool_) | empty)
         return faults
 
     def corrupt(self, bad: Flags) -> CorruptRecord:
-        """The error for the first of some bad rows."""
+        """Return the error for the first bad row."""
         row = int(np.flatnonzero(bad)[0])
         physical_offset = int(self.heads["physical_offset"][row])
-        return CorruptRecord(
-            physical_offset, f"magic, lengths or CRC of {int(bad.sum())} record(s) are wrong"
-        )
+        return CorruptRecord(physical_offset, f"wrong magic, lengths or CRC in {int(bad.sum())} record(s)")
 
 
 def locate(buffer: bytes | memoryview | pa.Buffer, starts: Ints, sizes: Ints | None = None) -> Records:
-    """Find everything in the records that start at these positions; `sizes` is what a consume queue says."""
+    """Locate the fields of records at `starts`; `sizes` are the sizes in the consume queue."""
     whole = buffer if isinstance(buffer, pa.Buffer) else pa.py_buffer(buffer)
     data = np.frombuffer(whole, np.uint8)
     bad = (starts < 0) | (starts + RECORD_BYTES_MIN > len(data))
     if bad.any():
         starts = np.where(bad, 0, starts)
     if len(data) < RECORD_BYTES_MIN:
-        data = np.zeros(RECORD_BYTES_MIN, np.uint8)  # every row is bad: something to look at
+        data = np.zeros(RECORD_BYTES_MIN, np.uint8)  # every row is bad; keeps the reads below in bounds
     heads = _gathered(data, HEAD_TYPES[0], starts)
     size = heads["size"].astype(np.int64)
     magic = heads["magic"]
@@ -252,7 +249,7 @@ def locate(buffer: bytes | memoryview | pa.Buffer, starts: Ints, sizes: Ints | N
 def _read_odd_heads(
     data: Bytes, starts: Ints, heads: npt.NDArray[Any], odd_hosts: dict[int, tuple[bytes, bytes]], bad: Flags
 ) -> Ints | int:
-    """Read the heads of rows with IPv6 hosts again, by their own layout; return how long each head is."""
+    """Read the heads of rows with IPv6 hosts by their own layout; return the length of each head."""
     layouts = heads["sys_flag"] & HOST_V6_MASK
     if not layouts.any():
         return HEAD.size
@@ -274,7 +271,7 @@ def _read_odd_heads(
 
 
 def in_order(buffer: bytes | memoryview, starts: Ints, sizes: Ints) -> tuple[bytes | memoryview, Ints]:
-    """The records one after the other in a new buffer, unless they ascend without overlap as they are."""
+    """Copy records into ascending order, unless they already ascend without overlap."""
     if not len(starts):
         return buffer, starts
     ascending = bool((starts[1:] >= starts[:-1] + sizes[:-1]).all())

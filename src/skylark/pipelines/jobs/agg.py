@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Over which stretch of time rows are gathered, and how long latecomers are waited for."""
+    """Length and slide of a window, its time column, and the watermark for late rows."""
 
     length: str = "1 minute"
     slide: str | None = None
@@ -31,12 +31,12 @@ class Window:
 def transform(df: DataFrame, *, window: Window, by: Sequence[str], metrics: Sequence[str]) -> DataFrame:
     """One row per window and group: `windowStart`, `windowEnd`, the groups, the metrics. Pure.
 
-    Raises SettingsError for a time column that is not there.
+    Raises SettingsError for an unknown time column.
     """
     if window.time not in df.columns:
-        raise SettingsError("time", f"there is no column {window.time}; there are {', '.join(df.columns)}")
+        raise SettingsError("time", f"unknown column {window.time}; choose from {', '.join(df.columns)}")
     if not metrics:
-        raise SettingsError("metrics", "give at least one, such as 'count(*) as messages'")
+        raise SettingsError("metrics", "no metric given; try 'count(*) as messages'")
     frame = F.window(window.time, window.length, window.slide or window.length)
     grouped = df.withWatermark(window.time, window.watermark).groupBy(frame, *[F.expr(each) for each in by])
     totals = grouped.agg(*[F.expr(each) for each in metrics])
@@ -63,7 +63,8 @@ def agg(
 ) -> queries.JobSummary:
     """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError.
 
-    A window is written when the watermark has passed it: with `once` the last ones wait for the next run.
+    A window is written once the watermark passes its end: with `once` the last windows stay open until the
+    next run.
     """
     if decode is None:
         df = source.read_stream(spark)

@@ -1,4 +1,4 @@
-"""`archive`: topics to a Delta table or Parquet files, every message once, by the fast path."""
+"""`archive`: topics to a Delta table or Parquet files, every message once, bypassing the JVM."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_BYTES_PER_TRIGGER = "1GB"
-"""Of a batch: none of it is held in memory, and small batches make small files."""
+"""Large, as batches are not held in memory and small batches make small files."""
 PARTITION_BY = "dt,topic"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upkeep:
-    """What is done to the archive beside adding to it."""
+    """Maintenance of the archive: compaction and retention."""
 
     compact_every_s: float | None = None
     keep_days: int | None = None
 
     def __post_init__(self) -> None:
         if self.keep_days is not None and self.keep_days < 0:
-            raise SettingsError("keep", f"{self.keep_days} days are none")
+            raise SettingsError("keep", f"invalid number of days {self.keep_days}; use 0 or more")
 
 
 def options(source: Input, output: Output, upkeep: Upkeep) -> dict[str, str]:
-    """The sink's options for what is read. Raises SettingsError for all that can be known beforehand."""
+    """The sink's options. Raises SettingsError for everything that can be checked before the start."""
     _check_table(output)
     columns = output.options.get("columns") or ",".join(COLUMNS)
     partition_by = output.options.get("partitionBy", PARTITION_BY)
@@ -50,11 +50,13 @@ def options(source: Input, output: Output, upkeep: Upkeep) -> dict[str, str]:
         ("partitionBy", partition_by, [DATE, *COLUMNS]),
     ):
         if unknown := [column for column in table_sink.NAMES.parse(chosen) if column not in known]:
-            raise SettingsError(name, f"no column {', '.join(unknown)}; there are {', '.join(known)}")
+            raise SettingsError(name, f"unknown column {', '.join(unknown)}; choose from {', '.join(known)}")
     if upkeep.compact_every_s is not None and output.kind != "delta":
-        raise SettingsError("compact", "only a Delta table can be compacted: readers may have files open")
+        raise SettingsError(
+            "compact", "not supported for Parquet, whose readers may have files open; use a Delta table"
+        )
     if upkeep.keep_days is not None and DATE not in table_sink.NAMES.parse(partition_by):
-        raise SettingsError("keep", f"the archive is not partitioned by {DATE}")
+        raise SettingsError("keep", f"the archive is not partitioned by {DATE}; add it to --partition-by")
     sink = table_options(
         output,
         columns=columns,
@@ -68,16 +70,16 @@ def options(source: Input, output: Output, upkeep: Upkeep) -> dict[str, str]:
 
 def _check_table(output: Output) -> None:
     if not output.is_table:
-        raise SettingsError("to", f"{output}: an archive is delta:DIR or parquet:DIR")
+        raise SettingsError("to", f"invalid output {output}; use delta:DIR or parquet:DIR")
 
 
 def source_options(source: Input) -> dict[str, str]:
-    """For the stream of ranges, and for reading them."""
+    """Source options of the stream of ranges and of the tasks that read them."""
     return {"maxBytesPerTrigger": MAX_BYTES_PER_TRIGGER, **source.source_options(is_stream=True)}
 
 
 def tasks_at_once(spark: SparkSession) -> dict[str, str]:
-    """So that a batch does not end with one task while the other cores wait; a Connect client cannot say."""
+    """The source's option `tasksAtOnce`; unknown to a Connect client."""
     context = getattr(spark, "sparkContext", None)
     return {"tasksAtOnce": str(context.defaultParallelism)} if context is not None else {}
 
@@ -140,13 +142,13 @@ def archive(
 
 
 def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> queries.JobSummary:
-    """Remove files that no batch names: what failed, repeated and speculative tasks left.
+    """Delete uncommitted files, left by failed, repeated and speculative tasks.
 
     Raises SettingsError.
     """
     _check_table(output)
     if output.kind == "delta" and not DeltaTable.is_deltatable(output.where):
-        raise SettingsError("to", f"there is no Delta table in {output.where}")
+        raise SettingsError("to", f"no Delta table in {output.where}")
     started = time.monotonic()
     removed = table_sink.read_options(table_options(output)).log().sweep(older_than_hours, dry_run=dry_run)
     return queries.JobSummary(

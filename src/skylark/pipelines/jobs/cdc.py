@@ -1,7 +1,7 @@
-"""`cdc`: change events (Debezium's or Canal's JSON) to a Delta table that is always as the source table is.
+"""`cdc`: applies change events (Debezium or Canal JSON) to a Delta table that mirrors the source table.
 
 Each batch is reduced to the last change of every key, then merged: rows are inserted, updated and deleted.
-The merge carries the batch's number, so a batch that comes again is left out.
+The merge records the batch number, so a repeated batch is skipped.
 """
 
 from __future__ import annotations
@@ -35,49 +35,49 @@ BEFORE, AFTER = "_before", "_after"
 DELETED = "_deleted"
 SEQUENCE = "_sequence"
 MERGE_ROWS_MAX = 2_000_000
-"""Changed keys of one batch: they pass through the driver."""
+"""Changed keys per batch, which pass through the driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeEvents:
-    """What the events look like."""
+    """Format of the change events."""
 
     format: str = "debezium"
     keys: Sequence[str]
     schema: str
     """DDL of the table's rows."""
     sequence: Sequence[str] = ()
-    """Fields of the event that order changes of one key, before the order in the queue."""
+    """Event fields that order changes of one key; ties are ordered by queue offset."""
     table: str | None = None
-    """Only events of this table, `users` or `shop.users`: a topic may have those of several."""
+    """Only events of this table, `users` or `shop.users`, if the topic has several."""
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
-            raise SettingsError("format", f"{self.format!r} is none of {', '.join(FORMATS)}")
+            raise SettingsError("format", f"invalid format {self.format!r}; choose {' or '.join(FORMATS)}")
         if not self.keys:
-            raise SettingsError("keys", "give the columns that identify a row, such as --keys id")
+            raise SettingsError("keys", "no key given; name the columns that identify a row, as in --keys id")
 
 
 def transform(df: DataFrame, changes: ChangeEvents) -> DataFrame:
-    """One row per key: its last state, whether it is deleted, and what it was ordered by. Pure.
+    """One row per key: its last state, whether it is deleted, and its sequence. Pure.
 
-    Messages of one key are expected in one queue; `sequence` orders them where that does not hold.
+    Messages of one key should be in one queue; otherwise `sequence` must order them.
     """
     row_type = row_schema(changes)
     for name in changes.keys:
         if name not in row_type.names:
-            raise SettingsError("keys", f"{name} is not in the schema: {changes.schema}")
+            raise SettingsError("keys", f"unknown key column {name}; the schema is {changes.schema}")
     read = _debezium if changes.format == "debezium" else _canal
     rows = _states(read(df, changes, row_type), changes.keys)
     order = Window.partitionBy(*[f"`{name}`" for name in changes.keys]).orderBy(F.col(SEQUENCE).desc())
-    # Without a key it is no row of the table: it would be added once more by every batch.
+    # A row with a null key matches nothing and would be inserted again by every batch.
     known = rows.dropna(subset=list(changes.keys))
     last = known.withColumn("_rank", F.row_number().over(order)).where("_rank = 1")
     return last.drop("_rank")
 
 
 def _states(events: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """What events say of rows. An update that gives a row another key says that the old one is gone, too."""
+    """Row states from events. An update that changes the key also deletes the old row."""
     is_deleted = F.col(DELETED)
     moves = [F.col(f"{BEFORE}.`{name}`") != F.col(f"{AFTER}.`{name}`") for name in keys]
     has_left = is_deleted | F.coalesce(reduce(or_, moves), F.lit(False))
@@ -107,7 +107,7 @@ def _sequence(changes: ChangeEvents, event: Column, *, position: Column) -> Colu
 
 
 def _is_of(table: str | None, name: str, *owners: str) -> Column:
-    """Whether an event is of a table, whose name and owner stand in these columns."""
+    """Condition that an event belongs to `table`; `name` and `owners` are the columns to compare."""
     owner, _, own_name = (table or "").rpartition(".")
     is_same = F.col(name) == own_name if table else F.lit(True)
     return is_same & reduce(or_, [F.col(each) == owner for each in owners]) if owner else is_same
@@ -118,7 +118,7 @@ def _debezium(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> Dat
     event = StructType().add("op", StringType()).add("before", row_type).add("after", row_type)
     event = event.add("source", origin)
     text = F.col("body").cast("string")
-    # With schemas enabled the event stands below `payload`.
+    # With schemas enabled the event is nested in `payload`.
     inner = F.coalesce(F.get_json_object(text, "$.payload"), text)
     parsed = df.select("*", F.from_json(inner, event).alias("_event")).where("_event.op is not null")
     owners = ("_event.source.db", "_event.source.schema")
@@ -132,7 +132,7 @@ def _debezium(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> Dat
 
 
 def _canal(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
-    # Canal writes every value as text.
+    # Canal encodes every value as text.
     rows_type = ArrayType(StructType([StructField(name, StringType()) for name in row_type.names]))
     event = StructType().add("type", StringType()).add("data", rows_type).add("old", rows_type)
     event = event.add("database", StringType()).add("table", StringType())
@@ -141,7 +141,7 @@ def _canal(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFr
     kept = parsed.where("_event.type in ('INSERT', 'UPDATE', 'DELETE')")
     kept = kept.where(_is_of(changes.table, "_event.table", "_event.database"))
     rows = kept.select("*", F.posexplode("_event.data").alias("_place", "_row"))
-    # It has only what an update changed.
+    # `old` holds only the changed columns.
     rows = rows.withColumn("_old", F.get("_event.old", F.col("_place")))
 
     def typed(*sources: str) -> Column:
@@ -162,7 +162,7 @@ def _canal(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFr
 
 
 def row_schema(changes: ChangeEvents) -> StructType:
-    """The table's rows. Raises SettingsError for text that is no DDL."""
+    """Parse the DDL of the table's rows. Raises SettingsError."""
     try:
         schema = StructType.fromDDL(changes.schema)
     except PySparkException as error:
@@ -172,7 +172,7 @@ def row_schema(changes: ChangeEvents) -> StructType:
 
 
 def merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], *, application: str, number: int) -> bool:
-    """Merge the last states of a batch's keys; say whether it was done: not if it was done before."""
+    """Merge the last states of a batch's keys; return False if the batch was merged before."""
     version = table.transaction_version(application)
     if version is not None and version >= number:
         return False
@@ -197,7 +197,7 @@ def merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], *, application
 
 
 def prepare(path: str, schema: StructType) -> None:
-    """Make the table, or give it the columns that it does not have yet. Raises SettingsError."""
+    """Create the table, or add missing columns. Raises SettingsError."""
     wanted = arrow_schema(schema)
     if not DeltaTable.is_deltatable(path):
         DeltaTable.create(path, wanted, mode="ignore")
@@ -208,20 +208,22 @@ def prepare(path: str, schema: StructType) -> None:
     for field in fields:
         if there.get(field.name, field.type) != field.type:
             types = f"{_words(there[field.name])} in the table, {_words(field.type)} in the schema"
-            raise SettingsError("schema", f"{field.name} is {types}: choose the same, or another table")
+            raise SettingsError(
+                "schema", f"column {field.name} is {types}; use the same type, or another table"
+            )
     if new := [field for field in fields if field.name not in there]:
         table.alter.add_columns(new)
 
 
 def _words(kind: Any) -> str:
-    """A type of Delta's, as its users write it."""
+    """The name of a Delta type."""
     return str(getattr(kind, "type", kind))
 
 
 def check_output(output: Output) -> None:
     """Raises SettingsError."""
     if output.kind != "delta":
-        raise SettingsError("to", f"{output}: only a Delta table can be merged into")
+        raise SettingsError("to", f"invalid output {output}; use delta:DIR")
 
 
 def cdc(
@@ -246,7 +248,9 @@ def cdc(
     def merge_batch(df: DataFrame, number: int) -> None:
         rows = transform(df, changes).drop(SEQUENCE).limit(MERGE_ROWS_MAX + 1).toArrow()
         if rows.num_rows > MERGE_ROWS_MAX:
-            raise SettingsError("maxBytesPerTrigger", f"a batch changes more than {MERGE_ROWS_MAX} keys")
+            raise SettingsError(
+                "maxBytesPerTrigger", f"a batch changes more than {MERGE_ROWS_MAX} keys; use a smaller value"
+            )
         if rows.num_rows:
             merge(DeltaTable(path), rows, changes.keys, application=application, number=number)
 
@@ -257,7 +261,7 @@ def cdc(
 
 
 def _identity(state: Path) -> str:
-    """The name of this state for the table, made with the state: another state numbers its batches anew."""
+    """Unique id of a state directory: batch numbers of different states are unrelated."""
     path = state / "identity"
     if not path.exists():
         path.write_text(uuid.uuid4().hex)

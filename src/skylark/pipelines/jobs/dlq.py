@@ -1,4 +1,4 @@
-"""`dlq`: look through a group's dead letters, take them out, send chosen ones again, and keep book of it."""
+"""`dlq`: lists, exports and resends the dead letters of a group; resends are recorded in an audit table."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ ORIGIN_ID = "ORIGIN_MESSAGE_ID"
 RESENT_FROM = "DLQ_ORIGIN_TOPIC"
 RESENT_ID = "DLQ_ORIGIN_MESSAGE_ID"
 SPENT = (ORIGIN_TOPIC, ORIGIN_ID, RESENT_FROM, RESENT_ID, "UNIQ_KEY", "DELAY")
-"""Properties that a letter does not keep when it is sent again. Some may have died before."""
+"""Properties removed from a letter before it is sent again."""
 PLACE = ("deadTopic", "brokerName", "queueId", "queueOffset")
-"""What names a dead letter."""
+"""Columns that identify a dead letter."""
 Edit = Callable[["DataFrame"], "DataFrame"]
 
 
 class ResendPlan(msgspec.Struct, frozen=True):
-    """A resend that has been decided: it is carried out whole, by a later run if need be."""
+    """A decided resend; it is completed, if necessary by a later run."""
 
     id: str
     dead_topic: str
     rows: str
-    """Where the chosen messages are, as they will be sent."""
+    """Directory of the messages to send."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resend:
-    """What is sent again, where to, and how fast."""
+    """What to resend, where to, and how fast."""
 
     where: str | None = None
     to: str = ORIGINAL
     rate: str | None = None
     edit: Edit | None = None
     again: bool = False
-    """Also those that were sent again before."""
+    """Include letters that were sent again before."""
 
     def __post_init__(self) -> None:
         if self.to != ORIGINAL and (fault := topic_name_error(self.to)):
@@ -65,13 +65,13 @@ class Resend:
 
 
 def dead_input(source: Input, group: str | None) -> Input:
-    """The dead letters of one group, or of all."""
+    """Input of the dead letters of one group, or of all."""
     topic = dead_letter_topic(group) if group else f"{DEAD_LETTER_TOPIC_PREFIX}.*"
     return dataclasses.replace(source, topic=topic)
 
 
 def transform(df: DataFrame) -> DataFrame:
-    """Dead letters with what matters of them as columns. Pure."""
+    """Dead letters with their origin as columns. Pure."""
     group = F.expr(f"substring(topic, {len(DEAD_LETTER_TOPIC_PREFIX) + 1})")
     return df.select(
         group.alias("group"),
@@ -94,7 +94,7 @@ def transform(df: DataFrame) -> DataFrame:
 
 
 def overview(letters: DataFrame) -> DataFrame:
-    """By group and topic: how many, since when, until when. Pure."""
+    """Counts and times of dead letters by group and topic. Pure."""
     return (
         letters.groupBy("group", "originTopic")
         .agg(
@@ -109,12 +109,12 @@ def overview(letters: DataFrame) -> DataFrame:
 
 
 def chosen(letters: DataFrame, where: str | None) -> DataFrame:
-    """The letters that a condition picks; `text`, `keys`, `originTopic` … are its columns. Pure."""
+    """Letters that match a condition on `text`, `keys`, `originTopic` … Pure."""
     return letters.where(where) if where else letters
 
 
 def outgoing(letters: DataFrame, to: str) -> DataFrame:
-    """Letters as messages to send: where to, and where they came from. Pure."""
+    """Letters as messages to send, with target topic and origin. Pure."""
     kept = F.map_filter("properties", lambda name, _: ~name.isin(*SPENT))
     story = F.create_map(
         *[F.lit(RESENT_FROM), F.col("deadTopic")],
@@ -135,19 +135,19 @@ def outgoing(letters: DataFrame, to: str) -> DataFrame:
     )
 
 
-# --- Sending again ---
+# --- Resend ---
 
 
 def resend(
     spark: SparkSession, source: Input, group: str, wanted: Resend, *, state: Path, audit: Output
 ) -> queries.JobSummary:
-    """Send chosen dead letters again, each once, and write each down. Raises SettingsError, RocketMQError.
+    """Send chosen dead letters again, each once, and record them. Raises SettingsError, RocketMQError.
 
-    What is chosen is fixed before the first is sent. A run that was stopped is completed by the next one,
-    whose repeated messages have the same unique keys; then the next one's own choice follows.
+    The selection is stored before the first send. An interrupted run is completed by the next one, with the
+    same unique keys for repeated messages, before the next run's own selection.
     """
     if source.namesrv is None:
-        raise SettingsError("namesrv", "messages are sent to a cluster: give --namesrv")
+        raise SettingsError("namesrv", "no name server given; use --namesrv HOST:PORT")
     started = time.monotonic()
     left_over = [
         _complete(spark, plan, source.namesrv, wanted.rate, state, audit) for plan in _open_plans(state)
@@ -173,13 +173,13 @@ def resend(
 
 
 def pending(spark: SparkSession, source: Input, group: str, wanted: Resend, audit: Output) -> DataFrame:
-    """The letters that a resend would choose now."""
+    """The letters that a resend would select now."""
     letters = chosen(transform(dead_input(source, group).read(spark)), wanted.where)
     return letters if wanted.again else _without_audited(spark, letters, audit)
 
 
 def export(spark: SparkSession, source: Input, output: Output, where: str | None) -> queries.JobSummary:
-    """Dead letters to a table or a topic. Raises SettingsError, RocketMQError."""
+    """Copy dead letters to a table or a topic. Raises SettingsError, RocketMQError."""
     started = time.monotonic()
     letters = chosen(transform(source.read(spark)), where)
     if not output.is_table:
@@ -201,20 +201,21 @@ def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> 
 
 
 def _edited(rows: DataFrame, edit: Edit | None, namesrv: str) -> DataFrame:
-    """What a user's function makes of the rows. Raises SettingsError if they cannot be sent or noted."""
+    """Apply the user's function. Raises SettingsError if the result cannot be sent or recorded."""
     if edit is None:
         return rows
     edited = edit(rows)
     if not hasattr(edited, "columns"):
-        raise SettingsError("edit", f"the function returned {type(edited).__name__} and no DataFrame")
+        raise SettingsError(
+            "edit", f"the function returned {type(edited).__name__}; it must return a DataFrame"
+        )
     if missing := {"topic", "body", "originId", *PLACE} - set(edited.columns):
-        raise SettingsError("edit", f"the edited rows have lost {', '.join(sorted(missing))}")
+        raise SettingsError("edit", f"the function removed required columns: {', '.join(sorted(missing))}")
     check_columns(_messages(edited).schema, SinkOptions(namesrv=namesrv))
     return edited
 
 
 def _messages(rows: DataFrame) -> DataFrame:
-    """The columns that are for the sink."""
     return rows.drop("deadTopic", "originId")
 
 
@@ -222,10 +223,10 @@ def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path) 
     plan_id = uuid.uuid4().hex
     folder = state / "plans" / plan_id
     rows.write.parquet(str(folder / "rows"))
-    # Before there is a plan: one that can never be carried out would be in the way of all that follow.
+    # Checked before the plan is stored: a plan that cannot be completed would block later runs.
     if homeless := spark.read.parquet(str(folder / "rows")).where("topic is null").count():
         shutil.rmtree(folder)
-        raise SettingsError("to", f"{homeless} of the letters do not say from which topic: name one")
+        raise SettingsError("to", f"{homeless} letters have no original topic; use --to TOPIC")
     plan = ResendPlan(plan_id, dead_topic, str(folder / "rows"))
     write_file(folder / "plan.json", msgspec.json.encode(plan))
     return plan
@@ -240,19 +241,19 @@ def _open_plans(state: Path) -> list[ResendPlan]:
 def _complete(
     spark: SparkSession, plan: ResendPlan, namesrv: str, rate: str | None, state: Path, audit: Output
 ) -> int:
-    """Carry out what an earlier run had decided."""
+    """Complete the plan of an earlier run."""
     try:
         return _carry_out(spark, plan, namesrv, rate, state, audit)
     except RocketMQError as error:
         folder = state / "plans" / plan.id
-        sentence = f"what an earlier run chose cannot be sent: {error}; remove {folder} to give it up"
+        sentence = f"cannot complete an earlier resend: {error}; delete {folder} to drop it"
         raise SettingsError("state", sentence) from error
 
 
 def _carry_out(
     spark: SparkSession, plan: ResendPlan, namesrv: str, rate: str | None, state: Path, audit: Output
 ) -> int:
-    """Send, write down, close the plan; each step may be repeated."""
+    """Send, record, close the plan; each step may be repeated."""
     rows = spark.read.parquet(plan.rows)
     count = rows.count()
     options = {"rowsPerSecond": rate} if rate else {}

@@ -29,8 +29,11 @@ SECONDS = "yyyy-MM-dd HH:mm:ss"
 
 
 def plain_rows(df: DataFrame, limit: int, times: str = EXACT) -> list[list[Any]]:
-    """At most so many rows, times as text in the session's zone."""
-    names = [f"c{number}" for number in range(len(df.columns))]  # two columns may have one name
+    """At most `limit` rows, with times as text in the session's zone.
+
+    Collected times would be in the driver's zone, and fail if they lie outside Python's range of years.
+    """
+    names = [f"c{number}" for number in range(len(df.columns))]  # column names may repeat
     columns = [
         _plain(F.col(name), field.dataType, times) for name, field in zip(names, df.schema, strict=True)
     ]
@@ -45,7 +48,7 @@ def _plain(column: Column, kind: DataType, times: str) -> Column:
 
 
 def _without_times(kind: DataType) -> DataType:
-    """The type with text for every time in it."""
+    """The type with text instead of times."""
     if isinstance(kind, TimestampType):
         return StringType()
     if isinstance(kind, StructType):
@@ -62,7 +65,7 @@ KINDS = ("delta", "parquet", "topic", "console")
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """What a job reads: topics of a cluster, or of a store directory."""
+    """Input of a job: topics of a cluster or of a store directory."""
 
     namesrv: str | None = None
     store: Path | None = None
@@ -73,16 +76,16 @@ class Input:
     tags: str | None = None
     sql92: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-    """Any other of the source's options."""
+    """Further options of the source."""
 
     def __post_init__(self) -> None:
         if (self.namesrv is None) == (self.store is None):
-            raise SettingsError("namesrv", "give either --namesrv HOST:PORT or --store DIR")
+            raise SettingsError("namesrv", "use either --namesrv HOST:PORT or --store DIR")
         if self.store is not None and not self.store.is_dir():
-            raise SettingsError("store", f"{self.store} is no directory")
+            raise SettingsError("store", f"no such directory: {self.store}")
 
     def source_options(self, *, is_stream: bool) -> dict[str, str]:
-        """For `format("rocketmq")`. A stream starts at the earliest message unless told otherwise."""
+        """Options for `format("rocketmq")`; starts at the earliest message by default."""
         values = {
             "namesrv": self.namesrv,
             "path": str(self.store.absolute()) if self.store is not None else None,
@@ -97,18 +100,18 @@ class Input:
         return {name: value for name, value in values.items() if value is not None}
 
     def read(self, spark: SparkSession, **more: str) -> DataFrame:
-        """All messages there are now. What the job would have `more` is overruled by what the user said."""
+        """All current messages. User options take precedence over `more`."""
         return spark.read.format("rocketmq").options(**more | self.source_options(is_stream=False)).load()
 
     def read_stream(self, spark: SparkSession, **more: str) -> DataFrame:
-        """All messages there are and will be; `more` as above."""
+        """All current and future messages. User options take precedence over `more`."""
         options = more | self.source_options(is_stream=True)
         return spark.readStream.format("rocketmq").options(**options).load()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where rows go. `options` are those of the kind: the sink's for a topic, the table's for a table."""
+    """Output of a job. `options` are those of the topic sink or of the table sink."""
 
     kind: str
     where: str = ""
@@ -128,7 +131,7 @@ class Output:
 
 
 def parse_output(text: str, **options: str | None) -> Output:
-    """Read `kind:where`; a bare path is a Delta table. Raises SettingsError."""
+    """Parse `kind:where`; a bare path is a Delta table. Raises SettingsError."""
     kind, colon, where = text.partition(":")
     if not colon and text != "console":
         kind, where = "delta", text
@@ -136,25 +139,29 @@ def parse_output(text: str, **options: str | None) -> Output:
         kind = "delta"
     given = {name: value for name, value in options.items() if value is not None}
     if kind not in KINDS:
-        raise SettingsError("to", f"{text!r}: write delta:DIR, parquet:DIR, topic:NAME or console")
+        raise SettingsError(
+            "to", f"invalid output {text!r}; use delta:DIR, parquet:DIR, topic:NAME or console"
+        )
     if kind != "console" and not where:
-        raise SettingsError("to", f"{text!r} does not say where")
+        raise SettingsError("to", f"invalid output {text!r}; add the directory or topic after the colon")
     if kind == "topic" and (fault := topic_name_error(where)):
         raise SettingsError("to", f"topic {where!r}: {fault}")
     if kind in ("delta", "parquet"):
         if "://" in where:
-            raise SettingsError("to", f"{text!r}: only directories that every worker has mounted")
+            raise SettingsError(
+                "to", f"invalid output {text!r}; use a directory that is mounted on every worker"
+            )
         where = str(Path(where).expanduser().absolute())
     return Output(kind=kind, where=where, options=given)
 
 
 def table_options(output: Output, **more: str) -> dict[str, str]:
-    """For `format("skylark-table")`."""
+    """Options for `format("skylark-table")`."""
     return {"table": output.where, "layout": output.kind, **output.options, **more}
 
 
 def write_stream(df: DataFrame, output: Output, namesrv: str | None) -> DataStreamWriter:
-    """A writer of the stream, its table made or checked. Raises SettingsError."""
+    """A writer of the stream; creates or checks the table. Raises SettingsError."""
     if output.is_table:
         options = table_options(output, runId=uuid.uuid4().hex[:12])
         table_sink.prepare(table_sink.read_options(options), df.schema)
@@ -166,7 +173,7 @@ def write_stream(df: DataFrame, output: Output, namesrv: str | None) -> DataStre
 
 
 def write_batch(df: DataFrame, output: Output, namesrv: str | None, batch_name: str | None = None) -> None:
-    """Write all rows, once under their name if they have one. Raises SettingsError and what Spark raises."""
+    """Write all rows, only once per `batch_name`. Raises SettingsError and Spark's errors."""
     if output.is_table:
         options = table_options(output, **({"batchName": batch_name} if batch_name else {}))
         table_sink.prepare(table_sink.read_options(options), df.schema)
@@ -184,14 +191,15 @@ def _topic_options(output: Output, namesrv: str | None) -> dict[str, str]:
     given = output.options.get("namesrv") or namesrv
     if not given:
         raise SettingsError(
-            "to", f"{output}: store files name no cluster; write to a table, or replay with --to-namesrv"
+            "to",
+            f"cannot send to {output}: no name server given; use --to-namesrv, or write to a table",
         )
-    topic = {"topic": output.where} if output.where else {}  # else each row says it
+    topic = {"topic": output.where} if output.where else {}  # else the column topic
     return {"exactlyOnce": "keys", **topic, **output.options, "namesrv": given}
 
 
 def as_messages(df: DataFrame) -> DataFrame:
-    """Rows that a topic takes: those without a body become JSON, beside the columns that mean something."""
+    """Rows for a topic: without a column body the whole row becomes JSON, beside the message columns."""
     if "body" in df.columns:
         return df
     kept = [*message_columns(df, ("tags", "keys", "shardingKey")), *origin_columns(df)]
@@ -199,23 +207,22 @@ def as_messages(df: DataFrame) -> DataFrame:
 
 
 def whole_row(df: DataFrame) -> Column:
-    """A row as JSON."""
     return F.to_json(F.struct(*[F.col(f"`{name}`") for name in df.columns]))
 
 
 def message_columns(df: DataFrame, names: Iterable[str]) -> list[str]:
-    """Those that are there and of a type that the sink takes: a body may have fields of such names."""
+    """The columns among `names` with a type that the sink accepts: body fields may have the same names."""
     types = {field.name: field.dataType.simpleString() for field in df.schema}
     return [name for name in names if types.get(name) in TYPES[name]]
 
 
 def origin_columns(df: DataFrame) -> Sequence[str]:
-    """Where rows come from, if they all say it: so one that is sent again has the same key."""
+    """The columns that identify a row's message, if present: they keep keys stable across retries."""
     return ORIGIN if all(name in df.columns for name in ORIGIN) else ()
 
 
 def state_directory(given: Path | None, pipeline: str, *identity: Any) -> Path:
-    """Where a pipeline keeps what it needs to go on: as told, or by what it reads and writes."""
+    """The directory with a pipeline's checkpoints: as given, or derived from its input and output."""
     if given is not None:
         return given.expanduser().absolute()
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")

@@ -1,4 +1,4 @@
-"""`etl`: decode bodies, select, filter; what does not decode is kept aside."""
+"""`etl`: decodes bodies, selects and filters rows; bodies that do not decode go to the rejects."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ORIGIN = ("topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "bornTimestamp", "storeTimestamp")
-"""What of a message stays beside the fields of its body; a field of the same name takes its place."""
+"""Message columns kept beside the body's fields; a field of the same name replaces them."""
 
 
 REJECTED_FROM = "REJECTED_FROM"
 
 
 def transform(df: DataFrame, *, select: Sequence[str] = (), where: str | None = None) -> DataFrame:
-    """The fields of decoded bodies as columns, after what the message says of itself. Pure."""
+    """The fields of decoded bodies as columns, after the message columns. Pure."""
     decoded = df.where(f"{REJECTS} is null")
     fields = df.select(f"{VALUE}.*").columns if df.schema[VALUE].dataType.typeName() == "struct" else []
     values = [f"{VALUE}.`{name}`" for name in fields] or [VALUE]
-    taken = {name.lower() for name in fields}  # to Spark, Tags and tags are one name
+    taken = {name.lower() for name in fields}  # Spark's column names ignore case
     origin = [name for name in ORIGIN if name in df.columns and name.lower() not in taken]
     flat = decoded.select(*origin, *values)
     filtered = flat.where(where) if where else flat
@@ -35,13 +35,13 @@ def transform(df: DataFrame, *, select: Sequence[str] = (), where: str | None = 
 
 
 def rejected(df: DataFrame) -> DataFrame:
-    """Messages whose bodies do not decode, as they are, with a property that says where they were. Pure."""
+    """Messages whose bodies do not decode, with their origin as a property. Pure."""
     place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
     return df.where(f"{REJECTS} is not null").select(
         *ORIGIN,
         F.col(REJECTS).alias("body"),
         F.map_concat(
-            # Without the same of an earlier time: it may have been put aside before.
+            # Drops the property of an earlier rejection.
             F.map_filter("properties", lambda name, _: name != REJECTED_FROM),
             F.create_map(F.lit(REJECTED_FROM), place),
         ).alias("properties"),

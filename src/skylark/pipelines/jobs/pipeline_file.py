@@ -1,4 +1,4 @@
-"""`pipeline.yml`: read, checked, and refused with the line that is wrong. Nothing of Spark is needed."""
+"""Parses and checks `pipeline.yml`; errors name the line. Does not need Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOP = ("name", "source", "steps", "sinks", "rejects", "trigger", "quality")
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineStep:
-    """One step, and where it stands in the file."""
+    """One step and its line in the file."""
 
     kind: str
     value: Any
@@ -36,7 +36,7 @@ class PipelineStep:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkEntry:
-    """Where rows go, with the options of its kind."""
+    """One sink with its options."""
 
     kind: str
     options: Mapping[str, Any]
@@ -45,7 +45,7 @@ class SinkEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRule:
-    """What must be true of a row, and what becomes of one of which it is not."""
+    """A condition on rows, and what happens to rows that break it."""
 
     expect: str
     on_fail: str
@@ -54,7 +54,7 @@ class QualityRule:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineFile:
-    """A pipeline as its file says it."""
+    """A parsed pipeline file."""
 
     path: Path
     name: str
@@ -72,7 +72,7 @@ class PipelineFile:
 
 
 class _Lined(dict[str, Any]):
-    """A mapping that knows on which line it begins, and each of its keys."""
+    """A mapping with its line and the line of each key."""
 
     line = 0
 
@@ -85,7 +85,7 @@ class _Lined(dict[str, Any]):
 
 
 class _YamlReader:
-    """Turns YAML into plain values, and says where they stand."""
+    """Parses YAML into plain values with line numbers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,11 +99,11 @@ class _YamlReader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark is not None else 1
-            self.fail(line, f"this is no YAML: {error.problem or error.context}")
+            self.fail(line, f"invalid YAML: {error.problem or error.context}")
         except yaml.YAMLError as error:
-            self.fail(1, f"this is no YAML: {error}")
+            self.fail(1, f"invalid YAML: {error}")
         except UnicodeDecodeError as error:
-            self.fail(1, f"this is no text: {error}")
+            self.fail(1, f"not a text file: {error}")
         if node is None:
             self.fail(1, "the file is empty; it needs at least source and sinks")
         return self._value(node)
@@ -115,7 +115,7 @@ class _YamlReader:
             for key_node, value_node in node.value:
                 key, line = str(key_node.value), key_node.start_mark.line + 1
                 if key in found:
-                    self.fail(line, f"{key} is there twice")
+                    self.fail(line, f"duplicate key {key}")
                 found[key] = self._value(value_node)
                 found.lines[key] = line
             return found
@@ -124,19 +124,19 @@ class _YamlReader:
         try:
             return yaml.SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError):
-            self.fail(node.start_mark.line + 1, f"{node.value!r} is no value: put it in quotes")
+            self.fail(node.start_mark.line + 1, f"invalid value {node.value!r}; put it in quotes")
 
     def mapping(self, value: Any, what: str, line: int, known: Sequence[str]) -> _Lined:
-        """A mapping with only known keys."""
+        """Check for a mapping with only known keys."""
         if not isinstance(value, _Lined):
             self.fail(line, f"{what} is {_kind(value)}; it must be a mapping with {', '.join(known)}")
         for key in value:
             if key not in known:
-                self.fail(value.line_of(key), f"{what} has no {key!r}{_hint(key, known)}")
+                self.fail(value.line_of(key), f"unknown key {key!r} in {what}{_hint(key, known)}")
         return value
 
     def one_of(self, value: Any, known: Sequence[str], what: str, line: int) -> tuple[str, Any, int]:
-        """The single key of a list's item, such as `- sql: …`."""
+        """Key, value and line of a list item with a single key, such as `- sql: …`."""
         if not isinstance(value, _Lined) or len(value) != 1:
             self.fail(
                 value.line if isinstance(value, _Lined) else line,
@@ -144,13 +144,13 @@ class _YamlReader:
             )
         [key] = value
         if key not in known:
-            self.fail(value.line, f"there is no {what} {key!r}{_hint(key, known)}")
+            self.fail(value.line, f"unknown {what} {key!r}{_hint(key, known)}")
         return key, value[key], value.line
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+    return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(known)}"
 
 
 def _kind(value: Any) -> str:
@@ -167,7 +167,7 @@ def load_pipeline(path: Path) -> PipelineFile:
     top = reader.mapping(reader.read(), "the file", 1, TOP)
     for needed in ("source", "sinks"):
         if needed not in top:
-            reader.fail(1, f"there is no {needed}")
+            reader.fail(1, f"missing {needed}")
     trigger = str(top.get("trigger", "10s"))
     _checked(reader, top.line_of("trigger"), "trigger", lambda: parse_duration_ms(trigger))
     return PipelineFile(
@@ -215,7 +215,7 @@ def _steps(reader: _YamlReader, top: _Lined) -> list[PipelineStep]:
         if kind == "decode":
             value = reader.mapping(value, "decode", line, ("format", "schema", "on_error"))
             if number:
-                reader.fail(line, "decode must be the first step: it looks at the body as it was sent")
+                reader.fail(line, "decode must be the first step, as it needs the original body")
             _choice(reader, value, "format", ("json", "text"))
             _choice(reader, value, "on_error", ON_ERROR)
             if value.get("on_error") == "rejects":
@@ -225,16 +225,16 @@ def _steps(reader: _YamlReader, top: _Lined) -> list[PipelineStep]:
             if not isinstance(value.get("keys"), list) or not value["keys"]:
                 reader.fail(line, "dedup needs keys, a list of columns")
         elif kind == "sql" and "input" not in str(value):
-            reader.fail(line, "the step reads from `input`: select … from input …")
+            reader.fail(line, "a sql step must read from `input`: select … from input …")
         elif kind == "python" and ":" not in str(value):
-            reader.fail(line, f"{value!r}: write file.py:function")
+            reader.fail(line, f"invalid function {value!r}; use file.py:function")
         steps.append(PipelineStep(kind=kind, value=value, line=line))
     return steps
 
 
 def _choice(reader: _YamlReader, value: _Lined, name: str, known: Sequence[str]) -> None:
     if name in value and value[name] not in known:
-        reader.fail(value.line_of(name), f"{name} is {value[name]!r}{_hint(str(value[name]), known)}")
+        reader.fail(value.line_of(name), f"invalid {name} {value[name]!r}{_hint(str(value[name]), known)}")
 
 
 def _sinks(reader: _YamlReader, top: _Lined) -> list[SinkEntry]:
@@ -256,7 +256,7 @@ def _sinks(reader: _YamlReader, top: _Lined) -> list[SinkEntry]:
                 reader.fail(line, "rocketmq has no topic")
         sinks.append(SinkEntry(kind=kind, options=value or {}, line=line))
     if not sinks:
-        reader.fail(top.line_of("sinks"), "there is no sink")
+        reader.fail(top.line_of("sinks"), "no sink given")
     return sinks
 
 
@@ -265,16 +265,16 @@ def _rejects(reader: _YamlReader, top: _Lined) -> Mapping[str, str]:
         return {}
     rejects = reader.mapping(top["rejects"], "rejects", top.line_of("rejects"), REJECT_KEYS)
     if not any(rejects.values()):
-        reader.fail(rejects.line, f"rejects has none of {', '.join(REJECT_KEYS)}")
+        reader.fail(rejects.line, f"rejects needs one of {', '.join(REJECT_KEYS)}")
     if "topic" in rejects and (fault := topic_name_error(str(rejects["topic"]))):
         reader.fail(rejects.line_of("topic"), f"topic {rejects['topic']!r}: {fault}")
     return rejects
 
 
-def _need_rejects(reader: _YamlReader, top: _Lined, line: int, else_say: str) -> None:
-    """What is to be put aside needs a place: it would be dropped without a word."""
+def _need_rejects(reader: _YamlReader, top: _Lined, line: int, alternative: str) -> None:
+    """Rejects need an output: without one they would be dropped silently."""
     if "rejects" not in top:
-        reader.fail(line, f"there is no rejects to put it into: add that, or say {else_say}")
+        reader.fail(line, f"missing rejects; add it, or use {alternative}")
 
 
 def _quality(reader: _YamlReader, top: _Lined) -> list[QualityRule]:

@@ -1,4 +1,4 @@
-"""Queries while they run: progress for whoever watches, an orderly end, and a summary."""
+"""Runs streaming queries: progress, orderly stop, summary and plain errors."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.02
 LOOK_INTERVAL_S = 0.5
-"""Whether a query has ended is a small question, how far it is a large one."""
+"""Polling a query's end is cheap, reading its progress is not."""
 
 START_ATTEMPTS_MAX = 4
 OUR_ERROR = re.compile(r"^\s*skylark\.(?:\w+\.)*(\w+): (.*)$", re.MULTILINE)
-"""The last line of a trace of ours, wherever the class is."""
+"""The last line of a traceback that ends with one of our errors."""
 LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 
 MESSAGES_READ = "messagesRead"
-"""Under this name a query observes how many messages its rows stand for, if not one each."""
+"""Name of the observed metric that counts messages, for rows that stand for several."""
 
 END_OF_DATA = "end of data"
 INTERRUPTED = "interrupted"
 
 
 class JobSummary(msgspec.Struct, kw_only=True):
-    """What a pipeline did; printed as JSON at its end."""
+    """Result of a pipeline, printed as JSON."""
 
     pipeline: str
     status: str = END_OF_DATA
     seconds: float = 0.0
     batches: int = 0
     messages: int = 0
-    """Read by the first query, as far as the offsets of its batches tell."""
+    """Messages read by the first query, by the offsets of its batches."""
     state: str | None = None
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     observed: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
-    """Sums of what the first query's rows were counted by (`DataFrame.observe`)."""
+    """Sums of the first query's observed metrics (`DataFrame.observe`)."""
 
 
 class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a query is, after a batch."""
+    """Progress of a query after a batch."""
 
     query: str
     batch: int
@@ -88,7 +88,7 @@ def _leaves(offsets: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str,
 
 
 class ProgressTally:
-    """Batches and messages of queries, gathered from their progress."""
+    """Totals of batches and messages, collected from query progress."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -100,10 +100,10 @@ class ProgressTally:
         return batch > self._seen.get(query, -1)
 
     def take(self, query: str, progress: Mapping[str, Any]) -> QueryProgress | None:
-        """Count a batch once; say where the query is."""
+        """Count a batch once; return None for a repeated or empty one."""
         batch = int(progress["batchId"])
         sources = progress.get("sources") or []
-        # A Connect server gives no total.
+        # A Connect server reports no total.
         rows = int(
             progress.get("numInputRows") or sum(int(each.get("numInputRows") or 0) for each in sources)
         )
@@ -112,7 +112,7 @@ class ProgressTally:
         self._seen[query] = batch
         observed = dict(progress.get("observedMetrics") or {})
         counted = observed.pop(MESSAGES_READ, None)
-        # By offsets the first batch of all cannot be counted: it has no start.
+        # The first batch has no start offset.
         read = int(counted.get(MESSAGES_READ) or 0) if isinstance(counted, Mapping) else 0
         read = read or sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources)
         read = read or rows
@@ -134,7 +134,7 @@ class ProgressTally:
 
 
 def start(writer: DataStreamWriter, name: str, state: Path, *, once: bool, trigger: str) -> StreamingQuery:
-    """Start a query of a pipeline, with its checkpoint below the state directory. Raises SettingsError."""
+    """Start a query with its checkpoint in the state directory. Raises SettingsError."""
     checkpoint = state / "checkpoints" / name
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     writer = writer.option("checkpointLocation", str(checkpoint))
@@ -157,10 +157,10 @@ def run(
     watch: Watch | None = None,
     now_and_then: Callable[[], None] | None = None,
 ) -> JobSummary:
-    """Run queries to the end of data, one after the other; or all at once until someone interrupts.
+    """Run queries to the end of data, one after the other; or all concurrently until interrupted.
 
-    Ends when one fails. `now_and_then` is called meanwhile. Raises SettingsError, RocketMQError for what
-    Spark wraps in its own words.
+    Ends when one fails. Calls `now_and_then` regularly. Raises SettingsError and RocketMQError, unwrapped
+    from Spark's errors.
     """
     started = time.monotonic()
     tally = ProgressTally()
@@ -175,7 +175,7 @@ def run(
             except RocketMQError as error:
                 if attempt == START_ATTEMPTS_MAX or not is_late_worker(error.__cause__):
                     raise
-                log.warning("starting again attempt=%d error=%s", attempt, error)
+                log.warning("restarting query attempt=%d error=%s", attempt, error)
         if is_stopped:
             break
     first = next(iter(writers))
@@ -196,7 +196,7 @@ def _wait(
     watch: Watch | None,
     now_and_then: Callable[[], None] | None,
 ) -> bool:
-    """Wait for queries to end; say whether someone interrupted them."""
+    """Wait for queries to end; return whether they were interrupted."""
     is_stopped = False
     try:
         with stop_signals():
@@ -208,7 +208,7 @@ def _wait(
                         now_and_then()
                     look_at = time.monotonic() + LOOK_INTERVAL_S
                 time.sleep(POLL_INTERVAL_S)
-        _look(queries, tally, watch)  # a Connect server tells nothing more of a query that was stopped
+        _look(queries, tally, watch)  # a Connect server reports nothing for a stopped query
     except KeyboardInterrupt:
         is_stopped = True
     finally:
@@ -222,7 +222,7 @@ def _wait(
 
 
 def is_late_worker(error: BaseException | None) -> bool:
-    """Spark gives a Python process ten seconds to start: on a busy machine that can be too short."""
+    """Return whether a Python worker missed Spark's start timeout of ten seconds, as on a busy machine."""
     return any(text in str(error) for text in LATE_WORKER)
 
 
@@ -240,19 +240,19 @@ def _stop(queries: Any) -> None:
         try:
             query.stop()
         except Exception:
-            log.debug("query did not stop in good order", exc_info=True)
+            log.debug("cannot stop query", exc_info=True)
 
 
 @contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM ends a pipeline as Ctrl-C does."""
+    """Treat SIGTERM like Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread: whoever runs us there has signals of their own
+    except ValueError:  # not in the main thread: the caller handles signals
         yield
         return
     try:
@@ -262,7 +262,7 @@ def stop_signals() -> Iterator[None]:
 
 
 def plain_error(error: BaseException | None) -> RocketMQError:
-    """Of Spark's wrapped traces, the sentence that says what is wrong."""
+    """Extract the error message from Spark's nested tracebacks."""
     if isinstance(error, RocketMQError):
         return error
     text = str(error)

@@ -1,4 +1,4 @@
-"""`replay`: messages of a stretch of time go to a topic again, from the broker, store files or an archive."""
+"""`replay`: sends the messages of a time range to a topic again, from brokers, store files or an archive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SENT = ("body", "tags", "keys", "properties")
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRange:
-    """From a time on and before another, and which messages of it."""
+    """A time range, end exclusive, with an optional condition on messages."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -43,7 +43,7 @@ class ReplayRange:
 
     @staticmethod
     def parse(since: str | None, until: str | None, where: str | None, now_ms: int) -> ReplayRange:
-        """`earliest` and `latest` are no bounds. Raises SettingsError."""
+        """`earliest` and `latest` mean unbounded. Raises SettingsError."""
         since_ms = None if since in (None, "earliest") else _time_ms("from", since, now_ms)
         until_ms = None if until in (None, "latest") else _time_ms("to", until, now_ms)
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
@@ -59,7 +59,7 @@ def _time_ms(name: str, text: str, now_ms: int) -> int:
 
 
 def transform(df: DataFrame, stretch: ReplayRange, *, keep_times: bool = False) -> DataFrame:
-    """What is sent: bodies and properties, and the place each came from, which identifies it. Pure."""
+    """The rows to send: bodies, properties, and the columns that identify the message. Pure."""
     for limit_ms, is_after in ((stretch.since_ms, True), (stretch.until_ms, False)):
         if limit_ms is not None:
             moment = F.lit(datetime.fromtimestamp(limit_ms / 1000, UTC))
@@ -72,28 +72,28 @@ def transform(df: DataFrame, stretch: ReplayRange, *, keep_times: bool = False) 
 
 
 def archived_files(archive: Output, topic: str | None, stretch: ReplayRange) -> list[TableFile]:
-    """The files of an archive that may hold such messages, by its log. Raises SettingsError."""
+    """The files of an archive that may hold matching messages. Raises SettingsError."""
     if not archive.is_table:
-        raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
+        raise SettingsError("archive", f"invalid archive {archive}; use delta:DIR or parquet:DIR")
     if archive.kind == "delta" and not DeltaTable.is_deltatable(archive.where):
-        raise SettingsError("archive", f"there is no Delta table in {archive.path}")
+        raise SettingsError("archive", f"no Delta table in {archive.path}")
     is_wanted = _wanted(topic, stretch)
     return [file for file in open_log(archive.kind, archive.path).files() if is_wanted(file.partition)]
 
 
 def _topic_pattern(topic: str) -> str:
-    """Names and patterns as one regular expression, for the whole of a name. Raises SettingsError."""
-    # Also as it is: `|` may be part of a name.
+    """Names and patterns as one regular expression for a full match. Raises SettingsError."""
+    # Also literally: `|` may be part of a name.
     pattern = "|".join(f"(?:{item})|{re.escape(item)}" for item in split_names(topic))
     try:
         re.compile(pattern)
     except re.error as error:
-        raise SettingsError("topic", f"{topic!r} is no regular expression: {error}") from None
+        raise SettingsError("topic", f"invalid regular expression {topic!r}: {error}") from None
     return pattern
 
 
 def _wanted(topic: str | None, stretch: ReplayRange) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether files with these partition values may hold such messages. Raises SettingsError."""
+    """Return a predicate on partition values of files. Raises SettingsError."""
     matches = re.compile(_topic_pattern(topic)).fullmatch if topic else None
     first, last = (
         None if limit is None else datetime.fromtimestamp(limit / 1000, UTC).date().isoformat()
@@ -110,19 +110,19 @@ def _wanted(topic: str | None, stretch: ReplayRange) -> Callable[[Mapping[str, A
 
 
 def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: ReplayRange) -> DataFrame:
-    """An archive as rows; files of other topics and days are not opened. Raises SettingsError."""
+    """Read an archive; files of other topics and days are skipped. Raises SettingsError."""
     is_wanted = _wanted(topic, stretch)
     if archive.kind == "delta":
         df = read_delta(spark, archive.path, is_wanted)
     elif archive.kind == "parquet":
         df = _read_parquet(spark, archive.where)
     else:
-        raise SettingsError("archive", f"{archive}: write delta:DIR or parquet:DIR")
+        raise SettingsError("archive", f"invalid archive {archive}; use delta:DIR or parquet:DIR")
     return df.where(df["topic"].rlike(f"^(?:{_topic_pattern(topic)})$")) if topic else df
 
 
 def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
-    """A directory says nothing of types, and Spark would guess: a topic named 007 is no number."""
+    """With our types for partition columns: Spark would infer a number from a topic named 007."""
     guessed = spark.read.parquet(path).schema
     schema = StructType([StructField(each.name, COLUMNS.get(each.name, each.dataType)) for each in guessed])
     return spark.read.schema(schema).parquet(path)
@@ -131,9 +131,9 @@ def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
 def read_delta(
     spark: SparkSession, path: Path, is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True
 ) -> DataFrame:
-    """The newest version of a Delta table, without a jar: Spark is given the files that the log names."""
+    """Read the newest version of a Delta table without a jar, by the file list of its log."""
     if not DeltaTable.is_deltatable(str(path)):
-        raise SettingsError("archive", f"there is no Delta table in {path}")
+        raise SettingsError("archive", f"no Delta table in {path}")
     delta = DeltaTable(path)
     schema = StructType.fromJson(msgspec.json.decode(delta.schema().to_json()))
     names = delta.metadata().partition_columns
@@ -170,15 +170,15 @@ def replay(
     rate: str | None = None,
     keep_times: bool = False,
 ) -> queries.JobSummary:
-    """Send the messages of a stretch once more. Raises SettingsError, RocketMQError.
+    """Send the messages of a time range again. Raises SettingsError, RocketMQError.
 
-    With a state directory a replay that is run again gives its messages the same unique keys.
+    With a state directory, a repeated replay gives its messages the same unique keys.
     """
     started = time.monotonic()
     rows = transform(df, stretch, keep_times=keep_times)
     options = {"keepTimes": str(keep_times).lower()}
     if rate is not None:
-        rows = rows.coalesce(1)  # the rate is a task's: one task makes it the whole's
+        rows = rows.coalesce(1)  # the rate limit is per task
         options["rowsPerSecond"] = rate
     target = dataclasses.replace(output, options={**output.options, **options})
     counted = rows.count()
@@ -197,7 +197,7 @@ def replay(
 
 
 def source_input(source: Input, stretch: ReplayRange) -> Input:
-    """The same input, its ends narrowed to the stretch, so that nothing else is read."""
+    """The input, limited to the time range."""
     start = source.start or (str(stretch.since_ms) if stretch.since_ms is not None else None)
     end = source.end or (str(stretch.until_ms) if stretch.until_ms is not None else None)
     return dataclasses.replace(source, start=start, end=end)

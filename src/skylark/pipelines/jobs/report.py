@@ -1,4 +1,4 @@
-"""`report`: lag, sizes, traffic, keys, duplicates and latency of topics, as tables and as a page."""
+"""`report`: lag, sizes, traffic, keys, duplicates and latency of topics, as tables and as an HTML page."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 TOP_KEYS = 20
 ROWS_MAX = 1000
-"""Of any one table: a report is for people."""
+"""Rows per table of a report."""
 LATENCY_QUANTILES = (0.5, 0.9, 0.99)
 
 
-# --- Over messages. Pure ---
+# --- Message statistics. Pure ---
 
 
 def sizes(df: DataFrame) -> DataFrame:
-    """By queue: how many messages, how large, from when to when."""
+    """Message counts, sizes and time span by queue."""
     return (
         df.groupBy("topic", "brokerName", "queueId")
         .agg(
@@ -45,7 +45,7 @@ def sizes(df: DataFrame) -> DataFrame:
 
 
 def traffic(df: DataFrame, bucket: str = "1 minute") -> DataFrame:
-    """By topic and stretch of time: messages and bytes stored."""
+    """Messages and bytes stored, by topic and time bucket."""
     return (
         df.groupBy("topic", F.window("storeTimestamp", bucket).alias("w"))
         .agg(F.count("*").alias("messages"), F.sum(F.length("body")).alias("bodyBytes"))
@@ -62,7 +62,7 @@ def keys(df: DataFrame, top: int = TOP_KEYS) -> DataFrame:
 
 
 def duplicates(df: DataFrame) -> DataFrame:
-    """By topic: messages whose unique key another message has too."""
+    """Messages with a repeated unique key, by topic."""
     by_key = df.where("uniqKey is not null").groupBy("topic", "uniqKey").agg(F.count("*").alias("n"))
     return (
         by_key.groupBy("topic")
@@ -78,7 +78,7 @@ def duplicates(df: DataFrame) -> DataFrame:
 
 
 def latency(df: DataFrame) -> DataFrame:
-    """By topic: milliseconds from birth at the producer to the store, by the clocks of both."""
+    """Milliseconds from born to store timestamp, by topic; uses the clocks of producer and broker."""
     took = (F.unix_millis("storeTimestamp") - F.unix_millis("bornTimestamp")).alias("ms")
     quantiles = [
         F.percentile_approx("ms", quantile).alias(f"p{quantile * 100:g}") for quantile in LATENCY_QUANTILES
@@ -91,13 +91,13 @@ def latency(df: DataFrame) -> DataFrame:
     )
 
 
-# --- Over brokers ---
+# --- Consumer lag ---
 
 LAG_COLUMNS = ["group", "topic", "brokerName", "queueId", "committed", "end", "lag"]
 
 
 def lag(brokers: ClusterClient, topics: Sequence[str], groups: Sequence[str]) -> list[list[Any]]:
-    """By group and queue: how many messages it has not taken. Groups that never committed are left out."""
+    """Lag by group and queue. Groups without committed offsets are left out."""
     rows: list[list[Any]] = []
     for topic in topics:
         queues = brokers.queues(topic)
@@ -113,7 +113,7 @@ def lag(brokers: ClusterClient, topics: Sequence[str], groups: Sequence[str]) ->
 
 
 def groups_of(brokers: ClusterClient, topics: Sequence[str]) -> list[str]:
-    """The groups that brokers know to consume these topics."""
+    """The groups that consume these topics, according to the brokers."""
     found: set[str] = set()
     for topic in topics:
         one_per_broker = {queue.broker_name: queue for queue in brokers.queues(topic)}
@@ -122,7 +122,7 @@ def groups_of(brokers: ClusterClient, topics: Sequence[str]) -> list[str]:
     return sorted(found)
 
 
-# --- All of it ---
+# --- Report ---
 
 KINDS: dict[str, tuple[str, Callable[[DataFrame], DataFrame], Chart | None, str]] = {
     "sizes": (
@@ -157,7 +157,7 @@ NAMES = ("lag", *KINDS)
 def report(
     spark: SparkSession, source: Input, *, kinds: Sequence[str] = NAMES, groups: Sequence[str] = ()
 ) -> HtmlReport:
-    """Read the messages once per table and gather the answers. Raises SettingsError, RocketMQError."""
+    """Make a report; reads the messages once per table. Raises SettingsError, RocketMQError."""
     sections = []
     if "lag" in kinds and source.namesrv is not None:
         sections.append(_lag_section(source, groups))
@@ -175,7 +175,9 @@ def _section(kind: str, df: DataFrame) -> Section:
     found = compute(df)
     rows = plain_rows(found, ROWS_MAX + 1, SECONDS)
     if len(rows) > ROWS_MAX:
-        note = f"{note} These are the first {ROWS_MAX:,} rows only: --from and --to choose others.".strip()
+        note = (
+            f"{note} Only the first {ROWS_MAX:,} rows are shown; select others with --from and --to.".strip()
+        )
     return Section(kind, title, found.columns, rows[:ROWS_MAX], chart, note)
 
 
@@ -189,6 +191,6 @@ def _lag_section(source: Input, groups: Sequence[str]) -> Section:
         rows = lag(brokers, topics, names)
         note = "" if rows else "No group has committed offsets for these topics."
     except RocketMQError as error:
-        rows, note = [], f"not known: {error}"
+        rows, note = [], f"not available: {error}"
     chart = Chart(label="queueId", value="lag", series="group", unit="messages")
     return Section("lag", "Lag of consumer groups", LAG_COLUMNS, rows, chart, note)

@@ -1,7 +1,7 @@
-"""`run pipeline.yml`: a pipeline of one's own, from its declarative form.
+"""`run pipeline.yml`: runs a declarative pipeline.
 
-Every sink, and the rejects, is a query of its own with its own checkpoint: one that is slow holds none up,
-and each delivers what its kind promises.
+Every sink, and the rejects, is a separate query with its own checkpoint: a slow one does not delay the
+others, and each has the delivery guarantee of its kind.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ MESSAGE_COLUMNS = ("topic", "keys", "tags")
 
 @dataclass(frozen=True)
 class Flow:
-    """What a pipeline makes of its source: good rows, and those that are put aside."""
+    """The result of a pipeline's steps: good rows and rejects."""
 
     rows: DataFrame
     rejects: DataFrame | None
 
 
 def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
-    """Raises SettingsError, which names the line if it is an option that cannot be."""
+    """Raises SettingsError, BadSettingsFile with the line of an invalid option."""
     given = pipeline.source
     limit = given.get("limit") or {}
     options = {str(name): str(value) for name, value in (given.get("options") or {}).items()}
@@ -81,12 +81,12 @@ def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
 
 
 def _beside(pipeline: PipelineFile, name: str) -> Path:
-    """Paths in the file are meant from where the file is."""
+    """Resolve a path relative to the pipeline file."""
     return pipeline.path.absolute().parent / Path(name).expanduser()
 
 
 def decoding(pipeline: PipelineFile) -> dict[str, str]:
-    """The source's options for a first step that decodes."""
+    """The source's options for a decode step."""
     first = pipeline.steps[0] if pipeline.steps else None
     if first is None or first.kind != "decode":
         return {}
@@ -94,14 +94,14 @@ def decoding(pipeline: PipelineFile) -> dict[str, str]:
     if schema.endswith(".ddl"):
         path = _beside(pipeline, schema)
         if not path.is_file():
-            pipeline.fail(first.value.line_of("schema"), f"there is no file {path}")
+            pipeline.fail(first.value.line_of("schema"), f"no such file: {path}")
         schema = " ".join(path.read_text().split())
     kind = str(first.value.get("format", "json"))
     return {"decode": kind, **({"decodeSchema": schema} if kind == "json" else {})}
 
 
 def transform(spark: SparkSession, df: DataFrame, pipeline: PipelineFile) -> Flow:
-    """Apply the steps and the rules. Raises SettingsError that names the line of a step that fails."""
+    """Apply steps and quality rules. Raises BadSettingsFile with the line of a failing step."""
     rows, rejects = df, None
     for step in pipeline.steps:
         try:
@@ -118,7 +118,7 @@ def transform(spark: SparkSession, df: DataFrame, pipeline: PipelineFile) -> Flo
 
 def _failing(df: DataFrame) -> DataFrame:
     place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
-    stop = F.raise_error(F.concat(F.lit("the body does not decode: "), place))
+    stop = F.raise_error(F.concat(F.lit("cannot decode the body of "), place))
     return df.withColumn("rejects", F.when(F.col("rejects").isNotNull(), stop.cast("binary")))
 
 
@@ -133,12 +133,14 @@ def _step(spark: SparkSession, rows: DataFrame, step: PipelineStep, pipeline: Pi
         return rows.withWatermark(moment, within).dropDuplicatesWithinWatermark(keys)
     changed = load_function(pipeline, str(step.value), step.line)(rows)
     if not hasattr(changed, "columns"):
-        pipeline.fail(step.line, f"{step.value} returned {type(changed).__name__} and no DataFrame")
+        pipeline.fail(
+            step.line, f"{step.value} returned {type(changed).__name__}; it must return a DataFrame"
+        )
     return changed
 
 
 def load_function(pipeline: PipelineFile, text: str, line: int) -> Callable[[DataFrame], DataFrame]:
-    """The function of `file.py:name`, the file taken from where the pipeline's is."""
+    """Load the function `file.py:name`; the path is relative to the pipeline file."""
     name, _, function = text.rpartition(":")
     path = _beside(pipeline, name)
     try:
@@ -150,14 +152,14 @@ def load_function(pipeline: PipelineFile, text: str, line: int) -> Callable[[Dat
 def function_from(path: Path, function: str) -> Callable[..., Any]:
     """Load a function from a file. Raises SettingsError."""
     if not path.is_file():
-        raise SettingsError(str(path), f"there is no file {path}")
+        raise SettingsError(str(path), f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"pipeline_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise SettingsError(str(path), f"{path} fails: {type(error).__name__}: {error}") from error
+        raise SettingsError(str(path), f"cannot import {path}: {type(error).__name__}: {error}") from error
     found = getattr(module, function, None)
     if not callable(found):
         raise SettingsError(str(path), f"{path} has no function {function}")
@@ -186,7 +188,7 @@ def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -
 
 
 def _as_reject(rows: DataFrame, reason: str) -> DataFrame:
-    """A row that breaks a rule, as a message: itself as JSON, the reason as a property."""
+    """Rows that break a rule as messages: the row as JSON, the reason as a property."""
     why = F.create_map(F.lit(REASON), F.lit(reason))
     return rows.select(whole_row(rows).cast("binary").alias("body"), why.alias("properties"))
 
@@ -196,7 +198,7 @@ def _same(rejects: DataFrame) -> DataFrame:
 
 
 def outputs_of(pipeline: PipelineFile) -> dict[str, Output]:
-    """The sinks by the names of their queries. Raises SettingsError that names the line."""
+    """Outputs by query name. Raises BadSettingsFile with the line of an invalid sink."""
     outputs = {}
     for number, sink in enumerate(pipeline.sinks):
         try:
@@ -207,7 +209,7 @@ def outputs_of(pipeline: PipelineFile) -> dict[str, Output]:
 
 
 def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
-    """A mistake in its options is found here, before Spark is started."""
+    """Checks the options before Spark is started."""
     if sink.kind == "console":
         return parse_output("console")
     if sink.kind == "rocketmq":
@@ -225,12 +227,12 @@ def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
 
 
 def _names(value: Any) -> str | None:
-    """Names of columns, one or a list of them, as an option has them."""
+    """One or several column names as an option."""
     return ",".join(map(str, value if isinstance(value, list) else [value])) if value else None
 
 
 def with_message_columns(rows: DataFrame, options: Mapping[str, Any]) -> DataFrame:
-    """For a topic: what the sink takes of rows; `keys` and `tags` from the columns that it names for them."""
+    """Rows for a topic; `keys` and `tags` come from the columns that the sink's options name."""
     has_body = "body" in rows.columns
     body = F.col("body") if has_body else whole_row(rows).cast("binary").alias("body")
     named = {
@@ -281,21 +283,21 @@ def run_pipeline(
     summary.details = {"sinks": {name: str(output) for name, output in outputs.items()}}
     if summary.observed and (broken := _broken_rules(pipeline, summary.observed)):
         summary.details["quality"] = broken
-    summary.observed = msgspec.UNSET  # it says no more than the line above
+    summary.observed = msgspec.UNSET  # already in the details
     return summary
 
 
 def _broken_rules(pipeline: PipelineFile, observed: Mapping[str, int]) -> dict[str, int]:
-    """How many rows broke each rule that only warns."""
+    """Rows that broke each rule with on_fail: warn."""
     counts = {rule.expect: observed.get(f"rule{number}", 0) for number, rule in enumerate(pipeline.quality)}
     broken = {expect: count for expect, count in counts.items() if count}
     for expect, count in broken.items():
-        log.warning("quality rule=%r rows=%d", expect, count)
+        log.warning("quality rule broken rule=%r rows=%d", expect, count)
     return broken
 
 
 class _Compaction:
-    """Joins small files of Delta sinks that ask for it, while the pipeline runs."""
+    """Compacts Delta sinks at their interval while the pipeline runs."""
 
     def __init__(self, pipeline: PipelineFile, outputs: Mapping[str, Output]) -> None:
         self._due: dict[str, float] = {}

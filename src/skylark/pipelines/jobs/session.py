@@ -32,9 +32,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 NO_BOUNDS_CHECKS = "-Darrow.enable_unsafe_memory_access=true"
-"""Arrow looks at every single read whether it is inside its buffer: a tenth of the time in which Spark reads
-rows from Python. Those were written by Arrow, too, which keeps to its buffers.
-"""
+"""Disables Arrow's bounds checks, which take a tenth of the time in which Spark reads rows from Python."""
 VERBOSE_OPTIONS = ("-Dskylark.spark.level=info", "-Dskylark.spark.traces=full")
 HOME = "SPARK_HOME"
 ARCHIVED = "python"
@@ -44,9 +42,9 @@ STANDARD_ERROR = 2
 
 
 def java_options(conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings that make Spark log errors only, or everything where we log everything; and read Arrow faster.
+    """JVM options: log errors only, or everything at debug level, and no Arrow bounds checks.
 
-    What the given settings tell Java comes last, and wins.
+    Options in `conf` come last and take precedence.
     """
     words = [f"-Dlog4j2.configurationFile={LOG4J_FILE.as_uri()}", NO_BOUNDS_CHECKS]
     if log.isEnabledFor(logging.DEBUG):
@@ -58,12 +56,12 @@ def java_options(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def launch_jvm(conf: SparkConf) -> Any:
-    """Start a JVM, as a gateway. Its standard error is ours, without the warnings with which Java begins."""
+    """Start a JVM. Its standard error is passed on without Java's startup warnings."""
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     with _standard_error() as stream, quick_home(conf) as home:
         gateway: Any = launch_gateway(conf, popen_kwargs={"stderr": stream})  # type: ignore[no-untyped-call]
-    if home is not None:  # the JVM takes from it as long as it runs, and outlives us by a little
+    if home is not None:  # the JVM uses it until it exits, after this process
         java = gateway.jvm
         java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(java.java.io.File(str(home)))
     return gateway
@@ -71,11 +69,11 @@ def launch_jvm(conf: SparkConf) -> Any:
 
 @contextmanager
 def quick_home(conf: SparkConf) -> Iterator[Path | None]:
-    """Let a JVM that is started meanwhile have a home of Spark without the archive of its Python files.
+    """Set SPARK_HOME to a directory without Spark's zipped Python files, for a JVM started meanwhile.
 
-    Workers look there first, and nothing in an archive is kept compiled: every process of a query would
-    compile all of it, for two thirds of a second. The same files lie compiled where this process has them.
-    The home is links only, and may be removed with the JVM.
+    Workers import from the zip first, and zipped modules are compiled anew in every process, which takes two
+    thirds of a second. The installed package has the same files compiled. The directory holds only links and
+    may be deleted with the JVM.
     """
     if not _is_ours(conf):
         yield None
@@ -97,7 +95,7 @@ def quick_home(conf: SparkConf) -> Iterator[Path | None]:
 
 
 def _is_ours(conf: SparkConf) -> bool:
-    """Whether driver and workers are here, with the interpreter and the Spark that this process has."""
+    """Return whether driver and workers run on this host with this interpreter and this Spark."""
     interpreters = {
         os.environ.get("PYSPARK_PYTHON"),
         os.environ.get("PYSPARK_DRIVER_PYTHON"),
@@ -111,14 +109,14 @@ def _is_ours(conf: SparkConf) -> bool:
 @contextmanager
 def _standard_error() -> Iterator[int | None]:
     if log.isEnabledFor(logging.DEBUG):
-        yield None  # as it is
+        yield None  # inherited
         return
     reading, writing = os.pipe()
     threading.Thread(target=_relay, args=(reading,), name="skylark-spark-stderr", daemon=True).start()
     try:
         yield writing
     finally:
-        os.close(writing)  # the JVM has its own by now, and the pipe ends with it
+        os.close(writing)  # the JVM has its own copy
 
 
 def _relay(reading: int) -> None:
@@ -128,9 +126,9 @@ def _relay(reading: int) -> None:
 
 
 def after_warnings(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """What follows the lines in which Java warns of modules that Spark always asks it for.
+    """Drop Java's leading warning lines about modules.
 
-    Not by lines from then on: a bar that moves has none.
+    What follows is not split into lines: a progress bar has none.
     """
     waiting, rest = b"", iter(chunks)
     for chunk in rest:
@@ -145,7 +143,7 @@ def after_warnings(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 LOCAL_MASTER = "local[*,4]"
-"""All cores, and tasks are tried four times, as on a cluster; plain `local[*]` gives up at once."""
+"""All cores, with four attempts per task, as on a cluster; `local[*]` has one."""
 MASTER = re.compile(r"local(-cluster)?(\[.*\])?|yarn|(spark|k8s)://.+")
 PORTS = {"sc": 15002, "spark": 7077}
 ANSWER_TIMEOUT_S = 10.0
@@ -156,12 +154,12 @@ STATIC = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    # Spark's choice for local directories starts ten processes for every file it writes: 70 ms of a batch.
+    # Spark's default for local directories starts ten processes per file: 70 ms per batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""Settings of a JVM that we start: a Connect server has its own."""
+"""Settings of a JVM that we start; a Connect server has its own."""
 DYNAMIC = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "50ms",
@@ -183,35 +181,42 @@ class SessionSettings:
 
     def __post_init__(self) -> None:
         if self.remote and (self.master or self.pack):
-            raise SettingsError("remote", "a Connect server has its own master and environment")
+            raise SettingsError(
+                "remote", "cannot be combined with --master or --pack: a Connect server has its own"
+            )
         if not MASTER.fullmatch(self.master or LOCAL_MASTER):
             raise SettingsError(
-                "master", f"{self.master!r} is none of local[N], spark://HOST:7077, yarn, k8s://HOST:PORT"
+                "master",
+                f"invalid master {self.master!r}; use local[N], spark://HOST:7077, yarn or k8s://HOST:PORT",
             )
         if self.pack and (self.master or "local").startswith("local"):
-            raise SettingsError("pack", "only workers of a cluster need a packed environment: give --master")
+            raise SettingsError(
+                "pack", "needs a cluster; use --master spark://HOST:7077, yarn or k8s://HOST:PORT"
+            )
 
 
 def check_java() -> None:
-    """Raises SettingsError that says what to install."""
+    """Raises SettingsError if Java is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     if java is None or not Path(java).exists():
-        where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "there is no java on the PATH"
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
         raise SettingsError(
-            "java", f"Spark needs Java {JAVA_MAJOR_MIN} or newer, and {where}: install a JRE, or use --remote"
+            "java", f"Spark needs Java {JAVA_MAJOR_MIN} or newer, but {where}; install a JRE, or use --remote"
         )
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
     words = (done.stderr or done.stdout).split('"')
     major = words[1].split(".")[0] if len(words) > 1 else ""
     if major.isdecimal() and int(major) < JAVA_MAJOR_MIN:
-        raise SettingsError("java", f"Spark needs Java {JAVA_MAJOR_MIN} or newer; {java} is {words[1]}")
+        raise SettingsError(
+            "java", f"Spark needs Java {JAVA_MAJOR_MIN} or newer; {java} is version {words[1]}"
+        )
 
 
 def check_server(settings: SessionSettings) -> None:
-    """Raise SettingsError if no cluster or Connect server is there: Spark would try for minutes, silently."""
+    """Raise SettingsError if master or Connect server cannot be reached: Spark would retry for minutes."""
     kind, _, places = (settings.remote or settings.master or "").partition("://")
-    if kind not in PORTS or (kind == "sc" and getproxies()):  # gRPC would go through the proxy
+    if kind not in PORTS or (kind == "sc" and getproxies()):  # gRPC uses the proxy
         return
     reason = ""
     for place in places.partition("/")[0].split(","):
@@ -223,16 +228,16 @@ def check_server(settings: SessionSettings) -> None:
                 return
         except (OSError, ValueError) as error:
             reason = str(error)
-    raise SettingsError("remote" if settings.remote else "master", f"nobody answers at {places}: {reason}")
+    raise SettingsError("remote" if settings.remote else "master", f"cannot connect to {places}: {reason}")
 
 
 @contextmanager
 def session(settings: SessionSettings) -> Iterator[SparkSession]:
-    """A session with our formats registered; stopped at the end. Raises SettingsError."""
+    """A session with our formats registered, stopped on exit. Raises SettingsError."""
     if settings.remote is None:
         check_java()
     check_server(settings)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would start whatever the PATH has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers use the first python on the PATH
     with _packed_environment(settings) as packed:
         spark = _build(settings, packed)
         try:
@@ -256,13 +261,13 @@ def _build(settings: SessionSettings, packed: Mapping[str, str]) -> SparkSession
     values = {**STATIC, **DYNAMIC, **packed, **settings.conf, **java_options(settings.conf)}
     conf = SparkConf().setAppName(settings.name).setMaster(settings.master or LOCAL_MASTER)
     conf.setAll(list(values.items()))
-    if SparkContext._gateway is None:  # a JVM outlives the sessions in it
+    if SparkContext._gateway is None:  # a JVM outlives its sessions
         SparkContext(conf=conf, gateway=launch_jvm(conf))
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def register(spark: SparkSession) -> None:
-    """Make our formats known. What is registered travels to workers; what Spark finds by itself does not."""
+    """Register our formats. Unlike formats that Spark finds itself, registered ones reach the workers."""
     from skylark.pipelines.lake.table_sink import TableSource  # noqa: PLC0415
     from skylark.pipelines.source import RocketMQSource  # noqa: PLC0415
 
@@ -271,11 +276,11 @@ def register(spark: SparkSession) -> None:
 
 
 def probe(spark: SparkSession) -> None:
-    """Run a task that imports what ours will import. Raises SettingsError that names host and interpreter."""
+    """Run a task that imports our dependencies. Raises SettingsError that names host and interpreter."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql.functions import col, udf  # noqa: PLC0415
 
-    def look(_: int) -> str:  # nested, so that it travels by value: the package may not be there
+    def look(_: int) -> str:  # nested, so that it is pickled by value: workers may lack the package
         import platform  # noqa: PLC0415
         import sys as its  # noqa: PLC0415
 
@@ -309,26 +314,26 @@ def probe(spark: SparkSession) -> None:
                 f"{sentence}. Install skylarkmq[spark] {__version__} there at the same path, or use --pack",
             )
         if sentence.split()[1] != __version__:
-            log.warning("workers have skylark %s, the driver %s", sentence.split()[1], __version__)
+            log.warning("skylark versions differ workers=%s driver=%s", sentence.split()[1], __version__)
 
 
 @contextmanager
 def _packed_environment(settings: SessionSettings) -> Iterator[Mapping[str, str]]:
-    """Pack this environment for workers that have none; stand where the driver finds it by the same name."""
+    """Pack this environment for the workers; changes the directory so that its path is the same there."""
     if not settings.pack:
         yield {}
         return
     try:
         import venv_pack  # noqa: PLC0415
     except ImportError:
-        raise SettingsError("pack", "it needs the package venv-pack: pip install venv-pack") from None
+        raise SettingsError("pack", "the package venv-pack is missing; run pip install venv-pack") from None
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="skylark-pack-") as folder:
         archive = Path(folder) / f"{PACKED}.tar.gz"
         try:
             venv_pack.pack(prefix=sys.prefix, output=str(archive))
         except venv_pack.VenvPackException as error:
-            raise SettingsError("pack", f"{sys.prefix} cannot be packed: {error}") from error
+            raise SettingsError("pack", f"cannot pack {sys.prefix}: {error}") from error
         (Path(folder) / PACKED).symlink_to(sys.prefix)
         os.environ["PYSPARK_PYTHON"] = f"./{PACKED}/bin/python"
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

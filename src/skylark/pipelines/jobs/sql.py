@@ -1,4 +1,4 @@
-"""`sql`: a query over topics, store files and archives, each a view of its name."""
+"""`sql`: a query over topics, store files and archives, each a view with its name."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def query(
     decode: str | None = None,
     schema: str = "auto",
 ) -> DataFrame:
-    """The rows of a query, still to be read. Raises SettingsError for a query that makes no sense.
+    """Return the lazy result of a query. Raises SettingsError for an invalid query.
 
-    Every topic is a view of its name (in backquotes if it has other characters than letters, digits and
-    underscores), every archive a view of the name it is given.
+    Every topic is a view with its name (in backquotes if it has other characters than letters, digits and
+    underscores), every archive a view with its given name.
     """
     views = _views(source)
     for name, each in views.items():
@@ -39,7 +39,7 @@ def query(
     try:
         return spark.sql(text)
     except PySparkException as error:
-        known = ", ".join([*views, *(archives or {})]) or "none: give --topic or --archive"
+        known = ", ".join([*views, *(archives or {})]) or "none; use --topic or --archive"
         raise SettingsError("query", f"{_first_line(error)} (views: {known})") from error
 
 
@@ -48,7 +48,7 @@ def _views(source: Input | None) -> dict[str, Input]:
         return {}
     names = [name.strip() for name in source.topic.split(",") if name.strip()]
     if any(char in name for name in names for char in ".*[("):
-        return {"messages": source}  # a pattern: all its topics are one view
+        return {"messages": source}  # a pattern: one view for all topics
     return {name: dataclasses.replace(source, topic=name) for name in names}
 
 

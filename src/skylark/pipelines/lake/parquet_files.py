@@ -1,6 +1,6 @@
-"""Parquet files of an archive: written by tasks, one per partition value, row groups closed by bytes.
+"""Parquet files of a table: written by tasks, one per partition value, with row groups limited by bytes.
 
-A file belongs to nothing until a commit names it (`pipelines.archive_log`), so a task may fail at any place.
+A file becomes part of the table when a commit names it (`lake.table_log`), so a task may fail at any point.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from skylark.pipelines.dedup import KEY_BYTES, digest
 from skylark.pipelines.schema import table_columns
 
 DATE = "dt"
-"""The partition column that is not a message's own: the day, in UTC, on which it was stored."""
+"""Derived partition column: the day, in UTC, on which a message was stored."""
 DICTIONARY_COLUMNS = ("topic", "brokerName", "tags", "bornHost", "storeHost")
-"""The others hardly ever repeat: a dictionary would cost time and space."""
+"""Other columns rarely repeat: a dictionary would cost time and space."""
 STATISTICS_COLUMNS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp")
-"""Numbers that hardly differ from one row to the next: differences are what is written of them, too."""
+"""Columns with minimum and maximum in the log; numbers among them are delta-encoded."""
 ROW_GROUP_BYTES = 64 << 20
 FILE_BYTES_MAX = 1 << 30
-"""Of Arrow memory that went into a file: the file itself is smaller."""
+"""Arrow bytes per file; the file itself is smaller."""
 FILES_OPEN_MAX = 8
 WAITING_GROUPS_MAX = 2
-"""So many row groups may wait in memory; with more, the largest is written before it is full."""
+"""Row groups buffered in memory; above this the largest is written early."""
 BATCH_ID_DIGITS = 8
 NO_KEY = bytes(KEY_BYTES)
 _EPOCH = datetime(1970, 1, 1)
-"""From which Arrow counts, in UTC or by the clock on the wall."""
+"""Arrow's epoch."""
 
 
 class TableFile(msgspec.Struct, frozen=True):
-    """A complete file: all that a commit needs to know of it."""
+    """A complete file, as a commit needs it."""
 
     path: str
-    """Below the table's directory."""
+    """Relative to the table's directory."""
     rows: int
     size: int
     partition: dict[str, str]
     minima: dict[str, int | str]
     maxima: dict[str, int | str]
     keys: bytes = b""
-    """Digests of the rows' unique keys, in order, if duplicates are to be dropped."""
+    """Digests of the rows' unique keys, in row order, for deduplication."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileLayout:
-    """How files are laid out."""
+    """Columns, partitions and encoding of files."""
 
     columns: tuple[str, ...]
     partition_by: tuple[str, ...]
@@ -65,11 +65,11 @@ class FileLayout:
     hive_names: bool = False
 
     def file_columns(self) -> list[str]:
-        """What stands in the files: the partitions' values stand in the log and in the paths."""
+        """Columns in the files; partition values are in the log and the paths."""
         return [name for name in self.columns if name not in self.partition_by]
 
     def read_columns(self) -> list[str]:
-        """What must be read to write the wanted columns."""
+        """Columns that must be read to write the files."""
         needed = list(self.columns)
         needed += [name for name in self.partition_by if name != DATE and name not in needed]
         if DATE in self.partition_by and "storeTimestamp" not in needed:
@@ -78,14 +78,14 @@ class FileLayout:
 
 
 def table_schema(layout: FileLayout, columns: pa.Schema) -> pa.Schema:
-    """The table's schema: the wanted columns, and the day if it is a partition and not there."""
+    """The table's schema: the kept columns, plus the day if it is a partition."""
     names = [name for name in dict.fromkeys([*layout.columns, *layout.partition_by]) if name != DATE]
     fields = [table_columns(columns).field(name) for name in names]
     return pa.schema(fields + ([pa.field(DATE, pa.date32())] if DATE in layout.partition_by else []))
 
 
 def directory(partition: Mapping[str, str], *, hive_names: bool) -> str:
-    """`dt=2026-11-15/topic=orders`. Hive's readers unescape `%`, Delta takes values from its log."""
+    """`dt=2026-11-15/topic=orders`. Hive readers unescape `%`; Delta reads values from its log."""
     if hive_names:
         return "/".join(f"{name}={quote(value, safe='')}" for name, value in partition.items())
     return "/".join(f"{name}={_plain(value)}" for name, value in partition.items())
@@ -97,7 +97,7 @@ def _plain(value: str) -> str:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file that is being written, and what waits for its next row group."""
+    """A file being written, with the buffer of its next row group."""
 
     writer: pq.ParquetWriter
     path: str
@@ -113,7 +113,7 @@ class _OpenFile:
 
 
 class PartitionedFiles:
-    """The files of one task. `name` must be unlike any other attempt's, ever."""
+    """The files of one task. `name` must be unique among all attempts."""
 
     def __init__(self, root: Path, name: str, layout: FileLayout) -> None:
         self._root = root
@@ -124,7 +124,7 @@ class PartitionedFiles:
         self._count = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take messages. Raises OSError, pa.ArrowException."""
+        """Write messages. Raises OSError, pa.ArrowException."""
         for values, part in self._parts(batch):
             file = self._file(values, part.schema)
             self._note(file, part)
@@ -142,7 +142,7 @@ class PartitionedFiles:
 
     @property
     def waiting_bytes(self) -> int:
-        """What is held in memory for row groups that are not full yet."""
+        """Bytes buffered for incomplete row groups."""
         return sum(file.waiting_bytes for file in self._open.values())
 
     def finish(self) -> list[TableFile]:
@@ -152,7 +152,7 @@ class PartitionedFiles:
         return self._done
 
     def abandon(self) -> None:
-        """Remove what was written: nobody will ask for it."""
+        """Close and delete all files."""
         for file in self._open.values():
             file.writer.close()
             (self._root / file.path).unlink(missing_ok=True)
@@ -161,7 +161,7 @@ class PartitionedFiles:
         self._open.clear()
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-        """The batch cut by partition values. Most batches are not cut at all: one queue, one day."""
+        """Split a batch by partition values. Most batches have a single one."""
         columns = [self._partition_column(name, batch) for name in self._layout.partition_by]
         if all(_is_constant(column) for column in columns):
             if batch.num_rows:
@@ -183,7 +183,7 @@ class PartitionedFiles:
             if len(self._open) >= FILES_OPEN_MAX:
                 self._finish_file(next(iter(self._open)))
             file = self._start_file(values, schema)
-        self._open[values] = file  # the last in the row: the first is closed when there are too many
+        self._open[values] = file  # most recently used last
         return file
 
     def _start_file(self, values: tuple[str, ...], schema: pa.Schema) -> _OpenFile:
@@ -252,12 +252,12 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _countable(column: pa.Array) -> pa.Array:
-    """Times as numbers: a client may claim to have made a message in a year that Python does not know."""
+    """Times as numbers: a client's timestamp may lie outside Python's range of years."""
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
 def _bounds(values: dict[str, Any], schema: pa.Schema) -> dict[str, int | str]:
-    """Minima or maxima as Delta writes them, without those that it cannot."""
+    """Minima or maxima in Delta's format, without unsupported values."""
     plain = {name: _plain_value(value, schema.field(name).type) for name, value in values.items()}
     return {name: value for name, value in plain.items() if value is not None}
 
@@ -272,7 +272,7 @@ def _plain_value(value: Any, kind: pa.DataType) -> int | str | None:
 
 
 def without_rows(root: Path, file: TableFile, dropped: Sequence[int]) -> TableFile:
-    """Write a file again without some of its rows; the old one stays, for the sweep. Raises OSError."""
+    """Rewrite a file without some rows; the old file is left to the sweep. Raises OSError."""
     table = pq.read_table(root / file.path, partitioning=None)
     mask = [True] * table.num_rows
     for row in dropped:
@@ -285,5 +285,5 @@ def without_rows(root: Path, file: TableFile, dropped: Sequence[int]) -> TableFi
         compression="zstd",
         use_dictionary=[name for name in DICTIONARY_COLUMNS if name in kept.column_names],
     )
-    # Minima and maxima still bound what is left.
+    # Minima and maxima remain valid bounds.
     return msgspec.structs.replace(file, path=path, rows=kept.num_rows, size=(root / path).stat().st_size)

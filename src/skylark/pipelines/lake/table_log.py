@@ -1,8 +1,8 @@
-"""What belongs to an archive: files are added batch by batch, each batch once, however often it is committed.
+"""The commit log of a table: adds files batch by batch, each batch once.
 
-`DeltaLog` keeps a Delta table: the batch's number is part of the table's own transaction. `ParquetLog` keeps
-a plain directory of Parquet files: a batch is decided when its manifest is there, and then moved into place,
-by whoever comes next if need be. Both are for one writer at a time (Spark lets a checkpoint have only one).
+`DeltaLog` keeps a Delta table: the batch number is part of the table's transaction. `ParquetLog` keeps a
+plain directory of Parquet files: a batch is committed when its manifest exists; its files are then moved into
+place, if necessary by the next writer. Both allow one writer at a time (Spark allows one per checkpoint).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from skylark.pipelines.dedup import KEY_BYTES, SeenKeys
 from skylark.pipelines.lake.parquet_files import DATE, TableFile, without_rows
 
 PRIVATE = "_skylark"
-"""A directory beside the data that readers of tables do not look into."""
+"""Private directory inside the table, which readers of tables ignore."""
 STAGING = f"{PRIVATE}/staging"
 BATCHES = f"{PRIVATE}/batches"
 COMPACT_BYTES = 256 << 20
@@ -35,7 +35,7 @@ COMPACT_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class BatchName:
-    """A batch of a query: what is committed once."""
+    """A batch of a query; committed once."""
 
     query: str
     number: int
@@ -46,13 +46,13 @@ class BatchName:
 
 
 class BatchManifest(msgspec.Struct, frozen=True):
-    """The files of one batch of a Parquet archive, as decided."""
+    """The files of one committed batch of a Parquet table."""
 
     files: list[TableFile]
 
 
 class TableTotals(msgspec.Struct, frozen=True):
-    """What an archive holds. Of a Parquet directory: what was ever added."""
+    """Size of a table; for a Parquet directory everything ever added."""
 
     rows: int = 0
     files: int = 0
@@ -60,41 +60,41 @@ class TableTotals(msgspec.Struct, frozen=True):
 
 
 class TableLog(Protocol):
-    """Where an archive's files are named."""
+    """The commit log of a table."""
 
     root: Path
     written_root: Path
-    """Below it tasks write."""
+    """Directory that tasks write to."""
 
     def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-        """Make the table, or check that it is of this shape. Raises SettingsError."""
+        """Create the table, or check its columns and partitions. Raises SettingsError."""
 
     def has(self, batch: BatchName) -> bool: ...
 
     def add(self, batch: BatchName, files: Sequence[TableFile]) -> bool:
-        """Add a batch's files; say whether they were added: not if the batch was there before."""
+        """Commit a batch's files; return False if the batch was committed before."""
 
     def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
-        """Remove files that belong to nothing and are older; return them."""
+        """Delete uncommitted files older than this; return their names."""
 
     def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
-        """Join small files. Returns counts."""
+        """Merge small files; return the counts."""
 
     def keep_days(self, days: int, now: datetime) -> int:
-        """Forget what was stored longer ago; return how many files that were."""
+        """Drop days older than this; return the number of files removed."""
 
     def files(self) -> list[TableFile]:
-        """What belongs to the archive now, without minima and maxima."""
+        """Committed files, without minima and maxima."""
 
     def facts(self) -> TableTotals:
-        """How much there is."""
+        """Rows, files and bytes of the table."""
 
 
 # --- Delta ---
 
 
 class DeltaLog:
-    """A Delta table. A commit per batch, which carries the batch's number as a transaction of its own."""
+    """A Delta table. One commit per batch, with the batch number as application transaction."""
 
     def __init__(self, root: Path) -> None:
         self.root = self.written_root = root
@@ -111,14 +111,14 @@ class DeltaLog:
         names, parts = {field.name for field in table.schema().fields}, table.metadata().partition_columns
         differences = [
             *(f"no column {name}" for name in schema.names if name not in names),
-            *(f"a column {name} that the new rows have not" for name in sorted(names - set(schema.names))),
+            *(f"an extra column {name}" for name in sorted(names - set(schema.names))),
         ]
         if parts != list(partition_by):
-            wanted = ",".join(partition_by) or "nothing"
-            differences.append(f"the partitions {','.join(parts) or 'nothing'}, and not {wanted}")
+            wanted = ",".join(partition_by) or "none"
+            differences.append(f"partitions {','.join(parts) or 'none'} instead of {wanted}")
         if differences:
             sentence = f"the table in {self.root} has {'; '.join(differences)}"
-            raise SettingsError("to", f"{sentence}: choose its columns and partitions, or another directory")
+            raise SettingsError("to", f"{sentence}; use its columns and partitions, or another directory")
 
     def has(self, batch: BatchName) -> bool:
         version = self._table().transaction_version(batch.application)
@@ -157,7 +157,7 @@ class DeltaLog:
     def keep_days(self, days: int, now: datetime) -> int:
         table = self._table()
         if DATE not in table.metadata().partition_columns:
-            raise SettingsError("keep", f"the table is not partitioned by {DATE}")
+            raise SettingsError("keep", f"not supported: the table is not partitioned by {DATE}")
         first = (now.astimezone(UTC) - timedelta(days=days)).date().isoformat()
         return int(table.delete(f"{DATE} < '{first}'")["num_removed_files"])
 
@@ -196,7 +196,7 @@ def _add_action(file: TableFile) -> AddAction:
 
 
 class ParquetLog:
-    """A directory of Parquet files, named as Hive does. What is visible in it is committed."""
+    """A directory of Parquet files in Hive layout. All visible files are committed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -204,7 +204,7 @@ class ParquetLog:
 
     def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         if DeltaTable.is_deltatable(str(self.root)):
-            raise SettingsError("to", f"{self.root} holds a Delta table: write to it as delta:{self.root}")
+            raise SettingsError("to", f"{self.root} holds a Delta table; use delta:{self.root}")
         self.written_root.mkdir(parents=True, exist_ok=True)
         wanted = {"columns": sorted(schema.names), "partition_by": list(partition_by)}
         path = self.root / PRIVATE / "table.json"
@@ -212,7 +212,8 @@ class ParquetLog:
             write_file(path, msgspec.json.encode(wanted))
         elif msgspec.json.decode(path.read_bytes()) != wanted:
             raise SettingsError(
-                "to", f"the archive in {self.root} has other columns or partitions: see {path}"
+                "to",
+                f"the table in {self.root} has other columns or partitions ({path}); use another directory",
             )
 
     def _manifest(self, batch: BatchName) -> Path:
@@ -226,11 +227,11 @@ class ParquetLog:
         if is_new := not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, msgspec.json.encode(BatchManifest(list(files))))
-        # An earlier attempt may have been stopped between its decision and the last of these.
+        # An earlier attempt may have stopped between writing the manifest and moving the last file.
         for file in msgspec.json.decode(path.read_bytes(), type=BatchManifest).files:
             target = self.root / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # it is in place already
+            with contextlib.suppress(FileNotFoundError):  # already moved
                 (self.written_root / file.path).rename(target)
         return is_new
 
@@ -251,7 +252,9 @@ class ParquetLog:
             yield from msgspec.json.decode(path.read_bytes(), type=BatchManifest).files
 
     def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
-        raise SettingsError("compact", "readers may have the files open: only a Delta table can be compacted")
+        raise SettingsError(
+            "compact", "not supported for Parquet, whose readers may have files open; use a Delta table"
+        )
 
     def keep_days(self, days: int, now: datetime) -> int:
         first = (now.astimezone(UTC) - timedelta(days=days)).date().isoformat()
@@ -272,24 +275,23 @@ class ParquetLog:
 
 
 def open_log(layout: str, root: Path) -> TableLog:
-    """`delta` or `parquet`."""
     return DeltaLog(root) if layout == "delta" else ParquetLog(root)
 
 
-# --- Committing a batch ---
+# --- Commit ---
 
 
 def commit_batch(
     log: TableLog, batch: BatchName, files: Sequence[TableFile], *, seen_keys_max: int | None = None
 ) -> bool:
-    """Add a batch once; with `seen_keys_max` without messages whose unique key came before.
+    """Commit a batch once; with `seen_keys_max` drop messages whose unique key was seen before.
 
-    Returns whether it was added now. Raises OSError and what the table raises.
+    Returns False if the batch was committed before. Raises OSError and the table's errors.
     """
     if seen_keys_max is None or log.has(batch):
         return log.add(batch, files)
     with SeenKeys(seen_keys_max, log.root / PRIVATE / "seen.sqlite") as seen:
-        # Should the process end between the two commits, the batch comes again and its keys are forgotten.
+        # If the process ends between the two commits, the batch is repeated and its keys are discarded.
         seen.begin(f"{batch.application}:{batch.number}")
         kept = [_without_duplicates(log.written_root, file, seen) for file in files]
         seen.commit()

@@ -1,10 +1,10 @@
-"""The sink `skylark-table`: Delta tables and Parquet directories, each batch added once, without any jar.
+"""The sink `skylark-table`: Delta tables and Parquet directories, each batch committed once, without any jar.
 
-Tasks write Parquet with pyarrow and say in their commit message which files they made; the driver's commit
-adds them under the query's id and the batch's number, and skips a batch that is there already.
+Tasks write Parquet with pyarrow and list their files in the commit message; the driver commits them under the
+query's id and the batch number, and skips a batch that was committed before.
 
-Rows come as they are, or, for the fast path of `archive`, as ranges (the source's `mode=ranges`): then the
-tasks read the messages themselves, and no message crosses the JVM.
+Input rows are either data, or, on the fast path of `archive`, ranges (the source's `mode=ranges`): then the
+tasks read the messages themselves, and no message passes through the JVM.
 """
 
 from __future__ import annotations
@@ -56,26 +56,28 @@ NAMES = OptionKind("names", _parse_names)
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """What the sink is told."""
+    """Options of the sink."""
 
-    table: str | None = option(TEXT, None, "both", "The table's directory, on every worker. Required.")
+    table: str | None = option(
+        TEXT, None, "both", "The table's directory, mounted on every worker. Required."
+    )
     layout: str = option(choice("delta", "parquet"), "delta", "both", "A Delta table or Parquet files.")
-    columns: tuple[str, ...] = option(NAMES, "", "both", "Which columns are kept; all unless given.")
-    partition_by: tuple[str, ...] = option(NAMES, "", "both", "Columns whose values make directories.")
+    columns: tuple[str, ...] = option(NAMES, "", "both", "Columns to keep; default all.")
+    partition_by: tuple[str, ...] = option(NAMES, "", "both", "Partition columns.")
     codec: str = option(choice("zstd", "snappy", "lz4", "none"), "zstd", "both", "Compression.")
     row_group_bytes: int = option(BYTES, str(ROW_GROUP_BYTES), "both", "Row groups are closed at this size.")
     dedup_keys: int | None = option(
-        COUNT, None, "both", "Drop messages whose `uniqKey` is among the last so many."
+        COUNT, None, "both", "Drop messages whose `uniqKey` is among the last N keys."
     )
-    run_id: str | None = option(TEXT, None, "both", "Part of file names; unlike that of any other run.")
+    run_id: str | None = option(TEXT, None, "both", "Part of file names; unique per run.")
     batch_name: str | None = option(
-        TEXT, None, "batch", "A name under which this batch is added once, however often it is written."
+        TEXT, None, "batch", "A name that commits this batch once, even if it is written again."
     )
     source: str | None = option(TEXT, None, "stream", "For ranges: the source's options, as JSON.")
 
     def __post_init__(self) -> None:
         if not self.table or "://" in self.table:
-            raise SettingsError("table", f"{self.table!r} is no directory")
+            raise SettingsError("table", f"invalid directory {self.table!r}; use a local path")
 
     def log(self) -> TableLog:
         return open_log(self.layout, Path(self.table or ""))
@@ -97,19 +99,19 @@ def read_options(given: Mapping[str, Any]) -> TableOptions:
 
 
 def prepare(options: TableOptions, schema: StructType) -> None:
-    """Make the table for these rows, or check that it is theirs. Raises SettingsError."""
+    """Create the table, or check that it has these columns. Raises SettingsError."""
     arrow = arrow_schema(schema)
     layout = options.file_layout(arrow.names)
     known = {*arrow.names, DATE}
     if unknown := [name for name in [*layout.columns, *layout.partition_by] if name not in known]:
         there = ", ".join(arrow.names)
-        raise SettingsError("columns", f"{', '.join(unknown)}: no such column; there are {there}")
+        raise SettingsError("columns", f"unknown column {', '.join(unknown)}; columns are {there}")
     options.log().prepare(table_schema(layout, arrow), layout.partition_by)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles(WriterCommitMessage):
-    """What a task made, as bytes that need no class to travel."""
+    """A task's commit message: its files, encoded, so that no other class is pickled."""
 
     query: str
     files: bytes
@@ -119,13 +121,13 @@ class WrittenFiles(WriterCommitMessage):
 
 
 class _TableWriting:
-    """Tasks write, the driver commits: a stream's writer of the commit is another object, elsewhere."""
+    """Tasks write, the driver commits, each with its own copy of this object."""
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self.options = options
         self.has_ranges = options.source is not None
         if self.has_ranges and RANGE not in schema.fieldNames():
-            raise SettingsError(FORMAT, "with source its input is format rocketmq with mode=ranges")
+            raise SettingsError(FORMAT, "with source, the input must be format rocketmq with mode=ranges")
         names = tuple(COLUMNS) if self.has_ranges else tuple(schema.fieldNames())
         self.layout = options.file_layout(names)
         self.run_id = options.run_id or uuid.uuid4().hex[:12]
@@ -134,7 +136,7 @@ class _TableWriting:
         context = TaskContext.get()
         assert context is not None
         batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        # Attempts count from 0 in every run: the run's own id keeps a replay off the files of the first try.
+        # Attempt numbers restart at 0 in every run; the run id keeps file names unique.
         place = f"{context.partitionId():04d}-{context.taskAttemptId()}"
         name = f"{self.run_id}-{batch_id:0{BATCH_ID_DIGITS}d}-{place}"
         files = PartitionedFiles(self.options.log().written_root, name, self.layout)
@@ -149,7 +151,7 @@ class _TableWriting:
         return WrittenFiles(query, msgspec.msgpack.encode(done))
 
     def _messages(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from skylark.pipelines.planner import read_range  # noqa: PLC0415  only this way needs it
+        from skylark.pipelines.planner import read_range  # noqa: PLC0415  needed for ranges only
 
         source = msgspec.json.decode(self.options.source or "{}", type=dict[str, str])
         columns = self.layout.read_columns()
@@ -166,7 +168,7 @@ class _TableWriting:
         commit_batch(self.options.log(), batch, files, seen_keys_max=self.options.dedup_keys)
 
     def _remove(self, messages: Sequence[WriterCommitMessage | None], query: str | None, number: int) -> None:
-        """Spark also gives up a batch whose commit failed: what the log names by then is no longer ours."""
+        """Delete the files of an aborted batch, unless it is committed: Spark also aborts failed commits."""
         log = self.options.log()
         for message in messages:
             if isinstance(message, WrittenFiles) and not log.has(BatchName(query or message.query, number)):
@@ -195,7 +197,7 @@ class TableBatchWriter(_TableWriting, DataSourceArrowWriter):
 
 
 class TableSource(DataSource):
-    """Only written to: a table is read as what it is, Delta or Parquet."""
+    """Write-only; tables are read as Delta or Parquet."""
 
     @classmethod
     def name(cls) -> str:
@@ -203,7 +205,7 @@ class TableSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
-            raise SettingsError("mode", "write with mode append")
+            raise SettingsError("mode", "use mode append")
         return TableBatchWriter(read_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:

@@ -57,7 +57,7 @@ def test_records_of_many_answers_in_one_block(answers: list[list[bytes]], times:
         if len(block) > 4 * SHARED_BYTES_MIN:
             break
     assert record_starts(block, stretches).tolist() == expected
-    with pytest.raises(CorruptRecord, match="cut short"):
+    with pytest.raises(CorruptRecord, match="truncated"):
         record_starts(block, [*stretches[:-1], (stretches[-1][0], stretches[-1][1] - 1)])
 
 
@@ -75,9 +75,9 @@ def test_a_record_larger_than_a_walkers_share() -> None:
 @pytest.mark.parametrize("count", [3, 2000])
 def test_an_answer_that_is_cut_short_is_refused(count: int) -> None:
     data = record(b"x" * 200) * count
-    with pytest.raises(CorruptRecord, match="cut short"):
+    with pytest.raises(CorruptRecord, match="truncated"):
         record_starts(data[:-1])
-    with pytest.raises(CorruptRecord, match="cut short"):
+    with pytest.raises(CorruptRecord, match="truncated"):
         record_starts(data + b"\0\0")
 
 
