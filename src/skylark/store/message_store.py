@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from skylark.clock import Clock, SystemClock
 from skylark.errors import DiskFull, StoreClosed, StoreFailed
@@ -32,99 +30,7 @@ from skylark.store.page_cache import PageCache
 from skylark.store.queue_manifest import QueueManifest
 from skylark.store.recovery import Recovery, RecoveryReport
 
-
-class StoreQueries:
-    """The reading half of a `MessageStore`. Any thread."""
-
-    settings: StoreSettings
-    queues: QueueTable
-    reader: LogReader
-    index: Index | None
-    _lock: threading.Lock
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_messages: int,
-        *,
-        max_bytes: int = 128 << 20,
-        tags_filter: TagsFilter | None = None,
-        record_filter: RecordFilter | None = None,
-        may_block: bool = True,
-    ) -> GetResult:
-        """Messages of a queue from an offset on, as slices of the log. Asking makes the queue. Any thread."""
-        try:
-            queue = self.queue(topic, queue_id)
-        except ValueError:
-            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return self.reader.get(
-            queue,
-            queue_offset,
-            max_messages,
-            max_bytes=max_bytes,
-            tags_filter=tags_filter,
-            record_filter=record_filter,
-            may_block=may_block,
-        )
-
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if it is not there. Raises ValueError for names that cannot be stored."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is None:
-            with self._lock:
-                queue = self.queues[topic, queue_id]
-        return queue
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.get((topic, queue_id))
-        return queue.min_offset if queue else 0
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.get((topic, queue_id))
-        return queue.max_offset if queue else 0
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
-        queue = self.queues.get((topic, queue_id))
-        return self.reader.offset_by_time(queue, timestamp, upper=upper) if queue else 0
-
-    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
-        """Store time of the queue's first message; None without one."""
-        queue = self.queues.get((topic, queue_id))
-        return self.reader.earliest_timestamp(queue) if queue else None
-
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        queue = self.queues.get((topic, queue_id))
-        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
-            return None
-        return self.reader.unit_timestamp(queue, queue_offset)
-
-    def message_at(self, physical_offset: int) -> StoredMessage:
-        """Raises OffsetOutOfRange, CorruptRecord."""
-        return decode(self.reader.record_at(physical_offset))
-
-    def message_by_id(self, offset_message_id: str) -> StoredMessage:
-        """Raises ValueError for what is no id, OffsetOutOfRange, CorruptRecord."""
-        return self.message_at(parse_offset_message_id(offset_message_id)[1])
-
-    def messages_by_key(
-        self, topic: str, key: str, *, maximum: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
-    ) -> list[StoredMessage]:
-        """Messages with a key or unique key, oldest first. Hash collisions are sorted out here."""
-        if self.index is None:
-            return []
-        maximum = min(maximum, self.settings.query_messages_max)
-        found = self.index.query(topic, key, maximum, begin_ms, end_ms)
-        return self.reader.messages_with_key(found.physical_offsets, topic, key)
-
-    def topics(self) -> list[str]:
-        return self.queues.topics()
-
-
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 STOP_TIMEOUT_S = 5.0
 INDEX_PENDING_MAX = 8192
@@ -133,7 +39,7 @@ LOOPBACK_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 """127.0.0.1:10911"""
 
 
-class MessageStore(StoreQueries):
+class MessageStore:
     """A store directory, opened for writing by one process.
 
     Appends may come from any thread, one at a time (the broker: its loop); reads from any thread. `open`
@@ -179,8 +85,8 @@ class MessageStore(StoreQueries):
         self._sync_flush = settings.syncs_every_put
         self._raw_end = 0
         """End of what `append_raw` brought: published from the log, not as it was appended."""
-        self._untold: list[Sequence[AppendedRecord]] = []
-        """Published, and nobody was told of it."""
+        self._unannounced: list[Sequence[AppendedRecord]] = []
+        """Published batches that `on_arrival` has not received yet."""
         self._closed = True
         self.report = RecoveryReport()
 
@@ -361,100 +267,114 @@ class MessageStore(StoreQueries):
         return None
 
     def append(
-        self, messages: Sequence[PutMessage], *, flush_later: bool = False, together: bool = False
+        self, messages: Sequence[PutMessage], *, announce_later: bool = False, together: bool = False
     ) -> Sequence[PutResult]:
-        """Append a batch with one write; results in order. Does not wait for the disk: see `when_flushed`.
+        """Append messages with one write; results in order. Does not wait for the disk: see `when_flushed`.
 
-        With `flush_later` the caller calls `flush_soon`, when it has done what it has to do before the flush
-        ends: the flush thread cannot run meanwhile, and would only be woken to wait. With `together` none of
-        them is stored without those before it; a crash, or a full disk, may still leave the first ones alone.
+        With `announce_later` the caller calls `announce` after it has sent its replies. With `together` no
+        message is stored without those before it; a crash or a full disk may still leave only the first ones.
         """
-        write = partial(self.log.append, messages, self.queues, together=together)
-        results = self._append(write, _placed_among)
-        if not flush_later:
-            self.flush_soon()
-        return [results] * len(messages) if isinstance(results, Refused) else results
-
-    def append_batches(self, batches: Sequence[ClientBatch]) -> list[AppendedBatch | list[Refused]]:
-        """Append clients' batches with one write; results in order.
-
-        Each is stored as a whole or not at all: then a refusal comes as its only result.
-        """
-        results = self._append(partial(self.log.append_batches, batches, self.queues), _runs_among)
-        self.flush_soon()
-        return [[results] for _ in batches] if isinstance(results, Refused) else results
-
-    def flush_soon(self) -> None:
-        """Under sync flush, have the flush thread flush what was appended. Any thread."""
-        if self._sync_flush and self._flush_service is not None:
-            self._flush_service.wake()
-
-    def _append(
-        self,
-        write: Callable[[int], list[T]],
-        placed_among: Callable[[list[T]], list[Sequence[AppendedRecord]]],
-    ) -> list[T] | Refused:
-        refused = self.refusal()
-        if self.is_replica:
-            refused = Refused(PutStatus.SERVICE_NOT_AVAILABLE, "a slave takes no messages")
+        refused = self._append_refusal()
         if refused is not None:
-            return refused
+            return [refused] * len(messages)
         started = self._clock.monotonic()
         with self._lock:
             try:
-                results = write(self._clock.now_ms())
+                results = self.log.append(messages, self.queues, self._clock.now_ms(), together=together)
             except OSError as error:
-                self.flusher.failure = StoreFailed(
-                    self.settings.path, f"write to the commit log failed: {error}"
-                )
-                log.critical("append failed physical_offset=%d error=%s", self.log.appended, error)
-                return Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(self.flusher.failure))
-            placed = placed_among(results)
-            visible = [each for each in placed if self._accept(each)]
-        if self.on_arrival is not None:
-            for each in visible:
-                self.on_arrival(each)
-        if placed and self.on_appended is not None:
+                return [self._append_failed(error)] * len(messages)
+            appended = [each for each in results if type(each) is AppendedRecord]
+            if appended:
+                self._accept(appended)
+        self._check_append_time(started)
+        if not announce_later:
+            self.announce()
+        return results
+
+    def append_batches(
+        self, batches: Sequence[ClientBatch], *, announce_later: bool = False
+    ) -> list[AppendedBatch | list[Refused]]:
+        """Append clients' batches with one write; results in order, `announce_later` as in `append`.
+
+        Each batch is stored completely or not at all; a refused batch has one result, its refusal.
+        """
+        refused = self._append_refusal()
+        if refused is not None:
+            return [[refused] for _ in batches]
+        started = self._clock.monotonic()
+        with self._lock:
+            try:
+                results = self.log.append_batches(batches, self.queues, self._clock.now_ms())
+            except OSError as error:
+                refused = self._append_failed(error)
+                return [[refused] for _ in batches]
+            for each in results:
+                if type(each) is AppendedBatch:
+                    self._accept(each)
+        self._check_append_time(started)
+        if not announce_later:
+            self.announce()
+        return results
+
+    def announce(self) -> None:
+        """Report visible records to `on_arrival` and wake replication and the flush thread. Any thread."""
+        self._announce_arrivals()
+        if self.on_appended is not None:
             self.on_appended()
+        if self._sync_flush and self._flush_service is not None:
+            self._flush_service.wake()
+
+    def _announce_arrivals(self) -> None:
+        with self._lock:
+            batches, self._unannounced = self._unannounced, []
+        if self.on_arrival is not None:
+            for batch in batches:
+                self.on_arrival(batch)
+
+    def _append_refusal(self) -> Refused | None:
+        if self.is_replica:
+            return Refused(PutStatus.SERVICE_NOT_AVAILABLE, "a slave takes no messages")
+        return self.refusal()
+
+    def _append_failed(self, error: OSError) -> Refused:
+        self.flusher.failure = StoreFailed(self.settings.path, f"write to the commit log failed: {error}")
+        log.critical("append failed physical_offset=%d error=%s", self.log.appended, error)
+        return Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(self.flusher.failure))
+
+    def _check_append_time(self, started: float) -> None:
         elapsed_ms = (self._clock.monotonic() - started) * 1000
         if elapsed_ms > self.settings.append_slow_ms:
             log.warning("append took %d ms bytes=%d", elapsed_ms, self.log.appended - self.flusher.flushed)
             self.flusher.slow_append = True
-        return results
 
-    def _accept(self, placed: Sequence[AppendedRecord]) -> bool:
-        """Publish an appended batch, or keep it until it is confirmed. Returns whether it is visible now."""
+    def _accept(self, batch: Sequence[AppendedRecord]) -> None:
+        """Publish an appended batch, or stage it until it is confirmed. Under the lock."""
         if self._sync_flush or self.replica_bound is not None:
-            self._dispatcher.stage(placed)
-            return False
-        self._dispatcher.publish(placed)
+            self._dispatcher.stage(batch)
+            return
+        self._dispatcher.publish(batch)
+        self._unannounced.append(batch)
         if self.index is not None and self.index.pending_count > INDEX_PENDING_MAX:
-            # As much as came, and a little more: it stays bounded, and no send waits for the rest.
-            self.index.build(2 * len(placed))
-        return True
+            # Somewhat more than was added: the backlog stays bounded and no send waits for all of it.
+            self.index.build(2 * len(batch))
 
     def publish(self) -> None:
-        """Make what became confirmed visible; `advance` tells of it. Any thread."""
+        """Make confirmed records visible; `advance` announces them. Any thread."""
         with self._lock:
-            self._publish()
-
-    def _publish(self) -> None:
-        confirmed = self.confirmed_offset
-        if self._dispatcher.dispatched < self._raw_end:
-            self._untold.append(self._dispatcher.follow_log(min(confirmed, self._raw_end)))
-        self._untold += self._dispatcher.publish_confirmed(confirmed)
+            confirmed = self.confirmed_offset
+            if self._dispatcher.dispatched < self._raw_end:
+                published = self._dispatcher.follow_log(min(confirmed, self._raw_end))
+                if published:
+                    self._unannounced.append(published)
+            self._unannounced += filter(None, self._dispatcher.publish_confirmed(confirmed))
 
     def advance(self) -> None:
-        """Publish what became confirmed and answer who waited for it. Any thread, after a flush, or none."""
-        with self._lock:
-            self._publish()
-            published, self._untold = self._untold, []
-        if self.on_arrival is not None:
-            for batch in filter(None, published):
-                self.on_arrival(batch)
+        """Publish confirmed records, answer their flush waiters, then announce them. Any thread."""
+        self.publish()
         self.waiters.flushed(self.flusher.flushed)
         if self.flusher.failure is not None:
             self.waiters.failed()
+        self._announce_arrivals()
 
     def when_flushed(self, end: int, answer: FlushAnswer) -> None:
         """Have `answer` called once `end` is on disk, or too late (call `expire_waiters` regularly)."""
@@ -513,6 +433,87 @@ class MessageStore(StoreQueries):
         with self._lock:
             return self.index.build(messages_max)
 
+    # Reading: any thread
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        *,
+        max_bytes: int = 128 << 20,
+        tags_filter: TagsFilter | None = None,
+        record_filter: RecordFilter | None = None,
+        may_block: bool = True,
+    ) -> GetResult:
+        """Messages of a queue from an offset on, as slices of the log. Asking makes the queue. Any thread."""
+        try:
+            queue = self.queue(topic, queue_id)
+        except ValueError:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return self.reader.get(
+            queue,
+            queue_offset,
+            max_messages,
+            max_bytes=max_bytes,
+            tags_filter=tags_filter,
+            record_filter=record_filter,
+            may_block=may_block,
+        )
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if it is not there. Raises ValueError for names that cannot be stored."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            with self._lock:
+                queue = self.queues[topic, queue_id]
+        return queue
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return queue.min_offset if queue else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return queue.max_offset if queue else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        queue = self.queues.get((topic, queue_id))
+        return self.reader.offset_by_time(queue, timestamp, upper=upper) if queue else 0
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Store time of the queue's first message; None without one."""
+        queue = self.queues.get((topic, queue_id))
+        return self.reader.earliest_timestamp(queue) if queue else None
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        queue = self.queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        return self.reader.unit_timestamp(queue, queue_offset)
+
+    def message_at(self, physical_offset: int) -> StoredMessage:
+        """Raises OffsetOutOfRange, CorruptRecord."""
+        return decode(self.reader.record_at(physical_offset))
+
+    def message_by_id(self, offset_message_id: str) -> StoredMessage:
+        """Raises ValueError for what is no id, OffsetOutOfRange, CorruptRecord."""
+        return self.message_at(parse_offset_message_id(offset_message_id)[1])
+
+    def messages_by_key(
+        self, topic: str, key: str, *, maximum: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[StoredMessage]:
+        """Messages with a key or unique key, oldest first. Hash collisions are sorted out here."""
+        if self.index is None:
+            return []
+        maximum = min(maximum, self.settings.query_messages_max)
+        found = self.index.query(topic, key, maximum, begin_ms, end_ms)
+        return self.reader.messages_with_key(found.physical_offsets, topic, key)
+
+    def topics(self) -> list[str]:
+        return self.queues.topics()
+
     # Raw log, for replicas
 
     def read_log(self, physical_offset: int, length_max: int) -> bytes:
@@ -537,7 +538,8 @@ class MessageStore(StoreQueries):
             self._raw_end = self.log.appended
         if not self._sync_flush and not publish_later:
             self.advance()
-        self.flush_soon()
+        if self._sync_flush and self._flush_service is not None:
+            self._flush_service.wake()
 
     def truncate(self, physical_offset: int) -> None:
         """Cut log and queues at a record's start: for a replica that went astray. Not while others append.
@@ -551,13 +553,3 @@ class MessageStore(StoreQueries):
     @property
     def path(self) -> Path:
         return self.settings.path
-
-
-def _placed_among(results: list[PutResult]) -> list[Sequence[AppendedRecord]]:
-    """The messages that were stored, as one batch if there are any."""
-    placed = [each for each in results if type(each) is AppendedRecord]
-    return [placed] if placed else []
-
-
-def _runs_among(results: list[AppendedBatch | list[Refused]]) -> list[Sequence[AppendedRecord]]:
-    return [each for each in results if type(each) is AppendedBatch]

@@ -105,6 +105,30 @@ def test_arrivals_are_told_per_append() -> None:
         assert batches == [[("a", 0), ("b", 0), ("a", 1)], [("c", 0), ("c", 1)]]
 
 
+def test_the_caller_may_announce_an_append_after_its_replies() -> None:
+    arrived: list[str] = []
+    with opened(on_arrival=lambda batch: arrived.extend(each.queue.topic for each in batch)) as store:
+        store.append([message("a")], announce_later=True)
+        store.append_batches(
+            [(message("b"), BatchColumns.of([BatchElement(0, b"", b"")]))], announce_later=True
+        )
+        assert (store.max_offset("a", 0), store.max_offset("b", 0), arrived) == (1, 1, [])
+        store.announce()
+        assert arrived == ["a", "b"]
+        store.announce()
+        assert arrived == ["a", "b"]
+
+
+def test_under_sync_flush_sends_are_answered_before_arrivals_are_announced() -> None:
+    events: list[str] = []
+    settings = small_settings(flush_mode=FlushMode.SYNC)
+    with opened(settings, on_arrival=lambda batch: events.append("arrived")) as store:
+        end = placed(store.append([message()])[0]).end
+        store.when_flushed(end, lambda status: events.append(f"{status.name} {store.max_offset('T', 0)}"))
+        store.flush_log()
+        assert events == ["PUT_OK 1", "arrived"]
+
+
 # Records read back
 
 

@@ -267,9 +267,9 @@ class SendPath:
         if not messages:
             return
         store = self._broker.store
-        results = store.append(messages, flush_later=True)
+        results = store.append(messages, announce_later=True)
         self._answer(peer, sent, messages, results)
-        store.flush_soon()
+        store.announce()
 
     def _answer(
         self,
@@ -412,7 +412,9 @@ class SendPath:
                 batches.append((envelope, batch))
                 sent.append(command)
         if sent:
-            self._answer_batches(peer, sent, batches, self._broker.store.append_batches(batches))
+            store = self._broker.store
+            self._answer_batches(peer, sent, batches, store.append_batches(batches, announce_later=True))
+            store.announce()
 
     def _envelope(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
         """What all messages of a batch share. Raises BrokerError."""

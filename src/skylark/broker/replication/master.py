@@ -217,7 +217,10 @@ class ReplicationMaster:
             return
         self._count()
         bound = self._confirmation.bound
-        if bound != self._store.replica_bound:
+        has_moved = bound != self._store.replica_bound
+        if has_moved:
             self._store.replica_bound = bound
-            self._store.advance()
+            self._store.publish()
         self._waiters.flushed(self._confirmation.reached)
+        if has_moved:
+            self._store.advance()  # after the replies: it resumes held pulls
