@@ -103,6 +103,33 @@ def test_a_translation_has_the_programs_and_commands_of_its_original(page: str) 
     assert commands(translation) == commands(original)
 
 
+def table_below(mark: str) -> list[str]:
+    """The rows of a table of the page on performance."""
+    return (
+        text_of("performance")
+        .partition(f"<!-- table: {mark} -->")[2]
+        .partition("<!-- end -->")[0]
+        .splitlines()
+    )
+
+
+def test_the_comparison_has_rows_of_the_page_on_performance() -> None:
+    figures = text_of("comparison").partition("## Figures")[2]
+    rows = [line for line in figures.splitlines() if line.startswith("| ") and "/" in line]
+    assert len(rows) > 3
+    assert set(rows) <= set(table_below("peers")), "copy the rows from docs/performance.md"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/zh/README.md"])
+def test_the_readmes_figures_are_those_of_the_page_on_performance(page: str) -> None:
+    rows = re.findall(r"^\|.*\| ([\d,]+)/s.*\| ([\d,]+)/s.*\|$", (ROOT / page).read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    measured = [re.findall(r"[\d,.]+", line.partition("B |")[2])[:2] for line in table_below("apache")]
+    assert [list(row) for row in rows if list(row) not in measured] == [], (
+        "copy them from docs/performance.md"
+    )
+
+
 def test_every_name_of_ours_in_the_glossary_is_there() -> None:
     rows = re.findall(r"^\|[^|]*\|([^|]*)\|$", text_of("glossary"), re.MULTILINE)
     names = [name for row in rows for name in re.findall(r"`([a-z_0-9]+(?:\.\w+)+)`", row)]
