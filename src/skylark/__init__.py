@@ -1,9 +1,9 @@
-"""Skylark: a RocketMQ-compatible message queue in Python. Blocking clients are here, asyncio ones in `aio`.
+"""Skylark: a RocketMQ-compatible message queue in Python. Blocking clients; see `skylark.aio` for asyncio.
 
 >>> with skylark.Producer("orders", namesrv="127.0.0.1:9876") as producer:
 ...     producer.send(skylark.Message("orders", b"hello"))
 
-Names are imported when they are first used, so that `import skylark` costs next to nothing.
+Names are imported on first use, so that `import skylark` is cheap.
 """
 
 import importlib
@@ -13,8 +13,6 @@ from skylark._version import __version__
 
 if TYPE_CHECKING:
     from skylark.admin.sync import Admin
-    from skylark.client.consumer.blocking_pull_consumer import PullConsumer
-    from skylark.client.consumer.blocking_push_consumer import PushConsumer
     from skylark.client.consumer.listeners import (
         ConsumeConcurrentlyStatus,
         ConsumeContext,
@@ -23,15 +21,20 @@ if TYPE_CHECKING:
         MessageListenerConcurrently,
         MessageListenerOrderly,
     )
+    from skylark.client.consumer.pull_consumer import PullConsumer
     from skylark.client.consumer.pull_policy import PullStatus
+    from skylark.client.consumer.push_consumer import PushConsumer
     from skylark.client.producer.batches import split_into_batches
-    from skylark.client.producer.blocking_producer import Producer
-    from skylark.client.producer.blocking_transaction_producer import TransactionProducer
+    from skylark.client.producer.producer import Producer
     from skylark.client.producer.queue_selectors import by_hash, by_random
-    from skylark.client.producer.reply_message import Reply, reply
+    from skylark.client.producer.request_reply import Reply, reply
     from skylark.client.producer.send_hooks import SendContext, SendHook
     from skylark.client.producer.send_receipt import SendReceipt, SendStatus
-    from skylark.client.producer.transaction_producer import TransactionReceipt, TransactionState
+    from skylark.client.producer.transaction_producer import (
+        TransactionProducer,
+        TransactionReceipt,
+        TransactionState,
+    )
     from skylark.client.received_message import ReceivedMessage
     from skylark.client.telemetry import TelemetryHook, telemetry_middleware
     from skylark.model.message import Message
@@ -48,22 +51,21 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "admin.sync": "Admin",
-    "client.producer.batches": "split_into_batches",
-    "client.producer.send_hooks": "SendContext SendHook",
     "client.consumer.listeners": """
         ConsumeConcurrentlyStatus ConsumeContext ConsumeOrderlyStatus ConsumeResult
         MessageListenerConcurrently MessageListenerOrderly""",
+    "client.consumer.pull_consumer": "PullConsumer",
     "client.consumer.pull_policy": "PullStatus",
-    "client.producer.send_receipt": "SendReceipt SendStatus",
-    "client.received_message": "ReceivedMessage",
-    "client.producer.reply_message": "Reply reply",
+    "client.consumer.push_consumer": "PushConsumer",
+    "client.producer.batches": "split_into_batches",
+    "client.producer.producer": "Producer",
     "client.producer.queue_selectors": "by_hash by_random",
-    "client.producer.blocking_producer": "Producer",
-    "client.consumer.blocking_pull_consumer": "PullConsumer",
-    "client.consumer.blocking_push_consumer": "PushConsumer",
-    "client.producer.blocking_transaction_producer": "TransactionProducer",
+    "client.producer.request_reply": "Reply reply",
+    "client.producer.send_hooks": "SendContext SendHook",
+    "client.producer.send_receipt": "SendReceipt SendStatus",
+    "client.producer.transaction_producer": "TransactionProducer TransactionReceipt TransactionState",
+    "client.received_message": "ReceivedMessage",
     "client.telemetry": "TelemetryHook telemetry_middleware",
-    "client.producer.transaction_producer": "TransactionReceipt TransactionState",
     "model.message": "Message",
     "protocol.bodies": "MessageQueue",
     "settings.client": """
@@ -71,7 +73,7 @@ _MODULES = {
         PushConsumerSettings""",
 }
 _PACKAGES = ("aio", "errors", "testing")
-"""There with `import skylark` alone: `skylark.errors.SendFailed`, `skylark.testing.broker()`."""
+"""Available after `import skylark`: `skylark.errors.SendFailed`, `skylark.testing.broker()`."""
 _PUBLIC = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from skylark.client.consumer.pull_consumer import AsyncPullConsumer as PullConsumer
     from skylark.client.consumer.push_consumer import AsyncPushConsumer as PushConsumer
     from skylark.client.producer.producer import AsyncProducer as Producer
-    from skylark.client.producer.reply_message import reply
+    from skylark.client.producer.request_reply import reply
     from skylark.client.producer.transaction_producer import AsyncTransactionProducer as TransactionProducer
 
 _PUBLIC = {
@@ -21,7 +21,7 @@ _PUBLIC = {
     "PullConsumer": ("client.consumer.pull_consumer", "AsyncPullConsumer"),
     "PushConsumer": ("client.consumer.push_consumer", "AsyncPushConsumer"),
     "TransactionProducer": ("client.producer.transaction_producer", "AsyncTransactionProducer"),
-    "reply": ("client.producer.reply_message", "reply"),
+    "reply": ("client.producer.request_reply", "reply"),
 }
 
 __all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer", "reply"]

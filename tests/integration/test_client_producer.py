@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from skylark import aio
-from skylark.client.producer import blocking_producer
+from skylark.client.producer.producer import Producer
 from skylark.client.producer.send_hooks import SendContext, SendHook
 from skylark.client.producer.send_receipt import SendReceipt, SendStatus
 from skylark.client.producer.unique_keys import unique_ids
@@ -71,7 +71,7 @@ def message(number: int = 0, **members: object) -> Message:
 
 def test_sf_052_three_lines_start_and_send() -> None:
     with EmbeddedServers() as servers:
-        with blocking_producer.Producer("shop", namesrv=servers.namesrv) as producer:
+        with Producer("shop", namesrv=servers.namesrv) as producer:
             receipt = producer.send(Message("orders", b"hello", tags="created", keys=["42"]))
     assert receipt.is_ok
     assert receipt.status is SendStatus.OK
@@ -96,7 +96,7 @@ async def test_sf_053_a_producer_is_started_once_and_used_between_start_and_stop
 
 async def test_sf_053_the_blocking_producer_has_the_same_states(one: Cluster) -> None:
     def use() -> None:
-        producer = blocking_producer.Producer("PG", namesrv=one.namesrv)
+        producer = Producer("PG", namesrv=one.namesrv)
         with pytest.raises(ClientClosed):
             producer.send(message())
         producer.start()
@@ -182,7 +182,7 @@ async def test_sf_056_traces_appear_when_they_are_enabled(tmp_path: Path, face: 
     sent = [message(number, tags="t", keys=[f"k{number}"]) for number in range(300)]
 
     def use(namesrv: str) -> list[SendReceipt]:
-        with blocking_producer.Producer("PG", namesrv=namesrv, settings=settings) as producer:
+        with Producer("PG", namesrv=namesrv, settings=settings) as producer:
             return [producer.send(each) for each in sent]
 
     async with cluster(tmp_path, trace_topic=True) as rig:
@@ -248,9 +248,7 @@ async def test_sf_070_the_blocking_producer_sends_over_one_connection_too(one: C
     settled = ClientSettings(route_refresh_interval_ms=600_000)
 
     def use() -> None:
-        with blocking_producer.Producer(
-            "PG", namesrv=one.namesrv, settings=PATIENT, client=settled
-        ) as producer:
+        with Producer("PG", namesrv=one.namesrv, settings=PATIENT, client=settled) as producer:
             threads = [
                 threading.Thread(target=lambda: [producer.send(message()) for _ in range(200)])
                 for _ in range(5)
@@ -342,7 +340,7 @@ async def test_sf_064_queues_take_turns(two: Cluster) -> None:
 
 async def test_sf_064_each_thread_takes_turns_of_its_own(two: Cluster) -> None:
     def use() -> list[Counter[MessageQueue]]:
-        with blocking_producer.Producer("PG", namesrv=two.namesrv, settings=PATIENT) as producer:
+        with Producer("PG", namesrv=two.namesrv, settings=PATIENT) as producer:
             found: list[Counter[MessageQueue]] = []
 
             def send() -> None:
@@ -436,7 +434,7 @@ async def test_sf_069_the_request_carries_all_that_java_sends(one: Cluster) -> N
         receipt = await producer.send(
             message(7, tags="TagA", keys=["k1", "k2"], properties={"a": "0"}, flag=5), queue=queue
         )
-        half = producer.sender.preparation.prepare(message(), is_half=True)
+        half = producer.sender.encoder.encode(message(), is_half=True)
     [sent] = one.proxies["broker-a"].asked(SEND)
     fields = dict(sent.fields)
     born_ms = int(fields.pop("g"))

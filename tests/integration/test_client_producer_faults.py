@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from skylark import aio
-from skylark.client.producer import blocking_producer
-from skylark.client.producer.blocking_producer import _ThreadSend
+from skylark.client.producer.producer import Producer, _ThreadSend
 from skylark.client.producer.send_receipt import SendReceipt, SendStatus
 from skylark.errors import BadMessage, ClientClosed, ConnectFailed, SendFailed, SendUnknown
 from skylark.model.message import Message
@@ -51,7 +50,7 @@ async def send(
             return await producer.send(sent, timeout_ms=timeout_ms)
 
     def use() -> SendReceipt:
-        with blocking_producer.Producer("PG", namesrv=namesrv, **options) as blocking:
+        with Producer("PG", namesrv=namesrv, **options) as blocking:
             return blocking.send(sent, timeout_ms=timeout_ms)
 
     return await asyncio.to_thread(use)
@@ -218,9 +217,7 @@ async def test_gathering_in_threads_waits_for_room(fake: FakeBroker) -> None:
 
     def use() -> list[concurrent.futures.Future[SendReceipt]]:
         client = ClientSettings(stop_timeout_ms=50)
-        with blocking_producer.Producer(
-            "PG", namesrv=fake.address, settings=settings, client=client
-        ) as producer:
+        with Producer("PG", namesrv=fake.address, settings=settings, client=client) as producer:
             futures = [producer.submit(message(number)) for number in range(5)]
             with pytest.raises(SendFailed, match="no room"):
                 producer.submit(message(5), timeout_ms=100)
@@ -245,8 +242,8 @@ async def test_an_answer_after_the_end_disturbs_nobody_who_shares_the_connection
     loop = asyncio.get_running_loop()
 
     def use() -> BaseException | None:
-        with blocking_producer.Producer("PG-2", namesrv=fake.address, client=client) as other:
-            with blocking_producer.Producer("PG-1", namesrv=fake.address, client=client) as producer:
+        with Producer("PG-2", namesrv=fake.address, client=client) as other:
+            with Producer("PG-1", namesrv=fake.address, client=client) as producer:
                 future = producer.submit(message())
                 while not fake.asked_for(SEND):
                     time.sleep(0.005)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skylark import aio
-from skylark.client.producer import blocking_producer
+from skylark.client.producer.producer import Producer
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.model.message import Message
 from skylark.settings.client import ClientSettings, ProducerSettings
@@ -81,9 +81,7 @@ async def test_blocking_sends_go_on_after_a_kill(servers: SkylarkServers) -> Non
     ending = threading.Event()
 
     def use() -> None:
-        with blocking_producer.Producer(
-            "PG", namesrv=servers.name_server, settings=PATIENT, client=QUICK
-        ) as producer:
+        with Producer("PG", namesrv=servers.name_server, settings=PATIENT, client=QUICK) as producer:
 
             def send(worker: int) -> None:
                 number = 0

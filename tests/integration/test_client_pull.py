@@ -14,9 +14,9 @@ import pytest
 from skylark.admin.admin import AsyncAdmin
 from skylark.admin.offsets import BEGIN, END
 from skylark.broker.broker import Broker
-from skylark.client.consumer.blocking_pull_consumer import PullConsumer as BlockingPullConsumer
-from skylark.client.consumer.fetcher import Puller
+from skylark.client.consumer.fetcher import Fetcher
 from skylark.client.consumer.pull_consumer import AsyncPullConsumer
+from skylark.client.consumer.pull_consumer import PullConsumer as BlockingPullConsumer
 from skylark.client.consumer.pull_policy import PullStatus
 from skylark.errors import AlreadyStarted, BadName, BrokerError, ClientClosed, ClientError, SettingsError
 from skylark.protocol.bodies import MessageQueue
@@ -624,14 +624,14 @@ def test_defaults_are_those_of_the_java_client() -> None:
 
 async def test_an_error_of_the_network_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.send(4)
-    pull, failures = Puller.pull, iter(range(3))
+    fetch, failures = Fetcher.fetch, iter(range(3))
 
-    async def failing(self: Puller, *args: Any, **options: Any) -> Any:
+    async def failing(self: Fetcher, *args: Any, **options: Any) -> Any:
         if next(failures, None) is not None:
             raise ClientError("as if the network had failed")
-        return await pull(self, *args, **options)
+        return await fetch(self, *args, **options)
 
-    monkeypatch.setattr(Puller, "pull", failing)
+    monkeypatch.setattr(Fetcher, "fetch", failing)
     async with rig.consumer() as consumer:
         consumer.subscribe(TOPIC)
         assert len(await poll_all(consumer, 4)) == 4

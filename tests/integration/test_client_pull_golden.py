@@ -10,7 +10,7 @@ import pytest
 
 from skylark.admin.offsets import END
 from skylark.admin.sync import Admin
-from skylark.client.consumer.blocking_pull_consumer import PullConsumer
+from skylark.client.consumer.pull_consumer import PullConsumer
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from skylark.client.consumer.blocking_push_consumer import PushConsumer as BlockingPushConsumer
 from skylark.client.consumer.listeners import (
     ConsumeConcurrentlyStatus,
     ConsumeContext,
@@ -22,6 +21,7 @@ from skylark.client.consumer.listeners import (
     MessageListenerOrderly,
 )
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.consumer.push_consumer import PushConsumer as BlockingPushConsumer
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import AlreadyStarted, BrokerError, ClientClosed, RemotingError, SettingsError
 from skylark.protocol.bodies import ConsumerRunningInfo, MessageQueue
@@ -463,7 +463,7 @@ async def test_sf_046_the_order_of_a_stop(tmp_path: Path) -> None:
         consumer = rig.consumer("G", "T", print)
         await consumer.start()
         await until_owned(consumer, "T", count=1)
-        parts = consumer._parts
+        parts = consumer._runtime
         assert parts is not None
         calls: list[str] = []
 
@@ -477,12 +477,12 @@ async def test_sf_046_the_order_of_a_stop(tmp_path: Path) -> None:
             setattr(owner, name, wrapped)
 
         for owner, name in (
-            (parts.assignment, "release"), (parts.session, "leave"), (parts.offsets, "persist_all"),
-            (parts.consumption.threads, "stop"), (parts.pulls, "stop"),
+            (parts.queues, "release_all"), (parts.session, "leave"), (parts.offsets, "persist_all"),
+            (parts.consumption.threads, "stop"), (parts.fetch_loop, "stop"),
         ):  # fmt: skip
             traced(owner, name)
         await consumer.stop()
-        assert calls == ["stop", "stop", "persist_all", "leave", "release"]
+        assert calls == ["stop", "stop", "persist_all", "leave", "release_all"]
 
 
 async def test_a_stop_lets_listeners_finish(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skylark.client.consumer.offset_store import read_reset_body
+from skylark.client.consumer.broker_requests import read_reset_body
 from skylark.client.consumer.pull_policy import PullStatus
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from skylark.client.received_message import ReceivedMessage
@@ -416,16 +416,16 @@ async def test_sf_104_rounds_at_the_same_time_take_a_queue_once() -> None:
         taken: list[MessageQueue] = []
         consumer = consumer_of(fake, print)
         await consumer.start()
-        assert consumer._parts is not None
-        assignment, begin = consumer._parts.assignment, consumer._parts.pulls.begin
+        assert consumer._runtime is not None
+        rebalancer, begin = consumer._runtime.rebalancer, consumer._runtime.fetch_loop.begin
 
         def counting(request: Any) -> None:
             taken.append(request.queue)
             begin(request)
 
-        consumer._parts.pulls.begin = counting  # type: ignore[method-assign]
-        await asyncio.gather(*(assignment.rebalance() for _ in range(5)))
-        assert len(consumer._parts.pulls.requests) == 4
+        consumer._runtime.fetch_loop.begin = counting  # type: ignore[method-assign]
+        await asyncio.gather(*(rebalancer.rebalance() for _ in range(5)))
+        assert len(consumer._runtime.fetch_loop.requests) == 4
         assert len(taken) == len(set(taken))
         await consumer.stop()
 
@@ -434,23 +434,23 @@ async def test_a_notice_of_the_broker_is_a_round_at_once() -> None:
     async with fake_broker() as fake:
         async with consumer_of(fake, print, rebalance_interval_ms=60_000) as consumer:
             await until_owned(consumer, "T", count=1)
-            assert consumer._parts is not None
+            assert consumer._runtime is not None
             fake.queues["%RETRY%G"] = 1
             await eventually(lambda: len(consumer.queues()) == 2)
-            rounds = consumer._parts.assignment.rounds
+            rounds = consumer._runtime.rebalancer.rounds
             for peer in fake.peers:
                 peer.notify(NotifyConsumerIdsChanged("G"))
             await eventually(
-                lambda: consumer._parts is not None and consumer._parts.assignment.rounds > rounds
+                lambda: consumer._runtime is not None and consumer._runtime.rebalancer.rounds > rounds
             )
 
 
 async def test_sf_105_rebalancing_only_hands_requests_over() -> None:
     async with fake_broker(queues={"T": 4}) as fake:
         async with consumer_of(fake, print, first_pull_delay_ms=3000) as consumer:
-            assert consumer._parts is not None
-            await consumer._parts.assignment.rebalance()
-            assert len(consumer._parts.pulls.requests) == 4
+            assert consumer._runtime is not None
+            await consumer._runtime.rebalancer.rebalance()
+            assert len(consumer._runtime.fetch_loop.requests) == 4
             assert pulls(fake) == []
             await eventually(lambda: len(pulls(fake)) == 4)
             names = [task.get_name() for task in asyncio.all_tasks()]
@@ -465,8 +465,8 @@ async def test_sf_109_a_stop_ends_every_loop() -> None:
             await until_owned(paused, "T", count=4)
             paused.suspend()  # its requests now come back again and again after a delay
             await asyncio.sleep(0.05)
-            assert paused._parts is not None
-            loop = paused._parts.pulls
+            assert paused._runtime is not None
+            loop = paused._runtime.fetch_loop
         assert loop.requests == []
         count = len(fake.asked)
         await asyncio.sleep(0.1)
@@ -522,10 +522,10 @@ async def test_sf_019_each_threshold_pauses_pulling(
         fake.answers[PULL] = endless
         async with consumer_of(fake, listener, threads_max=2, flow_control_delay_ms=20, **limit) as consumer:
             await eventually(lambda: reason in caplog.text)
-            assert consumer._parts is not None
-            [held] = consumer._parts.assignment.process_queues.values()
+            assert consumer._runtime is not None
+            [held] = consumer._runtime.queues.process_queues.values()
             assert held.message_count == messages
-            [request] = consumer._parts.pulls.requests
+            [request] = consumer._runtime.fetch_loop.requests
             waits, count = request.waits, len(pulls(fake))
             await eventually(lambda: request.waits > waits + 3)
             assert len(pulls(fake)) == count
@@ -543,14 +543,15 @@ async def test_sf_018_a_dropped_queue_is_pulled_no_more() -> None:
             fake, lambda messages: release.wait(60), queue_messages_max=5, threads_max=1
         ) as consumer:
             await eventually(lambda: len(pulls(fake)) == 1)
-            assert consumer._parts is not None
-            [held] = consumer._parts.assignment.process_queues.values()
+            assert consumer._runtime is not None
+            [held] = consumer._runtime.queues.process_queues.values()
             held.dropped = True
             release.set()
             await eventually(
                 lambda: (
-                    consumer._parts is not None
-                    and held not in [request.process_queue for request in consumer._parts.pulls.requests]
+                    consumer._runtime is not None
+                    and held
+                    not in [request.process_queue for request in consumer._runtime.fetch_loop.requests]
                 )
             )
             count = len(pulls(fake))
@@ -713,7 +714,7 @@ async def test_a_reset_does_not_resume_who_was_suspended() -> None:
             await eventually(lambda: len(got) == 1)
             consumer.suspend()
             await consumer.reset_offsets("T", {QUEUE: 0})
-            assert consumer._running().pulls.paused
+            assert consumer._running().fetch_loop.paused
             consumer.resume()
             await eventually(lambda: len(got) == 2)
 
@@ -739,15 +740,15 @@ async def test_a_broker_that_is_away_does_not_keep_the_others_offsets_waiting(
         got: list[ReceivedMessage] = []
         async with consumer_of(fake, got.extend) as consumer:
             await until_owned(consumer, "T", count=3)
-            assert consumer._parts is not None
-            store, table = consumer._parts.offsets, consumer._parts.offsets.table
+            assert consumer._runtime is not None
+            store, table = consumer._runtime.offsets, consumer._runtime.offsets.table
             away = [MessageQueue("T", "away", number) for number in range(50)]
             for queue in (*away, QUEUE):
                 table.update(queue, 7, increase_only=False)
             caplog.clear()
             await store.persist_all([*away, QUEUE])
             await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 7)
-            told = [text for text in caplog.messages if "offsets were not kept" in text]
+            told = [text for text in caplog.messages if "offsets not persisted" in text]
             assert len(told) == 1
             assert "queues=50" in told[0]
 
@@ -791,10 +792,10 @@ async def test_the_clock_may_jump(tmp_path: Path) -> None:
         async with consumer:
             await fake.put("T", record(0))
             await eventually(lambda: got)
-            assert consumer._parts is not None
-            rounds = consumer._parts.assignment.rounds
+            assert consumer._runtime is not None
+            rounds = consumer._runtime.rebalancer.rounds
             await eventually(
-                lambda: consumer._parts is not None and consumer._parts.assignment.rounds > rounds + 2
+                lambda: consumer._runtime is not None and consumer._runtime.rebalancer.rounds > rounds + 2
             )
 
 

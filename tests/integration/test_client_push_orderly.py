@@ -203,9 +203,9 @@ async def test_sf_102_a_queue_that_another_has_locked_is_not_pulled(tmp_path: Pa
         async with rig.consumer("G", "T", seen.extend, orderly=True) as consumer:
             await until_owned(consumer, "T", count=1)
             await until_count(seen, 2)
-            assert consumer._parts is not None
-            rounds = consumer._parts.assignment.rounds
-            await eventually(lambda: consumer._parts and consumer._parts.assignment.rounds > rounds + 2)
+            assert consumer._runtime is not None
+            rounds = consumer._runtime.rebalancer.rounds
+            await eventually(lambda: consumer._runtime and consumer._runtime.rebalancer.rounds > rounds + 2)
             assert {message.queue_id for message in seen} == {1}
             await rig.client.ask(UnlockBatchMq(other))
             await until_owned(consumer, "T", count=2)
@@ -272,10 +272,10 @@ async def test_sf_110_the_first_pull_under_a_lock_asks_where_to_begin() -> None:
             offset_persist_first_ms=60_000,
         )
         async with consumer:
-            assert consumer._parts is not None
-            pulls = consumer._parts.pulls
-            await eventually(lambda: pulls.requests)
-            [request] = pulls.requests
+            assert consumer._runtime is not None
+            fetch_loop = consumer._runtime.fetch_loop
+            await eventually(lambda: fetch_loop.requests)
+            [request] = fetch_loop.requests
             assert (request.next_offset, request.was_locked) == (3, False)
             fake.offsets["G", "T", 0] = 7
             await until_count(seen, 3)
@@ -367,8 +367,8 @@ async def test_broadcasting_in_order_takes_no_locks(tmp_path: Path) -> None:
         )  # fmt: skip
         async with consumer:
             await eventually(lambda: sum(map(len, seen.values())) == 100)
-            assert consumer._parts is not None
-            assert consumer._parts.locks is None
+            assert consumer._runtime is not None
+            assert consumer._runtime.locks is None
         assert seen == {0: list(range(50)), 1: list(range(50))}
 
 

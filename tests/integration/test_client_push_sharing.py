@@ -47,14 +47,14 @@ async def test_sf_007_one_request_circulates_for_each_queue(tmp_path: Path) -> N
         await rig.topic("T", 4)
         consumer = rig.consumer("G", "T", print)
         async with consumer:
-            assert consumer._parts is not None
-            pulls = consumer._parts.pulls
-            assert pulls.requests == []
+            assert consumer._runtime is not None
+            fetch_loop = consumer._runtime.fetch_loop
+            assert fetch_loop.requests == []
             await until_owned(consumer, "T", count=4)
             await until_retrying(consumer)
-            assert len(pulls.requests) == 5
-            requests = {request.process_queue: request for request in pulls.requests}
-            for queue, process_queue in consumer._parts.assignment.process_queues.items():
+            assert len(fetch_loop.requests) == 5
+            requests = {request.process_queue: request for request in fetch_loop.requests}
+            for queue, process_queue in consumer._runtime.queues.process_queues.items():
                 request = requests[process_queue]
                 assert (request.group, request.queue, request.next_offset) == ("G", queue, 0)
 
@@ -105,12 +105,12 @@ async def test_sf_011_rounds_at_the_start_and_then_at_intervals(tmp_path: Path) 
         await rig.topic("T", 1)
         consumer = rig.consumer("G", "T", print, client={"heartbeat_interval_ms": 30_000})
         async with consumer:
-            assert consumer._parts is not None
-            assignment = consumer._parts.assignment
+            assert consumer._runtime is not None
+            rebalancer = consumer._runtime.rebalancer
             await until_owned(consumer, "T", count=1)
             await until_retrying(consumer)
-            rounds, started = assignment.rounds, time.monotonic()
-            await eventually(lambda: assignment.rounds >= rounds + 3)
+            rounds, started = rebalancer.rounds, time.monotonic()
+            await eventually(lambda: rebalancer.rounds >= rounds + 3)
             assert time.monotonic() - started > 0.3  # three rounds of 200 ms, the first one begun
 
 
@@ -288,10 +288,10 @@ async def test_sf_099_a_queue_listener_hears_of_every_change(tmp_path: Path) -> 
             await until_retrying(consumer)
             async with rig.consumer("G", "T", print):
                 await eventually(lambda: ("T", 4, 2) in heard)
-                assert consumer._parts is not None
-                rounds = consumer._parts.assignment.rounds
+                assert consumer._runtime is not None
+                rounds = consumer._runtime.rebalancer.rounds
                 await eventually(
-                    lambda: consumer._parts is not None and consumer._parts.assignment.rounds > rounds + 2
+                    lambda: consumer._runtime is not None and consumer._runtime.rebalancer.rounds > rounds + 2
                 )
                 assert heard.count(("T", 4, 2)) == heard.count(("T", 4, 4)) == 1
 
@@ -303,16 +303,16 @@ async def test_sf_096_quiet_rounds_replace_nothing(tmp_path: Path) -> None:
         for member in members:
             await member.start()
         await until_shared(members, "T", 8)
-        parts = [member._parts for member in members]
-        before = [dict(part.assignment.process_queues) for part in parts if part]
-        rounds = [part.assignment.rounds for part in parts if part]
+        parts = [member._runtime for member in members]
+        before = [dict(part.queues.process_queues) for part in parts if part]
+        rounds = [part.rebalancer.rounds for part in parts if part]
         for part, count in zip(parts, rounds, strict=True):
             assert part is not None
-            assignment = part.assignment
-            await eventually(lambda: assignment.rounds >= count + 2)  # noqa: B023
+            rebalancer = part.rebalancer
+            await eventually(lambda: rebalancer.rounds >= count + 2)  # noqa: B023
         for part, held in zip(parts, before, strict=True):
             assert part is not None
-            now = part.assignment.process_queues
+            now = part.queues.process_queues
             assert all(now[queue] is held[queue] for queue in held if queue.topic == "T")
         for member in members:
             await member.stop()
@@ -325,11 +325,11 @@ async def test_sf_101_a_queue_that_is_not_pulled_is_taken_anew(tmp_path: Path) -
         got: list[ReceivedMessage] = []
         async with rig.consumer("G", "T", got.extend) as consumer:
             await until_owned(consumer, "T", count=1)
-            assert consumer._parts is not None
-            held = consumer._parts.assignment.process_queues
+            assert consumer._runtime is not None
+            held = consumer._runtime.queues.process_queues
             queue = MessageQueue("T", "broker-a", 0)
             before = held[queue]
-            consumer._parts.pulls.end(before)  # its pulling has died, and nobody knows
+            consumer._runtime.fetch_loop.end(before)  # its pulling has died, and nobody knows
             before.last_pull_at -= 121
             await eventually(lambda: held.get(queue) not in (None, before))
             assert before.dropped
@@ -406,8 +406,8 @@ async def test_sf_041_sf_084_an_offset_store_of_one_s_own(tmp_path: Path) -> Non
             await rig.send("T", *numbered(5))
         consumer = rig.consumer("G2", "T", print)
         async with consumer:
-            assert consumer._parts is not None
-            assert isinstance(consumer._parts.offsets, BrokerOffsetStore)
+            assert consumer._runtime is not None
+            assert isinstance(consumer._runtime.offsets, BrokerOffsetStore)
 
 
 async def test_sf_043_the_table_in_memory_is_told(tmp_path: Path) -> None:
@@ -494,8 +494,8 @@ async def test_sf_044_sf_100_015_a_queue_that_moves_takes_its_offset_along(tmp_p
                 await until_owned(one, "T", count=1)
                 [moved] = [queue for queue in two.queues() if queue.topic == "T"]
                 await rig.until_committed("G", "T", 10, moved.queue_id)
-                assert one._parts is not None
-                assert one._parts.offsets.table.get(moved) is None
+                assert one._runtime is not None
+                assert one._runtime.offsets.table.get(moved) is None
                 await rig.send("T", b"new", queue_id=moved.queue_id)
                 await eventually(lambda: b"new" in bodies(second))
                 # What the new owner has seen twice it took before the old one had let go.
@@ -532,12 +532,10 @@ async def test_sf_015_sf_025_sf_028_results_for_a_lost_queue_do_not_count(
                 await eventually(lambda: len(second) == 3)
                 await rig.until_committed("G", "T", 3, queue_id=1)
                 release.set()
-                await eventually(
-                    lambda: f"given up meanwhile, its result is ignored queue={moved}" in caplog.text
-                )
+                await eventually(lambda: f"queue was released, result ignored queue={moved}" in caplog.text)
                 await rig.until_committed("G", "T", 3, queue_id=0)
-                assert one._parts is not None
-                assert one._parts.offsets.table.get(moved) is None
+                assert one._runtime is not None
+                assert one._runtime.offsets.table.get(moved) is None
                 assert await rig.committed("G", "T", 1) == 3
         assert sorted(message.queue_offset for message in second) == [0, 1, 2]
         # Those of the lost queue that waited behind the slow call were never shown to the first listener.

@@ -49,9 +49,9 @@ async def test_sf_006_011_047_rounds_holds_and_commits_at_full_length() -> None:
         consumer = whole("G", fake.address)
         consumer.subscribe("T", "*", print)
         async with consumer:
-            assert consumer._parts is not None
+            assert consumer._runtime is not None
             await until_owned(consumer, "T")
-            consumer._parts.offsets.table.update(MessageQueue("T", BROKER, 0), 0, increase_only=True)
+            consumer._runtime.offsets.table.update(MessageQueue("T", BROKER, 0), 0, increase_only=True)
             await asyncio.sleep(65)
         assert (
             0.4 <= times[11][0] - started <= 2 + SLACK_S

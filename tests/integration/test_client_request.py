@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from skylark.client.consumer import blocking_push_consumer
-from skylark.client.consumer.push_consumer import AsyncPushConsumer
-from skylark.client.producer import blocking_producer
-from skylark.client.producer.producer import AsyncProducer
-from skylark.client.producer.reply_message import Reply, reply
+from skylark.client.consumer.push_consumer import AsyncPushConsumer, PushConsumer
+from skylark.client.producer.producer import AsyncProducer, Producer
+from skylark.client.producer.request_reply import Reply, reply
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BadMessage, ClientClosed, NoReply, NoRoute, SendFailed
 from skylark.model.message import Message
@@ -182,14 +180,14 @@ async def test_what_cannot_be_asked_or_answered(rig: ConsumerRig) -> None:
         AsyncProducer("askers", namesrv=rig.name_server.address) as asker,
         rig.consumer("G", TOPIC, got.extend),
     ):
-        with pytest.raises(BadMessage, match="not positive"):
+        with pytest.raises(BadMessage, match="must be positive, not 0"):
             await asker.request(Message(TOPIC, b"x"), timeout_ms=0)
         with pytest.raises(BadMessage, match="used by system"):
             await asker.request(Message(TOPIC, b"x", properties={"TTL": "1"}))
         await asker.send(Message(TOPIC, b"plain"))
         await until(lambda: len(got) == 1, timeout_s=60)
         assert not got[0].wants_reply
-        with pytest.raises(BadMessage, match="it is no request"):
+        with pytest.raises(BadMessage, match="not a request message"):
             reply(got[0], b"x")
         answer = Reply(
             topic="DefaultCluster_REPLY_TOPIC",
@@ -199,9 +197,9 @@ async def test_what_cannot_be_asked_or_answered(rig: ConsumerRig) -> None:
             reply_to="d",
             ttl=None,
         )
-        with pytest.raises(BadMessage, match="by itself"):
+        with pytest.raises(BadMessage, match="a reply cannot be batched"):
             await asker.send_batch([answer])
-        with pytest.raises(BadMessage, match="by itself"):
+        with pytest.raises(BadMessage, match="a reply cannot be batched"):
             await asker.request(answer)
     with pytest.raises(ClientClosed):
         await asker.request(Message(TOPIC, b"x"))
@@ -224,15 +222,15 @@ async def test_a_topic_without_a_route(rig: ConsumerRig) -> None:
 
 
 def ask_blocking(namesrv: str) -> tuple[bytes, list[bytes]]:
-    consumer = blocking_push_consumer.PushConsumer("G", namesrv=namesrv, settings=fast())
-    with blocking_producer.Producer("answerers", namesrv=namesrv) as answerer:
+    consumer = PushConsumer("G", namesrv=namesrv, settings=fast())
+    with Producer("answerers", namesrv=namesrv) as answerer:
 
         @consumer.subscribe(TOPIC)
         def answer(messages: Sequence[ReceivedMessage]) -> None:
             for message in messages:
                 answerer.send(reply(message, message.body.upper()))
 
-        with consumer, blocking_producer.Producer("askers", namesrv=namesrv) as asker:
+        with consumer, Producer("askers", namesrv=namesrv) as asker:
             alone = asker.request(Message(TOPIC, b"alone"), timeout_ms=PATIENT_MS)
             futures = [
                 asker.submit_request(Message(TOPIC, b"number %d" % number), timeout_ms=PATIENT_MS)

@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from skylark.client.consumer.listeners import ConsumeResult
-from skylark.client.producer import blocking_producer
-from skylark.client.producer.producer import AsyncProducer
+from skylark.client.producer.producer import AsyncProducer, Producer
 from skylark.client.received_message import ReceivedMessage
 from skylark.client.telemetry import TelemetryHook, telemetry_middleware
 from skylark.errors import SendFailed
@@ -187,7 +186,7 @@ async def test_attempts_are_children_of_one_span(tmp_path: Path) -> None:
 
 
 def send_blocking(namesrv: str, spans: Spans) -> None:
-    with blocking_producer.Producer("PG", namesrv=namesrv) as producer:
+    with Producer("PG", namesrv=namesrv) as producer:
         producer.add_hook(TelemetryHook(spans.provider))
         with spans.tracer.start_as_current_span("waits"):
             producer.send(Message(TOPIC, b"1"))

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from skylark.cli.main import app
 from skylark.client import message_trace
-from skylark.client.consumer.blocking_push_consumer import PushConsumer as BlockingPushConsumer
 from skylark.client.consumer.listeners import (
     ConsumeConcurrentlyStatus,
     ConsumeContext,
@@ -22,6 +21,7 @@ from skylark.client.consumer.listeners import (
     MessageListenerConcurrently,
     Messages,
 )
+from skylark.client.consumer.push_consumer import PushConsumer as BlockingPushConsumer
 from skylark.client.producer.producer import AsyncProducer
 from skylark.model.message import Message
 from skylark.settings.client import ProducerSettings, PushConsumerSettings
@@ -172,7 +172,7 @@ async def test_more_traces_than_fit_are_lost_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor do they hold up consumption when there is no trace topic at all."""
-    monkeypatch.setattr(message_trace, "WAITING_MAX", 10)
+    monkeypatch.setattr(message_trace, "QUEUE_MAX", 10)
     got: list[Any] = []
     async with consumer_rig(tmp_path, auto_create_topics=False) as rig:
         await rig.topic(TOPIC, 1)

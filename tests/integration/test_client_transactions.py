@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from skylark.broker.broker import Broker
-from skylark.client.producer import blocking_transaction_producer
-from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
+from skylark.client.producer.transaction_producer import (
+    AsyncTransactionProducer,
+    TransactionProducer,
+    TransactionState,
+)
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BadMessage, SendFailed, SettingsError
 from skylark.model.message import Message
@@ -158,7 +161,7 @@ async def test_threads_use_the_blocking_face(servers: tuple[NameServer, Broker])
         return TransactionState.COMMIT
 
     def work() -> None:
-        with blocking_transaction_producer.TransactionProducer(
+        with TransactionProducer(
             "shop", execute=execute, check=check, namesrv=name_server.address
         ) as producer:
             for number, state in enumerate(STATES):
@@ -183,13 +186,11 @@ async def test_a_sharding_key_chooses_the_queue_of_a_half_message_too(
         assert {result.receipt.queue.queue_id for result in results} == {3}
 
 
-@pytest.mark.parametrize(
-    "face", [AsyncTransactionProducer, blocking_transaction_producer.TransactionProducer]
-)
+@pytest.mark.parametrize("face", [AsyncTransactionProducer, TransactionProducer])
 @pytest.mark.parametrize("missing", ["execute", "check"])
 def test_a_transaction_needs_both_functions(face: Any, missing: str) -> None:
     functions = {"execute": print, "check": print, missing: None}
-    with pytest.raises(SettingsError, match=f"{missing}: None is no function"):
+    with pytest.raises(SettingsError, match=f"{missing}: must be a function, not None"):
         face("shop", namesrv="127.0.0.1:1", **functions)
 
 
@@ -204,7 +205,7 @@ async def test_a_transaction_producer_sends_plain_messages_on_both_faces(
     }
 
     def work() -> None:
-        with blocking_transaction_producer.TransactionProducer("shop", **options) as producer:
+        with TransactionProducer("shop", **options) as producer:
             assert producer.send(message(1)).is_ok
             assert producer.submit(message(2)).result(60).is_ok
             assert producer.client_id

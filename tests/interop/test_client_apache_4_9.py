@@ -13,7 +13,7 @@ import pytest
 
 from skylark import Message, ProducerSettings, aio
 from skylark.client.consumer.listeners import ConsumeResult, Messages
-from skylark.client.producer.blocking_producer import Producer as BlockingProducer
+from skylark.client.producer.producer import Producer as BlockingProducer
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BrokerError
 from skylark.protocol.requests.offset import QueryConsumerOffset

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from skylark import aio
-from skylark.client.producer import blocking_producer
+from skylark.client.producer.producer import Producer
 from skylark.errors import SendFailed
 from skylark.model.body import plain_body
 from skylark.model.message import Message, StoredMessage
@@ -58,7 +58,7 @@ async def test_sf_052_058_sf_059_062_the_first_message_finds_its_way_and_makes_i
     topic = fresh_name("apache-first")
 
     def use() -> list[int]:
-        with blocking_producer.Producer("first", namesrv=apache.name_server, settings=PATIENT) as producer:
+        with Producer("first", namesrv=apache.name_server, settings=PATIENT) as producer:
             return [producer.send(Message(topic, b"hello")).queue.queue_id for _ in range(8)]
 
     queue_ids = await asyncio.to_thread(use)

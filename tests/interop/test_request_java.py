@@ -11,7 +11,7 @@ import pytest
 
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from skylark.client.producer.producer import AsyncProducer
-from skylark.client.producer.reply_message import reply
+from skylark.client.producer.request_reply import reply
 from skylark.client.received_message import ReceivedMessage
 from skylark.model.message import Message
 from skylark.settings.client import ConsumeFrom, ProducerSettings, PushConsumerSettings

@@ -70,7 +70,7 @@ def latency(
 
     Example: skylark cluster latency --count 100
     """
-    from skylark.client.producer.blocking_producer import Producer  # noqa: PLC0415
+    from skylark.client.producer.producer import Producer  # noqa: PLC0415
     from skylark.model.message import Message  # noqa: PLC0415
     from skylark.protocol.bodies import MessageQueue  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ from skylark.cli.offset import parse_queue
 from skylark.cli.options import pairs
 from skylark.cli.output import Screen, print_json
 from skylark.cli.times import parse_duration_ms, parse_time
-from skylark.client.producer.blocking_producer import Producer
+from skylark.client.producer.producer import Producer
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue

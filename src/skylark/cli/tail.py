@@ -17,7 +17,7 @@ from skylark.cli.errors import UsageError
 from skylark.cli.options import connected
 from skylark.cli.output import Screen, print_json
 from skylark.cli.times import parse_time
-from skylark.client.consumer.blocking_pull_consumer import PullConsumer
+from skylark.client.consumer.pull_consumer import PullConsumer
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BadBody, CorruptRecord, RocketMQError
 from skylark.model.sql92 import BadSelector, compile_selector

@@ -1,30 +1,35 @@
-"""Blocking clients: asyncio clients run on one loop thread per process."""
+"""Blocking clients: asyncio clients run on one loop thread per process.
+
+`blocking` and `on_loop` generate the blocking methods from those of the asyncio client.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import concurrent.futures
+import functools
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from skylark.client.session.fork_guard import ForkGuard
 from skylark.errors import AlreadyStarted, ClientClosed
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 FINISH_WAIT_S = 5.0
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own. Any thread may use it."""
+    """An event loop that runs in its own thread. Any thread may use it."""
 
     def __init__(self) -> None:
-        self.birth = ForkGuard()
+        self.fork_guard = ForkGuard()
         self.loop = asyncio.new_event_loop()
         self._users = 0
         self._thread = threading.Thread(target=self._run, name="skylark-client", daemon=True)
@@ -33,7 +38,7 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        # Here and not where `_end` is called: there another loop may be running.
+        # Here and not in `_end`: the thread that calls `_end` may run another loop.
         self.loop.run_until_complete(_finish_tasks())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
@@ -60,7 +65,7 @@ class LoopThread:
 
 
 async def _finish_tasks() -> None:
-    """Let end what is left: a stop or a start that its caller was interrupted in, and that cleans up."""
+    """Let interrupted starts and stops clean up, then cancel what is left."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if tasks:
         await asyncio.wait(tasks, timeout=FINISH_WAIT_S)
@@ -74,17 +79,17 @@ _current: LoopThread | None = None
 
 
 def acquire_loop() -> LoopThread:
-    """Return the process's loop thread, started if it is the first to ask. Pair with `release_loop`."""
+    """Return the process's loop thread, started by the first user. Pair with `release_loop`."""
     global _current  # noqa: PLW0603 (one loop for all blocking clients of a process)
     with _lock:
-        if _current is None or not _current.birth.is_here:
+        if _current is None or not _current.fork_guard.is_same_process:
             _current = LoopThread()
         _current._users += 1
         return _current
 
 
 def release_loop(thread: LoopThread) -> None:
-    """Give it back; with its last user it ends."""
+    """Release the loop thread; it ends with its last user."""
     global _current  # noqa: PLW0603
     with _lock:
         thread._users -= 1
@@ -96,7 +101,7 @@ def release_loop(thread: LoopThread) -> None:
 
 
 class AsyncClient(Protocol):
-    """What a blocking face needs of the asyncio client behind it."""
+    """What a blocking client needs of the asyncio client behind it."""
 
     async def start(self) -> Any: ...
 
@@ -107,10 +112,10 @@ A = TypeVar("A", bound=AsyncClient)
 
 
 class BlockingClient(Generic[A]):
-    """The part that all blocking clients have in common: start, stop, `with`, and waiting.
+    """Base of all blocking clients: start, stop, `with`, and waiting for the asyncio client inside.
 
-    A face calls `self._wait(self._inner.method(…))`. The inner client is made by the caller's thread and used
-    on the loop alone. Any thread may call; after a fork every call raises ForkedClient.
+    The inner client is created in the caller's thread and used on the loop only. Any thread may call; after a
+    fork every call raises ForkedClient.
     """
 
     def __init__(self, inner: A, name: str) -> None:
@@ -121,7 +126,7 @@ class BlockingClient(Generic[A]):
         self._state_lock = threading.Lock()
 
     def start(self) -> Self:
-        """Start the client. Raises AlreadyStarted; a client is started once only."""
+        """Start the client. Raises AlreadyStarted: a client can be started only once."""
         with self._state_lock:
             if self._state != "CREATE_JUST":
                 raise AlreadyStarted(self._name, self._state)
@@ -138,7 +143,7 @@ class BlockingClient(Generic[A]):
         return self
 
     def stop(self) -> None:
-        """Stop the client and wait for its end. A client that does not run is left alone."""
+        """Stop the client and wait until it has ended. Does nothing unless the client runs."""
         with self._state_lock:
             if self._state != "RUNNING":
                 return
@@ -164,7 +169,7 @@ class BlockingClient(Generic[A]):
         thread = self._thread
         if thread is None:
             raise ClientClosed(self._name)
-        thread.birth.check(self._name)
+        thread.fork_guard.check(self._name)
         return thread
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -185,10 +190,42 @@ class BlockingClient(Generic[A]):
             raise
         return thread.submit(work)
 
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call a function in this thread before the start, on the loop afterwards. Raises ClientClosed."""
+        if self._state == "CREATE_JUST":
+            return function()
+
+        async def call() -> T:
+            return function()
+
+        return self._wait(call())
+
     def _stop_at_exit(self) -> None:
-        if self._thread is None or not self._thread.birth.is_here:
+        if self._thread is None or not self._thread.fork_guard.is_same_process:
             return
         try:
             self.stop()
         except Exception:
             log.exception("client was not stopped at exit client=%s", self._name)
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingClient[A], P], T]:
+    """Return the blocking counterpart of a coroutine method: it waits, in any thread but the loop's."""
+
+    @functools.wraps(method)
+    def call(self: BlockingClient[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[BlockingClient[A], P], T]:
+    """Return the blocking counterpart of a plain method that must run on the loop once the client runs."""
+
+    @functools.wraps(method)
+    def call(self: BlockingClient[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(lambda: method(self._inner, *args, **kwargs))
+
+    return call

@@ -26,23 +26,23 @@ from skylark.tasks import Tasks
 log = logging.getLogger(__name__)
 
 TRACE_GROUP = "_INNER_TRACE_PRODUCER-{group}-{kind}"
-WAITING_MAX = 2048
+QUEUE_MAX = 2048
 BATCH = 10
 CHECK_INTERVAL_MS = 50
 SENDING = ProducerSettings(send_timeout_ms=5000, compress_from_bytes=1 << 30)
 
 
 class TraceQueue:
-    """Traces that wait, and are sent ten at a time or after `flush_ms`, on the session's loop.
+    """Queue of traces, sent ten at a time or after `flush_ms`, on the session's loop.
 
-    What cannot be told is lost and counted.
+    Traces that cannot be sent are lost and counted.
     """
 
     def __init__(self, session: Session, group: str, topic: str, flush_ms: int) -> None:
         self.topic = topic
         self._flush_ms = flush_ms
         self._sender = AsyncSender(session, group, SENDING)
-        self._waiting: deque[Trace] = deque()
+        self._traces: deque[Trace] = deque()
         self._flushed_at = time.monotonic()
         self._tasks = Tasks()
         self._lost = 0
@@ -52,9 +52,9 @@ class TraceQueue:
         self._tasks.every(min(CHECK_INTERVAL_MS, flush_ms), self._check, "trace")
 
     def put(self, trace: Trace) -> None:
-        """Let a trace wait, if there is room. Any thread."""
-        if len(self._waiting) < WAITING_MAX:
-            self._waiting.append(trace)
+        """Add a trace if there is room. Any thread may call it."""
+        if len(self._traces) < QUEUE_MAX:
+            self._traces.append(trace)
         else:
             self._lose(1)
 
@@ -64,35 +64,35 @@ class TraceQueue:
 
     async def _check(self) -> None:
         is_due = (time.monotonic() - self._flushed_at) * 1000 >= self._flush_ms
-        if len(self._waiting) >= BATCH or (self._waiting and is_due):
+        if len(self._traces) >= BATCH or (self._traces and is_due):
             await self._flush()
 
     async def _flush(self) -> None:
         async with self._flushing:
             self._flushed_at = time.monotonic()
-            traces = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            self._lose(len(traces))  # until a broker has them
+            traces = [self._traces.popleft() for _ in range(len(self._traces))]
+            self._lose(len(traces))  # until a broker has stored them
             for message, count in trace_records.gathered(traces, self.topic):
                 if await self._is_sent(message):
                     self._lose(-count)
 
     async def _is_sent(self, message: Message) -> bool:
         try:
-            await (await self._sender.send(self._sender.preparation.prepare(message)))
+            await (await self._sender.send(self._sender.encoder.encode(message)))
         except RocketMQError as error:
-            if not self._is_failing:  # told once, until it goes again
-                log.warning("traces are not sent and lost topic=%s error=%s", self.topic, error)
+            if not self._is_failing:  # logged once per outage
+                log.warning("traces are lost, send failed topic=%s error=%s", self.topic, error)
             self._is_failing = True
-            await self._sender.refresh(self.topic)  # nobody else asks where its brokers are now
+            await self._sender.refresh(self.topic)  # the session refreshes only topics of its members
         else:
             self._is_failing = False
         return not self._is_failing
 
     async def close(self, timeout_s: float) -> None:
-        """Tell what waits, for so long at most, and end."""
+        """Send the queued traces within a time limit, and close."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._flush()  # after the one that may be under way
+                await self._flush()  # after a flush in progress
         except TimeoutError:
             log.warning("traces were not sent in time topic=%s", self.topic)
         finally:
@@ -103,28 +103,28 @@ class TraceQueue:
 
 
 class TraceHook(SendHook):
-    """Tells of every send that got a receipt. Any thread may send."""
+    """Traces every send that got a receipt. Any thread may send."""
 
     def __init__(
         self, session: Session, group: str, settings: ProducerSettings, *, clock: Clock | None = None
     ) -> None:
         self._clock = clock or SystemClock()
         trace_group = TRACE_GROUP.format(group=group, kind="PRODUCE")
-        self.line = TraceQueue(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
+        self.queue = TraceQueue(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
 
     def after(self, context: SendContext) -> None:
-        if context.queue.topic == self.line.topic:
+        if context.queue.topic == self.queue.topic:
             return
         sent_ms = self._clock.now_ms() - round(context.elapsed_ms)
         for number, receipt in enumerate(context.receipts):
             if receipt.is_traced:
-                self.line.put(trace_records.sent(context, number, sent_ms=sent_ms))
+                self.queue.put(trace_records.sent(context, number, sent_ms=sent_ms))
 
 
 class ConsumeTrace:
-    """Calls listeners, and tells before and after what becomes of their messages. Any thread may call.
+    """Calls listeners and traces their messages before and after the call. Any thread may call.
 
-    It stands in for `Handler.run` and `Handler.run_async`, and raises no more than those.
+    Replaces `Handler.run` and `Handler.run_async`, and raises no other errors.
     """
 
     def __init__(
@@ -136,37 +136,35 @@ class ConsumeTrace:
         self._orderly = settings.orderly
         self._next_id = unique_ids().next
         trace_group = TRACE_GROUP.format(group=group, kind="CONSUME")
-        self.line = TraceQueue(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
+        self.queue = TraceQueue(session, trace_group, settings.trace_topic, settings.trace_flush_ms)
 
     def run(
         self, handler: Handler, messages: Messages, context: ConsumeContext, loop: asyncio.AbstractEventLoop
     ) -> ConsumeOutcome:
-        """As `Handler.run`."""
         call_id, began = self._begin(messages)
         outcome = handler.run(messages, context, loop)
-        self._tell(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
+        self._record(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
         return outcome
 
     async def run_async(
         self, handler: Handler, messages: Messages, context: ConsumeContext
     ) -> ConsumeOutcome:
-        """As `Handler.run_async`."""
         call_id, began = self._begin(messages)
         outcome = await handler.run_async(messages, context)
-        self._tell(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
+        self._record(self._after(messages, call_id, (time.monotonic() - began) * 1000, outcome))
         return outcome
 
     def _begin(self, messages: Messages) -> tuple[str, float]:
-        """Tell of a call that begins; return its id and when that was."""
+        """Trace the start of a call; return its id and start time."""
         call_id = self._next_id(self._clock.now_ms())
-        self._tell(self._before(messages, call_id))
+        self._record(self._before(messages, call_id))
         return call_id, time.monotonic()
 
-    def _tell(self, traces: Iterable[Trace]) -> None:
+    def _record(self, traces: Iterable[Trace]) -> None:
         try:
             for trace in traces:
-                self.line.put(trace)
-        except Exception:  # a listener may do to its messages what it likes
+                self.queue.put(trace)
+        except Exception:  # listeners may modify their messages
             log.exception("consumption was not traced group=%s", self._group)
 
     def _before(self, messages: Messages, call_id: str) -> Iterator[Trace]:
@@ -180,7 +178,7 @@ class ConsumeTrace:
         now_ms = self._clock.now_ms()
         share_ms = round(call_ms / len(messages))
         done = outcome.done
-        if self._orderly:  # there a batch is tried again whole
+        if self._orderly:  # orderly batches are retried as a whole
             done = 0 if outcome.failed else len(messages)
         for number, message in self._traced(messages):
             is_ok = number < done
@@ -192,6 +190,6 @@ class ConsumeTrace:
             )
 
     def _traced(self, messages: Messages) -> Iterator[tuple[int, ReceivedMessage]]:
-        """The messages to tell of, with their places; traces themselves are not traced."""
-        if messages[0].topic != self.line.topic:
+        """Yield the messages to trace with their index; messages of the trace topic are not traced."""
+        if messages[0].topic != self.queue.topic:
             yield from (each for each in enumerate(messages) if trace_records.is_traced(each[1]))

@@ -8,7 +8,7 @@ _DERIVED = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
 
 
 def with_namespace(namespace: str, name: str) -> str:
-    """Put the namespace before a topic or group (behind `%RETRY%`, `%DLQ%`), once; not to the system's."""
+    """Prefix a topic or group (behind `%RETRY%`, `%DLQ%`) with the namespace, once; not system names."""
     if not namespace or not name or _is_system(name):
         return name
     prefix, bare = _split(name)
@@ -18,7 +18,7 @@ def with_namespace(namespace: str, name: str) -> str:
 
 
 def without_namespace(namespace: str, name: str) -> str:
-    """Take the namespace off again; names of others are left alone."""
+    """Remove the namespace; names of other namespaces are returned unchanged."""
     prefix, bare = _split(name)
     if not namespace or not bare.startswith(namespace + SEPARATOR):
         return name

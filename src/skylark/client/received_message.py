@@ -46,11 +46,11 @@ find_retry_topic = property_finder(PROPERTY_RETRY_TOPIC)
 
 
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
-    """One message of a queue. Properties are parsed when they are first asked for.
+    """One message of a queue. Properties are parsed on first access.
 
-    `topic` is the one that it was sent to, also when it comes back for a retry; `queue` is where it lay.
-    `reconsume_times` counts the deliveries that failed. Times are milliseconds since 1970, but `started_at`
-    is the monotonic time at which a listener was given the message, 0 before.
+    `topic` is the topic it was sent to, also for retries; `queue` is the queue it was read from.
+    `reconsume_times` counts failed deliveries. Times are milliseconds since 1970, except `started_at`: the
+    monotonic time at which a listener received the message, 0 before.
     """
 
     topic: str
@@ -77,26 +77,29 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def body(self) -> bytes:
-        """What was sent, decompressed. Raises BadBody or CorruptRecord: the fault of this message alone."""
+        """The decompressed body. Raises BadBody or CorruptRecord, for this message only."""
         if self.body_is_bad:
             self._fail()
         return self.plain_body
 
     def _fail(self) -> NoReturn:
-        # Found out again, because an error that were kept would keep the frames that it passed through.
+        # Computed again: a stored exception would keep its stack frames alive.
         found = crc32(self.plain_body)
         if found != self.body_crc:
             raise CorruptRecord(self.physical_offset, "body CRC", self.body_crc, found)
         decompress(self.plain_body, self.sys_flag)
-        raise BadBody("a codec", "it could not be read when it arrived")
+        raise BadBody("a codec", "the body could not be decompressed on arrival")
 
     def json(self, type: Any = Any) -> Any:
-        """The body as JSON, of a type that msgspec knows if one is given. Raises msgspec.DecodeError."""
+        """Decode the body as JSON, into a type that msgspec supports if one is given.
+
+        Raises msgspec.DecodeError.
+        """
         return msgspec.json.decode(self.body, type=type)
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """All properties, system ones too. A view: changes are refused."""
+        """All properties, including system properties. Read-only."""
         if self.parsed is None:
             self.parsed = MappingProxyType(decode_properties(self.properties_text))
         properties: Mapping[str, str] = self.parsed
@@ -112,17 +115,17 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def unique_key(self) -> str | None:
-        """The id that the sender gave it, the same in every retry."""
+        """The id given by the sender, the same in every retry."""
         return _text(find_unique_key(self.properties_text))
 
     @property
     def message_id(self) -> str:
-        """The sender's id, or that of its place in the log if the sender gave none."""
+        """The sender's id, or `offset_message_id` without one."""
         return self.unique_key or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The id that tells broker and place in the log."""
+        """The id made of the broker's address and the offset in its log."""
         return offset_message_id(self.packed_store_host, self.physical_offset)
 
     @property
@@ -135,7 +138,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def wants_reply(self) -> bool:
-        """Does its sender wait for a reply (see `reply`)?"""
+        """Whether the sender waits for a reply (see `reply`)."""
         return PROPERTY_REPLY_TO in self.properties
 
     @property
@@ -170,9 +173,9 @@ def _text(data: bytes | None) -> str | None:
 def decode_pull(
     records: Buffer, queue: MessageQueue, *, min_offset: int = 0, max_offset: int = 0, offset_delta: int = 0
 ) -> list[ReceivedMessage]:
-    """Return the messages in the answer to a pull. Raises CorruptRecord for bytes that are no records.
+    """Return the messages in the reply to a pull. Raises CorruptRecord for malformed records.
 
-    A damaged body is the fault of its message alone: reading it raises.
+    A damaged body raises only when that message's `body` is read.
     """
     data = bytes(records)
     messages: list[ReceivedMessage] = []
@@ -227,7 +230,7 @@ def decode_pull(
 
 
 def inflate(message: ReceivedMessage) -> None:
-    """Decompress the body; one that cannot be is bad."""
+    """Decompress the body; on failure, mark it as bad."""
     try:
         message.plain_body = decompress(message.plain_body, message.sys_flag)
         message.sys_flag &= ~COMPRESSED
@@ -236,7 +239,7 @@ def inflate(message: ReceivedMessage) -> None:
 
 
 def _members(batch: ReceivedMessage) -> list[ReceivedMessage]:
-    """The messages of an inner batch, which have consecutive offsets."""
+    """Return the messages of an inner batch, with consecutive offsets."""
     try:
         elements = split_batch(memoryview(batch.plain_body))
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""Pure. What to do after a failed attempt: the policy is data on the errors, and applied here alone."""
+"""Pure.
+
+Retry policy: what to do after a failed attempt. Errors carry the policy as flags; it is applied here only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from skylark.errors import BrokerError, ConnectFailed, RemotingError, RocketMQEr
 
 @dataclass(frozen=True, slots=True)
 class RetryStep:
-    """What comes next: to give up, or to try again, perhaps with a fresh route."""
+    """What to do next: give up, or retry, perhaps after refreshing the route."""
 
     give_up: bool
     refresh_route: bool = False
@@ -21,25 +24,25 @@ PAUSE_S_MAX = 1.0
 
 
 def next_step(error: RocketMQError, *, attempts_left: int, time_left_s: float) -> RetryStep:
-    """Decide after an error. Another attempt goes to another broker, if there is one."""
+    """Decide after an error, from its flags `retriable` and `refresh_route`."""
     if not error.retriable or attempts_left <= 0 or time_left_s <= 0:
         return GIVE_UP
     return RetryStep(give_up=False, refresh_route=error.refresh_route)
 
 
 def may_be_done(error: RocketMQError) -> bool:
-    """Say whether the broker may have done what it was asked although we got no good answer."""
+    """Return whether the broker may have executed the request although no valid reply arrived."""
     return isinstance(error, RemotingError) and not isinstance(error, ConnectFailed)
 
 
 def is_reachable(error: RocketMQError) -> bool:
-    """Say whether a broker that failed so is still worth a try before one that refused."""
+    """Return whether a broker with this error is preferred to one that replied with an error."""
     return not isinstance(error, BrokerError)
 
 
 def pause_s(failures: int, *, has_other_broker: bool) -> float:
-    """Return how long to wait before the next attempt: not at all if it can go to another broker.
+    """Return the delay before the next attempt: none if it can go to another broker.
 
-    A broker that is being started again takes a moment; asking it at once would only use up the attempts.
+    A broker that restarts needs a moment; retrying at once would only use up the attempts.
     """
     return 0.0 if has_other_broker else min(PAUSE_S * 2 ** (failures - 1), PAUSE_S_MAX)

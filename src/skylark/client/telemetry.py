@@ -1,7 +1,7 @@
-"""OpenTelemetry: a span for every attempt to send and every call of a listener, joined into one trace.
+"""OpenTelemetry: a span for every send attempt and every listener call, linked into one trace.
 
-Names and attributes are those of OpenTelemetry's messaging conventions. Needs the extra `otel`; without it
-the module can be imported, but not used.
+Names and attributes follow OpenTelemetry's messaging conventions. Needs the extra `otel`; without it the
+module can be imported but not used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
 ERROR_TYPE = "error.type"
 
-_SPAN = "opentelemetry.span"  # where the hook keeps it from before to after
+_SPAN = "opentelemetry.span"  # key of the span in `SendContext.notes`
 _FAILURES = frozenset(
     {
         ConsumeResult.LATER,
@@ -68,11 +68,11 @@ _FAILURES = frozenset(
 
 
 class TelemetryHook(SendHook):
-    """Makes a span of every attempt to send, a child of the sender's, and hands it on with the message.
+    """Creates a span for every send attempt, a child of the caller's span, and propagates it in the message.
 
     >>> producer.add_hook(TelemetryHook())
 
-    Any thread. The spans go to `provider`, or to the one that OpenTelemetry was given as the global one.
+    Any thread may send. Spans go to `provider`, or to OpenTelemetry's global provider.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -111,11 +111,11 @@ class TelemetryHook(SendHook):
 
 
 def telemetry_middleware(provider: TracerProvider | None = None) -> Middleware:
-    """Return a middleware that makes a span of every call of a listener.
+    """Return a middleware that creates a span for every listener call.
 
     >>> consumer.use(telemetry_middleware())
 
-    The span is linked to those that sent the messages, and a child of it if there is one message. Raises
+    The span is linked to the spans of the sends; with a single message it is a child of its send. Raises
     SettingsError if OpenTelemetry is not installed.
     """
     tracer = _tracer(provider)
@@ -164,7 +164,7 @@ def _processing(tracer: Tracer, messages: Sequence[ReceivedMessage], context: Co
         **_common("process", first.topic, first.queue_id),
         CONSUMER_GROUP: context.group,
     }
-    # Into an empty context: that of this task may be of whoever started the consumer.
+    # Into an empty context: this task inherited the context of the code that started the consumer.
     origins = [propagate.extract(message.properties, Context()) for message in messages]
     links = [
         Link(found)
@@ -218,7 +218,6 @@ def _received(message: ReceivedMessage) -> Mapping[str, Any]:
 
 
 def _judge(span: Span, value: Any) -> None:
-    """End the span of a call that returned."""
     if isinstance(value, Enum) and value in _FAILURES:
         span.set_attribute(ERROR_TYPE, value.name)
         span.set_status(Status(StatusCode.ERROR, value.name))

@@ -19,11 +19,11 @@ from skylark.model.message import (
 )
 
 TEXT_CHARS_MAX = 128_000
-KEYS_CHARS_MAX = 8_000  # however many bytes they take, a message's properties have room for them
+KEYS_CHARS_MAX = 8_000  # fits into a message's properties, whatever the encoded size
 NORMAL = 0
 DELAYED = 3
 NOTHING = "null"
-"""Stands for no keys: RocketMQ's tools cannot read a record that ends with an empty field."""
+"""Written for no keys: RocketMQ's tools cannot read a record that ends with an empty field."""
 DONE = 0
 TOOK_TOO_LONG = 1
 FAILED = 4
@@ -35,7 +35,7 @@ _find_trace_on = property_finder("TRACE_ON")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One thing that happened to one message; it is found by the message's id and keys."""
+    """One event of one message, indexed by the message's id and keys."""
 
     text: str
     keys: tuple[str, ...]
@@ -47,7 +47,7 @@ def _trace(fields: Iterable[object], message_id: str, keys: str) -> Trace:
 
 
 def sent(context: SendContext, number: int, *, sent_ms: int) -> Trace:
-    """Tell of one message of an attempt that got a receipt."""
+    """Return the trace of one message of an attempt that got a receipt."""
     message, receipt = context.messages[number], context.receipts[number]
     keys = message.keys if isinstance(message.keys, str) else KEY_SEPARATOR.join(message.keys)
     waits = message.delay_level or message.deliver_at is not None or message.deliver_after is not None
@@ -71,17 +71,17 @@ def sent(context: SendContext, number: int, *, sent_ms: int) -> Trace:
 
 
 def is_traced(message: ReceivedMessage) -> bool:
-    """Does the broker that stored it want it traced?"""
+    """Return whether the broker that stored the message allows tracing."""
     return _find_trace_on(message.properties_text) != b"false"
 
 
 def _keys(message: ReceivedMessage) -> str:
-    # Others may have sent what ours would refuse.
+    # Other clients may send characters that our encoder refuses.
     return UNSAFE_TEXT.sub("", KEY_SEPARATOR.join(message.keys))
 
 
 def delivered(message: ReceivedMessage, group: str, call_id: str, *, now_ms: int) -> Trace:
-    """Tell that a listener is called with a message; `call_id` is the call's own."""
+    """Return the trace of a listener call before it starts; `call_id` identifies the call."""
     region = (_find_region(message.properties_text) or DEFAULT_REGION.encode()).decode(errors="replace")
     message_id, keys = message.message_id, _keys(message)
     fields = (
@@ -100,7 +100,7 @@ def consumed(
     is_ok: bool,
     context_code: int,
 ) -> Trace:
-    """Tell what a listener made of a message; `took_ms` is its share of the call."""
+    """Return the trace of a message after the listener call; `took_ms` is its share of the call."""
     message_id, keys = message.message_id, _keys(message)
     success = "true" if is_ok else "false"
     fields = (
@@ -110,13 +110,13 @@ def consumed(
 
 
 def context_code(outcome: ConsumeOutcome, *, is_ok: bool, took_too_long: bool) -> int:
-    """Return RocketMQ's number for how a call ended for one of its messages."""
+    """Return RocketMQ's code for the result of a message."""
     code = DONE if is_ok else FAILURE_CODES.get(outcome.verdict, FAILED)
     return TOOK_TOO_LONG if took_too_long and code in (DONE, FAILED) else code
 
 
 def gathered(traces: Iterable[Trace], topic: str) -> Iterator[tuple[Message, int]]:
-    """Yield as few messages as tell these traces, each with how many it tells."""
+    """Yield as few messages as can hold these traces, each with its number of traces."""
     texts: list[str] = []
     keys: dict[str, None] = {}
     text_chars = keys_chars = 0

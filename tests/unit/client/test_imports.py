@@ -40,8 +40,8 @@ NO_POSIX = textwrap.dedent(
     for name in skylark.aio.__all__:
         getattr(skylark.aio, name)
     import skylark.client
-    for module in pkgutil.iter_modules(skylark.client.__path__):
-        importlib.import_module(f"skylark.client.{module.name}")
+    for module in pkgutil.walk_packages(skylark.client.__path__, "skylark.client."):
+        importlib.import_module(module.name)
     print(sorted(Absent.names & set(sys.modules)))
     """
 )
@@ -82,8 +82,8 @@ NO_EXTRAS = textwrap.dedent(
     import skylark.client
     for name in skylark.__all__:
         getattr(skylark, name)
-    for module in pkgutil.iter_modules(skylark.client.__path__):
-        importlib.import_module(f"skylark.client.{module.name}")
+    for module in pkgutil.walk_packages(skylark.client.__path__, "skylark.client."):
+        importlib.import_module(module.name)
     """
 )
 

@@ -70,51 +70,51 @@ class Adds(SendHook):
 
 def attempts(hook: SendHook, *messages: Message, times: int = 1, is_batch: bool = False) -> PendingSend:
     """Begin a send as often as told, each attempt in another context than that of who sends."""
-    rules = SendPolicy("PG", "client", "", SETTINGS)
-    rules.hooks.add(hook)
-    preparation = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"] * len(messages) + ["0B"], 2))
-    prepared = preparation.prepare_batch(messages) if is_batch else preparation.prepare(messages[0])
-    sending = PendingSend(prepared, started=0.0, deadline=1.0, attempts=times)
+    policy = SendPolicy("PG", "client", "", SETTINGS)
+    policy.hooks.add(hook)
+    encoder = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"] * len(messages) + ["0B"], 2))
+    encoded = encoder.encode_batch(messages) if is_batch else encoder.encode(messages[0])
+    send = PendingSend(encoded, started=0.0, deadline=1.0, attempts=times)
     token = number.set(7)
-    sending.caller = contextvars.copy_context()
+    send.caller = contextvars.copy_context()
     number.reset(token)
     for _ in range(times):
-        rules.begin(sending, QUEUE, "127.0.0.1:10911", 0.0)
-        assert sending.context is not None
-        sending.context = None
-    return sending
+        policy.begin(send, QUEUE, "127.0.0.1:10911", 0.0)
+        assert send.context is not None
+        send.context = None
+    return send
 
 
 def test_hooks_add_properties_and_see_the_context_of_who_sends() -> None:
     hook = Adds("red", "blue")
     message = Message("orders", b"hello", properties={"colour": "grey", "size": "1"})
-    sending = attempts(hook, message, times=2)
-    found = decode_properties(sending.properties.encode())
+    send = attempts(hook, message, times=2)
+    found = decode_properties(send.properties.encode())
     assert (found["colour"], found["size"], found["UNIQ_KEY"]) == ("blue", "1", "0A")
-    assert "red" not in sending.properties
+    assert "red" not in send.properties
     assert hook.seen == [7, 7]
 
 
 def test_hooks_add_properties_to_all_of_a_batch() -> None:
-    sending = attempts(
+    send = attempts(
         Adds("red", "green"), Message("orders", b"1"), Message("orders", b"2"), times=2, is_batch=True
     )
-    elements = split_batch(memoryview(sending.body))
+    elements = split_batch(memoryview(send.body))
     assert [bytes(element.body) for element in elements] == [b"1", b"2"]
     assert [decode_properties(element.properties)["colour"] for element in elements] == ["green", "green"]
-    assert decode_properties(sending.properties.encode())["UNIQ_KEY"] == "0B"
+    assert decode_properties(send.properties.encode())["UNIQ_KEY"] == "0B"
 
 
 @pytest.mark.parametrize("value", ["", "a\x01b", "x" * PROPERTIES_BYTES_MAX])
 def test_what_cannot_be_added_does_not_hinder_the_send(value: str, caplog: pytest.LogCaptureFixture) -> None:
-    sending = attempts(Adds(value), Message("orders", b"hello"))
-    assert sending.properties == sending.prepared.properties
+    send = attempts(Adds(value), Message("orders", b"hello"))
+    assert send.properties == send.encoded.properties
     assert caplog.records
 
 
 def test_names_of_the_system_are_refused() -> None:
     context = SendContext("PG", "client", [], [], QUEUE, "127.0.0.1:10911", 1)
-    with pytest.raises(ValueError, match="used by the system"):
+    with pytest.raises(ValueError, match="reserved by the system"):
         context.add_property("UNIQ_KEY", "mine")
 
 
@@ -126,10 +126,10 @@ def test_a_refused_send_has_no_end() -> None:
         def after(self, context: SendContext) -> Any:
             raise AssertionError("it did not begin")
 
-    rules = SendPolicy("PG", "client", "", SETTINGS)
-    rules.hooks.add(Refuses())
-    prepared = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"], 2)).prepare(Message("orders", b"x"))
-    sending = PendingSend(prepared, started=0.0, deadline=1.0, attempts=1)
+    policy = SendPolicy("PG", "client", "", SETTINGS)
+    policy.hooks.add(Refuses())
+    encoded = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"], 2)).encode(Message("orders", b"x"))
+    send = PendingSend(encoded, started=0.0, deadline=1.0, attempts=1)
     with pytest.raises(PermissionError):
-        rules.begin(sending, QUEUE, "127.0.0.1:10911", 0.0)
-    assert sending.context is None
+        policy.begin(send, QUEUE, "127.0.0.1:10911", 0.0)
+    assert send.context is None

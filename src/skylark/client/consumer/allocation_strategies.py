@@ -17,20 +17,20 @@ from skylark.protocol.queue_allocation import averagely, averagely_by_circle
 T = TypeVar("T")
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
-"""`(me, queues, members)`, both sorted, to my queues. May raise: the assignment then stays as it is."""
+"""Maps `(me, queues, members)`, both sorted, to my queues. If it raises, the assignment stays unchanged."""
 
 VIRTUAL_NODES = 10
 ROOM_SEPARATOR = "@"
 
 
 def fixed(queues: Iterable[MessageQueue]) -> Strategy:
-    """Always the same queues, whoever else is there: the user answers for a complete and disjoint split."""
+    """Always the same queues: the user is responsible for a complete and disjoint split."""
     mine = list(queues)
     return lambda me, queues, members: list(mine)
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """Only the queues of brokers named `<room>@<name>` with a room among these; the others go to nobody."""
+    """Only the queues of brokers named `<room>@<name>` with one of these rooms; others stay unassigned."""
     wanted = frozenset(rooms)
 
     def allocate(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
@@ -53,7 +53,7 @@ def machine_room_nearby(
     room_of_queue: Callable[[MessageQueue], str],
     room_of_member: Callable[[str], str],
 ) -> Strategy:
-    """Queues of a room go to members in it, split by `inner`; those of rooms without members to everybody."""
+    """Queues of a room go to its members, split by `inner`; those of rooms without members to all members."""
 
     def allocate(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         queues_of = _by_room(queues, room_of_queue)
@@ -74,18 +74,18 @@ def _by_room(things: Iterable[T], room_of: Callable[[T], str]) -> dict[str, list
     for thing in things:
         room = room_of(thing)
         if not room:
-            raise ValueError(f"the resolver gives no room for {thing}")
+            raise ValueError(f"the resolver returned no room for {thing}")
         rooms.setdefault(room, []).append(thing)
     return rooms
 
 
 def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """Each member has so many places on a ring; a queue goes to the first at or after its own hash.
+    """Each member has `virtual_nodes` places on a ring; a queue goes to the first at or after its own hash.
 
-    Few queues move when members come and go, and the shares are uneven.
+    Few queues move when members join or leave, but the shares are uneven.
     """
     if virtual_nodes < 1:
-        raise SettingsError("virtual_nodes", f"{virtual_nodes} is out of range, allowed is at least 1")
+        raise SettingsError("virtual_nodes", f"{virtual_nodes} is out of range, the minimum is 1")
 
     def allocate(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         ring = sorted(
@@ -102,12 +102,12 @@ def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def ring_hash(text: str) -> int:
-    """The place of a text on the ring: the first four bytes of its MD5."""
+    """Return the place of a text on the ring: the first four bytes of its MD5."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def queue_text(queue: MessageQueue) -> str:
-    """A queue as Java prints it, which is what its hash is of."""
+    """Return a queue as Java prints it, the input of its hash."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
@@ -119,7 +119,7 @@ BUILDERS: Mapping[str, Callable[..., Strategy]] = {
     "MACHINE_ROOM_NEARBY": machine_room_nearby,
     "CONSISTENT_HASH": consistent_hash,
 }
-"""RocketMQ's names. The three in the middle take arguments: see the functions."""
+"""Strategies by RocketMQ's names. The three in the middle take arguments: see the functions."""
 
 
 def strategy_named(name: str, *arguments: object, **options: object) -> Strategy:
@@ -130,19 +130,19 @@ def strategy_named(name: str, *arguments: object, **options: object) -> Strategy
     """
     builder = BUILDERS.get(name)
     if builder is None:
-        raise SettingsError("strategy", f"{name!r} is none of {', '.join(BUILDERS)}")
+        raise SettingsError("strategy", f"unknown strategy {name!r}; choose one of {', '.join(BUILDERS)}")
     try:
         return builder(*arguments, **options)
     except TypeError as error:
-        raise SettingsError("strategy", f"{name} needs other arguments: {error}") from None
+        raise SettingsError("strategy", f"wrong arguments for {name}: {error}") from None
 
 
 def allocate(
     strategy: Strategy, me: str, queues: Iterable[MessageQueue], members: Iterable[str]
 ) -> list[MessageQueue]:
-    """Return my queues. Nothing is mine while the brokers do not know me.
+    """Return my queues, none while the brokers do not know me.
 
-    Sorts both lists first: brokers give them in any order. Raises what the strategy raises.
+    Sorts both lists first: brokers return them in any order. Raises the errors of the strategy.
     """
     known = sorted(set(members))
     if me not in known:
@@ -151,20 +151,21 @@ def allocate(
 
 
 class QueueChanges(NamedTuple):
-    """What a member has to do about one topic."""
+    """Queues of one topic that a member must release and take."""
 
-    give_up: list[MessageQueue]
+    release: list[MessageQueue]
     take: list[MessageQueue]
 
 
 def queue_changes(
     held: Mapping[MessageQueue, float], wanted: Collection[MessageQueue], *, stale_before: float
 ) -> QueueChanges:
-    """Compare what a member holds, with the time of each queue's last pull, to what it should hold.
+    """Compare the held queues, with the time of their last pull, to the wanted ones.
 
-    A wanted queue that was not pulled since `stale_before` is given up and taken again: its pulling broke.
+    A wanted queue that was not pulled since `stale_before` is released and taken again: its pull loop is
+    stuck.
     """
     wanted = frozenset(wanted)
-    give_up = [queue for queue, pulled_at in held.items() if queue not in wanted or pulled_at < stale_before]
-    kept = held.keys() - set(give_up)
-    return QueueChanges(sorted(give_up), sorted(wanted - kept))
+    release = [queue for queue, pulled_at in held.items() if queue not in wanted or pulled_at < stale_before]
+    kept = held.keys() - set(release)
+    return QueueChanges(sorted(release), sorted(wanted - kept))

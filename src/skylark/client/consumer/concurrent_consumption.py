@@ -18,7 +18,7 @@ from skylark.model.message import RETRY_TOPIC_PREFIX
 log = logging.getLogger(__name__)
 
 SEND_BACKS_MAX = 64
-"""So many messages are given back at a time; the others wait where they are."""
+"""Concurrent send-backs; further messages wait."""
 EXPIRED_LEVEL = 3
 
 
@@ -31,7 +31,7 @@ class ConcurrentJob(NamedTuple):
 
 
 class ConcurrentResult(NamedTuple):
-    """What a listener made of a batch. No outcome: the queue was given up before, it was not called."""
+    """The result of a batch. Without an outcome the listener was not called: the queue had been released."""
 
     job: ConcurrentJob
     outcome: ConsumeOutcome | None
@@ -40,16 +40,16 @@ class ConcurrentResult(NamedTuple):
 
 
 class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
-    """Runs listeners for all queues of a consumer beside each other. Loop thread, but for the listeners."""
+    """Runs batches of all queues in parallel. Loop thread, except for the listeners."""
 
     def __init__(self, parts: ConsumptionParts) -> None:
         super().__init__(parts)
         self._sending_back = asyncio.Semaphore(SEND_BACKS_MAX)
 
-    # --- Handing out ---
+    # --- Jobs ---
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
-        """Hand messages of one queue to their listeners, in batches."""
+        """Submit messages of one queue to their listeners, in batches."""
         jobs = list(self._jobs(process_queue, messages))
         blocking = [job for job in jobs if not job.handler.is_async]
         self.threads.submit(blocking)
@@ -62,7 +62,7 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
         size = self._settings.batch_max
         runs = [tuple(messages)]
         if process_queue.queue.topic.startswith(RETRY_TOPIC_PREFIX):
-            # Neighbours may be of different topics there, and so for different listeners.
+            # A retry topic holds messages of several topics, with different listeners.
             runs = [tuple(of_topic) for _, of_topic in groupby(messages, _topic_of)]
         for run in runs:
             handler = self._listeners.get(run[0].topic)
@@ -109,7 +109,7 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
             total[3] += done.took_ms
             if process_queue.dropped:
                 log.warning(
-                    "queue was given up meanwhile, its result is ignored queue=%s offset=%d count=%d",
+                    "queue was released, result ignored queue=%s offset=%d count=%d",
                     process_queue.queue, job.messages[0].queue_offset, size,
                 )  # fmt: skip
             elif outcome.done == size:
@@ -124,7 +124,7 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
             self._stats.ran(topic, int(ok), int(failed), int(runs), took_ms, now)
 
     def _finish(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
-        """Let go of messages that need no more work, and note how far the queue is."""
+        """Remove finished messages and update the queue's offset."""
         committable = process_queue.remove(messages)
         if committable != NOTHING_HELD and not process_queue.dropped:
             self._offsets.update(process_queue.queue, committable, increase_only=True)
@@ -137,16 +137,16 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
                 log.warning("broadcast message failed and is dropped message=%r", message)
             self._finish(job.process_queue, job.messages)
             return
-        self._tasks.spawn(self._give_back(job, outcome.done, done.delay_level), "give back")
+        self._tasks.spawn(self._send_back_rest(job, outcome.done, done.delay_level), "send back")
 
-    async def _give_back(self, job: ConcurrentJob, done: int, delay_level: int) -> None:
-        """Give back the rest of a batch; what the brokers do not take is tried again here, a little later."""
+    async def _send_back_rest(self, job: ConcurrentJob, done: int, delay_level: int) -> None:
+        """Send back the rest of a batch; retry locally what could not be sent back."""
         assert self._send_back is not None
         process_queue = job.process_queue
         finished = list(job.messages[:done])
         again: list[ReceivedMessage] = []
         for message in job.messages[done:]:
-            if not process_queue.holds(message):  # it took too long and was given back already
+            if not process_queue.holds(message):  # expired and sent back already
                 continue
             async with self._sending_back:
                 taken = await self._send_back.send_back(message, delay_level)
@@ -159,10 +159,10 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
         if again:
             self._loop.call_later(self._settings.local_retry_ms / 1000, self.submit, process_queue, again)
 
-    # --- Regular ---
+    # --- Expiry ---
 
     async def clean_expired(self, process_queues: Iterable[ProcessQueue]) -> None:
-        """Give back what listeners have had for too long: one stuck message must not hold a queue up."""
+        """Send back messages that exceed the consume timeout: a stuck message must not block its queue."""
         if self._send_back is None:
             return
         before = time.monotonic() - self._settings.consume_timeout_ms / 1000
@@ -171,7 +171,7 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
                 if not await self._send_back.send_back(message, EXPIRED_LEVEL):
                     break
                 if process_queue.holds(message):
-                    log.warning("message took too long and was given back message=%r", message)
+                    log.warning("message exceeded consume_timeout_ms and was sent back message=%r", message)
                     self._finish(process_queue, [message])
 
 

@@ -12,7 +12,7 @@ HOUR_SAMPLES = 361
 
 
 class _Totals:
-    """Growing sums of one topic."""
+    """Cumulative sums of one topic."""
 
     __slots__ = ("failed", "ok", "pull_ms", "pulled", "pulls", "ran", "ran_ms")
 
@@ -27,7 +27,7 @@ class _Totals:
 
 
 class ConsumeRates:
-    """Sums by topic, and samples of them every ten seconds. Loop thread; times are monotonic seconds."""
+    """Sums by topic, sampled every ten seconds. Loop thread; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._totals: dict[str, _Totals] = {}
@@ -59,8 +59,10 @@ class ConsumeRates:
             self._samples[topic].append(totals.sample(now))
 
     def status(self, topic: str, now: float) -> ConsumeStatus:
-        """Rates over the last minute, or since the topic is known if that is shorter; times over the hour
-        where the minute has none."""
+        """Return rates over the last minute (at most since the first use of the topic).
+
+        Consume times without calls in that minute are taken over the hour.
+        """
         totals = self._of(topic, now)
         samples = self._samples[topic]
         current = totals.sample(now)

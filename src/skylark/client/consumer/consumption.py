@@ -34,24 +34,24 @@ R = TypeVar("R")
 
 GROW_CHECK_S = 0.005
 BUSY_SHARE = 0.8
-"""Of one processor: above it more threads only get into each other's way."""
-TURN_S = 0.01
-"""So long coroutines that never wait may keep the loop."""
+"""Share of one processor above which more threads do not help."""
+LOOP_SHARE_S = 0.01
+"""How long coroutines that never wait may keep the loop."""
 
 
 _worker_thread = threading.local()
 
 
 def is_worker_thread() -> bool:
-    """Say whether this thread runs a listener: it must not wait for the end of its own consumer."""
+    """Return whether this thread runs listeners: it must not wait for its own consumer to stop."""
     return getattr(_worker_thread, "is_one", False)
 
 
 class ThreadWorkers(Generic[J, R]):
-    """A line of jobs and threads that take from it.
+    """A queue of jobs and the threads that run them.
 
-    There is one thread at first; more come while jobs wait and the processor is idle. `run` is called in a
-    thread and must not raise; `deliver` gets its results on the loop, several at a time.
+    It starts with one thread and adds more while jobs wait and the processor is idle. `run` is called in a
+    thread and must not raise; `deliver` gets results on the loop, several at a time.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ThreadWorkers(Generic[J, R]):
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[J | None] = SimpleQueue()
         self._results: deque[R] = deque()
-        self._crossing = False  # the loop was called and has not come yet
+        self._crossing = False  # the loop is scheduled to take results
         self._threads: list[threading.Thread] = []
         self._undelivered = 0
         self._delivered = 0
@@ -75,7 +75,7 @@ class ThreadWorkers(Generic[J, R]):
         self._stopping = False
 
     def submit(self, jobs: Iterable[J]) -> None:
-        """Put jobs at the end of the line. Loop thread."""
+        """Add jobs to the queue. Loop thread."""
         if self._stopping:
             return
         for job in jobs:
@@ -95,7 +95,7 @@ class ThreadWorkers(Generic[J, R]):
         return len(self._threads)
 
     def _grow(self) -> None:
-        """Add threads while jobs wait and either nothing gets done or the processor has time."""
+        """Add threads while jobs wait and either no job finishes or the processor is idle."""
         self._check = None
         waiting = self._jobs.qsize()
         if not waiting or self._stopping:
@@ -129,11 +129,11 @@ class ThreadWorkers(Generic[J, R]):
                 self._crossing = True
                 try:
                     self._loop.call_soon_threadsafe(self._take_results)
-                except RuntimeError:  # the loop is closed: nobody wants results any more
+                except RuntimeError:  # the loop is closed
                     return
 
     def _take_results(self) -> None:
-        # Before the results are taken: one that is put right after is either taken now or calls again.
+        # Reset before taking results: a result added right after is taken now or schedules the loop again.
         self._crossing = False
         results: list[R] = []
         while self._results:
@@ -149,11 +149,11 @@ class ThreadWorkers(Generic[J, R]):
                 self._idle.set()
 
     async def stop(self, wait_s: float) -> bool:
-        """Forget what waits, let finish what runs, for so long at most; False if something still runs."""
+        """Drop queued jobs and wait for running ones; False if some still run after `wait_s`."""
         self._stopping = True
         if self._check is not None:
             self._check.cancel()
-        with contextlib.suppress(Empty):  # never wait here: a thread may take what was there a moment ago
+        with contextlib.suppress(Empty):  # never block here: a thread may take the job first
             while True:
                 if self._jobs.get_nowait() is not None:
                     self._undelivered -= 1
@@ -166,13 +166,13 @@ class ThreadWorkers(Generic[J, R]):
             async with asyncio.timeout(wait_s):
                 await self._idle.wait()
         except TimeoutError:
-            log.warning("listeners still run and are left alone workers=%s", self._name)
+            log.warning("listeners still run and are abandoned workers=%s", self._name)
             return False
         return True
 
 
 class TaskWorkers(Generic[J, R]):
-    """The same for coroutine functions: as many tasks as jobs that wait for something, up to a limit."""
+    """As `ThreadWorkers`, for coroutine functions: one task per suspended job, up to a limit."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class TaskWorkers(Generic[J, R]):
             self._add_task()
 
     def _add_task(self) -> None:
-        """One task at a time: a second starts only when the first waits, and not at all if it never does."""
+        """Start one task at a time: the next starts only when the last one is suspended."""
         if self._jobs and not self._starting and len(self._working) < self._tasks_max:
             self._starting = True
             self._tasks.spawn(self._work(), self._name)
@@ -213,14 +213,14 @@ class TaskWorkers(Generic[J, R]):
         self._working.add(task)
         self._idle.clear()
         try:
-            turn_ends = self._loop.time() + TURN_S
+            yield_at = self._loop.time() + LOOP_SHARE_S
             while self._jobs:
                 job = self._jobs.popleft()
                 self._add_task()
                 self._put(await self._run(job))
-                if self._loop.time() > turn_ends:
+                if self._loop.time() > yield_at:
                     await asyncio.sleep(0)
-                    turn_ends = self._loop.time() + TURN_S
+                    yield_at = self._loop.time() + LOOP_SHARE_S
         finally:
             self._working.discard(task)
             if not self._working:
@@ -252,17 +252,17 @@ class TaskWorkers(Generic[J, R]):
         return finished
 
     def _stopping_from_listener(self) -> None:
-        """A listener that stops its own consumer is not waited for: it waits for us."""
+        """Do not wait for a listener that stops its own consumer: it waits for this stop."""
         self._working.discard(asyncio.current_task())
         if not self._working:
             self._idle.set()
 
 
 class ConsumptionParts(NamedTuple):
-    """What a consumption works with.
+    """Collaborators of a consumption.
 
-    `send_back` is None for broadcasting, where nothing is given back. `made_room` is told of queues that hold
-    less than before.
+    `send_back` is None for broadcasting, where failed messages are dropped. `made_room` is called for queues
+    that hold fewer messages than before.
     """
 
     group: str
@@ -276,7 +276,7 @@ class ConsumptionParts(NamedTuple):
 
 
 class Consumption(ABC, Generic[J, R]):
-    """Runs listeners for all queues of a consumer. Loop thread, but for the listeners themselves."""
+    """Runs listeners for all queues of a consumer. Loop thread, except for the listeners themselves."""
 
     def __init__(self, parts: ConsumptionParts) -> None:
         self._group = parts.group
@@ -301,24 +301,27 @@ class Consumption(ABC, Generic[J, R]):
 
     @abstractmethod
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
-        """Have messages that came for a queue consumed."""
+        """Consume messages that arrived for a queue."""
 
     @abstractmethod
     def _run(self, job: J, /) -> R:
-        """Call a listener, in a thread."""
+        """Call a listener in a thread."""
 
     @abstractmethod
     async def _run_async(self, job: J, /) -> R:
-        """Call a listener, in a task."""
+        """Call a listener in a task."""
 
     @abstractmethod
     def _deliver(self, results: list[R], /) -> None:
-        """Do what follows from what listeners said."""
+        """Process results of listeners."""
 
     async def stop(self, wait_ms: int) -> None:
-        """Let finish what runs, and what failed be given back; what waits is left for whoever comes next."""
+        """Wait for running listeners and send-backs.
+
+        Queued messages are left to the next owner of the queue.
+        """
         deadline = time.monotonic() + wait_ms / 1000
-        # One after the other, in this task: a listener that stops its own consumer must be known as such.
+        # One after the other, in this task: a listener that stops its own consumer is recognized by its task.
         await self.threads.stop(deadline - time.monotonic())
         await self._coroutines.stop(deadline - time.monotonic())
         await self._tasks.finish(max(deadline - time.monotonic(), 0))

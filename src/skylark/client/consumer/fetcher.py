@@ -1,4 +1,7 @@
-"""Fetching messages from brokers, one task per queue, within flow-control limits."""
+"""Fetcher: pulls messages from brokers for push and pull consumers, within flow-control limits.
+
+`Fetcher` makes one pull. `PushFetchLoop` and `PullFetchLoop` repeat it, in one task per queue.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from skylark.client.consumer.offset_store import OffsetTable
 from skylark.client.consumer.process_queue import MEBIBYTE, ProcessQueue, PulledBatch, PulledQueue
 from skylark.client.consumer.pull_policy import (
     FLOW_CONTROL,
-    FLOW_CONTROL_TOLD_EVERY,
+    FLOW_CONTROL_LOGGED_EVERY,
     PullRequest,
     PullStatus,
     SuggestedBrokers,
@@ -42,17 +45,169 @@ from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-FAILURES_TOLD_EVERY = 60
-"""A broker that is away is told of once a minute for each of its queues, not every second."""
+ANY_BYTES = (1 << 31) - 1
+"""No limit for the bytes of a reply, as the Java client expresses it."""
+BULK_BYTES = 1 << 20
+"""Limit for the reply to a pull for more messages than brokers usually return."""
+FAILURES_LOGGED_EVERY = 60
+"""Failed pulls of an unreachable broker are logged once a minute per queue, not every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The result of a pull: messages if FOUND, and always the next offset and the limits of the queue."""
+
+    status: PullStatus
+    messages: Sequence[ReceivedMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    took_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """How a consumer pulls. With `hold`, the broker waits for a message if there is none."""
+
+    messages_max: int
+    bytes_max: int = ANY_BYTES
+    bulk_bytes_max: int = BULK_BYTES
+    hold_ms: int
+    timeout_ms: int
+    hold: bool = True
+    lite: bool = False
+    post_subscription: bool = True
+    post_tag_version: bool = False
+
+
+class Fetcher:
+    """Pulls for one group, from the replicas that brokers suggest. Loop thread."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._suggested = SuggestedBrokers()
+        self._without_lite: set[str] = set()  # addresses of brokers that do not support that code
+
+    async def fetch(
+        self,
+        queue: MessageQueue,
+        subscription: TopicSubscription,
+        queue_offset: int,
+        options: FetchOptions,
+        *,
+        committed: int | None = 0,
+    ) -> Pulled:
+        """Pull once. A positive `committed` offset is committed by the way, unless a slave is asked.
+
+        Raises BrokerError, RemotingError, NoRoute without a filter server for a filter class.
+        """
+        broker = await self._find_broker(queue)
+        by_class = subscription.by_class
+        posted = options.post_subscription and not by_class
+        commit = committed is not None and committed > 0 and not broker.is_slave
+
+        def request(kind: type[PullMessage]) -> PullMessage:
+            return kind(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=queue_offset,
+                max_msg_nums=options.messages_max,
+                sys_flag=pull_flags(
+                    commit=commit,
+                    suspend=options.hold,
+                    subscription=posted,
+                    class_filter=by_class,
+                    lite=options.lite,
+                ),
+                commit_offset=-1 if committed is None else committed,
+                suspend_timeout_ms=options.hold_ms,
+                sub_version=subscription.version
+                if options.post_tag_version or not subscription.is_tag_type
+                else 0,
+                subscription=subscription.expression if posted else None,
+                expression_type=subscription.expression_type,
+                max_msg_bytes=options.bytes_max,
+                broker_name=queue.broker_name,
+                bulk_bytes=bulk_bytes(options.messages_max, options.bulk_bytes_max),
+            )
+
+        address = self._filter_server(queue.topic, broker) if by_class else broker.address
+        started = time.monotonic()
+        result = await self._call(address, request, options)
+        took_ms = (time.monotonic() - started) * 1000
+        reply = result.reply
+        self._suggested.note(queue, reply.suggest_which_broker_id)
+        status = pull_status(result.code)
+        messages: Sequence[ReceivedMessage] = []
+        if status is PullStatus.FOUND:
+            messages = self._decode(queue, subscription, queue_offset, result)
+        return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset, took_ms)
+
+    async def _find_broker(self, queue: MessageQueue) -> FoundBroker:
+        routes, broker_id = self._session.routes, self._suggested.get(queue)
+        try:
+            return routes.readable(queue.broker_name, broker_id)
+        except BrokerUnknown:
+            await self._session.refresh_route(queue.topic)
+            return routes.readable(queue.broker_name, broker_id)
+
+    def _filter_server(self, topic: str, broker: FoundBroker) -> str:
+        route = self._session.routes.get(topic)
+        found = route.data.filter_server_table.get(broker.address) if route is not None else None
+        if not found:
+            raise NoRoute(topic, f"the broker at {broker.address} has no filter server for a filter class")
+        return random.choice(found)  # noqa: S311
+
+    async def _call(
+        self, address: str, request: Callable[[type[PullMessage]], PullMessage], options: FetchOptions
+    ) -> PullResult:
+        """Pull with the code of lite pulls if wanted; brokers before 5.0 support only the other one."""
+        if options.lite and address not in self._without_lite:
+            try:
+                return await self._session.call(
+                    address, request(LitePullMessage), timeout_ms=options.timeout_ms
+                )
+            except BrokerError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+            self._without_lite.add(address)
+        return await self._session.call(address, request(PullMessage), timeout_ms=options.timeout_ms)
+
+    def _decode(
+        self, queue: MessageQueue, subscription: TopicSubscription, queue_offset: int, result: PullResult
+    ) -> Sequence[ReceivedMessage]:
+        reply = result.reply
+        messages = decode_pull(
+            result.records,
+            queue,
+            min_offset=reply.min_offset,
+            max_offset=reply.max_offset,
+            offset_delta=reply.offset_delta or 0,
+        )
+        if messages and messages[0].queue_offset < queue_offset:
+            log.error(
+                "broker returned an offset before the requested one queue=%s requested=%d got=%d",
+                queue, queue_offset, messages[0].queue_offset,
+            )  # fmt: skip
+        return subscription.filtered(messages)
+
+
+def _is_busy(error: RocketMQError) -> bool:
+    return isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL
+
+
+# --- Push consumers ---
 
 Submit = Callable[[ProcessQueue, Sequence[ReceivedMessage]], None]
 
 
-class PushFetcher:
-    """Pulls all queues of a consumer, each in a task of its own. Loop thread.
+class PushFetchLoop:
+    """Pulls all queues of a push consumer, each in its own task. Loop thread.
 
-    `repair(queue, offset)` is called when a broker says that an offset is outside the queue: the queue is
-    then given up, and comes back where the broker said.
+    `restart(queue, offset)` is called when a broker reports an offset outside the queue: the queue is then
+    released and taken again at the broker's offset. `submit` gets the pulled messages.
     """
 
     def __init__(
@@ -63,43 +218,48 @@ class PushFetcher:
         subscriptions: Mapping[str, TopicSubscription],
         offsets: OffsetTable,
         start_offsets: StartOffsets,
-        stats: ConsumeRates,
-        repair: Callable[[MessageQueue, int], None],
+        rates: ConsumeRates,
+        restart: Callable[[MessageQueue, int], None],
     ) -> None:
-        self._session = session
-        self._group = group
+        self._fetcher = Fetcher(session, group)
         self._settings = settings
         self._subscriptions = subscriptions
         self._offsets = offsets
         self._start_offsets = start_offsets
-        self._stats = stats
-        self._repair = repair
+        self._rates = rates
+        self._restart = restart
+        self._options = FetchOptions(
+            messages_max=settings.pull_batch_max,
+            bytes_max=settings.pull_batch_bytes_max,
+            bulk_bytes_max=settings.pull_batch_bytes_max,
+            hold_ms=settings.hold_ms,
+            timeout_ms=settings.pull_timeout_ms,
+            post_subscription=settings.post_subscription,
+            post_tag_version=True,
+        )
         self._clustering = settings.model is MessageModel.CLUSTERING
         self._must_lock = settings.orderly and self._clustering
         self._namespace = session.settings.namespace
-        self._suggested = SuggestedBrokers()
         self._tasks = Tasks()
-        self._pulling: dict[ProcessQueue, tuple[PullRequest, asyncio.Task[None]]] = {}
-        self._waiting: dict[ProcessQueue, asyncio.Event] = {}
+        self._pulls: dict[ProcessQueue, tuple[PullRequest, asyncio.Task[None]]] = {}
+        self._room_events: dict[ProcessQueue, asyncio.Event] = {}
         self.thresholds = Thresholds(settings.queue_messages_max, settings.queue_mib_max)
         self.paused = False
         self.submit: Submit | None = None
-        """Who is handed what was pulled."""
 
     @property
     def requests(self) -> list[PullRequest]:
-        """Those that circulate now."""
-        return [request for request, _ in self._pulling.values()]
+        return [request for request, _ in self._pulls.values()]
 
     def begin(self, request: PullRequest) -> None:
-        """Pull a queue from now on, the first time after a moment."""
-        task = self._tasks.spawn(self._circulate(request), f"pull {request.queue}")
-        self._pulling[request.process_queue] = request, task
-        task.add_done_callback(lambda _: self._pulling.pop(request.process_queue, None))
+        """Start to pull a queue, after `first_pull_delay_ms`."""
+        task = self._tasks.spawn(self._run(request), f"pull {request.queue}")
+        self._pulls[request.process_queue] = request, task
+        task.add_done_callback(lambda _: self._pulls.pop(request.process_queue, None))
 
     def end(self, process_queue: ProcessQueue) -> None:
-        """Pull a queue no more, not even what is under way."""
-        _, task = self._pulling.pop(process_queue, (None, None))
+        """Stop to pull a queue and cancel the pull in flight."""
+        _, task = self._pulls.pop(process_queue, (None, None))
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
@@ -107,31 +267,29 @@ class PushFetcher:
         await self._tasks.close()
 
     def made_room(self, process_queue: ProcessQueue) -> None:
-        """Say that a queue holds less than before: one that waits for room looks again."""
-        waiting = self._waiting.get(process_queue)
-        if waiting is not None and process_queue.message_count <= self.thresholds.messages_max // 2:
-            waiting.set()
+        """Wake the pull of a queue that holds fewer messages than before."""
+        event = self._room_events.get(process_queue)
+        if event is not None and process_queue.message_count <= self.thresholds.messages_max // 2:
+            event.set()
 
-    # --- Circulating ---
-
-    async def _circulate(self, request: PullRequest) -> None:
+    async def _run(self, request: PullRequest) -> None:
         await asyncio.sleep(self._settings.first_pull_delay_ms / 1000)
         process_queue = request.process_queue
         while not process_queue.dropped:
             process_queue.last_pull_at = time.monotonic()
             try:
-                delay_ms = await self._turn(request)
+                delay_ms = await self._step(request)
                 request.failures = 0
             except RocketMQError as error:
                 delay_ms = self._delay_after(error, request)
             except Exception:
-                log.exception("pulling failed and goes on queue=%s", request.queue)
+                log.exception("pull failed and is retried queue=%s", request.queue)
                 delay_ms = self._settings.pull_failure_delay_ms
             if delay_ms:
                 await asyncio.sleep(delay_ms / 1000)
 
-    async def _turn(self, request: PullRequest) -> float:
-        """Wait or pull once; the milliseconds until the next turn."""
+    async def _step(self, request: PullRequest) -> float:
+        """Wait for room or pull once; return the milliseconds until the next step."""
         subscription = self._subscriptions.get(request.queue.topic)
         wait = wait_before_pull(
             request.process_queue,
@@ -146,149 +304,88 @@ class PushFetcher:
         if self._must_lock and not request.was_locked:
             await self._begin_locked(request)
         assert subscription is not None
-        return await self._pull(request, subscription)
+        committed = self._offsets.get(request.queue) if self._clustering else 0
+        pulled = await self._fetcher.fetch(
+            request.queue, subscription, request.next_offset, self._options, committed=committed
+        )
+        return self._take(request, pulled)
 
     async def _wait(self, request: PullRequest, wait: Wait) -> float:
         if wait.reason not in FLOW_CONTROL:
             return wait.delay_ms
         request.waits += 1
         process_queue = request.process_queue
-        if request.waits % FLOW_CONTROL_TOLD_EVERY == 1:
+        if request.waits % FLOW_CONTROL_LOGGED_EVERY == 1:
             log.warning(
                 "queue is not pulled because %s queue=%s messages=%d bytes=%d span=%d waits=%d",
                 wait.reason.value, request.queue, process_queue.message_count, process_queue.message_bytes,
                 process_queue.span, request.waits,
             )  # fmt: skip
-        event = self._waiting[process_queue] = asyncio.Event()
+        event = self._room_events[process_queue] = asyncio.Event()
         try:
             async with asyncio.timeout(wait.delay_ms / 1000):
                 await event.wait()
         except TimeoutError:
             pass
         finally:
-            del self._waiting[process_queue]
+            del self._room_events[process_queue]
         return 0
 
     async def _begin_locked(self, request: PullRequest) -> None:
-        """Ask anew where to begin, now that nobody else has the queue."""
+        """Query the start offset again, now that no other member can commit."""
         stored = await self._start_offsets.find(request.queue)
         if stored < request.next_offset:
             log.warning(
-                "queue begins before where it was thought to queue=%s stored=%d thought=%d",
+                "queue starts before the expected offset queue=%s stored=%d expected=%d",
                 request.queue, stored, request.next_offset,
             )  # fmt: skip
         request.next_offset = stored
         request.was_locked = True
 
     def _delay_after(self, error: RocketMQError, request: PullRequest) -> float:
-        if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
+        if _is_busy(error):
             return self._settings.broker_busy_delay_ms
         if not request.queue.topic.startswith(RETRY_TOPIC_PREFIX):
-            if request.failures % FAILURES_TOLD_EVERY == 0:
+            if request.failures % FAILURES_LOGGED_EVERY == 0:
                 log.warning(
-                    "pull failed and is repeated queue=%s failures=%d error=%s",
+                    "pull failed and is retried queue=%s failures=%d error=%s",
                     request.queue, request.failures + 1, error,
                 )  # fmt: skip
             request.failures += 1
         return self._settings.pull_failure_delay_ms
 
-    # --- One pull ---
-
-    async def _pull(self, request: PullRequest, subscription: TopicSubscription) -> float:
-        queue, settings = request.queue, self._settings
-        broker = await self._find_broker(queue)
-        committed = self._offsets.get(queue) if self._clustering else 0
-        commit = self._clustering and committed is not None and committed > 0 and not broker.is_slave
-        posted = settings.post_subscription and not subscription.by_class
-        address = self._filter_server(queue.topic, broker) if subscription.by_class else broker.address
-        message = PullMessage(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=request.next_offset,
-            max_msg_nums=settings.pull_batch_max,
-            sys_flag=pull_flags(commit=commit, subscription=posted, class_filter=subscription.by_class),
-            commit_offset=-1 if committed is None else committed,
-            suspend_timeout_ms=settings.hold_ms,
-            sub_version=subscription.version,
-            subscription=subscription.expression if posted else None,
-            expression_type=subscription.expression_type,
-            max_msg_bytes=settings.pull_batch_bytes_max,
-            broker_name=queue.broker_name,
-            bulk_bytes=bulk_bytes(settings.pull_batch_max, settings.pull_batch_bytes_max),
-        )
-        asked = time.monotonic()
-        result = await self._session.call(address, message, timeout_ms=settings.pull_timeout_ms)
-        self._suggested.note(queue, result.reply.suggest_which_broker_id)
-        return self._take(request, subscription, result, (time.monotonic() - asked) * 1000)
-
-    async def _find_broker(self, queue: MessageQueue) -> FoundBroker:
-        broker_id = self._suggested.get(queue)
-        try:
-            return self._session.routes.readable(queue.broker_name, broker_id)
-        except BrokerUnknown:
-            await self._session.refresh_route(queue.topic)
-            return self._session.routes.readable(queue.broker_name, broker_id)
-
-    def _filter_server(self, topic: str, broker: FoundBroker) -> str:
-        """Return one of the filter servers of a broker. Raises NoRoute if it has none."""
-        route = self._session.routes.get(topic)
-        found = route.data.filter_server_table.get(broker.address) if route is not None else None
-        if not found:
-            raise NoRoute(topic, f"the broker at {broker.address} has no filter server for a filter class")
-        return random.choice(found)  # noqa: S311
-
-    def _take(
-        self, request: PullRequest, subscription: TopicSubscription, result: PullResult, took_ms: float
-    ) -> float:
-        """Do as the answer says; the milliseconds until the next pull."""
-        process_queue, reply = request.process_queue, result.reply
+    def _take(self, request: PullRequest, pulled: Pulled) -> float:
+        """Process a result; return the milliseconds until the next pull."""
+        process_queue, messages = request.process_queue, pulled.messages
         if process_queue.dropped:
             return 0
-        status = pull_status(result.code)
-        if status is PullStatus.OFFSET_ILLEGAL:
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
-                "offset is outside the queue and is corrected queue=%s asked=%d next=%d min=%d max=%d",
-                request.queue, request.next_offset, reply.next_begin_offset, reply.min_offset,
-                reply.max_offset,
+                "offset is outside the queue and is corrected queue=%s requested=%d next=%d min=%d max=%d",
+                request.queue, request.next_offset, pulled.next_offset, pulled.min_offset, pulled.max_offset,
             )  # fmt: skip
-            request.next_offset = reply.next_begin_offset
+            request.next_offset = pulled.next_offset
             process_queue.dropped = True
-            self._repair(request.queue, reply.next_begin_offset)
+            self._restart(request.queue, pulled.next_offset)
             return 0
-        if status is PullStatus.FOUND:
-            messages = self._read(request, subscription, result)
-            request.next_offset = reply.next_begin_offset
-            self._stats.pulled(request.queue.topic, len(messages), took_ms, time.monotonic())
+        request.next_offset = pulled.next_offset
+        if pulled.status is PullStatus.FOUND:
+            self._rates.pulled(request.queue.topic, len(messages), pulled.took_ms, time.monotonic())
             if not messages:
                 return 0
+            self._restore_topics(request.queue, messages)
             must_begin = process_queue.put(messages)
             if must_begin or not self._settings.orderly:
                 assert self.submit is not None
                 self.submit(process_queue, messages)
             return self._settings.pull_interval_ms
-        request.next_offset = reply.next_begin_offset
         if not process_queue.message_count:
-            # Else messages that do not match would count as not consumed for ever.
-            self._offsets.update(request.queue, reply.next_begin_offset, increase_only=True)
+            # Otherwise messages that do not match would count as unconsumed forever.
+            self._offsets.update(request.queue, pulled.next_offset, increase_only=True)
         return 0
 
-    def _read(
-        self, request: PullRequest, subscription: TopicSubscription, result: PullResult
-    ) -> Sequence[ReceivedMessage]:
-        reply, queue = result.reply, request.queue
-        messages = decode_pull(
-            result.records,
-            queue,
-            min_offset=reply.min_offset,
-            max_offset=reply.max_offset,
-            offset_delta=reply.offset_delta or 0,
-        )
-        if messages and messages[0].queue_offset < request.next_offset:
-            log.error(
-                "broker gave an offset before the one asked for queue=%s asked=%d got=%d",
-                queue, request.next_offset, messages[0].queue_offset,
-            )  # fmt: skip
+    def _restore_topics(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """Set the topic of retried messages to the original one, and remove namespaces."""
         if queue.topic.startswith(RETRY_TOPIC_PREFIX):
             for message in messages:
                 original = find_retry_topic(message.properties_text)
@@ -297,156 +394,63 @@ class PushFetcher:
         if self._namespace:
             for message in messages:
                 message.topic = without_namespace(self._namespace, message.topic)
-        return subscription.filtered(messages)
 
 
-ANY_BYTES = (1 << 31) - 1
-"""Bytes of an answer, as the Java client says that it does not care."""
-BULK_BYTES = 1 << 20
-"""Of an answer to a pull for more messages than brokers usually give."""
+# --- Pull consumers ---
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """What a pull brought: messages if FOUND, and in any case where to go on and where the queue is."""
-
-    status: PullStatus
-    messages: list[ReceivedMessage]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
-class Puller:
-    """Pulls for one group, from the replicas that brokers suggest. Loop thread."""
-
-    def __init__(self, session: Session, group: str) -> None:
-        self._session = session
-        self._group = group
-        self._suggested = SuggestedBrokers()
-        self._without_lite: set[str] = set()  # addresses of brokers that do not know that code
-
-    async def pull(
-        self,
-        queue: MessageQueue,
-        subscription: TopicSubscription,
-        queue_offset: int,
-        messages_max: int,
-        *,
-        hold_ms: int,
-        timeout_ms: int,
-        hold: bool,
-        lite: bool,
-    ) -> Pulled:
-        """With `hold` the broker waits for a message if there is none. Raises BrokerError, RemotingError."""
-
-        def request(kind: type[PullMessage]) -> PullMessage:
-            return kind(
-                consumer_group=self._group,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                queue_offset=queue_offset,
-                max_msg_nums=messages_max,
-                sys_flag=pull_flags(commit=False, suspend=hold, subscription=True, lite=lite),
-                commit_offset=0,
-                suspend_timeout_ms=hold_ms,
-                sub_version=0 if subscription.is_tag_type else subscription.version,
-                subscription=subscription.expression,
-                expression_type=subscription.expression_type,
-                max_msg_bytes=ANY_BYTES,
-                broker_name=queue.broker_name,
-                bulk_bytes=bulk_bytes(messages_max, BULK_BYTES),
-            )
-
-        result = await self._ask(await self._address(queue), request, timeout_ms=timeout_ms, lite=lite)
-        reply = result.reply
-        self._suggested.note(queue, reply.suggest_which_broker_id)
-        status = pull_status(result.code)
-        messages: list[ReceivedMessage] = []
-        if status is PullStatus.FOUND:
-            found = decode_pull(
-                result.records,
-                queue,
-                min_offset=reply.min_offset,
-                max_offset=reply.max_offset,
-                offset_delta=reply.offset_delta or 0,
-            )
-            messages = list(subscription.filtered(found))
-        return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset)
-
-    async def _ask(
-        self,
-        address: str,
-        request: Callable[[type[PullMessage]], PullMessage],
-        *,
-        timeout_ms: int,
-        lite: bool,
-    ) -> PullResult:
-        """Pull by the code for this way of consuming; brokers before 5.0 know only the other."""
-        if lite and address not in self._without_lite:
-            try:
-                return await self._session.call(address, request(LitePullMessage), timeout_ms=timeout_ms)
-            except BrokerError as error:
-                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    raise
-            self._without_lite.add(address)
-        return await self._session.call(address, request(PullMessage), timeout_ms=timeout_ms)
-
-    async def _address(self, queue: MessageQueue) -> str:
-        routes, broker_id = self._session.routes, self._suggested.get(queue)
-        try:
-            return routes.readable(queue.broker_name, broker_id).address
-        except BrokerUnknown:
-            await self._session.refresh_route(queue.topic)
-            return routes.readable(queue.broker_name, broker_id).address
-
-
-class PullFetcher:
-    """The queues that a consumer holds, and the tasks that fetch their messages. Loop thread."""
+class PullFetchLoop:
+    """The queues that a pull consumer holds, and the tasks that fetch ahead. Loop thread."""
 
     def __init__(
         self,
-        puller: Puller,
+        fetcher: Fetcher,
         settings: PullConsumerSettings,
         *,
         subscription_of: Callable[[str], TopicSubscription],
         start_of: Callable[[MessageQueue], Awaitable[int]],
     ) -> None:
-        """`start_of` tells where a queue begins; what it raises is tried again."""
+        """`start_of` returns the start offset of a queue; its errors are retried."""
         self.held: dict[MessageQueue, PulledQueue] = {}
-        self._puller = puller
+        self._fetcher = fetcher
         self._settings = settings
+        self._options = FetchOptions(
+            messages_max=settings.pull_batch_max,
+            hold_ms=settings.hold_ms,
+            timeout_ms=settings.pull_timeout_ms,
+            lite=True,
+        )
         self._subscription_of = subscription_of
         self._start_of = start_of
         self._tasks = Tasks()
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
         self._message_count = 0
         self._closed = False
-        self._turn: deque[PulledQueue] = deque()  # whose messages come next
+        self._robin: deque[PulledQueue] = deque()  # the next batch comes from the first that has one
         self._unfinished: set[PulledQueue] = set()
         self._arrived = asyncio.Event()
-        self._changed = asyncio.Event()  # something that may let a queue be pulled again
+        self._changed = asyncio.Event()  # a queue may be pulled again
 
-    # --- Which queues ---
+    # --- Queues ---
 
     def hold(self, wanted: Collection[MessageQueue]) -> list[PulledQueue]:
-        """Fetch these queues and no others; returns those that were given up."""
-        given_up = [held for queue, held in self.held.items() if queue not in wanted]
-        for held in given_up:
+        """Fetch exactly these queues; returns those that were released."""
+        released = [held for queue, held in self.held.items() if queue not in wanted]
+        for held in released:
             del self.held[held.queue]
             self._pulls.pop(held.queue).cancel()
-            self._turn.remove(held)
+            self._robin.remove(held)
             self._message_count -= held.message_count
             held.generation += 1
         for queue in sorted(set(wanted) - self.held.keys()):
             held = self.held[queue] = PulledQueue(queue)
-            self._turn.append(held)
+            self._robin.append(held)
             self._begin(held)
         self._changed.set()
-        return given_up
+        return released
 
     def seek(self, held: PulledQueue, queue_offset: int) -> None:
-        """Go on at an offset. Messages of a pull that is under way do not count any more."""
+        """Continue at an offset. The result of a pull in flight is dropped."""
         self._message_count -= held.message_count
         held.seek(queue_offset)
         self._pulls[held.queue].cancel()
@@ -459,15 +463,17 @@ class PullFetcher:
         self._arrived.set()
 
     async def close(self) -> None:
-        """End all fetching."""
         self._closed = True
         self._arrived.set()
         await self._tasks.close()
 
-    # --- What was fetched ---
+    # --- Fetched messages ---
 
     async def take(self, timeout_s: float | None) -> PulledBatch | None:
-        """The next batch, each queue in its turn; None if none comes in time. All before is now done."""
+        """Return the next batch, round robin over the queues; None at the timeout.
+
+        Earlier batches are done.
+        """
         for unfinished in self._unfinished:
             unfinished.finish()
         self._unfinished.clear()
@@ -493,9 +499,9 @@ class PullFetcher:
         return found
 
     def _next(self) -> PulledQueue | None:
-        for _ in range(len(self._turn)):
-            held = self._turn[0]
-            self._turn.rotate(-1)
+        for _ in range(len(self._robin)):
+            held = self._robin[0]
+            self._robin.rotate(-1)
             if held.has_batch and not held.paused:
                 return held
         return None
@@ -503,9 +509,9 @@ class PullFetcher:
     # --- Fetching ---
 
     def _begin(self, held: PulledQueue) -> None:
-        self._pulls[held.queue] = self._tasks.spawn(self._fetch(held), f"fetch {held.queue}")
+        self._pulls[held.queue] = self._tasks.spawn(self._run(held), f"fetch {held.queue}")
 
-    async def _fetch(self, held: PulledQueue) -> None:
+    async def _run(self, held: PulledQueue) -> None:
         generation = held.generation
         while generation == held.generation:
             try:
@@ -541,30 +547,22 @@ class PullFetcher:
         )
 
     async def _pull(self, held: PulledQueue, generation: int) -> RocketMQError | None:
-        """Pull once and take in what comes; the error if it failed.
+        """Pull once and store the result; return the error if it failed.
 
-        A seek does not cancel it: the broker would go on holding it, and tell it alone of a reset.
+        A seek does not cancel it: the broker would keep holding the pull, and report a reset only to it.
         """
-        settings = self._settings
         asked = held.next_offset
         assert asked is not None
         try:
-            pulled = await self._puller.pull(
-                held.queue,
-                self._subscription_of(held.queue.topic),
-                asked,
-                settings.pull_batch_max,
-                hold_ms=settings.hold_ms,
-                timeout_ms=settings.pull_timeout_ms,
-                hold=True,
-                lite=True,
+            pulled = await self._fetcher.fetch(
+                held.queue, self._subscription_of(held.queue.topic), asked, self._options
             )
         except RocketMQError as error:
             return error
         if self.held.get(held.queue) is not held:
             return None
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
-            # The broker's word counts: the queue was reset, or has lost what we asked for.
+            # The broker decides: the queue was reset, or has lost the requested messages.
             log.warning("offset was corrected queue=%s from=%d to=%d", held.queue, asked, pulled.next_offset)
             self.seek(held, pulled.next_offset)
         elif held.put(generation, pulled.messages, pulled.next_offset) and pulled.messages:
@@ -574,10 +572,10 @@ class PullFetcher:
 
     def _delay_ms(self, held: PulledQueue, error: RocketMQError) -> int:
         settings = self._settings
-        if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
+        if _is_busy(error):
             return settings.broker_busy_delay_ms
         if held.next_offset is None:
-            log.warning("where to begin is not known yet queue=%s error=%s", held.queue, error)
+            log.warning("start offset is not known yet queue=%s error=%s", held.queue, error)
             return settings.start_failure_delay_ms
         log.warning("pull failed queue=%s error=%s", held.queue, error)
         return settings.pull_failure_delay_ms

@@ -1,4 +1,4 @@
-"""Listeners: functions, coroutine functions and Java-shaped objects, and what their answers mean."""
+"""Listeners: functions, coroutine functions and Java-style objects, and the meaning of their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Messages = Sequence[ReceivedMessage]
 
 
 class ConsumeResult(Enum):
-    """What a listener function may return. Returning nothing is SUCCESS, raising is LATER."""
+    """What a listener function may return. No return value means SUCCESS, an exception means LATER."""
 
     SUCCESS = "SUCCESS"
     LATER = "LATER"
@@ -33,7 +33,10 @@ class ConsumeConcurrentlyStatus(Enum):
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What a `MessageListenerOrderly` returns. COMMIT and ROLLBACK are for those that commit themselves."""
+    """What a `MessageListenerOrderly` returns.
+
+    COMMIT and ROLLBACK are for listeners without `auto_commit`.
+    """
 
     SUCCESS = "SUCCESS"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
@@ -42,15 +45,15 @@ class ConsumeOrderlyStatus(Enum):
 
 
 class ConsumeContext:
-    """What a listener is told about a batch, and may say about it beside its result.
+    """Information about a batch, and options that a listener may set besides its result.
 
-    `done` counts the messages of the batch that are done so far: a listener that handles them one by one
-    sets it as it goes, and only the rest is tried again. It counts for success and for failure alike; unset,
-    success means all and failure none. Orderly consumption does not look at it.
+    `done` counts the finished messages of the batch: a listener that handles them one by one sets it as it
+    proceeds, and only the rest is retried, after success and failure alike. Unset, success means all and
+    failure none. Orderly consumption ignores it.
 
-    `delay_level` is for what failed: 0 lets the broker decide, above 0 is a delay level, -1 a dead letter.
-    For orderly consumption, `suspend_ms` is how long a queue rests after a failure (-1: as the settings say),
-    and a listener that sets `auto_commit` to False says COMMIT and ROLLBACK itself.
+    `delay_level` applies to failed messages: 0 lets the broker choose, above 0 is a delay level, -1 sends a
+    dead letter. For orderly consumption, `suspend_ms` is the pause of the queue after a failure (-1: as in
+    the settings), and a listener that sets `auto_commit` to False returns COMMIT or ROLLBACK itself.
     """
 
     __slots__ = ("auto_commit", "delay_level", "done", "group", "queue", "suspend_ms")
@@ -65,7 +68,7 @@ class ConsumeContext:
 
     @property
     def ack_index(self) -> int | None:
-        """Java's name for `done`: the index of the last message that is done."""
+        """Java's name for `done`: the index of the last finished message."""
         return None if self.done is None else self.done - 1
 
     @ack_index.setter
@@ -74,14 +77,14 @@ class ConsumeContext:
 
 
 class MessageListenerConcurrently:
-    """A Java-shaped listener: an object that must return a status; None counts as RECONSUME_LATER."""
+    """A listener object as in Java: it must return a status; None counts as RECONSUME_LATER."""
 
     def consume_message(self, messages: Messages, context: ConsumeContext) -> ConsumeConcurrentlyStatus:
         raise NotImplementedError
 
 
 class MessageListenerOrderly:
-    """As `MessageListenerConcurrently`, for the messages of a queue one after the other."""
+    """As `MessageListenerConcurrently`, for the messages of a queue in order."""
 
     def consume_message(self, messages: Messages, context: ConsumeContext) -> ConsumeOrderlyStatus:
         raise NotImplementedError
@@ -89,12 +92,12 @@ class MessageListenerOrderly:
 
 Handle = Callable[[Messages, ConsumeContext], Any]
 Middleware = Callable[[Handle], Handle]
-"""Takes what handles a batch and returns what handles it instead: `async` where the listener is."""
+"""Takes the handler of a batch and returns a replacement, which is `async` if the listener is."""
 Listener = Callable[..., Any] | MessageListenerConcurrently | MessageListenerOrderly
 
 
 class ConsumeVerdict(Enum):
-    """What became of a batch."""
+    """The result of a batch."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
@@ -105,7 +108,7 @@ class ConsumeVerdict(Enum):
 
 
 class ConsumeOutcome(NamedTuple):
-    """A verdict, and how many messages from the front are done."""
+    """The verdict, and the number of finished messages from the front."""
 
     verdict: ConsumeVerdict
     done: int
@@ -117,7 +120,7 @@ class ConsumeOutcome(NamedTuple):
 
 
 _SUCCESSES = [ConsumeOutcome(ConsumeVerdict.SUCCESS, size) for size in range(1025)]
-"""Made once: nearly all outcomes are one of these."""
+"""Created once: nearly all outcomes are one of these."""
 _STATUSES: dict[Any, ConsumeVerdict] = {
     ConsumeResult.SUCCESS: ConsumeVerdict.SUCCESS,
     ConsumeResult.LATER: ConsumeVerdict.LATER,
@@ -131,7 +134,7 @@ _STATUSES: dict[Any, ConsumeVerdict] = {
 
 
 class Handler:
-    """One listener, made uniform. `is_orderly` is None for functions, which do not say."""
+    """A uniform wrapper of one listener. `is_orderly` is None for functions."""
 
     def __init__(self, listener: Listener) -> None:
         self.is_java = isinstance(listener, MessageListenerConcurrently | MessageListenerOrderly)
@@ -147,7 +150,8 @@ class Handler:
         else:
             raise SettingsError(
                 "listener",
-                f"{listener!r} must be a function, a MessageListenerOrderly or a MessageListenerConcurrently",
+                "must be a function, a MessageListenerOrderly or a MessageListenerConcurrently, not "
+                f"{listener!r}",
             )
         self._bare = _with_context(function)
         self._bare_is_async = _is_async(function)
@@ -155,14 +159,14 @@ class Handler:
         self.wrap(())
 
     def wrap(self, middlewares: Sequence[Middleware]) -> None:
-        """Have these middlewares around the listener, and no others; the first is the outermost."""
+        """Set the middlewares around the listener; the first is the outermost."""
         self.handle: Handle = self._bare
         for middleware in reversed(middlewares):
             self.handle = middleware(self.handle)
         self.is_async = self._bare_is_async or _is_async(self.handle)
 
     def judge(self, value: Any, context: ConsumeContext, size: int) -> ConsumeOutcome:
-        """Say what a returned value means for a batch of this size."""
+        """Return the outcome for a return value and a batch of this size."""
         if value is None and context.done is None and not self.is_java and size < len(_SUCCESSES):
             return _SUCCESSES[size]
         verdict = _STATUSES.get(value) if isinstance(value, Enum) else None
@@ -176,16 +180,16 @@ class Handler:
     def _judge_other(self, value: Any) -> ConsumeVerdict:
         if not self.is_java:
             if value is not None:
-                self._warn_once(f"returned {value!r:.80}, which says nothing: its return alone is success")
+                self._warn_once(f"returned {value!r:.80}, which is ignored: returning means success")
             return ConsumeVerdict.SUCCESS
         if value is None:
             self._warn_once("returned None, which counts as RECONSUME_LATER: return a status")
             return ConsumeVerdict.RETURNED_NULL
-        self._warn_once(f"returned {value!r:.80}, which is no status and counts as RECONSUME_LATER")
+        self._warn_once(f"returned {value!r:.80}, which is not a status and counts as RECONSUME_LATER")
         return ConsumeVerdict.LATER
 
     def warn_of_commit(self, verdict: ConsumeVerdict) -> None:
-        """Tell a listener that does not commit itself that COMMIT and ROLLBACK mean nothing then."""
+        """Warn that COMMIT and ROLLBACK have no effect with `auto_commit`."""
         self._warn_once(f"returned {verdict.name}, which is deprecated: with auto_commit it means SUCCESS")
 
     def _warn_once(self, what: str) -> None:
@@ -196,9 +200,9 @@ class Handler:
     def judge_error(
         self, error: BaseException, messages: Messages, context: ConsumeContext
     ) -> ConsumeOutcome:
-        """Say what an exception means; it is logged with its traceback."""
+        """Return the outcome for an exception, and log it with its traceback."""
         log.warning(
-            "listener %s raised, its messages come again topic=%s queue=%d offset=%d count=%d",
+            "listener %s failed, messages are redelivered topic=%s queue=%d offset=%d count=%d",
             self.name, messages[0].topic, messages[0].queue_id, messages[0].queue_offset, len(messages),
             exc_info=error,
         )  # fmt: skip
@@ -208,17 +212,17 @@ class Handler:
     def run(
         self, messages: Messages, context: ConsumeContext, loop: asyncio.AbstractEventLoop
     ) -> ConsumeOutcome:
-        """Call a listener that may block, in a thread. Never raises."""
+        """Call a blocking listener in a worker thread. Never raises."""
         try:
             value = self.handle(messages, context)
-            if value is not None and inspect.isawaitable(value):  # it returns a coroutine after all
+            if value is not None and inspect.isawaitable(value):  # a plain function that returns a coroutine
                 value = asyncio.run_coroutine_threadsafe(_awaited(value), loop).result()
             return self.judge(value, context, len(messages))
-        except BaseException as error:  # noqa: BLE001 (whatever a listener does must not end the worker)
+        except BaseException as error:  # noqa: BLE001 (no error of a listener may end the worker)
             return self.judge_error(error, messages, context)
 
     async def run_async(self, messages: Messages, context: ConsumeContext) -> ConsumeOutcome:
-        """Await a listener on the loop. Raises nothing but the caller's own cancellation."""
+        """Await a listener on the loop. Raises only the caller's own cancellation."""
         try:
             value = self.handle(messages, context)
             if value is not None and inspect.isawaitable(value):
@@ -243,7 +247,7 @@ def _clamp(done: int, size: int) -> int:
 def _text_of(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 (an error that cannot say what it is must not end the worker)
+    except Exception:  # noqa: BLE001 (an error whose str() fails must not end the worker)
         return type(error).__name__
 
 
@@ -257,10 +261,10 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _with_context(function: Callable[..., Any]) -> Handle:
-    """Return a function of messages and context; a listener that wants no context gets the messages alone.
+    """Return a function of messages and context; a listener without a context parameter gets only messages.
 
-    It wants one if its second parameter has no default or is called `context`: a default is often a loop's
-    variable, as in `lambda messages, number=number: …`.
+    The second parameter is the context if it has no default or is called `context`: a default often binds a
+    loop variable, as in `lambda messages, number=number: …`.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -285,7 +289,7 @@ def _messages_only(function: Callable[..., Any]) -> Handle:
 
 
 class Listeners:
-    """The listeners of a consumer: one for everything, or one for a topic."""
+    """The listeners of a consumer: one per topic, and one for all other topics."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Handler] = {}
@@ -293,10 +297,7 @@ class Listeners:
         self._middlewares: list[Middleware] = []
 
     def set(self, listener: Listener, topic: str | None = None) -> None:
-        """Let a listener have the messages of a topic, or of all topics that have none of their own.
-
-        Raises SettingsError for something that is no listener.
-        """
+        """Set the listener of a topic, or of all topics without their own. Raises SettingsError."""
         handler = Handler(listener)
         handler.wrap(self._middlewares)
         if topic is None:
@@ -308,13 +309,13 @@ class Listeners:
         self._by_topic.pop(topic, None)
 
     def use(self, middleware: Middleware) -> None:
-        """Put a middleware around all listeners, inside those that are there."""
+        """Add a middleware to all listeners, inside the existing ones."""
         self._middlewares.append(middleware)
         for handler in self.all():
             handler.wrap(self._middlewares)
 
     def topics(self) -> list[str]:
-        """The topics that have a listener of their own."""
+        """Return the topics that have their own listener."""
         return list(self._by_topic)
 
     def all(self) -> list[Handler]:
@@ -324,21 +325,21 @@ class Listeners:
         return self._by_topic.get(topic, self._for_all)
 
     def get(self, topic: str) -> Handler:
-        """Return who handles a topic; for one that nobody does, something that fails and says so."""
-        return self.find(topic) or _NOBODY
+        """Return the handler of a topic; without one, a handler that fails."""
+        return self.find(topic) or _NO_LISTENER
 
 
-def _nobody(messages: Messages) -> None:
+def _no_listener(messages: Messages) -> None:
     raise LookupError(
-        f"no listener for topic {messages[0].topic}: it comes again, in the end as a dead letter"
+        f"no listener for topic {messages[0].topic}: its messages are retried and dead-lettered in the end"
     )
 
 
-_NOBODY = Handler(_nobody)
+_NO_LISTENER = Handler(_no_listener)
 
 
 async def consume_once(listeners: Listeners, message: ReceivedMessage, group: str) -> ConsumeOutcome:
-    """Call the listener of one message for a tool, beside all bookkeeping."""
+    """Call the listener of one message for a tool, without changing offsets or statistics."""
     handler = listeners.get(message.topic)
     context = ConsumeContext(message.queue, group)
     if handler.is_async:

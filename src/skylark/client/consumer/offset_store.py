@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from skylark.atomic_file import load_file, write_file
 from skylark.client.session.session import Session
-from skylark.errors import BadJson, BrokerError, BrokerUnknown, RemoteProtocolError, RocketMQError
+from skylark.errors import BrokerError, BrokerUnknown, RemoteProtocolError, RocketMQError
 from skylark.model import java
 from skylark.protocol.bodies import MessageQueue, QueueOffsets, decode_body
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
+from skylark.settings.client import (
+    OFFSET_DIRECTORY,
+    MessageModel,
+    PullConsumerSettings,
+    PushConsumerSettings,
+)
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "offsets.json"
 
 
 class OffsetTable:
-    """The next offset to consume, by queue. One owner: the loop thread."""
+    """The next offset to consume by queue, in memory. Loop thread."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
         self._frozen: set[MessageQueue] = set()
 
     def update(self, queue: MessageQueue, queue_offset: int, *, increase_only: bool) -> None:
-        """Set a queue's offset; with `increase_only` the larger of it and what is known."""
+        """Set a queue's offset; with `increase_only`, only to a larger one."""
         if queue in self._frozen:
             return
         known = self._offsets.get(queue)
@@ -33,7 +43,7 @@ class OffsetTable:
             self._offsets[queue] = queue_offset
 
     def freeze(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Set a queue's offset for good: what is still under way cannot change it, until it is removed."""
+        """Set a queue's offset and ignore updates until the queue is removed."""
         self._offsets[queue] = queue_offset
         self._frozen.add(queue)
 
@@ -45,7 +55,7 @@ class OffsetTable:
         self._frozen.discard(queue)
 
     def keep(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Forget all other queues, and return what is left, to be written somewhere."""
+        """Remove all other queues, and return a copy of the rest."""
         for queue in self._offsets.keys() - set(queues):
             self.remove(queue)
         return dict(self._offsets)
@@ -55,7 +65,7 @@ class OffsetTable:
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """The text of `offsets.json`, as RocketMQ's Java client writes it."""
+    """Encode `offsets.json` as RocketMQ's Java client does."""
     table = {
         java.ObjectKey({"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}): n
         for queue, n in offsets.items()
@@ -64,85 +74,39 @@ def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
-    """Read `offsets.json`. Raises ValueError."""
+    """Decode `offsets.json`. Raises ValueError."""
     try:
         return decode_body(data, QueueOffsets).offset_table
     except RemoteProtocolError as error:
         raise ValueError(str(error)) from None
 
 
-def read_reset_body(data: bytes) -> dict[MessageQueue, int]:
-    """Read the offsets in a request to reset them, in any of the three forms in which they come.
-
-    A map with queues as keys, a list of pairs, or a list of objects. Raises RemoteProtocolError.
-    """
-    try:
-        document = java.loads(data)
-    except BadJson as error:
-        raise RemoteProtocolError(f"body of a reset: {error}") from None
-    table = document.get("offsetTable") if isinstance(document, dict) else None
-    try:
-        if isinstance(table, Mapping):
-            return {_queue(_key(key)): int(number) for key, number in table.items()}
-        if isinstance(table, list):
-            return dict(_entry(entry) for entry in table)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RemoteProtocolError(f"body of a reset: {type(error).__name__} {error}") from None
-    raise RemoteProtocolError("body of a reset has no offsetTable")
-
-
-def _key(key: object) -> Mapping[str, object]:
-    # Some writers quote the object that is the key.
-    found = java.loads(key.encode()) if isinstance(key, str) else key
-    if not isinstance(found, Mapping):
-        raise TypeError(f"{key!r} is not a queue")
-    return found
-
-
-def _entry(entry: object) -> tuple[MessageQueue, int]:
-    if isinstance(entry, Mapping):
-        return _queue(entry), int(entry["offset"])
-    if isinstance(entry, Iterable):
-        members, number = entry
-        return _queue(members), int(number)
-    raise TypeError(f"{entry!r} is not an offset")
-
-
-def _queue(members: Mapping[str, object]) -> MessageQueue:
-    return MessageQueue(str(members["topic"]), str(members["brokerName"]), int(str(members["queueId"])))
-
-
-log = logging.getLogger(__name__)
-
-FILE_NAME = "offsets.json"
-
-
 class OffsetStore(Protocol):
-    """What a consumer asks of the keeper of its progress. Loop thread only.
+    """Keeps the offsets of one consumer. Loop thread only.
 
-    `table` is the progress in memory; the rest moves it to and from where it lasts.
+    `table` holds them in memory; the methods read and persist them.
     """
 
     table: OffsetTable
 
     async def load(self) -> None:
-        """Make ready, before the first queue is taken. Raises what makes it impossible to begin."""
+        """Called before the first queue is taken. Raises if the store is unusable."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the lasting offset of a queue and note it in the table; None if there is none yet.
+        """Return the persisted offset of a queue and put it into the table; None if there is none yet.
 
-        Raises RocketMQError if it cannot be known now.
+        Raises RocketMQError if it cannot be read now.
         """
 
     async def persist(self, queue: MessageQueue) -> None:
-        """Make one queue's offset last. Failures are logged."""
+        """Persist one queue's offset. Failures are logged."""
 
     async def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """Make the offsets of these queues last and forget all others. Failures are logged."""
+        """Persist the offsets of these queues and remove all others. Failures are logged."""
 
 
 class BrokerOffsetStore:
-    """Progress of a group, kept by the broker that has the queue; any member goes on from there."""
+    """Offsets of a group, kept by the broker of the queue; any member resumes there."""
 
     def __init__(self, session: Session, group: str, timeout_ms: int) -> None:
         self.table = OffsetTable()
@@ -151,7 +115,7 @@ class BrokerOffsetStore:
         self._timeout_ms = timeout_ms
 
     async def load(self) -> None:
-        """Nothing: brokers are asked queue by queue."""
+        """Does nothing: offsets are queried queue by queue."""
 
     async def read(self, queue: MessageQueue) -> int | None:
         address = await find_broker(self._session, queue)
@@ -175,7 +139,7 @@ class BrokerOffsetStore:
             await self._send_all(self.table.keep(queues))
 
     async def _send_all(self, offsets: dict[MessageQueue, int]) -> None:
-        """Tell all brokers at the same time: one that is away must not keep the others waiting."""
+        """Send to all brokers in parallel: an unreachable one must not delay the others."""
         by_broker: dict[str, dict[MessageQueue, int]] = {}
         for queue, queue_offset in offsets.items():
             by_broker.setdefault(queue.broker_name, {})[queue] = queue_offset
@@ -195,13 +159,13 @@ class BrokerOffsetStore:
         except (RocketMQError, TimeoutError) as error:
             reason = str(error) or f"not within {self._timeout_ms} ms"
             left = len(offsets) - sent
-            log.warning("offsets were not kept group=%s queues=%d error=%s", self._group, left, reason)
+            log.warning("offsets not persisted group=%s queues=%d error=%s", self._group, left, reason)
 
 
 async def find_broker(session: Session, queue: MessageQueue) -> str:
-    """Return where to ask about a queue: its master, any replica if there is none.
+    """Return the address for queries about a queue: its master, or any replica without one.
 
-    Asks for the topic's route once if the broker is not known. Raises BrokerUnknown, RemotingError.
+    Refreshes the topic's route once if the broker is unknown. Raises BrokerUnknown, RemotingError.
     """
     try:
         return session.routes.readable(queue.broker_name).address
@@ -211,7 +175,7 @@ async def find_broker(session: Session, queue: MessageQueue) -> str:
 
 
 class LocalOffsetStore:
-    """Progress of one client, kept in a file of its own as RocketMQ's Java client does."""
+    """Offsets of one client in a local file, in the format of RocketMQ's Java client."""
 
     def __init__(self, path: Path) -> None:
         self.table = OffsetTable()
@@ -220,7 +184,7 @@ class LocalOffsetStore:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read the file, or its backup. Raises BadStoreFile when there is something and it cannot be read."""
+        """Read the file or its backup. Raises BadStoreFile if neither is readable."""
         kept: dict[MessageQueue, int] | None = await asyncio.to_thread(
             lambda: load_file(self._path, decode_offsets)
         )
@@ -252,13 +216,23 @@ class LocalOffsetStore:
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
-                # The thread goes on: two writers of one file must not meet, so its end is waited for.
+                # The thread continues: wait for it, so that two threads never write the file at once.
                 await asyncio.wait([writing])
                 raise
             except OSError as error:
-                log.warning("offsets were not kept file=%s error=%s", self._path, error)
+                log.warning("offsets not persisted file=%s error=%s", self._path, error)
 
 
 def local_offsets_path(directory: Path, client_id: str, group: str) -> Path:
-    """Return the file of one client and group, where the Java client would look for it."""
+    """Return the file of one client and group, at the Java client's location."""
     return directory / client_id / group / FILE_NAME
+
+
+def open_offset_store(
+    session: Session, group: str, settings: PushConsumerSettings | PullConsumerSettings
+) -> OffsetStore:
+    """Return the store for the settings' message model: at the brokers, or a local file for broadcasting."""
+    if settings.model is MessageModel.CLUSTERING:
+        return BrokerOffsetStore(session, group, settings.offset_timeout_ms)
+    directory = settings.offset_directory or Path.home() / OFFSET_DIRECTORY
+    return LocalOffsetStore(local_offsets_path(directory, session.client_id, group))

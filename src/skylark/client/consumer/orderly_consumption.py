@@ -1,7 +1,7 @@
-"""Orderly consumption: the messages of a queue one after the other, under a lock that its broker gives.
+"""Orderly consumption: the messages of a queue in order, under a lock from its broker.
 
-A worker gets a stretch of one queue at a time, runs through it as long as its time slice lasts, and comes
-back with how far it got: neither does each message cost a way to the loop, nor does one queue keep a thread.
+A worker gets many messages of one queue at a time, processes them until its time slice ends, and returns how
+far it got: there is no loop hop per message, and no queue occupies a thread forever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from skylark.protocol.bodies import MessageQueue
 
 log = logging.getLogger(__name__)
 
-STRETCH_MESSAGES = 256
+JOB_MESSAGES = 256
 SLICE_S = 0.05
 LOCK_DELAY_MS = 100
 RESUBMIT_DELAY_MS = 10
@@ -30,7 +30,7 @@ SUSPEND_MIN_MS, SUSPEND_MAX_MS = 10, 30_000
 
 
 class OrderlyJob(NamedTuple):
-    """The next messages of a queue, cut into batches."""
+    """The next messages of a queue, in batches."""
 
     process_queue: ProcessQueue
     batches: list[tuple[ReceivedMessage, ...]]
@@ -38,9 +38,9 @@ class OrderlyJob(NamedTuple):
 
 
 class OrderlyResult(NamedTuple):
-    """How far a worker got: batches done, and what ended it before the end of the stretch or slice."""
+    """How far a worker got: finished batches, and the outcome that ended the job early, if any."""
 
-    stretch: OrderlyJob
+    job: OrderlyJob
     batches_done: int
     outcome: ConsumeOutcome | None
     context: ConsumeContext
@@ -48,68 +48,70 @@ class OrderlyResult(NamedTuple):
 
 
 class OrderlyConsumption(Consumption[OrderlyJob, OrderlyResult]):
-    """Runs listeners for all queues of a consumer, each queue in order. Loop thread, but for the listeners.
+    """Runs listeners for all queues of a consumer, each queue in order. Loop thread, except for the
+    listeners.
 
-    `locks` is None for broadcasting, where every member has all queues and nobody else interferes.
+    `locks` is None for broadcasting, where every member consumes all queues.
     """
 
     def __init__(self, parts: ConsumptionParts, locks: OrderlyLocks | None) -> None:
         super().__init__(parts)
         self._locks = locks
-        # A queue that comes back while a listener still has messages of its former life must wait for that.
+        # A queue that is taken again must wait for a listener that still has messages from before its
+        # release.
         self._running: dict[MessageQueue, asyncio.Event] = {}
 
-    # --- Handing out ---
+    # --- Jobs ---
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
-        """Work on a queue that got messages and that nobody works on."""
-        self._go_on(process_queue)
+        """Start to consume a queue that is not being consumed."""
+        self._resume(process_queue)
 
-    def _go_on(self, process_queue: ProcessQueue) -> None:
+    def _resume(self, process_queue: ProcessQueue) -> None:
         if process_queue.dropped:
             return
         if process_queue.queue in self._running:
-            self._later(RESUBMIT_DELAY_MS, process_queue)
+            self._resume_later(RESUBMIT_DELAY_MS, process_queue)
             return
         if self._locks is not None and not self._is_locked(process_queue):
-            self._tasks.spawn(self._lock_and_go_on(process_queue), "lock queue")
+            self._tasks.spawn(self._lock_and_resume(process_queue), "lock queue")
             return
-        messages = process_queue.take(STRETCH_MESSAGES)
+        messages = process_queue.take(JOB_MESSAGES)
         if not messages:
             return
-        stretch, rest = self._cut(process_queue, messages)
+        job, rest = self._cut(process_queue, messages)
         process_queue.take_back(rest)
         self._running[process_queue.queue] = asyncio.Event()
-        workers = self._coroutines if stretch.handler.is_async else self.threads
-        workers.submit([stretch])
+        workers = self._coroutines if job.handler.is_async else self.threads
+        workers.submit([job])
 
     def _cut(
         self, process_queue: ProcessQueue, messages: list[ReceivedMessage]
     ) -> tuple[OrderlyJob, list[ReceivedMessage]]:
-        """Cut off the messages at the front that have one listener; the others stay."""
+        """Return a job of the first messages with the same listener, and the rest."""
         topic, size = messages[0].topic, self._settings.batch_max
         count = next((n for n, message in enumerate(messages) if message.topic != topic), len(messages))
         batches = [tuple(messages[start : min(start + size, count)]) for start in range(0, count, size)]
         return OrderlyJob(process_queue, batches, self._listeners.get(topic)), messages[count:]
 
-    def _later(self, delay_ms: float, process_queue: ProcessQueue) -> None:
-        self._loop.call_later(delay_ms / 1000, self._go_on, process_queue)
+    def _resume_later(self, delay_ms: float, process_queue: ProcessQueue) -> None:
+        self._loop.call_later(delay_ms / 1000, self._resume, process_queue)
 
     def _is_locked(self, process_queue: ProcessQueue) -> bool:
         expiry_s = self._settings.lock_expiry_ms / 1000
         return process_queue.locked and not process_queue.is_lock_expired(time.monotonic(), expiry_s)
 
-    async def _lock_and_go_on(self, process_queue: ProcessQueue) -> None:
+    async def _lock_and_resume(self, process_queue: ProcessQueue) -> None:
         assert self._locks is not None
         await asyncio.sleep(min(LOCK_DELAY_MS, self._settings.lock_failure_delay_ms) / 1000)
         if process_queue.dropped:
             return
         await self._locks.renew([process_queue], time.monotonic())
         delay_ms = RESUBMIT_DELAY_MS if process_queue.locked else self._settings.lock_failure_delay_ms
-        self._later(delay_ms, process_queue)
+        self._resume_later(delay_ms, process_queue)
 
     async def wait_until_free(self, queue: MessageQueue, wait_ms: float) -> bool:
-        """Wait until no listener has messages of a queue, for so long at most; False if one still has."""
+        """Wait until no listener has messages of a queue; False if one still has after `wait_ms`."""
         running = self._running.get(queue)
         if running is None:
             return True
@@ -122,64 +124,62 @@ class OrderlyConsumption(Consumption[OrderlyJob, OrderlyResult]):
 
     # --- In a thread, or a task ---
 
-    def _run(self, stretch: OrderlyJob) -> OrderlyResult:
+    def _run(self, job: OrderlyJob) -> OrderlyResult:
         started = time.monotonic()
-        process_queue, done = stretch.process_queue, 0
+        process_queue, done = job.process_queue, 0
         context = ConsumeContext(process_queue.queue, self._group)
-        for batch in stretch.batches:
+        for batch in job.batches:
             if process_queue.dropped or (done and time.monotonic() - started > SLICE_S):
                 break
             context = ConsumeContext(process_queue.queue, self._group)
-            outcome = self._call(stretch.handler, batch, context, self._loop)
-            if _ends_stretch(outcome, context):
-                return OrderlyResult(stretch, done, outcome, context, _ms_since(started))
+            outcome = self._call(job.handler, batch, context, self._loop)
+            if _ends_job(outcome, context):
+                return OrderlyResult(job, done, outcome, context, _ms_since(started))
             done += 1
-        return OrderlyResult(stretch, done, None, context, _ms_since(started))
+        return OrderlyResult(job, done, None, context, _ms_since(started))
 
-    async def _run_async(self, stretch: OrderlyJob) -> OrderlyResult:
+    async def _run_async(self, job: OrderlyJob) -> OrderlyResult:
         started = time.monotonic()
-        process_queue, done = stretch.process_queue, 0
+        process_queue, done = job.process_queue, 0
         context = ConsumeContext(process_queue.queue, self._group)
-        for batch in stretch.batches:
+        for batch in job.batches:
             if process_queue.dropped or (done and time.monotonic() - started > SLICE_S):
                 break
             context = ConsumeContext(process_queue.queue, self._group)
-            outcome = await self._call_async(stretch.handler, batch, context)
-            if _ends_stretch(outcome, context):
-                return OrderlyResult(stretch, done, outcome, context, _ms_since(started))
+            outcome = await self._call_async(job.handler, batch, context)
+            if _ends_job(outcome, context):
+                return OrderlyResult(job, done, outcome, context, _ms_since(started))
             done += 1
-        return OrderlyResult(stretch, done, None, context, _ms_since(started))
+        return OrderlyResult(job, done, None, context, _ms_since(started))
 
     # --- Results ---
 
     def _deliver(self, results: list[OrderlyResult]) -> None:
-        for ran in results:
-            process_queue = ran.stretch.process_queue
+        for result in results:
+            process_queue = result.job.process_queue
             process_queue.last_consume_at = time.monotonic()
             if process_queue.dropped:
                 self._free(process_queue.queue)
-                log.warning(
-                    "queue was given up meanwhile, its result is ignored queue=%s", process_queue.queue
-                )
-            elif ran.outcome is None:
-                self._count(ran, failed=0)
-                _put_back(ran, ran.batches_done)
+                log.warning("queue was released, result ignored queue=%s", process_queue.queue)
+            elif result.outcome is None:
+                self._count(result, failed=0)
+                _put_back(result, result.batches_done)
                 self._commit(process_queue)
                 self._free(process_queue.queue)
-                self._go_on(process_queue)
+                self._resume(process_queue)
             else:
-                self._tasks.spawn(self._settle(ran, ran.outcome), "settle orderly batch")
+                self._tasks.spawn(self._settle(result, result.outcome), "settle orderly batch")
 
     def _free(self, queue: MessageQueue) -> None:
         running = self._running.pop(queue, None)
         if running is not None:
             running.set()
 
-    def _count(self, ran: OrderlyResult, *, failed: int) -> None:
-        ok = sum(map(len, ran.stretch.batches[: ran.batches_done]))
-        topic = ran.stretch.batches[0][0].topic
-        runs = ran.batches_done + (ran.outcome is not None)
-        self._stats.ran(topic, ok, failed, runs, ran.took_ms, time.monotonic())
+    def _count(self, result: OrderlyResult, *, failed: int) -> None:
+        ok = sum(map(len, result.job.batches[: result.batches_done]))
+        topic = result.job.batches[0][0].topic
+        runs = result.batches_done + (result.outcome is not None)
+        self._stats.ran(topic, ok, failed, runs, result.took_ms, time.monotonic())
 
     def _commit(self, process_queue: ProcessQueue) -> None:
         committable = process_queue.commit()
@@ -187,17 +187,17 @@ class OrderlyConsumption(Consumption[OrderlyJob, OrderlyResult]):
             self._offsets.update(process_queue.queue, committable, increase_only=False)
         self._made_room(process_queue)
 
-    async def _settle(self, ran: OrderlyResult, outcome: ConsumeOutcome) -> None:
-        """Deal with a batch that ended its stretch: a failure, or a listener that commits itself."""
-        process_queue, context = ran.stretch.process_queue, ran.context
-        batch = ran.stretch.batches[ran.batches_done]
-        self._count(ran, failed=len(batch) if outcome.failed else 0)
-        _put_back(ran, ran.batches_done + 1)
+    async def _settle(self, result: OrderlyResult, outcome: ConsumeOutcome) -> None:
+        """Process a batch that ended its job: a failure, or a listener without auto-commit."""
+        process_queue, context = result.job.process_queue, result.context
+        batch = result.job.batches[result.batches_done]
+        self._count(result, failed=len(batch) if outcome.failed else 0)
+        _put_back(result, result.batches_done + 1)
         suspended = False
         try:
             if context.auto_commit:
                 if outcome.verdict in (ConsumeVerdict.COMMIT, ConsumeVerdict.ROLLBACK):
-                    ran.stretch.handler.warn_of_commit(outcome.verdict)
+                    result.job.handler.warn_of_commit(outcome.verdict)
                 elif outcome.failed:
                     suspended = await self._is_retried(batch)
                     process_queue.take_back(batch if suspended else ())
@@ -214,12 +214,12 @@ class OrderlyConsumption(Consumption[OrderlyJob, OrderlyResult]):
             self._free(process_queue.queue)
         if suspended:
             rest_ms = self._settings.suspend_ms if context.suspend_ms < 0 else context.suspend_ms
-            self._later(max(SUSPEND_MIN_MS, min(rest_ms, SUSPEND_MAX_MS)), process_queue)
+            self._resume_later(max(SUSPEND_MIN_MS, min(rest_ms, SUSPEND_MAX_MS)), process_queue)
         else:
-            self._go_on(process_queue)
+            self._resume(process_queue)
 
     async def _is_retried(self, batch: Iterable[ReceivedMessage]) -> bool:
-        """Count a failure; True if any message is tried again here, False if all became dead letters."""
+        """Count a failure; return whether any message is retried here, False if all are dead letters."""
         again = False
         for message in batch:
             if message.reconsume_times >= self._settings.attempts_max and self._send_back is not None:
@@ -230,13 +230,13 @@ class OrderlyConsumption(Consumption[OrderlyJob, OrderlyResult]):
         return again
 
 
-def _ends_stretch(outcome: ConsumeOutcome, context: ConsumeContext) -> bool:
+def _ends_job(outcome: ConsumeOutcome, context: ConsumeContext) -> bool:
     return outcome.verdict is not ConsumeVerdict.SUCCESS or not context.auto_commit
 
 
-def _put_back(ran: OrderlyResult, batches: int) -> None:
-    """Put back what the worker did not come to."""
-    ran.stretch.process_queue.take_back(chain.from_iterable(ran.stretch.batches[batches:]))
+def _put_back(result: OrderlyResult, batches: int) -> None:
+    """Put back the batches that were not processed."""
+    result.job.process_queue.take_back(chain.from_iterable(result.job.batches[batches:]))
 
 
 def _ms_since(started: float) -> float:

@@ -13,37 +13,37 @@ from skylark.protocol.bodies import MessageQueue, ProcessQueueInfo
 MEBIBYTE = 1 << 20
 NOTHING_HELD = -1
 EXPIRED_MAX = 16
-"""So many messages that take too long are looked at in one round."""
+"""Expired messages handled per round."""
 
 
 class ProcessQueue:
-    """The messages of one queue on their way through a consumer. One owner: the loop thread.
+    """Pulled and unfinished messages of one queue of a push consumer. Loop thread.
 
-    `dropped` is set once, when the queue is given up, and may be read by any thread: results are then
-    ignored. Times are monotonic seconds.
+    `dropped` is set once, when the queue is released, and may be read by any thread: results are ignored
+    then. Times are monotonic seconds.
     """
 
     def __init__(self, queue: MessageQueue, *, now: float) -> None:
         self.queue = queue
         self.dropped = False
         self.message_count = 0
-        self.message_bytes = 0  # of bodies, decompressed
-        self.max_offset = 0  # the last that was put
-        self.lag = 0  # messages behind the last one that was put, as far as the broker said
+        self.message_bytes = 0  # of decompressed bodies
+        self.max_offset = 0  # the last one put
+        self.lag = 0  # messages in the broker's queue behind the last one put
         self.last_pull_at = now
         self.last_consume_at = now
         self.locked = False
         self.last_lock_at = now
         self.unlock_tries = 0
-        self.consuming = False  # orderly: somebody works on this queue, or is about to
+        self.consuming = False  # orderly: a worker has this queue or is about to take it
         self._messages: dict[int, ReceivedMessage] = {}
-        self._order: deque[int] = deque()  # ascending; may name messages that are no longer held
-        self._taken: dict[int, ReceivedMessage] = {}  # orderly: with the listener, not committed
+        self._order: deque[int] = deque()  # ascending; may contain offsets that are no longer held
+        self._taken: dict[int, ReceivedMessage] = {}  # orderly: at the listener, not committed
 
     # --- Concurrent consumption, and pulling ---
 
     def put(self, messages: Sequence[ReceivedMessage]) -> bool:
-        """Take in what a pull brought. True if, for orderly consumption, somebody must begin with it."""
+        """Add pulled messages. For orderly consumption, return whether the queue must be submitted."""
         offsets = [message.queue_offset for message in messages]
         if offsets and not self._append(offsets, messages):
             for message in messages:
@@ -56,7 +56,7 @@ class ProcessQueue:
         return True
 
     def _append(self, offsets: list[int], messages: Sequence[ReceivedMessage]) -> bool:
-        """Take in messages that follow each other and all others, as nearly every pull brings them."""
+        """Add messages in ascending order behind all others: the usual case."""
         if not all(map(lt, offsets, offsets[1:])) or (self._order and offsets[0] <= self._order[-1]):
             return False
         self._messages.update(zip(offsets, messages, strict=True))
@@ -79,7 +79,7 @@ class ProcessQueue:
         self._messages[queue_offset] = message
 
     def _insert(self, queue_offset: int) -> None:
-        """Put an offset in its place: pulls come in order, so this is rare."""
+        """Insert an offset in order; rare, because pulls arrive in order."""
         later = []
         while self._order and self._order[-1] > queue_offset:
             later.append(self._order.pop())
@@ -88,9 +88,9 @@ class ProcessQueue:
         self._order.extend(reversed(later))
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Let go of finished messages, and return the offset that may be committed: the smallest unfinished.
+        """Remove finished messages, and return the offset to commit: the smallest unfinished one.
 
-        NOTHING_HELD if there was nothing at all.
+        NOTHING_HELD if the queue was empty.
         """
         held = self._messages
         if not held:
@@ -115,12 +115,12 @@ class ProcessQueue:
         return order[0]
 
     def holds(self, message: ReceivedMessage) -> bool:
-        """Say whether this very message is still to be finished."""
+        """Return whether this very message is still unfinished."""
         return self._messages.get(message.queue_offset) is message
 
     @property
     def span(self) -> int:
-        """The distance from the first to the last offset that is held."""
+        """The distance from the first to the last held offset."""
         if not self._messages:
             return 0
         order, held = self._order, self._messages
@@ -129,10 +129,7 @@ class ProcessQueue:
         return order[-1] - self._first()
 
     def take_expired(self, started_before: float) -> list[ReceivedMessage]:
-        """The messages at the head that a listener has had since before a time, up to the first younger.
-
-        They stay here until they are removed.
-        """
+        """Return the messages at the head that a listener has had since before a time; they stay here."""
         expired: list[ReceivedMessage] = []
         for queue_offset in self._order:
             message = self._messages.get(queue_offset)
@@ -146,7 +143,10 @@ class ProcessQueue:
     # --- Orderly consumption ---
 
     def take(self, count: int) -> list[ReceivedMessage]:
-        """Hand the first messages to the listener's side. None left: nobody works on this queue any more."""
+        """Take the first messages for the listener.
+
+        If there are none, the queue is not being consumed any more.
+        """
         taken: list[ReceivedMessage] = []
         while self._messages and len(taken) < count:
             message = self._messages.pop(self._first())
@@ -158,7 +158,7 @@ class ProcessQueue:
         return taken
 
     def commit(self) -> int:
-        """Finish what was taken; the offset after it, NOTHING_HELD if nothing was taken."""
+        """Finish the taken messages; return the offset after them, NOTHING_HELD if there are none."""
         if not self._taken:
             return NOTHING_HELD
         last = max(self._taken)
@@ -168,11 +168,11 @@ class ProcessQueue:
         return last + 1
 
     def rollback(self) -> None:
-        """Put back all that was taken."""
+        """Put back all taken messages."""
         self.take_back(list(self._taken.values()))
 
     def take_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Put back some of what was taken, to be taken again. Best all at once: then it costs little."""
+        """Put back some taken messages. One call for all is cheapest."""
         back = {
             message.queue_offset: message
             for message in messages
@@ -180,24 +180,24 @@ class ProcessQueue:
         }
         self._messages.update(back)
         offsets, order = sorted(back), self._order
-        while offsets and order and offsets[-1] >= order[0]:  # rare: it comes before all that waits
+        while offsets and order and offsets[-1] >= order[0]:  # rare: usually they precede all others
             self._insert(offsets.pop())
         order.extendleft(reversed(offsets))
 
     def clear(self) -> None:
-        """Forget everything, for a queue that starts anew elsewhere."""
+        """Remove all messages."""
         self._messages.clear()
         self._order.clear()
         self._taken.clear()
         self.message_count = self.message_bytes = 0
 
-    # --- Looking ---
+    # --- State ---
 
     def is_lock_expired(self, now: float, lock_expiry_s: float) -> bool:
         return now - self.last_lock_at > lock_expiry_s
 
     def info(self, commit_offset: int, wall_ms_minus_monotonic_ms: float) -> ProcessQueueInfo:
-        """What a tool is told of this queue; its times are wall-clock milliseconds."""
+        """Return the running info of this queue, with times in wall-clock milliseconds."""
 
         def wall(moment: float) -> int:
             return round(moment * 1000 + wall_ms_minus_monotonic_ms)
@@ -222,7 +222,7 @@ class ProcessQueue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PulledBatch:
-    """Messages of one pull. `end_offset` is behind the last, and behind those that were filtered out."""
+    """Messages of one pull. `end_offset` is behind the last message, including filtered ones."""
 
     held: PulledQueue
     generation: int
@@ -231,16 +231,21 @@ class PulledBatch:
 
     @property
     def is_void(self) -> bool:
-        """Whether a seek, or the loss of the queue, has left it behind."""
+        """Whether a seek or a release of the queue has made it invalid."""
         return self.generation != self.held.generation
 
 
 class PulledQueue:
-    """One owner: the loop thread. `None` offsets mean that it is not known yet where to begin."""
+    """One queue of a pull consumer: fetched, handed-out and finished messages. Loop thread.
+
+    done <= position <= next_offset: everything below `done` is finished and may be committed, below
+    `position` it was handed out, below `next_offset` it was fetched. All are None while the start offset is
+    unknown.
+    """
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
-        self.generation = 0  # grows with every seek: what was fetched before does not count any more
+        self.generation = 0  # incremented by a seek: earlier fetches are void
         self.next_offset: int | None = None
         self.position: int | None = None
         self.done: int | None = None
@@ -248,9 +253,8 @@ class PulledQueue:
         self.message_count = 0
         self.message_bytes = 0
         self._batches: deque[PulledBatch] = deque()
-        self._last_end: int | None = (
-            None  # behind the last batch: from there to `next_offset` nothing matched
-        )
+        # Behind the last batch: from there to `next_offset` nothing matched.
+        self._last_end: int | None = None
 
     @property
     def has_batch(self) -> bool:
@@ -258,24 +262,23 @@ class PulledQueue:
 
     @property
     def span(self) -> int:
-        """The distance from the first to the last offset that waits here."""
+        """The distance from the first to the last fetched offset."""
         if not self._batches:
             return 0
         return self._batches[-1].messages[-1].queue_offset - self._batches[0].messages[0].queue_offset
 
     def begin(self, queue_offset: int) -> None:
-        """Note where to begin."""
         self.next_offset = self.position = self.done = self._last_end = queue_offset
 
     def seek(self, queue_offset: int) -> None:
-        """Go on elsewhere; what was fetched is dropped, and what was handed out counts as done with."""
+        """Continue at an offset; drop fetched messages and treat handed-out ones as finished."""
         self.generation += 1
         self.begin(queue_offset)
         self._batches.clear()
         self.message_count = self.message_bytes = 0
 
     def put(self, generation: int, messages: Sequence[ReceivedMessage], next_offset: int) -> bool:
-        """Take in what a pull brought, perhaps nothing. False if a seek has made it void."""
+        """Add the result of a pull, possibly empty. False if a seek has made it void."""
         if generation != self.generation:
             return False
         self.next_offset = next_offset
@@ -289,21 +292,21 @@ class PulledQueue:
         return True
 
     def _pass_unmatched(self) -> None:
-        """Whoever was given all that was fetched has passed what did not match behind it, too."""
+        """Advance over messages that did not match, if everything before them was handed out."""
         if self.position == self._last_end:
             if self.done == self.position:
                 self.done = self.next_offset
             self.position = self._last_end = self.next_offset
 
     def take(self) -> PulledBatch:
-        """Take the oldest batch. Nothing of it is handed out yet."""
+        """Take the oldest batch, which is not handed out yet."""
         batch = self._batches.popleft()
         self.message_count -= len(batch.messages)
         self.message_bytes -= sum(len(message.plain_body) for message in batch.messages)
         return batch
 
     def hand_out(self, batch: PulledBatch, index: int) -> None:
-        """Note that a batch's message was given to the user: all before it are done."""
+        """Record that one message of a batch was handed out: all before it are done."""
         if batch.is_void:
             return
         if index:
@@ -314,11 +317,11 @@ class PulledQueue:
             self.position = batch.messages[index].queue_offset + 1
 
     def hand_out_all(self, batch: PulledBatch) -> None:
-        """Note that a batch was given to the user as a whole."""
+        """Record that a whole batch was handed out."""
         if not batch.is_void:
             self.position = batch.end_offset
             self._pass_unmatched()
 
     def finish(self) -> None:
-        """Note that all that was handed out is done."""
+        """Mark all handed-out messages as done."""
         self.done = self.position

@@ -1,67 +1,56 @@
-"""PullConsumer: messages are asked for instead of being delivered. Asyncio."""
+"""Pull consumers: `AsyncPullConsumer` (`skylark.aio.PullConsumer`) and the blocking `PullConsumer`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
+from skylark.client.blocking_client import BlockingClient, blocking, on_loop
 from skylark.client.consumer import start_offsets
-from skylark.client.consumer.allocation_strategies import Strategy, strategy_named
-from skylark.client.consumer.broker_requests import PullBrokerRequests
-from skylark.client.consumer.fetcher import Pulled, Puller, PullFetcher
+from skylark.client.consumer.allocation_strategies import Strategy
+from skylark.client.consumer.broker_requests import BrokerRequests, common_properties
+from skylark.client.consumer.fetcher import Fetcher, FetchOptions, Pulled, PullFetchLoop
+from skylark.client.consumer.group_consumer import GroupConsumer
 from skylark.client.consumer.offset_commits import OffsetCommits
-from skylark.client.consumer.offset_store import (
-    BrokerOffsetStore,
-    LocalOffsetStore,
-    OffsetStore,
-    local_offsets_path,
-)
-from skylark.client.consumer.process_queue import PulledBatch, PulledQueue
-from skylark.client.consumer.rebalancer import PullRebalancer, QueueWatch, check_expression
+from skylark.client.consumer.offset_store import OffsetStore, open_offset_store
+from skylark.client.consumer.process_queue import MEBIBYTE, PulledBatch, PulledQueue
+from skylark.client.consumer.rebalancer import PullQueues, QueueWatch, Rebalancer, check_expression
 from skylark.client.consumer.start_offsets import StartOffsets
-from skylark.client.consumer.subscription import TopicSubscription, by_sql, by_tags
-from skylark.client.namespace import with_namespace, without_namespace
-from skylark.client.producer.message_encoder import check_group
+from skylark.client.consumer.subscription import TopicSubscription, by_tags
+from skylark.client.namespace import without_namespace
 from skylark.client.received_message import ReceivedMessage
 from skylark.client.session.session import Session, join
-from skylark.clock import Clock, SystemClock
+from skylark.clock import Clock
 from skylark.errors import AlreadyStarted, ClientClosed, ClientError
 from skylark.model.tag_expression import MATCH_ALL
-from skylark.protocol.bodies import MessageQueue
-from skylark.settings.client import (
-    OFFSET_DIRECTORY,
-    ClientSettings,
-    MessageModel,
-    PullConsumerSettings,
-    consume_timestamp_ms,
-    name_server_list,
-)
+from skylark.protocol.bodies import ConsumerRunningInfo, MessageQueue, ProcessQueueInfo
+from skylark.settings.client import ClientSettings, MessageModel, PullConsumerSettings
 from skylark.tasks import Tasks
 
-HALF_AN_HOUR_MS = 1_800_000
 EXCLUSIVE = "Subscribe and assign are mutually exclusive."
 NOT_ASSIGNED = "The message queue is not in assigned list, may be rebalancing, message queue"
 FindOffset = Callable[[Session, MessageQueue], Awaitable[int]]
 QueuesChanged = Callable[[str, list[MessageQueue]], None]
 
 
-class AsyncPullConsumer:
-    """Fetches messages ahead and hands them out when asked. For one event loop.
+class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
+    """`skylark.aio.PullConsumer`: fetches messages ahead and returns them on demand. For one event loop.
 
     >>> async with PullConsumer("billing", namesrv="127.0.0.1:9876") as consumer:
     ...     consumer.subscribe("orders", "created || paid")
     ...     async for message in consumer:
     ...         print(message.body)
 
-    Either `subscribe` topics, whose queues the members of the group share, or `assign` queues. A message
-    counts as done when the next is asked for, and what is done is committed every few seconds, unless
-    `auto_commit` is off; `commit` commits at once all that was handed out. Without a position of its own a
-    group begins as `consume_from` says.
+    Either `subscribe` topics, whose queues the members of the group share, or `assign` queues. A message is
+    done when the next one is requested; finished messages are committed every few seconds, unless
+    `auto_commit` is off. `commit` commits everything handed out at once. A group without committed offsets
+    starts as `consume_from` says.
     """
+
+    consume_type: ClassVar[str] = "CONSUME_ACTIVELY"
 
     def __init__(
         self,
@@ -73,168 +62,147 @@ class AsyncPullConsumer:
         strategy: str | Strategy = "AVG",
         clock: Clock | None = None,
     ) -> None:
-        """Raises BadName, SettingsError. Nothing is connected yet."""
-        check_group(group)
-        self.settings = settings or PullConsumerSettings()
-        self._client = client or ClientSettings()
-        self._name_servers = name_server_list(namesrv, self._client)
-        self._group = with_namespace(self._client.namespace, group)
-        self._strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
-        self._clock = clock or SystemClock()
-        self._made_ms = self._clock.now_ms()
-        self._state = "CREATE_JUST"
-        self._subscriptions: dict[str, TopicSubscription] = {}
+        """Nothing is connected yet. Raises BadName, SettingsError."""
+        super().__init__(group, namesrv, settings or PullConsumerSettings(), client, strategy, clock)
         self._assigned: set[MessageQueue] | None = None
         self._assigned_expression: dict[str, TopicSubscription] = {}
         self._watch = QueueWatch()
-        self._current: tuple[PulledBatch, int] | None = (
-            None  # a batch that is iterated over, and what comes next
-        )
-        self._membership = PullBrokerRequests(self)
+        self._current: tuple[PulledBatch, int] | None = None  # the batch being iterated, and the next index
         self._tasks = Tasks()
         self._session: Session | None = None
         self._offsets: OffsetStore | None = None
         self._commits: OffsetCommits | None = None
-        self._puller: Puller | None = None
-        self._fetcher: PullFetcher | None = None
-        self._sharing: PullRebalancer | None = None
+        self._fetcher: Fetcher | None = None
+        self._fetch_loop: PullFetchLoop | None = None
+        self._rebalancer: Rebalancer | None = None
 
-    # --- Life ---
+    # --- Lifecycle ---
 
     async def start(self) -> Self:
         """Raises AlreadyStarted, GroupInUse, BrokerError 23 for an SQL92 expression that a broker refuses,
-        BadStoreFile for a broadcasting member's offset file.
+        BadStoreFile for an unreadable offset file (broadcasting).
         """
         if self._state != "CREATE_JUST":
-            raise AlreadyStarted("AsyncPullConsumer", self._state)
+            raise AlreadyStarted("PullConsumer", self._state)
         self._state = "START_FAILED"
         settings, broadcasting = self.settings, self.settings.model is MessageModel.BROADCASTING
         session = self._session = await join(
-            self._membership, self._client, self._name_servers, keep_default_name=broadcasting, is_stream=True
+            self, self._client, self._name_servers, keep_default_name=broadcasting, is_stream=True
         )
         try:
-            self._offsets = self._offset_store(session)
+            self._offsets = open_offset_store(session, self._group, settings)
             await self._offsets.load()
             for wanted in self._subscriptions.values():
                 await check_expression(session, self._group, wanted)
         except BaseException:
-            await session.leave(self._membership)
+            await session.leave(self)
             raise
-        timestamp_ms = self._made_ms - HALF_AN_HOUR_MS
-        if settings.consume_timestamp:
-            timestamp_ms = consume_timestamp_ms(settings.consume_timestamp)
         self._commits = OffsetCommits(session, self._group, self._offsets, settings.commit_timeout_ms)
-        starts = StartOffsets(session, self._offsets, settings.consume_from, timestamp_ms)
-        self._puller = Puller(session, self._group)
-        self._fetcher = PullFetcher(
-            self._puller, settings, subscription_of=self._subscription_of, start_of=starts.find
+        starts = StartOffsets(session, self._offsets, settings.consume_from, self._timestamp_ms)
+        self._fetcher = Fetcher(session, self._group)
+        self._fetch_loop = PullFetchLoop(
+            self._fetcher, settings, subscription_of=self._subscription_of, start_of=starts.find
         )
-        self._sharing = PullRebalancer(session, self._group, settings, self._strategy, self)
+        queues = PullQueues(session, self._group, self._subscriptions, self._hold_subscribed)
+        rebalancer = self._rebalancer = Rebalancer(session, self._group, settings, self._strategy, queues)
+        self._broker_requests = BrokerRequests(self)
         self._state = "RUNNING"
-        self._tasks.spawn(self._sharing.run(), "share queues")
+        self._tasks.spawn(rebalancer.run(), "rebalance")
         if settings.auto_commit:
             self._tasks.every(settings.auto_commit_interval_ms, self._commit_done, "commit")
         self._tasks.every(
-            settings.queues_check_interval_ms, lambda: self._watch.look(session), "look for other queues"
+            settings.queues_check_interval_ms, lambda: self._watch.check(session), "check for changed queues"
         )
-        self._look_again()
+        self._subscriptions_changed()
         return self
 
-    def _offset_store(self, session: Session) -> OffsetStore:
-        settings = self.settings
-        if settings.model is MessageModel.CLUSTERING:
-            return BrokerOffsetStore(session, self._group, settings.offset_timeout_ms)
-        directory = settings.offset_directory or Path.home() / OFFSET_DIRECTORY
-        return LocalOffsetStore(local_offsets_path(directory, session.client_id, self._group))
-
     async def stop(self) -> None:
-        """Let commits that are under way end, commit what is done (with `auto_commit`), leave, close.
+        """Wait for commits in flight, commit finished messages (with `auto_commit`), and unregister.
 
-        Twice is once.
+        Does nothing unless the consumer runs.
         """
         if self._state != "RUNNING":
             return
         self._state = "SHUTDOWN_ALREADY"
-        session, fetcher = self._running_session(), self._fetcher
-        assert fetcher is not None
-        async with contextlib.AsyncExitStack() as then:  # the last first, also after a cancellation
-            then.push_async_callback(session.leave, self._membership)
+        session, fetch_loop = self._running_session(), self._fetch_loop
+        assert fetch_loop is not None
+        async with contextlib.AsyncExitStack() as then:  # runs in reverse order, also after a cancellation
+            then.push_async_callback(session.leave, self)
             if self.settings.auto_commit:
                 then.push_async_callback(self._commit_done)
-            then.push_async_callback(fetcher.close)
+            then.push_async_callback(fetch_loop.close)
             then.push_async_callback(self._tasks.close)
             await self._running_commits().settle()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     def _running_session(self) -> Session:
         if self._session is None:
             raise ClientClosed(f"pull consumer {self._group}")
         return self._session
 
-    def _running(self) -> PullFetcher:
+    def _running(self) -> PullFetchLoop:
         """Raises ClientClosed."""
-        if self._state != "RUNNING" or self._fetcher is None:
+        if self._state != "RUNNING" or self._fetch_loop is None:
             raise ClientClosed(f"pull consumer {self._group}")
-        return self._fetcher
+        return self._fetch_loop
 
-    # --- Which queues ---
+    # --- Queues ---
 
     def subscribe(self, topic: str, expression: str = MATCH_ALL, *, sql: str | None = None) -> None:
-        """Consume a topic with the other members of the group: by tags, or by an SQL92 condition.
+        """Consume a topic together with the other members of the group, by tags or an SQL92 condition.
 
-        Before or after the start. Raises ClientError beside `assign`, SettingsError for a bad expression.
+        Before or after the start. Raises ClientError after `assign`, SettingsError for an invalid expression.
         """
         if self._assigned is not None:
             raise ClientError(EXCLUSIVE)
         self._subscriptions[self._wire(topic)] = self._subscription(topic, expression, sql)
-        self._look_again()
+        self._subscriptions_changed()
 
     def unsubscribe(self, topic: str) -> None:
-        """Give a topic up. One that is not subscribed is left alone."""
+        """Stop consuming a topic, if it is subscribed."""
         self._subscriptions.pop(self._wire(topic), None)
-        self._look_again()
+        self._subscriptions_changed()
 
     def assign(
         self, queues: Collection[MessageQueue], expression: str = MATCH_ALL, *, sql: str | None = None
     ) -> None:
-        """Consume these queues and no others, whoever else does. Replaces what was assigned before.
+        """Consume exactly these queues, regardless of other members. Replaces an earlier assignment.
 
-        Before or after the start. Raises ClientError beside `subscribe`, SettingsError for a bad expression.
+        Before or after the start. Raises ClientError after `subscribe`, SettingsError for an invalid
+        expression.
         """
         if self._subscriptions:
             raise ClientError(EXCLUSIVE)
         topics = {queue.topic for queue in queues}
         self._assigned_expression = {topic: self._subscription(topic, expression, sql) for topic in topics}
         self._assigned = set(queues)
-        self._look_again()
+        self._subscriptions_changed()
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are fetched now, sorted."""
+        """Return the fetched queues, sorted."""
         return sorted(self._running().held)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic that can be read. Raises NoRoute, RemotingError."""
+        """Return all readable queues of a topic. Raises NoRoute, RemotingError."""
         self._running()
         return sorted((await self._running_session().refresh_route(self._wire(topic))).read_queues)
 
     def on_queues_changed(self, topic: str, listener: QueuesChanged) -> None:
-        """Have a function called with a topic and its queues when there are others; looked at every 30 s."""
+        """Call a function with a topic and its queues when they change; checked every 30 s.
+
+        It is called on the loop and must not block.
+        """
         self._watch.add(self._wire(topic), lambda queues: listener(topic, queues))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these queues, fetch no more, until `resume`. Raises ClientError for others."""
+        """Stop fetching and handing out these queues until `resume`.
+
+        Raises ClientError for unassigned queues.
+        """
         for held in self._held(queues):
             self._running().set_paused(held, True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Undo `pause`. Raises ClientError for queues that are not assigned."""
+        """Undo `pause`. Raises ClientError for unassigned queues."""
         for held in self._held(queues):
             self._running().set_paused(held, False)
 
@@ -248,9 +216,9 @@ class AsyncPullConsumer:
     # --- Messages ---
 
     async def poll(self, timeout_ms: float | None = None) -> list[ReceivedMessage]:
-        """The next messages, of one queue; none if none come in time. What was handed out before is now done.
+        """Return the next messages, of one queue; none at the timeout. Messages handed out before are done.
 
-        So one reader at a time: several that share a consumer commit for themselves. Raises ClientClosed.
+        Use one reader at a time, or commit explicitly. Raises ClientClosed.
         """
         current, self._current = self._current, None
         if current is not None and not current[0].is_void:
@@ -266,7 +234,7 @@ class AsyncPullConsumer:
         return list(found.messages)
 
     async def take_batch(self, timeout_ms: float | None) -> PulledBatch | None:
-        """Take messages without handing them out: for those who do that one by one, see `hand_out`."""
+        """Take a batch without handing it out; the caller does that message by message (`hand_out`)."""
         fetcher = self._running()
         batch = await fetcher.take(None if timeout_ms is None else timeout_ms / 1000)
         for message in batch.messages if batch is not None else ():
@@ -277,7 +245,7 @@ class AsyncPullConsumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        """The next message, whenever it comes; the end when the consumer is stopped."""
+        """Return the next message, waiting for it; stops when the consumer is stopped."""
         current = self._current
         if current is None or current[0].is_void:
             try:
@@ -301,32 +269,33 @@ class AsyncPullConsumer:
         *,
         hold: bool = False,
     ) -> Pulled:
-        """Ask for messages of any queue once; nothing is remembered. With `hold`, the broker waits for some.
+        """Pull messages of any queue once, without state. With `hold`, the broker waits for messages.
 
-        Raises ClientError for arguments that cannot be, BrokerError, RemotingError.
+        Raises ClientError for invalid arguments, BrokerError, RemotingError.
         """
         self._running()
         if queue_offset < 0:
             raise ClientError(f"offset < 0: {queue_offset} is before every message of {queue}")
         if messages_max <= 0:
             raise ClientError(f"maxNums <= 0: {messages_max} messages cannot be asked for")
-        assert self._puller is not None
+        assert self._fetcher is not None
         settings = self.settings
-        return await self._puller.pull(
-            queue,
-            by_tags(queue.topic, expression, now_ms=self._clock.now_ms()),
-            queue_offset,
-            messages_max,
+        options = FetchOptions(
+            messages_max=messages_max,
             hold_ms=settings.hold_ms,
             timeout_ms=settings.pull_timeout_ms if hold else settings.plain_pull_timeout_ms,
             hold=hold,
-            lite=False,
         )
+        subscription = by_tags(queue.topic, expression, now_ms=self._clock.now_ms())
+        return await self._fetcher.fetch(queue, subscription, queue_offset, options)
 
-    # --- Where ---
+    # --- Positions ---
 
     async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Go on at an offset. Raises ClientError for one outside, or a queue not assigned; RemotingError."""
+        """Continue at an offset.
+
+        Raises ClientError for an invalid offset or an unassigned queue; RemotingError.
+        """
         [held] = self._held([queue])
         session = self._running_session()
         begin, end = await asyncio.gather(
@@ -339,15 +308,15 @@ class AsyncPullConsumer:
         self._go_to(held, queue_offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the first message that is still there. Raises ClientError, RemotingError."""
+        """Continue with the first message of the queue. Raises ClientError, RemotingError."""
         await self._seek(queue, start_offsets.min_offset)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the next message that will come. Raises ClientError, RemotingError."""
+        """Continue with the next message to be stored. Raises ClientError, RemotingError."""
         await self._seek(queue, start_offsets.max_offset)
 
     async def seek_to_time(self, queue: MessageQueue, time_ms: int) -> None:
-        """Go on with the first message stored at a time or later. Raises ClientError, RemotingError."""
+        """Continue with the first message stored at a time or later. Raises ClientError, RemotingError."""
         await self._seek(queue, lambda session, queue: start_offsets.offset_at(session, queue, time_ms))
 
     async def _seek(self, queue: MessageQueue, find: FindOffset) -> None:
@@ -360,34 +329,39 @@ class AsyncPullConsumer:
             fetcher.seek(held, queue_offset)
 
     async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """The offset of the first message stored at a time or later. Raises RemotingError, BrokerError."""
+        """Return the offset of the first message stored at a time or later.
+
+        Raises RemotingError, BrokerError.
+        """
         self._running()
         return await start_offsets.offset_at(self._running_session(), queue, time_ms)
 
     def positions(self) -> dict[MessageQueue, int | None]:
-        """The next offset to be handed out, by queue; None while it is not known where to begin."""
+        """Return the next offset to be handed out by queue; None while the start offset is unknown."""
         return {queue: held.position for queue, held in self._running().held.items()}
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """What the group has committed in a queue, None if nothing. Raises RemotingError, BrokerError."""
+        """Return the group's committed offset of a queue, None without one.
+
+        Raises RemotingError, BrokerError.
+        """
         self._running()
         assert self._offsets is not None
         return await self._offsets.read(queue)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """How many messages wait behind the position, by queue. Raises RemotingError, BrokerError."""
+        """Return the number of messages behind the position by queue. Raises RemotingError, BrokerError."""
         positions = {queue: at for queue, at in self.positions().items() if at is not None}
         session = self._running_session()
         ends = await asyncio.gather(*(start_offsets.max_offset(session, queue) for queue in positions))
         return {queue: max(end - at, 0) for (queue, at), end in zip(positions.items(), ends, strict=True)}
 
-    # --- Committing ---
+    # --- Commits ---
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, wait: bool = True) -> None:
-        """Commit all that was handed out, or these offsets (each the next one to be consumed).
+        """Commit everything handed out, or these offsets (each the next one to consume).
 
-        With `wait`, return when brokers have said that they have it; else they are told and not waited for.
-        Raises BrokerError, RemotingError.
+        With `wait`, wait for the brokers' replies. Raises BrokerError, RemotingError.
         """
         held = self._running().held
         if offsets is None:
@@ -399,90 +373,178 @@ class AsyncPullConsumer:
         await asyncio.gather(*(commits.commit(queue, offsets[queue], wait=wait) for queue in offsets))
 
     async def _commit_done(self) -> None:
-        """Commit what is done and was not committed yet. Failures are logged: the next turn tries again."""
+        """Commit finished messages. Failures are logged and retried in the next interval."""
         commits = self._running_commits()
-        await commits.commit_given_up()
+        await commits.commit_released()
         await commits.commit_done(list(self.held.values()))
 
     def _running_commits(self) -> OffsetCommits:
         assert self._commits is not None
         return self._commits
 
-    # --- For the parts of the consumer ---
-
-    @property
-    def group(self) -> str:
-        """The group as brokers know it."""
-        return self._group
+    # --- For the session, the rebalancer and broker requests ---
 
     @property
     def client_id(self) -> str:
-        """As brokers know it. Raises ClientClosed before the start."""
+        """The client id that brokers see. Raises ClientClosed before the start."""
         return self._running_session().client_id
 
     @property
-    def subscriptions(self) -> Mapping[str, TopicSubscription]:
-        """What is subscribed, by topic as brokers know it."""
-        return self._subscriptions
-
-    @property
-    def assigned(self) -> Collection[MessageQueue]:
-        """What was assigned by hand."""
-        return self._assigned or ()
-
-    @property
-    def name_servers(self) -> tuple[str, ...]:
-        return self._name_servers
-
-    @property
     def held(self) -> Mapping[MessageQueue, PulledQueue]:
-        """The state of each queue that is fetched."""
-        return self._fetcher.held if self._fetcher is not None else {}
+        """The state of each fetched queue."""
+        return self._fetch_loop.held if self._fetch_loop is not None else {}
 
-    def look_again(self) -> None:
-        """Members or queues may have changed."""
-        if self._sharing is not None:
-            self._sharing.wake()
+    def topics(self) -> Iterable[str]:
+        return {*self._subscriptions, *(queue.topic for queue in self._assigned or ())}
 
-    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go where a broker says, and commit it, so that the next member begins there, too."""
+    def wake_rebalancer(self) -> None:
+        if self._rebalancer is not None:
+            self._rebalancer.wake()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Seek held queues to these offsets and commit them, so that the next member starts there, too."""
         for queue, queue_offset in offsets.items():
             held = self._running().held.get(queue)
             if held is not None:
                 self._go_to(held, queue_offset)
                 await self._running_commits().commit(queue, queue_offset, wait=True)
 
-    async def hold(self, queues: Collection[MessageQueue]) -> None:
-        """Fetch these queues; what is done of others is committed before they are forgotten."""
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the positions in a topic's queues."""
+        return {
+            queue: held.position
+            for queue, held in self.held.items()
+            if queue.topic == topic and held.position is not None
+        }
+
+    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+        """Return what tools show about this consumer (code 307)."""
+        return ConsumerRunningInfo(
+            properties=common_properties(self._group, self.consume_type, self._name_servers),
+            subscription_set=[wanted.data() for wanted in self._subscriptions.values()],
+            mq_table={
+                queue: ProcessQueueInfo(
+                    commit_offset=-1 if held.done is None else held.done,
+                    cached_msg_count=held.message_count,
+                    cached_msg_size_in_mi_b=held.message_bytes // MEBIBYTE,
+                )
+                for queue, held in self.held.items()
+            },
+        )
+
+    async def _hold_subscribed(self, queues: Collection[MessageQueue]) -> None:
         self._hold(queues)
-        await self._running_commits().commit_given_up()
+        await self._running_commits().commit_released()
 
     def _hold(self, queues: Collection[MessageQueue]) -> None:
-        given_up = self._running().hold(queues)
+        """Fetch exactly these queues; the progress of released ones is committed later."""
+        released = self._running().hold(queues)
         if self.settings.auto_commit:
-            self._running_commits().give_up(given_up)
+            self._running_commits().release(released)
 
-    def _look_again(self) -> None:
-        """What is subscribed or assigned has changed."""
+    def _subscriptions_changed(self) -> None:
         if self._state != "RUNNING":
             return
-        assert self._sharing is not None
         if self._assigned is not None:
             self._hold(self._assigned)
-            self._tasks.spawn(self._running_commits().commit_given_up(), "give up queues")
+            self._tasks.spawn(self._running_commits().commit_released(), "commit released queues")
         else:
-            self._tasks.spawn(self._running_session().heartbeat(), "tell what is subscribed")
-            self._sharing.wake()
-
-    def _wire(self, topic: str) -> str:
-        return with_namespace(self._client.namespace, topic)
-
-    def _subscription(self, topic: str, expression: str, sql: str | None) -> TopicSubscription:
-        wire_topic, now_ms = self._wire(topic), self._clock.now_ms()
-        if sql is not None:
-            return by_sql(wire_topic, sql, now_ms=now_ms)
-        return by_tags(wire_topic, expression, now_ms=now_ms)
+            self._tasks.spawn(self._running_session().heartbeat(), "announce subscriptions")
+            self.wake_rebalancer()
 
     def _subscription_of(self, topic: str) -> TopicSubscription:
         known = self._subscriptions.get(topic) or self._assigned_expression.get(topic)
-        return known or by_tags(topic, MATCH_ALL, now_ms=self._made_ms)
+        return known or by_tags(topic, MATCH_ALL, now_ms=self._created_ms)
+
+
+class PullConsumer(BlockingClient[AsyncPullConsumer]):
+    """`skylark.PullConsumer`: fetches messages ahead and returns them on demand. Any thread may call.
+
+    >>> with PullConsumer("billing", namesrv="127.0.0.1:9876") as consumer:
+    ...     consumer.subscribe("orders", "created || paid")
+    ...     for message in consumer:
+    ...         print(message.body)
+
+    Either `subscribe` topics, whose queues the members of the group share, or `assign` queues. A message is
+    done when the next one is requested; finished messages are committed every few seconds, unless
+    `auto_commit` is off. `commit` commits everything handed out at once.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str = "",
+        settings: PullConsumerSettings | None = None,
+        client: ClientSettings | None = None,
+        strategy: str | Strategy = "AVG",
+    ) -> None:
+        """As `skylark.aio.PullConsumer`. Raises BadName, SettingsError."""
+        inner = AsyncPullConsumer(group, namesrv=namesrv, settings=settings, client=client, strategy=strategy)
+        super().__init__(inner, f"pull consumer {group}")
+        self._handing_out = threading.Lock()
+        self._current: tuple[PulledBatch, int] | None = None  # the batch being iterated, and the next index
+
+    subscribe = on_loop(AsyncPullConsumer.subscribe)
+    unsubscribe = on_loop(AsyncPullConsumer.unsubscribe)
+    assign = on_loop(AsyncPullConsumer.assign)
+    assignment = on_loop(AsyncPullConsumer.assignment)
+    queues = blocking(AsyncPullConsumer.queues)
+    on_queues_changed = on_loop(AsyncPullConsumer.on_queues_changed)
+    pause = on_loop(AsyncPullConsumer.pause)
+    resume = on_loop(AsyncPullConsumer.resume)
+    pull = blocking(AsyncPullConsumer.pull)
+    seek = blocking(AsyncPullConsumer.seek)
+    seek_to_begin = blocking(AsyncPullConsumer.seek_to_begin)
+    seek_to_end = blocking(AsyncPullConsumer.seek_to_end)
+    seek_to_time = blocking(AsyncPullConsumer.seek_to_time)
+    offset_at = blocking(AsyncPullConsumer.offset_at)
+    positions = on_loop(AsyncPullConsumer.positions)
+    committed = blocking(AsyncPullConsumer.committed)
+    lag = blocking(AsyncPullConsumer.lag)
+    commit = blocking(AsyncPullConsumer.commit)
+
+    @property
+    def client_id(self) -> str:
+        """The client id that brokers see. Raises ClientClosed before the start."""
+        return self._inner.client_id
+
+    def poll(self, timeout_ms: float | None = None) -> list[ReceivedMessage]:
+        """Return the next messages, of one queue; none at the timeout. Messages handed out before are done.
+
+        Use one reader at a time, or commit explicitly. Raises ClientClosed.
+        """
+        with self._handing_out:
+            rest, self._current = self._current, None
+            if rest is not None and not rest[0].is_void:
+                batch, index = rest
+                self._hand_out(batch, index, whole=True)
+                return list(batch.messages[index:])
+        return self._wait(self._inner.poll(timeout_ms))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        """Return the next message, waiting for it; stops when the consumer is stopped."""
+        with self._handing_out:
+            current = self._current
+            if current is None or current[0].is_void:
+                try:
+                    taken = self._wait(self._inner.take_batch(None))
+                except ClientClosed:
+                    taken = None
+                if taken is None:
+                    raise StopIteration
+                current = (taken, 0)
+            batch, index = current
+            self._hand_out(batch, index)
+            self._current = (batch, index + 1) if index + 1 < len(batch.messages) else None
+            return batch.messages[index]
+
+    def _hand_out(self, batch: PulledBatch, index: int, *, whole: bool = False) -> None:
+        """Record on the loop what was handed out, before anything that is requested later."""
+        loop = self._running().loop
+        loop.call_soon_threadsafe(batch.held.hand_out, batch, index)
+        if whole:
+            loop.call_soon_threadsafe(batch.held.hand_out_all, batch)

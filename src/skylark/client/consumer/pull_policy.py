@@ -1,4 +1,4 @@
-"""Pure. Decisions around a pull: whether to wait first, where to begin, what to ask, what an answer means."""
+"""Pure. Pull policy: when a queue must wait, the flags of a pull, and the meaning of its reply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from enum import Enum
 from skylark.client.consumer.process_queue import MEBIBYTE, ProcessQueue
 from skylark.client.consumer.subscription import TopicSubscription
 from skylark.errors import RemoteProtocolError
-from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import (
@@ -18,11 +17,11 @@ from skylark.protocol.requests.pull import (
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
 )
-from skylark.settings.client import ConsumeFrom, PushConsumerSettings
+from skylark.settings.client import PushConsumerSettings
 
 
 class PullStatus(Enum):
-    """What became of a pull. None of them is an error."""
+    """The status of a pull. None of them is an error."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MSG = ResponseCode.PULL_NOT_FOUND
@@ -31,9 +30,9 @@ class PullStatus(Enum):
 
 
 class PullRequest:
-    """The pulling of one queue while it is ours. Exactly one circulates for each queue.
+    """State of the pulls of one queue while this member owns it. Exactly one exists for each queue.
 
-    `was_locked` is set by the first pull under a lock: what was committed before may be another's work.
+    `was_locked` is set by the first pull under a lock: before that, another member may have committed.
     """
 
     __slots__ = ("failures", "group", "next_offset", "process_queue", "queue", "waits", "was_locked")
@@ -44,30 +43,30 @@ class PullRequest:
         self.process_queue = process_queue
         self.next_offset = next_offset
         self.was_locked = False
-        self.waits = 0  # for room: every thousandth is told
+        self.waits = 0  # for room; every FLOW_CONTROL_LOGGED_EVERY-th is logged
         self.failures = 0  # in a row
 
 
 class WaitReason(Enum):
-    """Why a queue is not pulled right now."""
+    """Why a queue is not pulled now."""
 
     PAUSED = "the consumer is suspended"
-    COUNT = "too many messages wait here"
-    SIZE = "too many bytes wait here"
+    COUNT = "too many messages are cached"
+    SIZE = "too many bytes are cached"
     SPAN = "the first unfinished message is too far behind"
     NOT_LOCKED = "the queue is not locked"
     NOT_SUBSCRIBED = "the topic is no longer subscribed"
 
 
 FLOW_CONTROL = frozenset({WaitReason.COUNT, WaitReason.SIZE, WaitReason.SPAN})
-FLOW_CONTROL_TOLD_EVERY = 1000
+FLOW_CONTROL_LOGGED_EVERY = 1000
 BROKERS_GIVE_MAX = 32
-"""Messages in an answer by RocketMQ's default, however many are asked for."""
+"""RocketMQ's default limit for the messages of one reply, however many are requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again after so long."""
+    """Check again after this delay."""
 
     delay_ms: int
     reason: WaitReason
@@ -75,13 +74,13 @@ class Wait:
 
 @dataclass(slots=True)
 class Thresholds:
-    """How much of one queue may wait here. They shrink as more queues share a limit of the consumer."""
+    """Cache limits of one queue. They shrink as more queues share a limit of the consumer."""
 
     messages_max: int
     mib_max: int
 
     def share(self, settings: PushConsumerSettings, queue_count: int) -> None:
-        """Divide the limits of the whole consumer among its queues."""
+        """Divide the consumer's limits among its queues."""
         if not queue_count:
             return
         if settings.topic_messages_max != -1:
@@ -99,7 +98,7 @@ def wait_before_pull(
     must_lock: bool,
     subscription: TopicSubscription | None,
 ) -> Wait | None:
-    """Say whether a queue must wait, and how long; None: pull now. At a threshold it still pulls."""
+    """Return why and how long a queue must wait, None to pull now. At a threshold it still pulls."""
     if paused:
         return Wait(settings.paused_delay_ms, WaitReason.PAUSED)
     delay_ms = settings.flow_control_delay_ms
@@ -116,29 +115,6 @@ def wait_before_pull(
     return None
 
 
-class StartQuery(Enum):
-    """What a broker must be asked to know where to begin."""
-
-    MAX_OFFSET = "the end of the queue"
-    BY_TIMESTAMP = "the offset at a time"
-
-
-def start_offset(stored: int | None, consume_from: ConsumeFrom, topic: str) -> int | StartQuery:
-    """Where a newly assigned queue begins: where the group left off, else as `consume_from` says.
-
-    A retry topic begins at its start, since whatever is in it failed before. An offset below the queue's
-    smallest is repaired by the broker's answer to the first pull.
-    """
-    if stored is not None:
-        return stored
-    is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
-    if consume_from is ConsumeFrom.TIMESTAMP:
-        return StartQuery.MAX_OFFSET if is_retry else StartQuery.BY_TIMESTAMP
-    if consume_from is ConsumeFrom.FIRST_OFFSET or is_retry:
-        return 0
-    return StartQuery.MAX_OFFSET
-
-
 def pull_flags(
     *,
     commit: bool,
@@ -147,7 +123,7 @@ def pull_flags(
     class_filter: bool = False,
     lite: bool = False,
 ) -> int:
-    """The system flag of a pull. Filter servers know the subscription: it is not sent to them."""
+    """Return the system flag of a pull. The subscription is not sent to filter servers, which know it."""
     return (
         (PULL_COMMIT_OFFSET if commit else 0)
         | (PULL_SUSPEND if suspend else 0)
@@ -158,20 +134,20 @@ def pull_flags(
 
 
 def bulk_bytes(messages_max: int, bytes_max: int) -> int | None:
-    """Return how much a pull for more than that asks of Skylark's brokers; others do not know the field."""
+    """Return the byte limit for a large pull from Skylark's brokers; other brokers ignore the field."""
     return bytes_max if messages_max > BROKERS_GIVE_MAX else None
 
 
 def pull_status(code: int) -> PullStatus:
-    """Return the status that a response code means. Raises RemoteProtocolError for others."""
+    """Return the status of a response code. Raises RemoteProtocolError for other codes."""
     try:
         return PullStatus(code)
     except ValueError:
-        raise RemoteProtocolError(f"response code {code} is no answer to a pull") from None
+        raise RemoteProtocolError(f"unexpected response code {code} to a pull") from None
 
 
 class SuggestedBrokers:
-    """Which replica of a broker to pull a queue from: the master, until an answer suggests another."""
+    """The replica to pull each queue from: the master, until a reply suggests another one."""
 
     def __init__(self) -> None:
         self._suggested: dict[MessageQueue, int] = {}

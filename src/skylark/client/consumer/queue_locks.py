@@ -1,4 +1,4 @@
-"""Locks of queues at their brokers: whoever holds one consumes the queue in order, and nobody else does."""
+"""Queue locks at the brokers: the member that holds the lock of a queue consumes it in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class OrderlyLocks:
-    """The locks of one member of a group. Loop thread; failures are logged and mean: not locked."""
+    """Queue locks of one group member. Loop thread; failures are logged and mean not locked."""
 
     def __init__(self, session: Session, group: str, timeout_ms: int) -> None:
         self._session = session
@@ -24,7 +24,7 @@ class OrderlyLocks:
         self._timeout_ms = timeout_ms
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues, or keep them locked; those that are ours then. Brokers forget locks after a minute."""
+        """Lock or renew queues; return the locked ones. Brokers expire locks after a minute."""
         answers = await asyncio.gather(
             *(self._lock_at(broker, of_broker) for broker, of_broker in _by_broker(queues).items())
         )
@@ -37,12 +37,12 @@ class OrderlyLocks:
                 address, LockBatchMq(self._request(queues)), timeout_ms=self._timeout_ms
             )
         except RocketMQError as error:
-            log.warning("queues were not locked broker=%s count=%d error=%s", broker, len(queues), error)
+            log.warning("queues not locked broker=%s count=%d error=%s", broker, len(queues), error)
             return set()
         return set(locked.queues) & set(queues)
 
     async def renew(self, process_queues: Iterable[ProcessQueue], now: float) -> None:
-        """Keep the locks of all that is held; what could not be locked is marked so."""
+        """Renew the locks of all held queues and update their `locked`."""
         held = {held.queue: held for held in process_queues if not held.dropped}
         locked = await self.lock(held)
         for queue, process_queue in held.items():
@@ -51,15 +51,15 @@ class OrderlyLocks:
                 process_queue.last_lock_at = now
 
     async def unlock(self, queue: MessageQueue) -> None:
-        """Let go of one queue, without waiting for the broker's word."""
+        """Unlock one queue without waiting for the reply."""
         try:
             address = self._session.routes.master(queue.broker_name)
             await self._session.notify(address, UnlockBatchMq(self._request([queue])))
         except RocketMQError as error:
-            log.warning("queue was not unlocked queue=%s error=%s", queue, error)
+            log.warning("queue not unlocked queue=%s error=%s", queue, error)
 
     async def unlock_all(self, queues: Iterable[MessageQueue]) -> None:
-        """Let go of queues and wait until their brokers know."""
+        """Unlock queues and wait for the replies."""
         for broker, of_broker in _by_broker(queues).items():
             try:
                 address = self._session.routes.master(broker)
@@ -67,7 +67,7 @@ class OrderlyLocks:
                     address, UnlockBatchMq(self._request(of_broker)), timeout_ms=self._timeout_ms
                 )
             except RocketMQError as error:
-                log.warning("queues were not unlocked broker=%s error=%s", broker, error)
+                log.warning("queues not unlocked broker=%s error=%s", broker, error)
 
     def _request(self, queues: list[MessageQueue]) -> LockRequest:
         return LockRequest(self._session.client_id, self._group, queues)

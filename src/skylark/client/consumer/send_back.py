@@ -1,4 +1,4 @@
-"""Giving back what could not be consumed: to its broker, or else as a new message for the retry topic."""
+"""Send back: returns failed messages to their broker, or sends a copy to the group's retry topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEW_TOPIC_QUEUES = 4
 
 
 class SendBack:
-    """Gives messages of one group back. Loop thread."""
+    """Sends failed messages of one group back. Loop thread."""
 
     def __init__(self, session: Session, group: str, *, attempts_max: int, timeout_ms: int) -> None:
         self._session = session
@@ -31,7 +31,7 @@ class SendBack:
         self._timeout_ms = timeout_ms
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Give a message back, to come again after a delay; False if neither way works right now."""
+        """Send a message back for redelivery after a delay; False if that fails both ways."""
         request = ConsumerSendMsgBack(
             group=self._group,
             physical_offset=message.physical_offset,
@@ -44,7 +44,7 @@ class SendBack:
         try:
             await self._session.call(self._broker_of(message), request, timeout_ms=self._timeout_ms)
         except RocketMQError as error:
-            log.warning("broker did not take a message back id=%s error=%s", message.message_id, error)
+            log.warning("send back failed, using the retry topic id=%s error=%s", message.message_id, error)
             return await self.send_to_retry_topic(message)
         return True
 
@@ -55,11 +55,11 @@ class SendBack:
             return message.store_host
 
     def _wire_topic(self, message: ReceivedMessage) -> str:
-        """Where it was first sent to: tools send it there again, and know no namespaces."""
+        """Return the original topic with its namespace, for tools that resend it."""
         return with_namespace(self._session.settings.namespace, message.topic)
 
     async def send_to_retry_topic(self, message: ReceivedMessage) -> bool:
-        """Send a copy to the group's retry topic; the broker makes it a dead letter if it came too often."""
+        """Send a copy to the group's retry topic; the broker dead-letters it after too many attempts."""
         times = message.reconsume_times
         properties = dict(message.properties)
         properties.pop(PROPERTY_TRANSACTION, None)
@@ -87,6 +87,6 @@ class SendBack:
             address = self._session.routes.master(queue.broker_name)
             await self._session.call(address, request, timeout_ms=self._timeout_ms)
         except (RocketMQError, IndexError) as error:
-            log.warning("message was not sent to the retry topic id=%s error=%s", message.message_id, error)
+            log.warning("message not sent to the retry topic id=%s error=%s", message.message_id, error)
             return False
         return True

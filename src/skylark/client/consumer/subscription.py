@@ -1,4 +1,4 @@
-"""Pure. What a group wants of a topic, in the words of heartbeats and pulls, and which messages match."""
+"""Pure. Subscriptions: topic and expression, their form in heartbeats and pulls, and matching of messages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SQL92 = "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class TopicSubscription:
-    """A topic and an expression. `version` is the time in ms when it was made or last made known anew.
+    """A topic and an expression. `version` is the time in ms at which it was made or last renewed.
 
-    Brokers look at hashes of tags, and those collide; so `filtered` looks at the tags.
+    Brokers compare hashes of tags, which may collide; `filtered` compares the tags.
     """
 
     topic: str
@@ -28,25 +28,28 @@ class TopicSubscription:
     expression_type: str
     version: int
     tags: frozenset[bytes] = frozenset()
-    by_class: bool = False  # the expression names a class that filter servers have
+    by_class: bool = False  # the expression names a class of filter servers
 
     @property
     def is_tag_type(self) -> bool:
         return self.expression_type == TAG
 
     def renewed(self, now_ms: int) -> TopicSubscription:
-        """The same with a newer version, for a topic whose queues have changed hands."""
+        """Return a copy with a newer version, for a topic whose queues were reassigned."""
         return replace(self, version=max(now_ms, self.version))
 
     def filtered(self, messages: Sequence[ReceivedMessage]) -> Sequence[ReceivedMessage]:
-        """Return the messages that match, in order. Without tags, and for SQL92, the broker's word counts."""
+        """Return the matching messages in order.
+
+        Without tags, and for SQL92, the broker has filtered already.
+        """
         tags = self.tags
         if not tags:
             return messages
         return [message for message in messages if find_tags(message.properties_text) in tags]
 
     def data(self) -> SubscriptionData:
-        """What heartbeats say of it."""
+        """Return the heartbeat's representation."""
         tags = sorted(tag.decode() for tag in self.tags)
         return SubscriptionData(
             topic=self.topic,
@@ -60,7 +63,7 @@ class TopicSubscription:
 
 
 def by_tags(topic: str, expression: str | None, *, now_ms: int) -> TopicSubscription:
-    """`*` or nothing for all messages, else tags as in `created || paid`. Raises SettingsError."""
+    """Subscribe by tags, as in `created || paid`; `*` or None for all messages. Raises SettingsError."""
     _check(topic)
     try:
         tags = split_tags(expression)
@@ -69,23 +72,23 @@ def by_tags(topic: str, expression: str | None, *, now_ms: int) -> TopicSubscrip
     if tags is None or expression is None:
         return TopicSubscription(topic, MATCH_ALL, TAG, now_ms)
     if not tags:
-        raise SettingsError(f"subscription of {topic}", f"there is no tag in {expression!r}; `*` means all")
+        raise SettingsError(f"subscription of {topic}", f"no tag in {expression!r}; use `*` for all messages")
     return TopicSubscription(topic, expression, TAG, now_ms, frozenset(tag.encode() for tag in tags))
 
 
 def by_sql(topic: str, expression: str, *, now_ms: int) -> TopicSubscription:
-    """An SQL92 condition over the properties of messages; the broker reads it. Raises SettingsError."""
+    """Subscribe by an SQL92 condition over properties; the broker evaluates it. Raises SettingsError."""
     _check(topic)
     if not expression.strip():
-        raise SettingsError(f"subscription of {topic}", "an SQL92 expression cannot be empty")
+        raise SettingsError(f"subscription of {topic}", "the SQL92 expression is empty")
     return TopicSubscription(topic, expression, SQL92, now_ms)
 
 
 def by_class(topic: str, name: str, *, now_ms: int) -> TopicSubscription:
-    """A class that filter servers have, for clusters that still run some. Raises SettingsError."""
+    """Subscribe by a class of filter servers, for clusters that still run them. Raises SettingsError."""
     _check(topic)
     if not name.strip():
-        raise SettingsError(f"subscription of {topic}", "the name of a filter class cannot be empty")
+        raise SettingsError(f"subscription of {topic}", "the filter class name is empty")
     return TopicSubscription(topic, name, TAG, now_ms, by_class=True)
 
 

@@ -1,7 +1,7 @@
-"""Sender: carries messages to brokers on a session's loop. Producers are made of it, consumers use it too.
+"""AsyncSender: sends messages to brokers on a session's loop, with limits, deadlines and retries.
 
-A send that finds its route and its connection costs neither a task nor a timer: it is written at once, and
-the broker's answer completes its future. Only what has to wait or to be tried again gets a task.
+A send whose route and connection are known costs neither a task nor a timer: it is written at once, and the
+broker's reply completes its future. Only sends that wait or are retried get a task.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-TICKS_PER_TIMEOUT = 50  # a send is given up at most that fraction of its timeout too late
+TICKS_PER_TIMEOUT = 50  # deadlines are checked that often: a send times out at most 1/50 of its timeout late
 TICK_S_MAX = 0.1
 _REQUEST = RequestCode.SEND_MESSAGE_V2.name
 
 
 class InFlightSend(PendingSend, ABC):
-    """A send that is on its way. It is its own waiter: the connection hands it the answer.
+    """A send in flight. It is its own reply waiter: the connection passes it the reply.
 
-    What becomes of the outcome is for those who inherit to say.
+    Subclasses decide where the outcome goes.
     """
 
     def __init__(
         self,
         sender: AsyncSender,
-        prepared: EncodedMessage | EncodedBatch,
+        encoded: EncodedMessage | EncodedBatch,
         *,
         started: float,
         deadline: float,
         attempts: int,
     ) -> None:
-        super().__init__(prepared, started=started, deadline=deadline, attempts=attempts)
+        super().__init__(encoded, started=started, deadline=deadline, attempts=attempts)
         self.sender = sender
         self.connection: ClientConnection | None = None
         self.opaque = -1
@@ -73,7 +73,7 @@ class InFlightSend(PendingSend, ABC):
         return self.connection is None
 
     def withdraw(self) -> ClientConnection | None:
-        """Want no answer to what was written; return the connection on which one was awaited."""
+        """Stop waiting for the reply; return the connection on which it was expected."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.forget(self.opaque)
@@ -91,19 +91,19 @@ class InFlightSend(PendingSend, ABC):
     @property
     @abstractmethod
     def is_abandoned(self) -> bool:
-        """Does nobody wait any more?"""
+        """Whether the caller has cancelled the send."""
 
     @abstractmethod
     def deliver(self, receipts: list[SendReceipt]) -> None:
-        """Give the receipts, one per member, to who waits."""
+        """Complete the send with one receipt per message."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:
-        """Give the error to who waits."""
+        """Complete the send with an error."""
 
 
 class _FutureSend(InFlightSend):
-    """One message, or one batch, and the future of its receipt or receipts."""
+    """One message or one batch, with the future of its receipt or receipts."""
 
     future: asyncio.Future[Any]
 
@@ -113,7 +113,7 @@ class _FutureSend(InFlightSend):
 
     def deliver(self, receipts: list[SendReceipt]) -> None:
         if not self.future.done():
-            self.future.set_result(receipts if self.prepared.is_batch else receipts[0])
+            self.future.set_result(receipts if self.encoded.is_batch else receipts[0])
 
     def fail(self, error: Exception) -> None:
         if not self.future.done():
@@ -121,7 +121,7 @@ class _FutureSend(InFlightSend):
 
 
 class SendTopic:
-    """A topic that was sent to: its route and whose turn it is."""
+    """A topic that was sent to: its route and its round-robin position."""
 
     __slots__ = ("robin", "route")
 
@@ -131,7 +131,7 @@ class SendTopic:
 
 
 class AsyncSender:
-    """Sends of one group. Loop thread only."""
+    """Sends messages of one group. Loop thread only."""
 
     def __init__(
         self,
@@ -148,35 +148,34 @@ class AsyncSender:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._topics: dict[str, SendTopic] = {}
-        self._flights: dict[InFlightSend, None] = {}
-        self._flight_bytes = 0
+        self._sends: dict[InFlightSend, None] = {}
+        self._bytes_in_flight = 0
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._tick: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
-        self.rules = SendPolicy(group, session.client_id, namespace, settings)
-        self.preparation = MessageEncoder(settings, namespace, group, UniqueKeys(self._clock))
+        self.policy = SendPolicy(group, session.client_id, namespace, settings)
+        self.encoder = MessageEncoder(settings, namespace, group, UniqueKeys(self._clock))
 
     # --- Routes ---
 
     def topics(self) -> Iterable[str]:
-        """Return the topics that were sent to."""
         return self._topics
 
     def on_route_change(self, route: TopicRoute) -> None:
-        """Take in a route; of a topic that was never sent to it is of no interest."""
+        """Store the new route, if messages were sent to its topic."""
         topic = self._topics.get(route.topic)
         if topic is not None:
             topic.route = route
 
     def known_route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic that was sent to. Any thread."""
+        """Return the route of a topic that was sent to. Any thread may call it."""
         known = self._topics.get(topic)
         return None if known is None else known.route
 
     async def find_topic(self, name: str) -> SendTopic:
-        """Return a topic with its route, the default topic's if it does not exist yet.
+        """Return a topic with its route; for a topic that does not exist yet, the auto-create topic's route.
 
         Raises NoRoute, RemotingError, BrokerError.
         """
@@ -196,213 +195,213 @@ class AsyncSender:
 
     async def send(
         self,
-        prepared: EncodedMessage | EncodedBatch,
+        encoded: EncodedMessage | EncodedBatch,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         argument: Any = None,
         timeout_ms: float | None = None,
     ) -> asyncio.Future[Any]:
-        """Send and return the future of the receipt (of a batch: of the list of receipts).
+        """Send and return the future of the receipt; for a batch, of the list of receipts.
 
-        Waits only for room, when too much is in flight. Raises SendFailed if there is none in time.
+        Waits only while too much is in flight. Raises SendFailed if there is no room in time.
         """
         started = self._loop.time()
         deadline = started + (self.settings.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         pinned = queue is not None or selector is not None
         future: asyncio.Future[Any] = self._loop.create_future()
-        flight = _FutureSend(
+        send = _FutureSend(
             self,
-            prepared,
+            encoded,
             started=started,
             deadline=deadline,
             attempts=1 if pinned else 1 + self.settings.retries,
         )
-        flight.future = future
-        if self.rules.hooks:
-            flight.caller = copy_context()
-        flight.fixed_queue, flight.selector, flight.argument = queue, selector, argument
-        if self._room_waiters or not self.has_room(flight.bytes):
-            await self.wait_for_room(flight.topic, flight.bytes, deadline)
-        self.launch(flight)
+        send.future = future
+        if self.policy.hooks:
+            send.caller = copy_context()
+        send.fixed_queue, send.selector, send.argument = queue, selector, argument
+        if self._room_waiters or not self.has_room(send.bytes):
+            await self.wait_for_room(send.topic, send.bytes, deadline)
+        self.launch(send)
         return future
 
-    def launch(self, flight: InFlightSend) -> None:
-        """Let a send take off. One that comes too late fails with ClientClosed."""
+    def launch(self, send: InFlightSend) -> None:
+        """Start a send. After `close` it fails with ClientClosed."""
         if self._closed:
-            flight.fail(ClientClosed("producer"))
+            send.fail(ClientClosed("producer"))
             return
-        self._flights[flight] = None
-        self._flight_bytes += flight.bytes
-        self._start(flight)
+        self._sends[send] = None
+        self._bytes_in_flight += send.bytes
+        self._start(send)
         if self._tick is None:
             self._tick = self._loop.call_later(self._tick_s(), self._check_deadlines)
             self._idle.clear()
 
     async def send_oneway(
         self,
-        prepared: EncodedMessage,
+        encoded: EncodedMessage,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send without wanting an answer. Raises NoRoute, BrokerUnknown, ConnectFailed; one attempt."""
+        """Send without waiting for a reply, in one attempt. Raises NoRoute, BrokerUnknown, ConnectFailed."""
         now = self._loop.time()
-        sending = PendingSend(
-            prepared, started=now, deadline=now + self.settings.send_timeout_ms / 1000, attempts=1
+        send = PendingSend(
+            encoded, started=now, deadline=now + self.settings.send_timeout_ms / 1000, attempts=1
         )
-        sending.fixed_queue, sending.selector, sending.argument = queue, selector, argument
-        topic = self._topics.get(sending.topic) or await self.find_topic(sending.topic)
-        self._begin(sending, topic)
-        connection = await self._session.connection(sending.address)
+        send.fixed_queue, send.selector, send.argument = queue, selector, argument
+        topic = self._topics.get(send.topic) or await self.find_topic(send.topic)
+        self._begin(send, topic)
+        connection = await self._session.connection(send.address)
         if not connection.is_writable:
             await connection.wait_writable()
-        head, body = self.rules.frame(sending, 0, self._clock.now_ms(), is_oneway=True)
+        head, body = self.policy.frame(send, 0, self._clock.now_ms(), is_oneway=True)
         connection.write_parts((head, body), len(head) + len(body))
-        self.rules.sent_oneway(sending, self._loop.time())
+        self.policy.sent_oneway(send, self._loop.time())
 
-    def _start(self, flight: InFlightSend) -> None:
-        topic = self._topics.get(flight.topic)
+    def _start(self, send: InFlightSend) -> None:
+        topic = self._topics.get(send.topic)
         if topic is None:
-            self._tasks.spawn(self._start_slowly(flight), "find route")
+            self._tasks.spawn(self._start_slowly(send), "find route")
             return
         try:
-            self._begin(flight, topic)
+            self._begin(send, topic)
         except BrokerUnknown:
-            self._tasks.spawn(self._start_slowly(flight, refresh=True), "find broker")
+            self._tasks.spawn(self._start_slowly(send, refresh=True), "find broker")
             return
-        except Exception as error:  # noqa: BLE001 (whatever a hook or a selector raises is the sender's)
-            self._end(flight, error)
+        except Exception as error:  # noqa: BLE001 (errors of hooks and selectors go to the caller)
+            self._end(send, error)
             return
-        connection = self._session.pool.open_connection(flight.address)
+        connection = self._session.pool.open_connection(send.address)
         if connection is None or not connection.is_writable:
-            self._tasks.spawn(self._connect(flight), "connect")
+            self._tasks.spawn(self._connect(send), "connect")
         else:
-            self._write(flight, connection)
+            self._write(send, connection)
 
-    def _begin(self, sending: PendingSend, topic: SendTopic) -> None:
-        """Choose a queue, note the attempt. Raises BrokerUnknown, NoRoute, BadMessage, what checks raise."""
+    def _begin(self, send: PendingSend, topic: SendTopic) -> None:
+        """Choose a queue and begin an attempt. Raises BrokerUnknown, NoRoute, BadMessage, errors of hooks."""
         now = self._loop.time()
-        queue = self.rules.choose(sending, topic.route, topic.robin, now)
+        queue = self.policy.choose(send, topic.route, topic.robin, now)
         address = self._session.routes.master(queue.broker_name)
         if self._session.settings.vip_channel:
             address = vip_address(address)
-        self.rules.begin(sending, queue, address, now)
+        self.policy.begin(send, queue, address, now)
 
-    async def _start_slowly(self, flight: InFlightSend, *, refresh: bool = False) -> None:
-        """Start a send for which a name server must be asked first."""
+    async def _start_slowly(self, send: InFlightSend, *, refresh: bool = False) -> None:
+        """Start a send that needs a route from a name server first."""
         try:
-            async with asyncio.timeout_at(flight.deadline):
+            async with asyncio.timeout_at(send.deadline):
                 if refresh:
-                    await self.refresh(flight.topic)
-                topic = await self.find_topic(flight.topic)
-                self._begin(flight, topic)
+                    await self.refresh(send.topic)
+                topic = await self.find_topic(send.topic)
+                self._begin(send, topic)
         except TimeoutError:
-            self._end(flight, self.rules.without_route(flight, self._loop.time()))
+            self._end(send, self.policy.without_route(send, self._loop.time()))
         except Exception as error:  # noqa: BLE001 (as above)
-            self._end(flight, error)
+            self._end(send, error)
         else:
-            await self._connect(flight)
+            await self._connect(send)
 
     async def refresh(self, topic: str) -> None:
-        """Ask for a route again; a failure is logged, and the old one stays."""
+        """Refresh a route; on failure, log it and keep the old route."""
         try:
             self.on_route_change(await self._session.refresh_route(topic))
         except RocketMQError as error:
             log.info("route was not refreshed topic=%s error=%s", topic, error)
 
-    async def _connect(self, flight: InFlightSend) -> None:
+    async def _connect(self, send: InFlightSend) -> None:
         connection: ClientConnection | None = None
         try:
-            async with asyncio.timeout_at(self.rules.attempt_deadline(flight, flight.tried_at)):
-                connection = await self._session.connection(flight.address)
+            async with asyncio.timeout_at(self.policy.attempt_deadline(send, send.tried_at)):
+                connection = await self._session.connection(send.address)
                 await connection.wait_writable()
         except TimeoutError:
-            late = self._timed_out(flight)
+            late = self._timed_out(send)
             if connection is not None:
-                self._retry(flight, late)
-            else:  # nothing has left
-                failure = ConnectFailed(flight.address, f"not within {late.timeout_ms} ms")
-                self._retry(flight, self._session.explained(failure))
+                self._retry(send, late)
+            else:  # nothing was written
+                failure = ConnectFailed(send.address, f"not within {late.timeout_ms} ms")
+                self._retry(send, self._session.explained(failure))
         except RocketMQError as error:
-            self._retry(flight, error)
+            self._retry(send, error)
         else:
-            self._write(flight, connection)
+            self._write(send, connection)
 
-    def _write(self, flight: InFlightSend, connection: ClientConnection) -> None:
+    def _write(self, send: InFlightSend, connection: ClientConnection) -> None:
         try:
-            opaque = connection.reserve(flight)
+            opaque = connection.reserve(send)
         except LocalProtocolError as error:
-            self._end(flight, error)
+            self._end(send, error)
             return
         try:
-            head, body = self.rules.frame(flight, opaque, self._clock.now_ms())
+            head, body = self.policy.frame(send, opaque, self._clock.now_ms())
         except RocketMQError as error:
             connection.forget(opaque)
-            self._end(flight, error)
+            self._end(send, error)
             return
-        flight.opaque = opaque
-        flight.connection = connection
-        flight.attempt_deadline = self.rules.attempt_deadline(flight, flight.tried_at)
+        send.opaque = opaque
+        send.connection = connection
+        send.attempt_deadline = self.policy.attempt_deadline(send, send.tried_at)
         connection.write_parts((head, body), len(head) + len(body))
 
-    # --- What comes of it ---
+    # --- Outcomes ---
 
-    def _answered(self, flight: InFlightSend, reply: RemotingCommand) -> None:
+    def _answered(self, send: InFlightSend, reply: RemotingCommand) -> None:
         now = self._loop.time()
         try:
-            receipts = self.rules.answered(flight, reply, now)
+            receipts = self.policy.answered(send, reply, now)
         except RocketMQError as error:
-            self._retry(flight, error)
+            self._retry(send, error)
             return
-        if self.rules.wants_better(flight, receipts, now):
-            self._start(flight)
+        if self.policy.wants_better(send, receipts, now):
+            self._start(send)
             return
-        self._land(flight)
-        flight.deliver(receipts)
+        self._complete(send)
+        send.deliver(receipts)
 
-    def _retry(self, flight: InFlightSend, error: RocketMQError) -> None:
-        """Try again elsewhere, or give up; a send that nobody waits for any more is not tried again."""
+    def _retry(self, send: InFlightSend, error: RocketMQError) -> None:
+        """Retry or fail. A send that its caller has cancelled is not retried."""
         if isinstance(error, GoAway):
-            self._session.pool.retire(flight.address)
+            self._session.pool.retire(send.address)
         try:
-            step = self.rules.failed(flight, error, self._loop.time())
+            step = self.policy.failed(send, error, self._loop.time())
         except SendFailed as failure:
-            self._end(flight, failure)
+            self._end(send, failure)
             return
-        if flight.is_abandoned:
-            self._end(flight, error)
+        if send.is_abandoned:
+            self._end(send, error)
             return
-        wait_s = self.rules.pause_s(flight, self.known_route(flight.topic), self._loop.time())
+        wait_s = self.policy.pause_s(send, self.known_route(send.topic), self._loop.time())
         if wait_s or step.refresh_route:
-            self._tasks.spawn(self._start_later(flight, wait_s, refresh=step.refresh_route), "retry")
+            self._tasks.spawn(self._start_later(send, wait_s, refresh=step.refresh_route), "retry")
         else:
-            self._start(flight)
+            self._start(send)
 
-    async def _start_later(self, flight: InFlightSend, wait_s: float, *, refresh: bool) -> None:
+    async def _start_later(self, send: InFlightSend, wait_s: float, *, refresh: bool) -> None:
         await asyncio.sleep(wait_s)
-        await self._start_slowly(flight, refresh=refresh)
+        await self._start_slowly(send, refresh=refresh)
 
-    def _end(self, flight: InFlightSend, error: Exception) -> None:
-        self.rules.ended(flight, error, self._loop.time())
-        self._land(flight)
-        if flight.stored is None:
-            flight.fail(error)
+    def _end(self, send: InFlightSend, error: Exception) -> None:
+        self.policy.ended(send, error, self._loop.time())
+        self._complete(send)
+        if send.stored is None:
+            send.fail(error)
         else:
-            flight.deliver(flight.stored)
+            send.deliver(send.stored)
 
-    def _land(self, flight: InFlightSend) -> None:
-        if flight not in self._flights:
-            return  # it has landed before
-        del self._flights[flight]
-        self._flight_bytes -= flight.bytes
-        if not self._flights:
+    def _complete(self, send: InFlightSend) -> None:
+        if send not in self._sends:
+            return  # completed already
+        del self._sends[send]
+        self._bytes_in_flight -= send.bytes
+        if not self._sends:
             self._idle.set()
         self._wake_for_room()
 
     def _wake_for_room(self) -> None:
-        """Let the next one who waits for room look again."""
+        """Wake the next waiter."""
         while self._room_waiters:
             waiter = self._room_waiters.popleft()
             if not waiter.done():
@@ -415,35 +414,35 @@ class AsyncSender:
         return min(self.settings.send_timeout_ms / 1000 / TICKS_PER_TIMEOUT, TICK_S_MAX)
 
     def _check_deadlines(self) -> None:
-        """Give up attempts whose time is over. Looks at all sends in flight, which are never very many."""
+        """Time out attempts past their deadline. Scans all sends in flight (at most `in_flight_max`)."""
         now = self._loop.time()
-        for flight in [each for each in self._flights if each.attempt_deadline <= now]:
-            connection = flight.withdraw()
+        for send in [each for each in self._sends if each.attempt_deadline <= now]:
+            connection = send.withdraw()
             if connection is not None:
-                connection.suspect(flight.tried_at)
-                self._retry(flight, self._timed_out(flight))
-        again = bool(self._flights)
+                connection.suspect(send.tried_at)
+                self._retry(send, self._timed_out(send))
+        again = bool(self._sends)
         self._tick = self._loop.call_later(self._tick_s(), self._check_deadlines) if again else None
 
-    def _timed_out(self, flight: InFlightSend) -> RequestTimeout:
-        timeout_ms = round((self._loop.time() - flight.tried_at) * 1000)
-        return RequestTimeout(flight.address, _REQUEST, timeout_ms)
+    def _timed_out(self, send: InFlightSend) -> RequestTimeout:
+        timeout_ms = round((self._loop.time() - send.tried_at) * 1000)
+        return RequestTimeout(send.address, _REQUEST, timeout_ms)
 
     @property
     def is_crowded(self) -> bool:
-        """Do others wait for room already? Then it is their turn first."""
+        """Whether other sends wait for room already."""
         return bool(self._room_waiters)
 
     def has_room(self, message_bytes: int) -> bool:
-        """Say whether a message may be sent now. A large one may always if it is the only one."""
-        flights = len(self._flights)
-        return not flights or (
-            flights < self.settings.in_flight_max
-            and self._flight_bytes + message_bytes <= self.settings.in_flight_bytes_max
+        """Return whether a message may be sent now; a large one always may if nothing else is in flight."""
+        count = len(self._sends)
+        return not count or (
+            count < self.settings.in_flight_max
+            and self._bytes_in_flight + message_bytes <= self.settings.in_flight_bytes_max
         )
 
     async def wait_for_room(self, topic: str, message_bytes: int, deadline: float) -> None:
-        """Wait until a message may be sent; first come, first served. Raises SendFailed at the deadline."""
+        """Wait until a message may be sent, in FIFO order. Raises SendFailed at the deadline."""
         started = self._loop.time()
         waiter = self._loop.create_future()
         self._room_waiters.append(waiter)
@@ -456,43 +455,43 @@ class AsyncSender:
                     await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
-                self._wake_for_room()  # the room that was ours is for the next one
+                self._wake_for_room()  # pass the room on
             elif waiter in self._room_waiters:
-                self._room_waiters.remove(waiter)  # who comes later looks whether somebody waits
+                self._room_waiters.remove(waiter)  # `is_crowded` checks the queue
             if not isinstance(error, TimeoutError):
                 raise
             elapsed_ms = round((self._loop.time() - started) * 1000)
             reason = (
-                f"no room in flight in time: {len(self._flights)} sends of {self._flight_bytes} bytes are "
-                f"({self.settings.in_flight_max} and {self.settings.in_flight_bytes_max} are allowed)"
+                f"no room in flight in time: {len(self._sends)} sends of {self._bytes_in_flight} bytes, "
+                f"limits in_flight_max={self.settings.in_flight_max} and "
+                f"in_flight_bytes_max={self.settings.in_flight_bytes_max}"
             )
             raise SendFailed(topic, (), elapsed_ms, reason) from None
-        self._loop.call_soon(self._share_room)  # when this one has taken off
+        self._loop.call_soon(self._share_room)  # after this send has been launched
 
     def _share_room(self) -> None:
-        """What has landed may have left room for several of those who wait, if it was large."""
+        """Wake another waiter: a large send may have left room for several."""
         if self._room_waiters and self.has_room(1):
             self._wake_for_room()
 
     @property
     def in_flight(self) -> int:
-        """How many sends are on their way."""
-        return len(self._flights)
+        return len(self._sends)
 
     async def close(self, timeout_s: float) -> None:
-        """Wait for what is in flight; what has no answer in that time is reported as unknown."""
+        """Wait for the sends in flight; those without a reply in that time fail with SendUnknown."""
         self._closed = True
         try:
             async with asyncio.timeout(timeout_s):
-                while self._flights:
+                while self._sends:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            log.warning("sends have no answer at the end in_flight=%d", len(self._flights))
+            log.warning("stopped with unanswered sends in_flight=%d", len(self._sends))
         finally:
-            for flight in list(self._flights):
-                flight.withdraw()
-                self._end(flight, SendUnknown(flight.topic, "the producer was stopped before its answer"))
+            for send in list(self._sends):
+                send.withdraw()
+                self._end(send, SendUnknown(send.topic, "the producer was stopped before the broker replied"))
             if self._tick is not None:
                 self._tick.cancel()
             await self._tasks.close()

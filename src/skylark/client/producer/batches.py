@@ -8,7 +8,7 @@ from contextvars import Context
 from functools import partial
 
 from skylark.client.producer.async_sender import AsyncSender, InFlightSend
-from skylark.client.producer.reply_message import Reply
+from skylark.client.producer.message_encoder import SystemMessage
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.model.message import RETRY_TOPIC_PREFIX, Message
 from skylark.protocol.bodies import MessageQueue
@@ -21,7 +21,7 @@ _Key = tuple[str, MessageQueue | None, bool]
 
 
 def message_bytes(message: Message) -> int:
-    """Return how large a message counts in a batch: body, names, values and what surrounds them."""
+    """Return the size of a message in a batch: body, property names and values, and a fixed overhead."""
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     properties = sum(len(name) + len(value) for name, value in message.properties.items())
     named = len(keys) + len(message.tags or "") + properties
@@ -31,9 +31,9 @@ def message_bytes(message: Message) -> int:
 def split_into_batches(
     messages: Iterable[Message], bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[list[Message]]:
-    """Yield the messages, in their order, as lists none of which is larger than a batch may be.
+    """Yield the messages, in order, in lists that each fit into one batch.
 
-    A message that is too large by itself comes alone.
+    A message that is larger than a batch is yielded alone.
 
     >>> for batch in split_into_batches(messages):
     ...     producer.send_batch(batch)
@@ -52,7 +52,7 @@ def split_into_batches(
 
 
 class _BatchSend(InFlightSend):
-    """A batch whose members have a future each."""
+    """A batch in flight, with one future per message."""
 
     futures: list[asyncio.Future[SendReceipt]]
 
@@ -72,13 +72,13 @@ class _BatchSend(InFlightSend):
 
 
 class _OpenBatch:
-    """A batch that is still gathering."""
+    """A batch that still accepts messages."""
 
     __slots__ = ("bytes", "futures", "messages", "parts", "plain", "timer")
 
     def __init__(self, timer: asyncio.TimerHandle, plain: Tail) -> None:
         self.timer = timer
-        self.plain = plain  # of all members that have no properties
+        self.plain = plain  # for messages without properties
         self.messages: list[Message] = []
         self.parts: list[bytes] = []
         self.futures: list[asyncio.Future[SendReceipt]] = []
@@ -86,16 +86,16 @@ class _OpenBatch:
 
 
 class Accumulator:
-    """Gathers messages for the same queue and sends them as one batch; each has a future and a receipt.
+    """Accumulates messages for the same queue and sends them as one batch; each has its future and receipt.
 
-    A message is checked when it comes. What all together need, such as unique keys, is made when the batch is
-    complete: that is why it costs so much less than sending each.
+    A message is checked when it is added. Unique keys and frames are made once per batch, which is why this
+    costs much less than single sends.
     """
 
     def __init__(self, sender: AsyncSender, settings: ProducerSettings) -> None:
         self._sender = sender
         self._settings = settings
-        # One message may come on top, and no batch shall be larger than a broker takes.
+        # Half of the limit: the last message may exceed the batch size, and brokers refuse larger batches.
         self._bytes_max = min(settings.batch_bytes_max, settings.message_bytes_max // 2)
         self._pending_bytes_max = settings.batch_pending_bytes_max
         self._loop = asyncio.get_running_loop()
@@ -104,10 +104,10 @@ class Accumulator:
         self._pending_bytes = 0
 
     def add(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendReceipt] | None:
-        """Put a message into the batch that gathers for its queue, and return the future of its receipt.
+        """Add a message to the open batch of its queue, and return the future of its receipt.
 
-        None if there is no such batch (see `begin`), or if the message cannot wait in one: then it is to be
-        sent alone, and refused there if it is bad. Raises BadMessage.
+        None if there is no open batch (see `begin`), or if the message cannot be batched: send it alone then,
+        which also reports invalid messages. Raises BadMessage.
         """
         key = (message.topic, queue, message.wait_for_store)
         batch = self._open.get(key)
@@ -120,12 +120,12 @@ class Accumulator:
             or message.delay_level
             or message.deliver_at is not None
             or message.deliver_after is not None
-            or (type(message) is not Message and isinstance(message, Reply))
+            or (type(message) is not Message and isinstance(message, SystemMessage))
         ):
             return None
         tail, flag = batch.plain, message.flag
         if message.tags or message.keys or message.properties or flag or message.sharding_key is not None:
-            tail = self._sender.preparation.tail(message)
+            tail = self._sender.encoder.tail(message)
         tail_bytes, before, after = tail
         body_bytes = len(body)
         size = body_bytes + tail_bytes
@@ -140,7 +140,7 @@ class Accumulator:
         return future
 
     async def begin(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendReceipt] | None:
-        """Begin a batch with a message, when there is room. None as for `add`.
+        """Open a batch with this message, when there is room. Returns None as `add` does.
 
         Raises BadMessage, BadName, SendFailed if there is no room in time.
         """
@@ -153,7 +153,7 @@ class Accumulator:
         key = (topic, queue, message.wait_for_store)
         if key not in self._open:
             plain = Message(topic, b"any", wait_for_store=message.wait_for_store)
-            tail = self._sender.preparation.tail(plain)
+            tail = self._sender.encoder.tail(plain)
             timer = self._loop.call_later(self._settings.batch_delay_ms / 1000, self._flush, key)
             self._open[key] = _OpenBatch(timer, tail)
         return self.add(message, queue)
@@ -163,24 +163,24 @@ class Accumulator:
         batch.timer.cancel()
         self._pending_bytes -= batch.bytes
         if not batch.messages:
-            return  # the one that it was begun for could not wait
+            return  # the message for which it was opened was not batched
         now = self._loop.time()
-        preparation = self._sender.preparation
-        flight = _BatchSend(
+        encoder = self._sender.encoder
+        send = _BatchSend(
             self._sender,
-            preparation.join(batch.messages, batch.parts)
+            encoder.join(batch.messages, batch.parts)
             if len(batch.messages) > 1
-            else preparation.alone(batch.messages[0], batch.parts),
+            else encoder.single(batch.messages[0], batch.parts),
             started=now,
             deadline=now + self._settings.send_timeout_ms / 1000,
             attempts=1 if key[1] is not None else 1 + self._settings.retries,
         )
-        flight.futures = batch.futures
-        flight.caller = Context()  # several have sent, so it is nobody's
-        flight.fixed_queue = key[1]
-        self._sender.launch(flight)
+        send.futures = batch.futures
+        send.caller = Context()  # several callers: hooks get no context variables
+        send.fixed_queue = key[1]
+        self._sender.launch(send)
 
     def flush(self) -> None:
-        """Send all that is gathered, now."""
+        """Send all open batches now."""
         for key in list(self._open):
             self._flush(key)

@@ -1,7 +1,6 @@
-"""BlockingSender: one send from the caller's thread to the broker and back, without the loop in between.
+"""BlockingSender: sends from the caller's thread to the broker and back, without a loop hop.
 
-Decisions come from `send_policy.SendPolicy`, routes from the asyncio sender. Only name server requests
-cross to the loop.
+Decisions come from `SendPolicy`, routes from the asyncio sender. Only name-server queries cross to the loop.
 """
 
 from __future__ import annotations
@@ -41,20 +40,22 @@ _REQUEST = RequestCode.SEND_MESSAGE_V2.name
 
 
 class _ThreadRobins(threading.local):
-    """Whose turn it is, by topic; each thread has its own start."""
+    """Round-robin positions by topic, separate for each thread."""
 
     def __init__(self) -> None:
-        self.robins: dict[str, RoundRobin] = {}
+        self.by_topic: dict[str, RoundRobin] = {}
 
 
 class BlockingSender:
-    """Sends of one producer by any thread, over one connection per broker."""
+    """Sends for one producer, from any thread, over one connection per broker."""
 
-    def __init__(self, sender: AsyncSender, session: Session, thread: LoopThread) -> None:
-        self.sender = sender
+    def __init__(self, async_sender: AsyncSender, session: Session, thread: LoopThread) -> None:
+        self.async_sender = async_sender
+        self.encoder = async_sender.encoder
+        self._policy = async_sender.policy
         self._session = session
         self._thread = thread
-        self._turns = _ThreadRobins()
+        self._robins = _ThreadRobins()
         self._connections: dict[str, ThreadedConnection] = {}
         self._lock = threading.Lock()
         self._active = 0
@@ -64,7 +65,7 @@ class BlockingSender:
 
     def send(
         self,
-        prepared: EncodedMessage | EncodedBatch,
+        encoded: EncodedMessage | EncodedBatch,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
@@ -72,142 +73,141 @@ class BlockingSender:
         timeout_ms: float | None = None,
     ) -> list[SendReceipt]:
         """Send and return the receipts. Raises NoRoute, SendFailed, BadMessage, ClientClosed."""
-        sending = self._sending(prepared, queue, selector, argument, timeout_ms)
+        send = self._new_send(encoded, queue, selector, argument, timeout_ms)
         self._enter()
         try:
             while True:
-                receipts = self._attempt(sending)
+                receipts = self._attempt(send)
                 if receipts is not None:
                     return receipts
         except RocketMQError:
-            if sending.stored is None:
+            if send.stored is None:
                 raise
-            return sending.stored
+            return send.stored
         except KeyboardInterrupt as error:
-            error.add_note(f"send to topic {sending.topic}: whether the message is stored is unknown")
+            error.add_note(f"send to topic {send.topic}: whether the message is stored is unknown")
             raise
         finally:
             self._leave()
 
     def send_oneway(
         self,
-        prepared: EncodedMessage,
+        encoded: EncodedMessage,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send without wanting an answer. Raises NoRoute, BrokerUnknown, ConnectFailed, ConnectionLost."""
-        sending = self._sending(prepared, queue, selector, argument, None)
-        rules = self.sender.rules
+        """Send without waiting for a reply. Raises NoRoute, BrokerUnknown, ConnectFailed, ConnectionLost."""
+        send = self._new_send(encoded, queue, selector, argument, None)
         self._enter()
         try:
-            self._begin(sending)
-            self._connection(sending.address).notify(
-                lambda opaque: rules.frame(sending, opaque, self._clock.now_ms(), is_oneway=True),
-                deadline=sending.deadline,
+            self._begin(send)
+            self._connection(send.address).notify(
+                lambda opaque: self._policy.frame(send, opaque, self._clock.now_ms(), is_oneway=True),
+                deadline=send.deadline,
             )
-            rules.sent_oneway(sending, time.monotonic())
+            self._policy.sent_oneway(send, time.monotonic())
         except ConnectFailed as error:
             raise self._session.explained(error) from error
         finally:
             self._leave()
 
-    def _sending(
+    def _new_send(
         self,
-        prepared: EncodedMessage | EncodedBatch,
+        encoded: EncodedMessage | EncodedBatch,
         queue: MessageQueue | None,
         selector: Selector | None,
         argument: Any,
         timeout_ms: float | None,
     ) -> PendingSend:
-        settings = self.sender.settings
+        settings = self.async_sender.settings
         now = time.monotonic()
-        sending = PendingSend(
-            prepared,
+        send = PendingSend(
+            encoded,
             started=now,
             deadline=now + (settings.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000,
             attempts=1 if queue is not None or selector is not None else 1 + settings.retries,
         )
-        sending.fixed_queue, sending.selector, sending.argument = queue, selector, argument
-        return sending
+        send.fixed_queue, send.selector, send.argument = queue, selector, argument
+        return send
 
-    def _attempt(self, sending: PendingSend) -> list[SendReceipt] | None:
-        """Try once; None if it is to be tried again. Raises SendFailed, NoRoute, BadMessage."""
-        rules = self.sender.rules
-        self._begin(sending)
+    def _attempt(self, send: PendingSend) -> list[SendReceipt] | None:
+        """Make one attempt; None means retry. Raises SendFailed, NoRoute, BadMessage."""
+        self._begin(send)
         try:
-            reply = self._exchange(sending)
-            receipts = rules.answered(sending, reply, time.monotonic())
-        except (BadMessage, LocalProtocolError) as error:  # it cannot be sent, to nobody
-            rules.ended(sending, error, time.monotonic())
+            reply = self._exchange(send)
+            receipts = self._policy.answered(send, reply, time.monotonic())
+        except (BadMessage, LocalProtocolError) as error:  # not sendable to any broker
+            self._policy.ended(send, error, time.monotonic())
             raise
         except RocketMQError as error:
             if isinstance(error, ConnectFailed):
                 error = self._session.explained(error)
             elif isinstance(error, GoAway):
-                self._connection(sending.address).close()
-            step = rules.failed(sending, error, time.monotonic())
-            time.sleep(rules.pause_s(sending, self.sender.known_route(sending.topic), time.monotonic()))
+                self._connection(send.address).close()
+            step = self._policy.failed(send, error, time.monotonic())
+            time.sleep(
+                self._policy.pause_s(send, self.async_sender.known_route(send.topic), time.monotonic())
+            )
             if step.refresh_route:
-                self._refresh(sending)
+                self._refresh(send)
             return None
-        if self.sender.settings.retry_when_not_stored and rules.wants_better(
-            sending, receipts, time.monotonic()
+        if self.async_sender.settings.retry_when_not_stored and self._policy.wants_better(
+            send, receipts, time.monotonic()
         ):
             return None
         return receipts
 
-    def _begin(self, sending: PendingSend) -> None:
-        route = self._route(sending)
-        robin = self._turns.robins.get(sending.topic)
+    def _begin(self, send: PendingSend) -> None:
+        route = self._route(send)
+        robin = self._robins.by_topic.get(send.topic)
         if robin is None:
-            robin = self._turns.robins[sending.topic] = RoundRobin()
+            robin = self._robins.by_topic[send.topic] = RoundRobin()
         now = time.monotonic()
-        queue = self.sender.rules.choose(sending, route, robin, now)
+        queue = self._policy.choose(send, route, robin, now)
         try:
             address = self._session.routes.master(queue.broker_name)
         except BrokerUnknown:
-            self._refresh(sending)
-            queue = self.sender.rules.choose(sending, self._route(sending), robin, now)
+            self._refresh(send)
+            queue = self._policy.choose(send, self._route(send), robin, now)
             address = self._session.routes.master(queue.broker_name)
         if self._session.settings.vip_channel:
             address = vip_address(address)
-        self.sender.rules.begin(sending, queue, address, now)
+        self._policy.begin(send, queue, address, now)
 
-    def _exchange(self, sending: PendingSend) -> RemotingCommand:
-        rules = self.sender.rules
+    def _exchange(self, send: PendingSend) -> RemotingCommand:
 
         def frame(opaque: int) -> tuple[Buffer, ...]:
-            return rules.frame(sending, opaque, self._clock.now_ms())
+            return self._policy.frame(send, opaque, self._clock.now_ms())
 
-        deadline = rules.attempt_deadline(sending, sending.tried_at)
-        return self._connection(sending.address).exchange(frame, deadline=deadline, request=_REQUEST)
+        deadline = self._policy.attempt_deadline(send, send.tried_at)
+        return self._connection(send.address).exchange(frame, deadline=deadline, request=_REQUEST)
 
-    def _route(self, sending: PendingSend) -> TopicRoute:
-        known = self.sender.known_route(sending.topic)
-        return known if known is not None else self._ask(sending, self._introduce)
+    def _route(self, send: PendingSend) -> TopicRoute:
+        known = self.async_sender.known_route(send.topic)
+        return known if known is not None else self._ask(send, self._introduce)
 
     async def _introduce(self, topic: str) -> TopicRoute:
-        """Find a topic's route and let its brokers hear of us, as this connection does not tell them."""
-        found = await self.sender.find_topic(topic)
+        """Find a topic's route and send its brokers a heartbeat: this connection carries none."""
+        found = await self.async_sender.find_topic(topic)
         self._session.tasks.spawn(self._session.heartbeat(), "heartbeat")
         return found.route
 
-    def _refresh(self, sending: PendingSend) -> None:
-        self._ask(sending, self.sender.refresh)
+    def _refresh(self, send: PendingSend) -> None:
+        self._ask(send, self.async_sender.refresh)
 
-    def _ask(self, sending: PendingSend, ask: Callable[[str], Coroutine[Any, Any, T]]) -> T:
-        """Ask name servers about the topic while the send has time. Raises SendFailed, what `ask` raises."""
+    def _ask(self, send: PendingSend, ask: Callable[[str], Coroutine[Any, Any, T]]) -> T:
+        """Run a name-server query until the send's deadline. Raises SendFailed, and as `ask`."""
 
         async def in_time() -> T:
-            async with asyncio.timeout(sending.deadline - time.monotonic()):
-                return await ask(sending.topic)
+            async with asyncio.timeout(send.deadline - time.monotonic()):
+                return await ask(send.topic)
 
         try:
             return self._thread.wait(in_time())
         except TimeoutError:
-            raise self.sender.rules.without_route(sending, time.monotonic()) from None
+            raise self._policy.without_route(send, time.monotonic()) from None
 
     def _connection(self, address: str) -> ThreadedConnection:
         connection = self._connections.get(address)
@@ -220,10 +220,10 @@ class BlockingSender:
                     self._connections[address] = connection
         return connection
 
-    # --- Life ---
+    # --- Lifecycle ---
 
     def _enter(self) -> None:
-        self._thread.birth.check("producer")
+        self._thread.fork_guard.check("producer")
         with self._lock:
             if self._closed:
                 raise ClientClosed("producer")
@@ -236,7 +236,7 @@ class BlockingSender:
                 self._idle.notify_all()
 
     def close(self) -> None:
-        """Take no more, wait for the threads that are sending, and close the connections."""
+        """Refuse new sends, wait for the sending threads, and close the connections."""
         timeout_s = self._session.settings.stop_timeout_ms / 1000
         with self._lock:
             self._closed = True

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from skylark.client.namespace import with_namespace
-from skylark.client.producer.reply_message import Reply
 from skylark.errors import BadMessage, BadName, MessageTooLarge
 from skylark.model.body import compress
 from skylark.model.message import (
@@ -44,7 +43,7 @@ DELAY_LEVEL_MAX = 1 << 31
 _FLAG_RANGE = range(-(1 << 31), 1 << 31)
 _UTF8_BYTES_MAX = 4  # of one character
 UNSAFE_TEXT = re.compile("[\0\x01\x02]")
-_UNSAFE_REASON = "tags, keys and properties may not hold \\x00, \\x01 and \\x02"
+_UNSAFE_REASON = "tags, keys and properties must not contain \\x00, \\x01 or \\x02"
 
 RESERVED_PROPERTIES = frozenset(
     """
@@ -58,22 +57,29 @@ RESERVED_PROPERTIES = frozenset(
     DLQ_ORIGIN_MESSAGE_ID __CRC32#
     """.split()
 )
-"""Names that the system uses itself. `Message` has members for those that a sender may set."""
+"""Property names used by the system. `Message` has fields for those that a sender may set."""
+
+
+class SystemMessage(Message, frozen=True, gc=False, kw_only=True):
+    """A message with its own destination and system properties, which is never batched: a `Reply`."""
+
+    def system_properties(self) -> list[tuple[str, str]]:
+        raise NotImplementedError
 
 
 class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message ready for the wire; the queue is chosen later, and again for every attempt."""
+    """A message ready for the wire. The queue is chosen for each attempt."""
 
     is_batch: ClassVar[bool] = False
 
     message: Message
-    topic: str  # with its namespace
+    topic: str  # with namespace
     body: bytes
     sys_flag: int
     properties: str
     unique_key: str
     flag: int = 0
-    reconsume_times: int = 0  # of messages that a consumer sends back by itself
+    reconsume_times: int = 0  # of messages that a consumer sends back itself
     max_reconsume_times: int | None = None
     is_reply: bool = False
 
@@ -86,14 +92,14 @@ class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
         return (self.unique_key,)
 
     def with_added(self, added: str) -> tuple[bytes, str]:
-        """Return body and properties with more properties. Raises BadMessage if those take too much."""
+        """Return body and properties with `added` appended. Raises BadMessage if they get too long."""
         properties = self.properties + added
         _check_bytes(self.topic, len(properties.encode(errors="replace")))
         return self.body, properties
 
 
 class EncodedBatch(msgspec.Struct, frozen=True):
-    """Messages of one topic that go as one request: all are stored or none is. None is compressed."""
+    """Messages of one topic in one request: all are stored or none is. They are not compressed."""
 
     is_batch: ClassVar[bool] = True
     sys_flag: ClassVar[int] = 0
@@ -109,7 +115,10 @@ class EncodedBatch(msgspec.Struct, frozen=True):
     properties: str  # of the request
 
     def with_added(self, added: str) -> tuple[bytes, str]:
-        """Return the body, whose messages have more properties. Raises BadMessage if those take too much."""
+        """Return body and properties with `added` in every message.
+
+        Raises BadMessage if they get too long.
+        """
         suffix = added.encode(errors="replace")
         parts: list[bytes] = []
         for element in split_batch(memoryview(self.body)):
@@ -119,7 +128,7 @@ class EncodedBatch(msgspec.Struct, frozen=True):
 
 
 class KeySource(Protocol):
-    """Where unique keys come from. All have the same length."""
+    """Source of unique keys, all of the same length."""
 
     @property
     def chars(self) -> int: ...
@@ -131,21 +140,20 @@ class KeySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MessageEncoder:
-    """How one producer prepares messages."""
+    """Encodes the messages of one producer."""
 
     settings: ProducerSettings
     namespace: str
     group: str
     keys: KeySource
 
-    def prepare(
+    def encode(
         self, message: Message, *, is_half: bool = False, system: Sequence[tuple[str, str]] = ()
     ) -> EncodedMessage:
-        """Return what is sent of a message that goes by itself.
+        """Encode a single message. Bodies from `settings.compress_from_bytes` on are compressed.
 
-        `system` are properties that the application may not set itself.
-
-        Raises BadMessage, BadName, MessageTooLarge, BadBody if its codec is not installed.
+        `system` are properties that applications may not set. Raises BadMessage, BadName, MessageTooLarge,
+        BadBody if the codec is not installed.
         """
         topic = message.topic
         if type(message) is not Message or self.namespace:
@@ -166,15 +174,15 @@ class MessageEncoder:
             _check_bytes(topic, len(properties.encode(errors="replace")))
         if type(message) is Message:
             return EncodedMessage(message, topic, body, sys_flag, properties, unique_key, message.flag)
-        is_reply = isinstance(message, Reply)
+        is_reply = isinstance(message, SystemMessage)
         return EncodedMessage(
             message, topic, body, sys_flag, properties, unique_key, message.flag, is_reply=is_reply
         )
 
-    def prepare_batch(self, messages: Sequence[Message]) -> EncodedBatch:
-        """Return what is sent of messages that go together (see `check_batch`).
+    def encode_batch(self, messages: Sequence[Message]) -> EncodedBatch:
+        """Encode messages as one batch (see `check_batch`).
 
-        Raises BadMessage, also for too many, BadName, MessageTooLarge.
+        Raises BadMessage, also for a batch that is too large, BadName, MessageTooLarge.
         """
         parts: list[bytes] = []
         for message in messages:
@@ -184,13 +192,13 @@ class MessageEncoder:
         if len(batch.body) > bytes_max:
             raise BadMessage(
                 batch.topic,
-                f"a batch of {len(messages)} messages takes {len(batch.body)} bytes, {bytes_max} are "
-                "allowed: use split_into_batches",
+                f"the batch of {len(messages)} messages has {len(batch.body)} bytes, the limit is "
+                f"{bytes_max}: use split_into_batches",
             )
         return batch
 
     def tail(self, message: Message) -> Tail:
-        """Check a message that is to go in a batch, and return what stands around its unique key there.
+        """Check a message of a batch and return its encoding around the unique key.
 
         Raises BadMessage, BadName, MessageTooLarge.
         """
@@ -203,7 +211,7 @@ class MessageEncoder:
             raise not_unicode(topic, error) from None
 
     def join(self, messages: Sequence[Message], parts: list[bytes]) -> EncodedBatch:
-        """Make a batch of messages whose parts (see `element_parts`) have no unique keys yet."""
+        """Return a batch of the messages' parts (see `element_parts`), with unique keys filled in."""
         *keys, own_key = self.keys.several(len(messages) + 1)
         parts[KEY_PART::ELEMENT_PARTS] = ",".join(keys).encode().split(b",")
         wait = "true" if messages[0].wait_for_store else "false"
@@ -211,8 +219,8 @@ class MessageEncoder:
         topic = with_namespace(self.namespace, messages[0].topic)
         return EncodedBatch(messages, keys, topic, b"".join(parts), properties)
 
-    def alone(self, message: Message, parts: Sequence[bytes]) -> EncodedMessage:
-        """Make a message of its own of one that was to go in a batch."""
+    def single(self, message: Message, parts: Sequence[bytes]) -> EncodedMessage:
+        """Return the only message of a batch as a single message."""
         key = self.keys.next()
         _, body, before, _, after = parts
         properties = f"{before[LENGTH.size :].decode()}{key}{after.decode()}"
@@ -225,7 +233,7 @@ class MessageEncoder:
         if fault is not None:
             raise BadName("topic", topic, fault)
         if not isinstance(body, bytes):
-            raise BadMessage(topic, f"the body is {type(body).__name__}, it must be bytes")
+            raise BadMessage(topic, f"the body must be bytes, not {type(body).__name__}")
         if not body:
             raise BadMessage(topic, "the message body length is zero")
         if len(body) > self.settings.message_bytes_max:
@@ -234,17 +242,18 @@ class MessageEncoder:
     def _addressed(
         self, message: Message, system: Sequence[tuple[str, str]], *, goes_alone: bool
     ) -> tuple[str, Sequence[tuple[str, str]]]:
-        """Return the topic on the wire and the system's properties: a reply has both already."""
-        if not isinstance(message, Reply):
+        """Return the wire topic and the system properties; a `SystemMessage` brings both."""
+        if not isinstance(message, SystemMessage):
             return with_namespace(self.namespace, message.topic), system
         if not goes_alone:
-            raise BadMessage(message.topic, "a reply goes by itself, with send")
+            raise BadMessage(message.topic, "a reply cannot be batched or part of a transaction: use send")
         return message.topic, message.system_properties()
 
     def _properties(self, message: Message, system: Sequence[tuple[str, str]]) -> tuple[str, str]:
-        """Return the property text before the unique key, and what follows it.
+        """Return the property text before and after the unique key. Raises BadMessage.
 
-        The application's come first, as nobody may hide one of the system's. Raises BadMessage.
+        The application's properties come first: the last of a name wins, so system properties cannot be
+        hidden.
         """
         rest = ""
         try:
@@ -267,12 +276,12 @@ class MessageEncoder:
             if message.tags:
                 _check_text(message.topic, message.tags)
                 after = f"{after}TAGS\x01{message.tags}\x02"
-        except (AttributeError, TypeError) as error:  # to look at the types first would cost all messages
+        except (AttributeError, TypeError) as error:  # checking types first would slow down every message
             raise BadMessage(message.topic, _type_fault(message)) from error
         return f"{rest}UNIQ_KEY\x01", after
 
     def _rare_properties(self, message: Message, system: Sequence[tuple[str, str]]) -> str:
-        """Return the text of what most messages do not have."""
+        """Return the text of the properties that most messages do not have."""
         pairs = [*_own_properties(message), *_special_properties(message), *system]
         if self.namespace:
             pairs.append((PROPERTY_INSTANCE, self.namespace))
@@ -282,7 +291,7 @@ class MessageEncoder:
 
 
 def _type_fault(message: Message) -> str:
-    """Say which member is not what it must be."""
+    """Return which field has the wrong type."""
     members: dict[str, tuple[Any, Any]] = {
         "tags": (message.tags, str | None),
         "properties": (message.properties, Mapping),
@@ -294,12 +303,12 @@ def _type_fault(message: Message) -> str:
     }
     for name, (value, kind) in members.items():
         if not isinstance(value, kind):
-            return f"{name} is {value!r:.80}, it must be {getattr(kind, '__name__', kind)}"
-    return f"keys are {message.keys!r:.80}, they must be text, or several texts"
+            return f"{name} must be {getattr(kind, '__name__', kind)}, not {value!r:.80}"
+    return f"keys must be a string or an iterable of strings, not {message.keys!r:.80}"
 
 
 def property_text(pairs: list[tuple[str, str]]) -> str:
-    """Return the text of properties as records hold it."""
+    """Return properties in the text format of records."""
     return "".join([f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in pairs])
 
 
@@ -311,7 +320,7 @@ def _topic_fault(topic: str) -> str | None:
 
 
 def check_group(group: str, reserved: str = "DEFAULT_PRODUCER") -> None:
-    """Raises BadName for a group that cannot be one, or that only stands for one not chosen."""
+    """Raises BadName for an invalid group, and for the placeholder `reserved`."""
     fault = group_name_error(group)
     if group == reserved:
         fault = f"producerGroup can not equal {reserved}, please specify another one."
@@ -322,7 +331,7 @@ def check_group(group: str, reserved: str = "DEFAULT_PRODUCER") -> None:
 def _own_properties(message: Message) -> list[tuple[str, str]]:
     for name, value in message.properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise BadMessage(message.topic, f"property {name!r}: names and values must be text")
+            raise BadMessage(message.topic, f"property {name!r}: name and value must be strings")
         if not name.strip() or not value.strip():
             reason = f"property {name!r}: The name or value of property can not be null or blank string!"
             raise BadMessage(message.topic, reason)
@@ -335,13 +344,15 @@ def _own_properties(message: Message) -> list[tuple[str, str]]:
 def _special_properties(message: Message) -> list[tuple[str, str]]:
     waits = (message.delay_level != 0, message.deliver_at is not None, message.deliver_after is not None)
     if sum(waits) > 1:
-        raise BadMessage(message.topic, "only one of delay_level, deliver_at and deliver_after can be given")
+        raise BadMessage(message.topic, "set only one of delay_level, deliver_at and deliver_after")
     if message.flag not in _FLAG_RANGE:
         raise BadMessage(message.topic, f"flag {message.flag} does not fit into 32 bits")
     pairs = []
     if message.delay_level:
         if not 0 < message.delay_level < DELAY_LEVEL_MAX:
-            raise BadMessage(message.topic, f"delay_level {message.delay_level} is not positive")
+            raise BadMessage(
+                message.topic, f"delay_level {message.delay_level} is out of range, the minimum is 1"
+            )
         pairs.append((PROPERTY_DELAY_LEVEL, str(message.delay_level)))
     if message.deliver_at is not None:
         pairs.append((PROPERTY_DELIVER_AT_MS, str(_milliseconds(message.topic, message.deliver_at))))
@@ -352,7 +363,7 @@ def _special_properties(message: Message) -> list[tuple[str, str]]:
         pairs.append((PROPERTY_DELIVER_AFTER_MS, str(wait_ms)))
     if message.sharding_key is not None:
         if not message.sharding_key.strip():
-            raise BadMessage(message.topic, "the sharding key is blank")
+            raise BadMessage(message.topic, "sharding_key is blank")
         pairs.append((PROPERTY_SHARDING_KEY, message.sharding_key))
     return pairs
 
@@ -364,7 +375,7 @@ def _milliseconds(topic: str, time: datetime) -> int:
 
 
 def _check_text(topic: str, text: str) -> None:
-    # What can be printed holds no separators; what cannot is looked at closely.
+    # Printable text holds no separators; only other text is searched.
     if not text.isprintable() and UNSAFE_TEXT.search(text):
         raise BadMessage(topic, _UNSAFE_REASON)
 
@@ -375,33 +386,33 @@ def _tail(topic: str, before: bytes, key_bytes: int, after: bytes) -> Tail:
 
 
 def not_unicode(topic: str, error: UnicodeEncodeError) -> BadMessage:
-    """Return the error of properties with lone surrogates."""
-    return BadMessage(topic, f"its properties cannot be written as UTF-8: {error}")
+    """Return the error for properties that contain lone surrogates."""
+    return BadMessage(topic, f"properties cannot be encoded as UTF-8: {error}")
 
 
 def _check_bytes(topic: str, properties_bytes: int) -> None:
     if properties_bytes > PROPERTIES_BYTES_MAX:
         raise BadMessage(
-            topic, f"the properties take {properties_bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+            topic, f"the properties have {properties_bytes} bytes, the limit is {PROPERTIES_BYTES_MAX}"
         )
 
 
 def broker_of_handle(topic: str, handle: str) -> str:
-    """Return which broker gave a recall handle: base64 of `v1 topic broker time key`. Raises BadMessage."""
+    """Return the broker in a recall handle, base64 of `v1 topic broker time key`. Raises BadMessage."""
     try:
         padded = handle.encode() + b"=" * (-len(handle) % 4)
         _, _, broker, _, _ = base64.urlsafe_b64decode(padded).decode().split(" ")
     except ValueError:
         raise BadMessage(
-            topic, f"{handle!r} is no recall handle: it is in the receipt of a timed message"
+            topic, f"invalid recall handle {handle!r}: use recall_handle of a timed message's receipt"
         ) from None
     return broker
 
 
 def check_batch(messages: list[Message]) -> None:
-    """Raises BadMessage for messages that cannot go as one batch."""
+    """Raises BadMessage for messages that cannot form one batch."""
     if not messages:
-        raise BadMessage("", "a batch needs at least one message")
+        raise BadMessage("", "the batch is empty: pass at least one message")
     first = messages[0]
     for message in messages:
         reason = None

@@ -1,22 +1,33 @@
-"""Producer: sends messages, for asyncio."""
+"""Producers: `AsyncProducer` (`skylark.aio.Producer`) and the blocking `Producer` (`skylark.Producer`)."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
+import threading
+import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import InvalidStateError
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self
 
+from skylark.client.blocking_client import BlockingClient, blocking
 from skylark.client.message_trace import TraceHook
 from skylark.client.namespace import with_namespace, without_namespace
-from skylark.client.producer.async_sender import AsyncSender
+from skylark.client.producer.async_sender import AsyncSender, InFlightSend
 from skylark.client.producer.batches import Accumulator
-from skylark.client.producer.message_encoder import broker_of_handle, check_batch, check_group
+from skylark.client.producer.blocking_sender import BlockingSender
+from skylark.client.producer.message_encoder import (
+    EncodedMessage,
+    broker_of_handle,
+    check_batch,
+    check_group,
+)
 from skylark.client.producer.queue_selectors import Selector, by_hash
-from skylark.client.producer.reply_message import Reply
-from skylark.client.producer.request_reply import REQUEST_TIMEOUT_MS, PendingRequests
+from skylark.client.producer.request_reply import REQUEST_TIMEOUT_MS, PendingRequests, Reply
 from skylark.client.producer.send_hooks import SendHook
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.client.received_message import ReceivedMessage
@@ -24,7 +35,7 @@ from skylark.client.session import fork_guard
 from skylark.client.session.fork_guard import ForkGuard
 from skylark.client.session.routes import TopicRoute
 from skylark.client.session.session import PRODUCER, BrokerHandler, Session, join
-from skylark.errors import AlreadyStarted, BadMessage, ClientClosed
+from skylark.errors import AlreadyStarted, BadMessage, ClientClosed, SendFailed
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue, ProducerData
 from skylark.protocol.codes import RequestCode
@@ -35,13 +46,13 @@ log = logging.getLogger(__name__)
 
 
 class AsyncProducer:
-    """Sends messages of one group. All methods belong to the loop on which it was started.
+    """`skylark.aio.Producer`: sends messages of one group. Use it only on the loop on which it was started.
 
     >>> async with Producer("orders", namesrv="127.0.0.1:9876") as producer:
     ...     receipt = await producer.send(Message("orders", b"hello", tags="created"))
 
-    Routes and connections are made when the first message needs them. A message that fails is sent again to
-    another broker (`settings.retries`), within `settings.send_timeout_ms` for all attempts together.
+    Routes and connections are opened when the first message needs them. A failed send is retried on another
+    broker (`settings.retries`), within `settings.send_timeout_ms` for all attempts together.
     """
 
     def __init__(
@@ -52,9 +63,9 @@ class AsyncProducer:
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
     ) -> None:
-        """`namesrv` is `a:9876;b:9876`; empty: as `client` or the variable NAMESRV_ADDR say.
+        """`namesrv` is `a:9876;b:9876`; if empty, `client` or the variable NAMESRV_ADDR provides it.
 
-        Raises BadName for a group that cannot be one, SettingsError without name servers.
+        Raises BadName for an invalid group, SettingsError without name servers.
         """
         self._client = client or ClientSettings()
         self._settings = settings or ProducerSettings()
@@ -63,7 +74,7 @@ class AsyncProducer:
         check_group(group)
         check_group(self._group)
         self._state = "CREATE_JUST"
-        self._birth = ForkGuard()
+        self._fork_guard = ForkGuard()
         self._hooks: list[SendHook] = []
         self._session: Session | None = None
         self._sender: AsyncSender | None = None
@@ -71,31 +82,31 @@ class AsyncProducer:
         self._accumulator: Accumulator | None = None
         self._trace: TraceHook | None = None
 
-    # --- Life ---
+    # --- Lifecycle ---
 
     async def start(self) -> Self:
-        """Start: nothing is asked of any server yet. Raises AlreadyStarted, GroupInUse."""
+        """Start the producer; no server is contacted yet. Raises AlreadyStarted, GroupInUse."""
         if self._state != "CREATE_JUST":
             raise AlreadyStarted("producer", self._state)
         self._state = "START_FAILED"
-        self._birth = ForkGuard()
+        self._fork_guard = ForkGuard()
         self._session = await join(self, self._client, self._name_servers)
         self._sender = AsyncSender(self._session, self._group, self._settings)
         self._requests = PendingRequests(self._sender, self._session)
         for hook in self._hooks:
-            self._sender.rules.hooks.add(hook)
+            self._sender.policy.hooks.add(hook)
         if self._settings.trace:
             self._trace = TraceHook(self._session, self._group, self._settings)
-            self._sender.rules.hooks.add(self._trace)
+            self._sender.policy.hooks.add(self._trace)
         if self._settings.batching:
             self._accumulator = Accumulator(self._sender, self._settings)
         self._state = "RUNNING"
         return self
 
     async def stop(self) -> None:
-        """Take no more messages, wait for those in flight (`client.stop_timeout_ms`), and leave.
+        """Refuse new messages, wait for those in flight (`client.stop_timeout_ms`), and unregister.
 
-        A producer that does not run is left alone.
+        Does nothing unless the producer runs.
         """
         if self._state != "RUNNING":
             return
@@ -105,10 +116,10 @@ class AsyncProducer:
         if self._accumulator is not None:
             self._accumulator.flush()
         stop_timeout_s = self._client.stop_timeout_ms / 1000
-        async with contextlib.AsyncExitStack() as then:  # the last first, also after a cancellation
+        async with contextlib.AsyncExitStack() as then:  # runs in reverse order, also after a cancellation
             then.push_async_callback(self._session.leave, self)
             if self._trace is not None:
-                then.push_async_callback(self._trace.line.close, stop_timeout_s)
+                then.push_async_callback(self._trace.queue.close, stop_timeout_s)
             then.callback(self._requests.close)
             await self._sender.close(stop_timeout_s)
 
@@ -122,20 +133,20 @@ class AsyncProducer:
 
     @property
     def client_id(self) -> str:
-        """The id under which brokers know this client. Raises ClientClosed before the start."""
+        """The client id that brokers see. Raises ClientClosed before the start."""
         return self.session.client_id
 
     def add_hook(self, hook: SendHook) -> None:
-        """Let a hook see every attempt to send; see `SendHook`."""
+        """Add a hook that is called around every send attempt; see `SendHook`."""
         self._hooks.append(hook)
         if self._sender is not None:
-            self._sender.rules.hooks.add(hook)
+            self._sender.policy.hooks.add(hook)
 
     def _running(self) -> AsyncSender:
         if self._state != "RUNNING" or self._sender is None:
             raise ClientClosed(f"producer {self._group}")
-        if self._birth.forks != fork_guard.forks:
-            self._birth.check("producer")
+        if self._fork_guard.fork_count != fork_guard.fork_count:
+            self._fork_guard.check("producer")
         return self._sender
 
     # --- Sending ---
@@ -149,15 +160,15 @@ class AsyncProducer:
         argument: Any = None,
         timeout_ms: float | None = None,
     ) -> SendReceipt:
-        """Send a message and wait until the broker has it.
+        """Send a message and wait until the broker has acknowledged it.
 
-        It goes to the topic's queues in turn; to `queue`, or to the one that `selector(queues, message,
-        argument)` returns (`by_hash`, `by_random`, your own function), if one is given; messages with a
-        `sharding_key` go by its hash. Such a choice is tried once, all others again at other brokers.
+        Queues are used round robin, unless `queue` or `selector(queues, message, argument)` (`by_hash`,
+        `by_random`, your own function) names one; messages with a `sharding_key` are placed by its hash. A
+        chosen queue gets one attempt; otherwise a failed attempt is retried on other brokers.
 
         Raises BadMessage, BadName and MessageTooLarge before anything is sent; NoRoute if the topic does not
-        exist, RemotingError if no name server can be asked; SendFailed when all attempts failed. A send that
-        is cancelled may still be stored.
+        exist, RemotingError if no name server is reachable; SendFailed when all attempts failed. A cancelled
+        send may still be stored.
         """
         future = await self.submit(
             message, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
@@ -180,19 +191,19 @@ class AsyncProducer:
     ) -> asyncio.Future[SendReceipt]:
         """Send a message and return the future of its receipt: the fastest way to send many.
 
-        Waits only while too much is in flight (`settings.in_flight_max`, `in_flight_bytes_max`). Raises what
-        is wrong with the message; all else, as for `send`, is in the future.
+        Waits only while too much is in flight (`settings.in_flight_max`, `in_flight_bytes_max`). Raises for
+        an invalid message; all other errors of `send` are set on the future.
         """
         sender = self._running()
         if queue is not None or message.sharding_key is not None or type(message) is not Message:
             queue, selector, argument = self.target(message, queue, selector, argument)
-        gathering = self._accumulator
-        if gathering is not None and timeout_ms is None and selector is None:
-            future = gathering.add(message, queue) or await gathering.begin(message, queue)
+        accumulator = self._accumulator
+        if accumulator is not None and timeout_ms is None and selector is None:
+            future = accumulator.add(message, queue) or await accumulator.begin(message, queue)
             if future is not None:
                 return future
         return await sender.send(
-            sender.preparation.prepare(message),
+            sender.encoder.encode(message),
             queue=queue,
             selector=selector,
             argument=argument,
@@ -208,14 +219,14 @@ class AsyncProducer:
     ) -> list[SendReceipt]:
         """Send messages of one topic as one request to one queue; all are stored or none is.
 
-        See `split_into_batches` for more than fits. Raises BadMessage, and what `send` raises.
+        Use `split_into_batches` for more than one request can hold. Raises BadMessage, and as `send`.
         """
         sender = self._running()
         batch = list(messages)
         check_batch(batch)
         queue, _, _ = self.target(batch[0], queue, None, None)
-        prepared = sender.preparation.prepare_batch(batch)
-        future = await sender.send(prepared, queue=queue, timeout_ms=timeout_ms)
+        encoded = sender.encoder.encode_batch(batch)
+        future = await sender.send(encoded, queue=queue, timeout_ms=timeout_ms)
         receipts: list[SendReceipt] = await future
         return receipts
 
@@ -227,14 +238,14 @@ class AsyncProducer:
         selector: Selector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send a message and hear nothing of it: for what may be lost, such as logs.
+        """Send a message without waiting for an acknowledgement: for data that may be lost, such as logs.
 
         Raises BadMessage, BadName, MessageTooLarge, NoRoute, ConnectFailed.
         """
         sender = self._running()
         queue, selector, argument = self.target(message, queue, selector, argument)
         await sender.send_oneway(
-            sender.preparation.prepare(message), queue=queue, selector=selector, argument=argument
+            sender.encoder.encode(message), queue=queue, selector=selector, argument=argument
         )
 
     async def request(
@@ -246,10 +257,10 @@ class AsyncProducer:
         selector: Selector | None = None,
         argument: Any = None,
     ) -> ReceivedMessage:
-        """Send a message and wait for the reply of whoever consumes it (see `reply`).
+        """Send a message and wait for the reply of its consumer (see `reply`).
 
-        `timeout_ms` is for all together. Raises NoReply if the message was sent but no reply came in time: it
-        may still be worked on, and a reply that comes later is dropped. Else as `send`.
+        `timeout_ms` covers send and reply. Raises NoReply if the message was sent but no reply arrived in
+        time: it may still be processed, and a late reply is dropped. Otherwise as `send`.
         """
         self._running()
         assert self._requests is not None
@@ -259,15 +270,15 @@ class AsyncProducer:
         )
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be written to. Raises NoRoute, RemotingError."""
+        """Return the writable queues of a topic. Raises NoRoute, RemotingError."""
         sender = self._running()
         found = await sender.find_topic(with_namespace(self._client.namespace, topic))
         return [MessageQueue(topic, each.broker_name, each.queue_id) for each in found.route.write_queues]
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Take back a timed message whose time has not come, by its receipt's `recall_handle`; return its id.
+        """Cancel a timed message that is not due yet, by its receipt's `recall_handle`; return its id.
 
-        Raises BadMessage for a text that is no handle, BrokerError if it is too late, RemotingError.
+        Raises BadMessage for an invalid handle, BrokerError if it is too late, RemotingError.
         """
         sender = self._running()
         wire_topic = with_namespace(self._client.namespace, topic)
@@ -278,7 +289,7 @@ class AsyncProducer:
         return reply.msg_id
 
     async def flush(self) -> None:
-        """Send what automatic batching is still gathering, without waiting for the answers."""
+        """Send the open batches of automatic batching now, without waiting for the acknowledgements."""
         self._running()
         if self._accumulator is not None:
             self._accumulator.flush()
@@ -286,7 +297,7 @@ class AsyncProducer:
     def target(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, argument: Any
     ) -> tuple[MessageQueue | None, Selector | None, Any]:
-        """Return which queue, or which way to choose one, a message's sender means. Raises BadMessage."""
+        """Return the queue, or the selector and its argument, to use for a message. Raises BadMessage."""
         if queue is None and selector is None and isinstance(message, Reply):
             return MessageQueue(message.topic, message.broker_name, 0), None, None
         if queue is None:
@@ -303,17 +314,17 @@ class AsyncProducer:
 
     @property
     def sender(self) -> AsyncSender:
-        """What carries the messages. Raises ClientClosed."""
+        """Raises ClientClosed unless the producer runs."""
         return self._running()
 
     @property
     def session(self) -> Session:
-        """What the producer shares with others of its client id. Raises ClientClosed."""
+        """Raises ClientClosed unless the producer runs."""
         self._running()
         assert self._session is not None
         return self._session
 
-    # --- As a member of the session ---
+    # --- session.Member ---
 
     @property
     def kind(self) -> str:
@@ -321,7 +332,7 @@ class AsyncProducer:
 
     @property
     def group(self) -> str:
-        """The group as brokers know it, with its namespace."""
+        """The group with its namespace."""
         return self._group
 
     def heartbeat_data(self) -> ProducerData:
@@ -335,9 +346,294 @@ class AsyncProducer:
             self._sender.on_route_change(route)
 
     def on_connected(self, address: str) -> None:
-        """Nothing to do: a producer owns no queues."""
+        """Does nothing: a producer owns no queues."""
 
     def handlers(self) -> Mapping[int, BrokerHandler]:
         if self._requests is None:
             return {}
         return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.on_push}
+
+
+class _ThreadSend(InFlightSend):
+    """An in-flight send whose outcome is set on a future of the caller's thread."""
+
+    outcome: concurrent.futures.Future[SendReceipt]
+
+    @property
+    def is_abandoned(self) -> bool:
+        return self.outcome.cancelled()
+
+    def deliver(self, receipts: list[SendReceipt]) -> None:
+        try:  # on the hot path, cheaper than contextlib.suppress
+            self.outcome.set_result(receipts[0])
+        except InvalidStateError:
+            pass  # the caller may cancel it at any moment
+
+    def fail(self, error: Exception) -> None:
+        with contextlib.suppress(InvalidStateError):
+            self.outcome.set_exception(error)
+
+
+class _Room:
+    """Limits the number and bytes of submitted sends without a receipt. Any thread."""
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._count = 0
+        self._bytes = 0
+        self._changed = threading.Condition()
+
+    def take(self, size: int, deadline: float) -> bool:
+        """Wait for room; False at the deadline."""
+        with self._changed:
+            if self._fits(size) or self._changed.wait_for(
+                lambda: self._fits(size), timeout=max(0.0, deadline - time.monotonic())
+            ):
+                self._count += 1
+                self._bytes += size
+                return True
+            return False
+
+    def _fits(self, size: int) -> bool:
+        return not self._count or (self._count < self._count_max and self._bytes + size <= self._bytes_max)
+
+    def give(self, size: int) -> None:
+        with self._changed:
+            self._count -= 1
+            self._bytes -= size
+            self._changed.notify()
+
+
+class Producer(BlockingClient[AsyncProducer]):
+    """`skylark.Producer`: sends messages of one group. Any thread may use it. Start it after a fork, not
+    before.
+
+    >>> with Producer("orders", namesrv="127.0.0.1:9876") as producer:
+    ...     receipt = producer.send(Message("orders", b"hello", tags="created", keys=["42"]))
+
+    Routes and connections are opened when the first message needs them. A failed send is retried on another
+    broker (`settings.retries`), within `settings.send_timeout_ms` for all attempts together. Sends that wait
+    for their receipt run in the caller's thread (`BlockingSender`); all else runs on the loop thread.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str = "",
+        settings: ProducerSettings | None = None,
+        client: ClientSettings | None = None,
+    ) -> None:
+        """`namesrv` is `a:9876;b:9876`; if empty, `client` or the variable NAMESRV_ADDR provides it.
+
+        Raises BadName for an invalid group, SettingsError without name servers.
+        """
+        self._set_up(AsyncProducer(group, namesrv=namesrv, settings=settings, client=client), settings)
+
+    def _set_up(self, inner: AsyncProducer, settings: ProducerSettings | None) -> None:
+        super().__init__(inner, "producer")
+        self._settings = settings or ProducerSettings()
+        self._sender: BlockingSender | None = None
+        self._sender_lock = threading.Lock()
+        self._is_ending = False
+        self._room = _Room(self._settings.in_flight_max, self._settings.in_flight_bytes_max)
+        self._inbox: list[_ThreadSend] = []
+        self._inbox_lock = threading.Lock()
+
+    def stop(self) -> None:
+        """Refuse new messages, wait for those in flight (`client.stop_timeout_ms`), and unregister."""
+        if self._thread is None:
+            return
+        self._running()
+        with self._sender_lock:
+            self._is_ending = True
+            sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+        super().stop()
+
+    @property
+    def group(self) -> str:
+        """The group with its namespace."""
+        return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """The client id that brokers see. Raises ClientClosed before the start."""
+        self._running()
+        return self._inner.client_id
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Add a hook that is called around every send attempt, in the sending thread; see `SendHook`."""
+        self._inner.add_hook(hook)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+        timeout_ms: float | None = None,
+    ) -> SendReceipt:
+        """Send a message and wait until the broker has acknowledged it.
+
+        Queues are used round robin, unless `queue` or `selector(queues, message, argument)` (`by_hash`,
+        `by_random`, your own function) names one; messages with a `sharding_key` are placed by its hash. A
+        chosen queue gets one attempt; otherwise a failed attempt is retried on other brokers.
+
+        Raises BadMessage, BadName and MessageTooLarge before anything is sent; NoRoute if the topic does not
+        exist, RemotingError if no name server is reachable; SendFailed when all attempts failed. An
+        interrupted send may still be stored.
+        """
+        if self._settings.batching:
+            return self._wait(
+                self._inner.send(
+                    message, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
+                )
+            )
+        sender = self._sender or self._connect()
+        if queue is not None or message.sharding_key is not None or isinstance(message, Reply):
+            queue, selector, argument = self._inner.target(message, queue, selector, argument)
+        encoded = sender.encoder.encode(message)
+        return sender.send(encoded, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms)[
+            0
+        ]
+
+    def submit(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+        timeout_ms: float | None = None,
+    ) -> concurrent.futures.Future[SendReceipt]:
+        """Send a message and return the future of its receipt, to have many in flight at once.
+
+        Waits only while too much is in flight (`settings.in_flight_max`, `in_flight_bytes_max`). Raises for
+        an invalid message, and SendFailed if there is no room in time; all other errors are set on the
+        future. With automatic batching, an invalid message is reported by the future, too.
+        """
+        if self._settings.batching:
+            wait_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
+            size, now = len(message.body), time.monotonic()
+            self._take_room(message.topic, size, now, now + wait_ms / 1000)
+            gathered = self._submit(
+                self._inner.send(
+                    message, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
+                )
+            )
+            gathered.add_done_callback(lambda _: self._room.give(size))
+            return gathered
+        sender = self._sender or self._connect()
+        queue, selector, argument = self._inner.target(message, queue, selector, argument)
+        encoded = sender.encoder.encode(message)
+        send = self._in_flight(sender.async_sender, encoded, pinned=queue is not None or selector is not None)
+        send.fixed_queue, send.selector, send.argument = queue, selector, argument
+        if timeout_ms is not None:
+            send.deadline = send.started + timeout_ms / 1000
+        size = send.bytes
+        self._take_room(message.topic, size, send.started, send.deadline)
+        send.outcome.add_done_callback(lambda _: self._room.give(size))
+        loop = self._running().loop
+        with self._inbox_lock:
+            self._inbox.append(send)
+            if len(self._inbox) == 1:  # otherwise the loop is scheduled already
+                loop.call_soon_threadsafe(self._launch_all)
+        return send.outcome
+
+    def _take_room(self, topic: str, size: int, started: float, deadline: float) -> None:
+        if not self._room.take(size, deadline):
+            elapsed_ms = round((time.monotonic() - started) * 1000)
+            raise SendFailed(topic, (), elapsed_ms, "no room in flight in time")
+
+    def _in_flight(self, sender: AsyncSender, encoded: EncodedMessage, *, pinned: bool) -> _ThreadSend:
+        now = time.monotonic()
+        send = _ThreadSend(
+            sender,
+            encoded,
+            started=now,
+            deadline=now + self._settings.send_timeout_ms / 1000,
+            attempts=1 if pinned else 1 + self._settings.retries,
+        )
+        send.outcome = concurrent.futures.Future()
+        if sender.policy.hooks:
+            send.caller = copy_context()
+        return send
+
+    def _launch_all(self) -> None:
+        """Launch the submitted sends, on the loop."""
+        with self._inbox_lock:
+            submitted, self._inbox = self._inbox, []
+        for send in submitted:
+            send.sender.launch(send)
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic as one request to one queue; all are stored or none is.
+
+        Use `split_into_batches` for more than one request can hold. Raises BadMessage, and as `send`.
+        """
+        sender = self._sender or self._connect()
+        batch = list(messages)
+        check_batch(batch)
+        target, _, _ = self._inner.target(batch[0], queue, None, None)
+        encoded = sender.encoder.encode_batch(batch)
+        return sender.send(encoded, queue=target, timeout_ms=timeout_ms)
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+    ) -> None:
+        """Send a message without waiting for an acknowledgement: for data that may be lost, such as logs.
+
+        Raises BadMessage, BadName, MessageTooLarge, NoRoute, ConnectFailed; SendFailed without a route in
+        time.
+        """
+        sender = self._sender or self._connect()
+        queue, selector, argument = self._inner.target(message, queue, selector, argument)
+        encoded = sender.encoder.encode(message)
+        sender.send_oneway(encoded, queue=queue, selector=selector, argument=argument)
+
+    request = blocking(AsyncProducer.request)
+
+    def submit_request(
+        self,
+        message: Message,
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+    ) -> concurrent.futures.Future[ReceivedMessage]:
+        """As `request`, but return the future of the reply; all errors are set on it."""
+        return self._submit(
+            self._inner.request(
+                message, timeout_ms=timeout_ms, queue=queue, selector=selector, argument=argument
+            )
+        )
+
+    queues = blocking(AsyncProducer.queues)
+    recall = blocking(AsyncProducer.recall)
+    flush = blocking(AsyncProducer.flush)
+
+    def _connect(self) -> BlockingSender:
+        """Raises ClientClosed, ForkedClient."""
+        thread = self._running()
+        with self._sender_lock:
+            if self._is_ending:
+                raise ClientClosed(self._name)
+            if self._sender is None:
+                self._sender = BlockingSender(self._inner.sender, self._inner.session, thread)
+            return self._sender

@@ -1,13 +1,15 @@
-"""Request-reply: messages whose sender waits for a reply."""
+"""Request-reply: requests whose sender waits for a reply, and the replies of consumers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import uuid
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from skylark.client.producer.async_sender import AsyncSender
+from skylark.client.producer.message_encoder import SystemMessage
 from skylark.client.producer.queue_selectors import Selector
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.client.received_message import COMPRESSED, ReceivedMessage, inflate
@@ -16,7 +18,9 @@ from skylark.clock import Clock, SystemClock
 from skylark.errors import BadMessage, ClientClosed, NoReply, SendFailed
 from skylark.model.message import (
     PROPERTY_ARRIVE_TIME,
+    PROPERTY_CLUSTER,
     PROPERTY_CORRELATION_ID,
+    PROPERTY_MESSAGE_TYPE,
     PROPERTY_REPLY_TO,
     PROPERTY_TTL,
     Message,
@@ -33,13 +37,77 @@ from skylark.protocol.requests.send import PushReplyMessageToClient
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS = 3000
-"""How long a reply is waited for, from the request on, unless the caller says otherwise."""
+"""Default time for a request and its reply."""
+
+REPLY_TYPE = "reply"
+REPLY_TOPIC = "{cluster}_REPLY_TOPIC"
+
+
+class Reply(SystemMessage, frozen=True, gc=False, kw_only=True):
+    """The reply to a request message, created by `reply`. Any producer can send it; it goes to the requester.
+
+    `broker_name` is the broker that stored the request: the requester is connected to it.
+    """
+
+    broker_name: str
+    correlation_id: str
+    reply_to: str
+    ttl: str | None
+
+    def system_properties(self) -> list[tuple[str, str]]:
+        pairs = [
+            (PROPERTY_MESSAGE_TYPE, REPLY_TYPE),
+            (PROPERTY_CORRELATION_ID, self.correlation_id),
+            (PROPERTY_REPLY_TO, self.reply_to),
+        ]
+        return pairs if self.ttl is None else [*pairs, (PROPERTY_TTL, self.ttl)]
+
+
+def reply(
+    request: ReceivedMessage,
+    body: bytes,
+    *,
+    tags: str | None = None,
+    keys: Iterable[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Reply:
+    """Return the reply to a request message; any producer can send it.
+
+    >>> @consumer.subscribe("questions")
+    ... def answer(messages):
+    ...     for message in messages:
+    ...         producer.send(reply(message, b"42"))
+
+    `send` raises SendFailed with code 1 if the requester is gone: do not retry. Raises BadMessage for a
+    message that is not a request (see `message.wants_reply`).
+    """
+    found = request.properties
+    for name in (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO):
+        if name not in found:
+            raise BadMessage(
+                request.topic, f"not a request message: property {name} is missing, check wants_reply"
+            )
+    cluster = found.get(PROPERTY_CLUSTER)
+    if cluster is None:
+        reason = "create reply message fail, requestMessage error, property[CLUSTER] is null."
+        raise BadMessage(request.topic, reason)
+    return Reply(
+        topic=REPLY_TOPIC.format(cluster=cluster),
+        body=body,
+        tags=tags,
+        keys=keys,
+        properties=properties or {},
+        broker_name=request.broker_name,
+        correlation_id=found[PROPERTY_CORRELATION_ID],
+        reply_to=found[PROPERTY_REPLY_TO],
+        ttl=found.get(PROPERTY_TTL),
+    )
 
 
 class PendingRequests:
-    """The requests of one producer. Loop thread only.
+    """Requests of one producer that wait for replies. Loop thread only.
 
-    Those that wait are in the session's table, as a broker gives a reply to a client id, not to a producer.
+    Their futures are in the session's table: a broker pushes a reply to a client id, not to a producer.
     """
 
     def __init__(self, sender: AsyncSender, session: Session, *, clock: Clock | None = None) -> None:
@@ -59,13 +127,13 @@ class PendingRequests:
         argument: Any,
         timeout_ms: float,
     ) -> ReceivedMessage:
-        """Send a request and return its reply. Raises NoReply, ClientClosed, and what a send raises."""
+        """Send a request and return its reply. Raises NoReply, ClientClosed, and as a send."""
         if timeout_ms <= 0:
-            raise BadMessage(message.topic, f"timeout_ms {timeout_ms} is not positive: no reply can come")
+            raise BadMessage(message.topic, f"timeout_ms must be positive, not {timeout_ms}")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         correlation_id = str(uuid.uuid4())
-        prepared = self._sender.preparation.prepare(
+        encoded = self._sender.encoder.encode(
             message,
             system=(
                 (PROPERTY_CORRELATION_ID, correlation_id),
@@ -73,28 +141,28 @@ class PendingRequests:
                 (PROPERTY_TTL, str(round(timeout_ms))),
             ),
         )
-        await self._introduce(prepared.topic, deadline)
-        reply: asyncio.Future[ReceivedMessage] = loop.create_future()
-        self._session.awaited_replies[correlation_id] = reply
-        self._waiting.add(reply)
+        await self._introduce(encoded.topic, deadline)
+        received: asyncio.Future[ReceivedMessage] = loop.create_future()
+        self._session.awaited_replies[correlation_id] = received
+        self._waiting.add(received)
         try:
             sent = await self._sender.send(
-                prepared,
+                encoded,
                 queue=queue,
                 selector=selector,
                 argument=argument,
                 timeout_ms=max(0.0, deadline - loop.time()) * 1000,
             )
-            await _either(reply, sent, deadline)
-            if not reply.done():
-                raise NoReply(message.topic, round(timeout_ms), prepared.unique_key, correlation_id)
-            return reply.result()
+            await _reply_or_failure(received, sent, deadline)
+            if not received.done():
+                raise NoReply(message.topic, round(timeout_ms), encoded.unique_key, correlation_id)
+            return received.result()
         finally:
             del self._session.awaited_replies[correlation_id]
-            self._waiting.discard(reply)
+            self._waiting.discard(received)
 
     async def _introduce(self, topic: str, deadline: float) -> None:
-        """Let the topic's brokers hear of us before the first request, else they cannot push the reply."""
+        """Send heartbeats to a topic's brokers before the first request, so that they can push the reply."""
         if topic in self._introduced:
             return
         loop = asyncio.get_running_loop()
@@ -110,15 +178,15 @@ class PendingRequests:
             raise SendFailed(topic, (), elapsed_ms, "no route in time") from None
 
     async def _heartbeat(self, timeout_s: float) -> None:
-        """Tell brokers of us; one that hangs must not take all the time of a request to another one."""
+        """Send heartbeats within a time limit: one broker that hangs must not use up the request's time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._session.heartbeat()
         except TimeoutError:
-            log.info("not all brokers were told of us before a request")
+            log.info("heartbeat before a request did not reach all brokers in time")
 
     def on_push(self, command: RemotingCommand, address: str) -> RemotingCommand:
-        """Take a reply that a broker has for one of the session's producers."""
+        """Handle a reply that a broker pushes to one of the session's producers."""
         try:
             message = pushed_reply(
                 PushReplyMessageToClient.from_command(command),
@@ -126,41 +194,42 @@ class PendingRequests:
                 now_ms=self._clock.now_ms(),
             )
         except ValueError as error:
-            log.warning("reply cannot be read broker=%s reason=%s", address, error)
+            log.warning("cannot read pushed reply broker=%s reason=%s", address, error)
             return command.reply(ResponseCode.SYSTEM_ERROR, "process reply message fail")
         correlation_id = message.properties.get(PROPERTY_CORRELATION_ID, "")
         waiting = self._session.awaited_replies.get(correlation_id)
         if waiting is None:
-            log.info("reply that nobody waits for correlation_id=%s broker=%s", correlation_id, address)
+            log.info("dropped late reply correlation_id=%s broker=%s", correlation_id, address)
         elif not waiting.done():
             waiting.set_result(message)
         return command.reply()
 
     def close(self) -> None:
-        """Wait no more: who waits gets ClientClosed."""
+        """Fail all pending requests with ClientClosed."""
         for reply in self._waiting:
             if not reply.done():
                 reply.set_exception(ClientClosed("producer"))
 
 
-async def _either(
-    reply: asyncio.Future[ReceivedMessage], sent: asyncio.Future[SendReceipt], deadline: float
+async def _reply_or_failure(
+    received: asyncio.Future[ReceivedMessage], sent: asyncio.Future[SendReceipt], deadline: float
 ) -> None:
-    """Wait for the reply, or until the time is over, or until the send has failed: then raises its error."""
-    sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may fail after the reply
-    both: tuple[asyncio.Future[Any], ...] = (reply, sent)
-    # The send has the same deadline, so one of both ends.
+    """Wait for the reply until the deadline. Raises the error of a failed send."""
+    # The send may fail after the reply has arrived: its error is retrieved then.
+    sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+    both: tuple[asyncio.Future[Any], ...] = (received, sent)
+    # The send has the same deadline, so one of the two completes.
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not reply.done():
+        if not received.done():
             await sent
-            await asyncio.wait([reply], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+            await asyncio.wait([received], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
     finally:
-        sent.cancel()  # so that it is not tried again when nobody waits for it any more
+        sent.cancel()  # no more retries
 
 
 def pushed_reply(pushed: PushReplyMessageToClient, *, broker: str, now_ms: int) -> ReceivedMessage:
-    """Return the message that a broker has pushed. Raises ValueError for addresses that are none."""
+    """Return a pushed reply as a message. Raises ValueError for invalid addresses."""
     properties = decode_properties(pushed.properties.encode(errors="replace"))
     body = bytes(pushed.body)
     message = ReceivedMessage(
@@ -189,6 +258,6 @@ def pushed_reply(pushed: PushReplyMessageToClient, *, broker: str, now_ms: int) 
 
 
 def _packed(address: str) -> bytes:
-    """An address as text, of Java's kind too (`/127.0.0.1:10911`), as records hold it."""
+    """Pack an address, also in Java's form (`/127.0.0.1:10911`), as in records."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     return pack_host(host.strip("[]"), int(port))

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt. `messages` are several for a batch; `notes` is the hooks' own, kept from before to after;
-    `properties` is what hooks have added.
+    """One send attempt. A batch has several `messages`; `notes` carries data of hooks from `before` to
+    `after`; `properties` holds what hooks have added.
 
-    After the attempt exactly one of `receipts` (one per message; none of a one-way send) and `error` counts.
+    After the attempt either `receipts` (one per message, none for a one-way send) or `error` is set.
     """
 
     group: str
@@ -37,38 +37,36 @@ class SendContext:
     properties: dict[str, str] = field(default_factory=dict)
 
     def add_property(self, name: str, value: str) -> None:
-        """Give all messages of the attempt a property, instead of what they have of that name.
+        """Set a property of all messages of the attempt. Call it in `before`: later they are sent already.
 
-        For `before` alone: later they are sent. Raises ValueError for a name or value that cannot be.
+        Raises ValueError for an invalid or reserved name, or an invalid value.
         """
         if name in RESERVED_PROPERTIES:
-            raise ValueError(f"property {name} is used by the system")
+            raise ValueError(f"property {name} is reserved by the system")
         if not name.strip() or not value.strip() or UNSAFE_TEXT.search(name + value):
-            raise ValueError(f"property {name!r}: name or value is blank, or holds \\x00, \\x01 or \\x02")
+            raise ValueError(f"property {name!r}: name or value is blank or contains \\x00, \\x01 or \\x02")
         self.properties[name] = value
 
 
 class SendHook:
-    """Override what you need. Called on the client's loop (or the sender's thread): do not block there.
+    """Override what you need. Called on the client's loop or in the sending thread: do not block.
 
-    `check` and `before` see the context variables of who sends, at every attempt; those of messages that
-    automatic batching has gathered see none.
-
-    What `check` raises stops the send; what the others raise is logged and does not.
+    `check` and `before` see the caller's context variables at every attempt, except for messages in automatic
+    batches. An error of `check` stops the send; errors of the other methods are logged.
     """
 
     def check(self, context: SendContext) -> None:
-        """Called first: raise to forbid the send."""
+        """Called first; raise an error to refuse the send."""
 
     def before(self, context: SendContext) -> None:
         """Called before an attempt."""
 
     def after(self, context: SendContext) -> None:
-        """Called after an attempt, with what came of it."""
+        """Called after an attempt, with its outcome."""
 
 
 class Hooks:
-    """The hooks of one producer, in the order in which they were added."""
+    """The hooks of one producer, called in the order in which they were added."""
 
     def __init__(self) -> None:
         self._hooks: list[SendHook] = []
@@ -80,7 +78,7 @@ class Hooks:
         self._hooks.append(hook)
 
     def before(self, context: SendContext) -> None:
-        """Raises what a `check` raises."""
+        """Raises the error of a `check`."""
         for hook in self._hooks:
             hook.check(context)
         for hook in self._hooks:

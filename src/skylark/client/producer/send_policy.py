@@ -1,4 +1,7 @@
-"""Pure. Send policy: queue choice, attempts, deadlines and retries, for asyncio and blocking producers."""
+"""Pure.
+
+Send policy: queue choice, attempts, deadlines and retries, shared by asyncio and blocking producers.
+"""
 
 from __future__ import annotations
 
@@ -27,49 +30,52 @@ VIP_PORT_DISTANCE = 2
 
 
 class PendingSend:
-    """One send on its way: what is sent, where it was tried, and until when. Times are monotonic seconds."""
+    """One send: what is sent, which brokers were tried, and the deadline. Times are monotonic seconds."""
 
-    # As sends are made by the thousand, what most of them leave as it is lies in the class.
+    # Class attributes, because sends are created by the thousand and most leave these unchanged.
     fixed_queue: MessageQueue | None = None
     selector: Selector | None = None
     argument: Any = None
     brokers: tuple[str, ...] = ()
     maybe_stored = False
     stored: list[SendReceipt] | None = None
-    """Receipts of an attempt that stored it, but not as safely as was asked for: better than no others."""
+    """Receipts of an attempt that stored it less safely than requested: returned without better ones."""
     queue: MessageQueue | None = None
     address = ""
     context: SendContext | None = None
     caller: Context | None = None
-    """The context variables of who sends, for hooks, where attempts do not begin with that one's call."""
+    """The caller's context variables, for hooks of attempts that start outside the caller's call."""
     added = ""
-    """The properties that hooks have added, as text."""
+    """Encoded properties that hooks have added."""
 
     def __init__(
-        self, prepared: EncodedMessage | EncodedBatch, *, started: float, deadline: float, attempts: int
+        self, encoded: EncodedMessage | EncodedBatch, *, started: float, deadline: float, attempts: int
     ) -> None:
-        self.prepared = prepared
-        self.topic = prepared.topic
-        self.body = prepared.body
-        self.properties = prepared.properties
-        self.bytes = len(prepared.body)
+        self.encoded = encoded
+        self.topic = encoded.topic
+        self.body = encoded.body
+        self.properties = encoded.properties
+        self.bytes = len(encoded.body)
         self.started = self.tried_at = started
         self.deadline = deadline
         self.attempts_left = attempts
 
     def add_properties(self, properties: Mapping[str, str], body_bytes_max: int) -> None:
-        """Give all messages these properties, instead of those added before. Too much is left out."""
+        """Add properties to all messages, replacing those added before.
+
+        Dropped, with a warning, if too long.
+        """
         added = property_text(list(properties.items()))
         if added == self.added:
             return
         try:
-            body, text = self.prepared.with_added(added)
+            body, text = self.encoded.with_added(added)
         except BadMessage:
             is_too_long = True
         else:
-            is_too_long = self.prepared.is_batch and len(body) > body_bytes_max
+            is_too_long = self.encoded.is_batch and len(body) > body_bytes_max
         if is_too_long:
-            log.warning("properties of hooks left out, as there is no room topic=%s", self.topic)
+            log.warning("dropped properties of hooks, message too large topic=%s", self.topic)
         else:
             self.added, self.body, self.properties = added, body, text
 
@@ -79,7 +85,10 @@ class PendingSend:
 
 
 class SendPolicy:
-    """What one producer decides about its sends. Its threads share the tables; a step is for one of them."""
+    """Decisions about the sends of one producer.
+
+    Its threads share the tables; one send belongs to one thread.
+    """
 
     def __init__(self, group: str, client_id: str, namespace: str, settings: ProducerSettings) -> None:
         self.hooks = Hooks()
@@ -90,191 +99,193 @@ class SendPolicy:
         self._settings = settings
         self._templates: dict[MessageQueue, SendTemplate] = {}
 
-    def choose(self, sending: PendingSend, route: TopicRoute, robin: RoundRobin, now: float) -> MessageQueue:
+    def choose(self, send: PendingSend, route: TopicRoute, robin: RoundRobin, now: float) -> MessageQueue:
         """Return the queue of the next attempt. Raises NoRoute, BadMessage."""
-        if sending.fixed_queue is not None:
-            return sending.fixed_queue
+        if send.fixed_queue is not None:
+            return send.fixed_queue
         queues = route.write_queues
         if not queues:
-            raise NoRoute(sending.topic, "none of its queues can be written to at present")
-        if sending.selector is not None:
-            return self._selected(sending, queues, sending.selector)
-        if self.latencies is None and not sending.brokers:
+            raise NoRoute(send.topic, "none of its queues is writable at present")
+        if send.selector is not None:
+            return self._selected(send, queues, send.selector)
+        if self.latencies is None and not send.brokers:
             return robin.next(queues)
-        return robin.avoiding(queues, sending.failed_broker, self.latencies, now)
+        return robin.avoiding(queues, send.failed_broker, self.latencies, now)
 
     def _selected(
-        self, sending: PendingSend, queues: tuple[MessageQueue, ...], selector: Selector
+        self, send: PendingSend, queues: tuple[MessageQueue, ...], selector: Selector
     ) -> MessageQueue:
-        """Ask the caller's selector, which knows topics without their namespace."""
-        message = sending.prepared.messages[0]
+        """Call the selector, with topics without their namespace."""
+        message = send.encoded.messages[0]
         shown = queues
         if self._namespace:
             shown = tuple(MessageQueue(message.topic, each.broker_name, each.queue_id) for each in queues)
         try:
-            chosen = selector(shown, message, sending.argument)
+            chosen = selector(shown, message, send.argument)
         except Exception as error:
             raise BadMessage(message.topic, f"select message queue threw exception: {error!r}") from error
         if chosen is None:
             raise BadMessage(message.topic, "select message queue return null.")
         if not isinstance(chosen, MessageQueue) or chosen not in shown:
-            raise BadMessage(message.topic, f"the selector chose {chosen!r}, which is no queue of the topic")
+            raise BadMessage(
+                message.topic, f"the selector returned {chosen!r}, which is not a writable queue of the topic"
+            )
         return queues[shown.index(chosen)]
 
-    def begin(self, sending: PendingSend, queue: MessageQueue, address: str, now: float) -> None:
-        """Note an attempt, before anything is written. Raises what a hook's check raises."""
-        sending.queue = queue
-        sending.address = address
-        sending.tried_at = now
-        sending.attempts_left -= 1
-        sending.brokers = (*sending.brokers, queue.broker_name)
+    def begin(self, send: PendingSend, queue: MessageQueue, address: str, now: float) -> None:
+        """Record a new attempt before anything is written. Raises the errors of hook checks."""
+        send.queue = queue
+        send.address = address
+        send.tried_at = now
+        send.attempts_left -= 1
+        send.brokers = (*send.brokers, queue.broker_name)
         if self.hooks:
             context = SendContext(
                 self._group,
                 self._client_id,
-                list(sending.prepared.messages),
-                list(sending.prepared.unique_keys),
+                list(send.encoded.messages),
+                list(send.encoded.unique_keys),
                 queue,
                 address,
-                len(sending.brokers),
+                len(send.brokers),
             )
-            if sending.caller is None:
+            if send.caller is None:
                 self.hooks.before(context)
             else:
-                sending.caller.run(self.hooks.before, context)
-            sending.context = context
-            sending.add_properties(context.properties, self._settings.message_bytes_max)
+                send.caller.run(self.hooks.before, context)
+            send.context = context
+            send.add_properties(context.properties, self._settings.message_bytes_max)
 
     def frame(
-        self, sending: PendingSend, opaque: int, born_ms: int, *, is_oneway: bool = False
+        self, send: PendingSend, opaque: int, born_ms: int, *, is_oneway: bool = False
     ) -> tuple[bytes, Buffer]:
-        """Return the frame of the attempt that was begun. Raises BadMessage for text that is no Unicode."""
-        queue = sending.queue
+        """Return the frame of the current attempt. Raises BadMessage for text that cannot be encoded."""
+        queue = send.queue
         assert queue is not None
         template = self._templates.get(queue)
         if template is None:
             template = self._templates[queue] = SendTemplate(
                 group=self._group,
-                topic=sending.topic,
+                topic=send.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
                 default_topic=AUTO_CREATE_TOPIC,
                 default_queues=self._settings.new_topic_queues,
             )
-        prepared = sending.prepared
+        encoded = send.encoded
         try:
             return template.frame(
                 opaque,
-                sending.body,
-                properties=sending.properties,
-                sys_flag=prepared.sys_flag,
+                send.body,
+                properties=send.properties,
+                sys_flag=encoded.sys_flag,
                 born_ms=born_ms,
-                flag=prepared.flag,
-                reconsume_times=prepared.reconsume_times,
-                max_reconsume_times=prepared.max_reconsume_times,
-                is_batch=prepared.is_batch,
-                is_reply=prepared.is_reply,
+                flag=encoded.flag,
+                reconsume_times=encoded.reconsume_times,
+                max_reconsume_times=encoded.max_reconsume_times,
+                is_batch=encoded.is_batch,
+                is_reply=encoded.is_reply,
                 is_oneway=is_oneway,
             )
         except UnicodeEncodeError as error:
-            raise not_unicode(sending.topic, error) from None
+            raise not_unicode(send.topic, error) from None
 
-    def attempt_deadline(self, sending: PendingSend, now: float) -> float:
-        """Return until when this attempt may take: all that is left, or less if there will be another."""
+    def attempt_deadline(self, send: PendingSend, now: float) -> float:
+        """Return the deadline of this attempt: the send's, or earlier if another attempt may follow."""
         limit_ms = self._settings.attempt_timeout_ms
-        if limit_ms is None or sending.attempts_left <= 0:
-            return sending.deadline
-        return min(sending.deadline, now + limit_ms / 1000)
+        if limit_ms is None or send.attempts_left <= 0:
+            return send.deadline
+        return min(send.deadline, now + limit_ms / 1000)
 
-    def answered(self, sending: PendingSend, reply: RemotingCommand, now: float) -> list[SendReceipt]:
-        """Return what the answer means. Raises BrokerError, RemoteProtocolError: then call `failed`."""
-        queue = sending.queue
+    def answered(self, send: PendingSend, reply: RemotingCommand, now: float) -> list[SendReceipt]:
+        """Return the receipts in a reply. Raises BrokerError, RemoteProtocolError: then call `failed`."""
+        queue = send.queue
         assert queue is not None
-        topic = without_namespace(self._namespace, sending.topic) if self._namespace else sending.topic
-        receipts = receipts_of(reply, topic, queue.broker_name, sending.prepared.unique_keys)
+        topic = without_namespace(self._namespace, send.topic) if self._namespace else send.topic
+        receipts = receipts_of(reply, topic, queue.broker_name, send.encoded.unique_keys)
         if self.latencies is not None:
-            self.latencies.answered(queue.broker_name, (now - sending.tried_at) * 1000, now)
-        if sending.context is not None:
-            self._after(sending, now, receipts=receipts)
+            self.latencies.answered(queue.broker_name, (now - send.tried_at) * 1000, now)
+        if send.context is not None:
+            self._after(send, now, receipts=receipts)
         return receipts
 
-    def wants_better(self, sending: PendingSend, receipts: list[SendReceipt], now: float) -> bool:
-        """Is a message that was stored, but not as safely as asked, worth another attempt?"""
+    def wants_better(self, send: PendingSend, receipts: list[SendReceipt], now: float) -> bool:
+        """Return whether to retry a message that was stored less safely than requested."""
         is_wanted = (
             self._settings.retry_when_not_stored
             and not receipts[0].is_ok
-            and sending.attempts_left > 0
-            and now < sending.deadline
+            and send.attempts_left > 0
+            and now < send.deadline
         )
         if is_wanted:
-            sending.stored = receipts
+            send.stored = receipts
         return is_wanted
 
-    def without_route(self, sending: PendingSend, now: float) -> SendFailed:
-        """Return the error of a send whose time was over before a name server had answered."""
+    def without_route(self, send: PendingSend, now: float) -> SendFailed:
+        """Return the error of a send that got no route before its deadline."""
         return SendFailed(
-            sending.prepared.messages[0].topic,
-            sending.brokers,
-            round((now - sending.started) * 1000),
+            send.encoded.messages[0].topic,
+            send.brokers,
+            round((now - send.started) * 1000),
             "no route in time",
-            maybe_stored=sending.maybe_stored,
+            maybe_stored=send.maybe_stored,
         )
 
-    def failed(self, sending: PendingSend, error: RocketMQError, now: float) -> RetryStep:
-        """Note a failed attempt and say what comes next. Raises SendFailed, with this cause, to give up."""
-        sending.maybe_stored |= may_be_done(error)
-        if self.latencies is not None and sending.queue is not None:
-            self.latencies.failed(sending.queue.broker_name, now, is_reachable=is_reachable(error))
-        if sending.context is not None:
-            self._after(sending, now, error=error)
-        step = next_step(error, attempts_left=sending.attempts_left, time_left_s=sending.deadline - now)
+    def failed(self, send: PendingSend, error: RocketMQError, now: float) -> RetryStep:
+        """Record a failed attempt and return how to retry. Raises SendFailed, with this cause, to give up."""
+        send.maybe_stored |= may_be_done(error)
+        if self.latencies is not None and send.queue is not None:
+            self.latencies.failed(send.queue.broker_name, now, is_reachable=is_reachable(error))
+        if send.context is not None:
+            self._after(send, now, error=error)
+        step = next_step(error, attempts_left=send.attempts_left, time_left_s=send.deadline - now)
         if not step.give_up:
             return step
         raise SendFailed(
-            sending.prepared.messages[0].topic,
-            sending.brokers,
-            round((now - sending.started) * 1000),
+            send.encoded.messages[0].topic,
+            send.brokers,
+            round((now - send.started) * 1000),
             str(error),
-            maybe_stored=sending.maybe_stored,
+            maybe_stored=send.maybe_stored,
             code=error.code if isinstance(error, BrokerError) else None,
             remark=error.remark if isinstance(error, BrokerError) else "",
         ) from error
 
-    def pause_s(self, sending: PendingSend, route: TopicRoute | None, now: float) -> float:
-        """Return how long to wait before the next attempt, at most what is left."""
-        failed = sending.failed_broker
+    def pause_s(self, send: PendingSend, route: TopicRoute | None, now: float) -> float:
+        """Return the delay before the next attempt, at most until the deadline."""
+        failed = send.failed_broker
         has_other = route is not None and any(queue.broker_name != failed for queue in route.write_queues)
-        wait_s = pause_s(len(sending.brokers), has_other_broker=has_other)
-        return max(0.0, min(wait_s, sending.deadline - now))
+        wait_s = pause_s(len(send.brokers), has_other_broker=has_other)
+        return max(0.0, min(wait_s, send.deadline - now))
 
     def _after(
         self,
-        sending: PendingSend,
+        send: PendingSend,
         now: float,
         *,
         receipts: Sequence[SendReceipt] = (),
         error: BaseException | None = None,
     ) -> None:
-        context, sending.context = sending.context, None
+        context, send.context = send.context, None
         assert context is not None
         context.receipts = list(receipts)
         context.error = error
-        context.elapsed_ms = (now - sending.tried_at) * 1000
+        context.elapsed_ms = (now - send.tried_at) * 1000
         self.hooks.after(context)
 
-    def ended(self, sending: PendingSend, error: BaseException, now: float) -> None:
-        """Note that an attempt will have no outcome."""
-        if sending.context is not None:
-            self._after(sending, now, error=error)
+    def ended(self, send: PendingSend, error: BaseException, now: float) -> None:
+        """Record that the attempt ended without a reply."""
+        if send.context is not None:
+            self._after(send, now, error=error)
 
-    def sent_oneway(self, sending: PendingSend, now: float) -> None:
-        """Note that a send that wants no answer has left."""
-        if sending.context is not None:
-            sending.context.is_oneway = True
-            self._after(sending, now)
+    def sent_oneway(self, send: PendingSend, now: float) -> None:
+        """Record that a one-way send was written."""
+        if send.context is not None:
+            send.context.is_oneway = True
+            self._after(send, now)
 
 
 def vip_address(address: str) -> str:
-    """Return the address of a broker's fast port."""
+    """Return the address of a broker's VIP channel (its fast port)."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - VIP_PORT_DISTANCE}"

@@ -15,7 +15,7 @@ from skylark.protocol.command import RemotingCommand
 
 
 class SendStatus(Enum):
-    """How safe a message is that was taken. All but OK say what the broker could not confirm in time."""
+    """How safely a message was stored. All but OK name what the broker could not confirm in time."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -33,7 +33,7 @@ DEFAULT_REGION = "DefaultRegion"
 
 
 class SendReceipt(msgspec.Struct, frozen=True, gc=False):
-    """Where a message was stored. `message_id` is its unique key, `offset_message_id` the broker's."""
+    """Where a message was stored. `message_id` is its unique key, `offset_message_id` the broker's id."""
 
     status: SendStatus
     message_id: str
@@ -53,7 +53,7 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
 def receipts_of(
     reply: RemotingCommand, topic: str, broker: str, unique_keys: Sequence[str]
 ) -> list[SendReceipt]:
-    """Return one receipt per message that was sent. Raises BrokerError, RemoteProtocolError."""
+    """Return one receipt per sent message. Raises BrokerError, RemoteProtocolError."""
     status = _STATUS.get(reply.code)
     if status is None:
         raise BrokerError.for_code(reply.code, reply.remark or "")
@@ -63,7 +63,7 @@ def receipts_of(
         first_offset = int(fields["queueOffset"])
         offset_ids = fields["msgId"].split(",")
     except (KeyError, ValueError) as error:
-        raise RemoteProtocolError(f"answer to a send: {error!r}") from None
+        raise RemoteProtocolError(f"reply to a send: {error!r}") from None
     if len(offset_ids) != len(unique_keys):
         # An inner batch is one record and has one id.
         offset_ids = [fields["msgId"]] * len(unique_keys)

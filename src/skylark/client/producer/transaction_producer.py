@@ -1,4 +1,4 @@
-"""TransactionProducer: messages that are delivered only if something else succeeds, for asyncio."""
+"""Transaction producers: messages that are delivered only if a local transaction commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from skylark.client.namespace import without_namespace
-from skylark.client.producer.producer import AsyncProducer
+from skylark.client.producer.producer import AsyncProducer, Producer
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.client.session.session import BrokerHandler
@@ -34,36 +34,36 @@ from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-QUESTIONS_MAX = 2000
-"""Of brokers, at once; they ask again about what is beyond."""
+CHECKS_MAX = 2000
+"""Concurrent state checks of brokers. Checks beyond it are dropped; the broker repeats them."""
 
 
 class TransactionState(IntEnum):
-    """What became of a local transaction."""
+    """The state of a local transaction."""
 
     COMMIT = COMMIT
     ROLLBACK = ROLLBACK
     UNKNOWN = UNKNOWN
-    """Not known yet: the broker will ask."""
+    """Not known yet: the broker will check later."""
 
 
 class TransactionReceipt(msgspec.Struct, frozen=True):
-    """Where a half message was stored, and what became of its local transaction."""
+    """Where a half message was stored, and the state of its local transaction."""
 
     receipt: SendReceipt
     state: TransactionState
     error: Exception | None = None
-    """What the local transaction raised: nobody knows then what became of it."""
+    """The error of the local transaction; its state is then UNKNOWN."""
 
 
 LocalTransaction = Callable[[Message, Any], TransactionState | Awaitable[TransactionState]]
-"""Does the work that a message belongs to. Takes the message and the argument of the send."""
+"""Runs the local transaction. Takes the message and the argument of the send."""
 CheckTransaction = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
-"""Says what became of the work for a message that a broker asks about."""
+"""Returns the state of the local transaction of a message, when a broker checks."""
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """Sends messages that nobody sees until their local transaction is committed.
+    """`skylark.aio.TransactionProducer`: sends messages that are delivered once their transaction commits.
 
     >>> async def execute(message: Message, order: Order) -> TransactionState:
     ...     await database.store(order)
@@ -74,8 +74,8 @@ class AsyncTransactionProducer(AsyncProducer):
     >>> async with TransactionProducer("shop", execute=execute, check=check) as producer:
     ...     await producer.send_in_transaction(Message("orders", b"hello", keys=["42"]), order)
 
-    Both functions may be plain ones, which then run in threads. What they raise is UNKNOWN: the broker asks
-    `check` later, of any producer of the group, also after a restart, so it must not rely on memory.
+    Both functions may also be plain functions, which run in threads. An error means UNKNOWN: the broker calls
+    `check` later, on any producer of the group, also after a restart, so it must not rely on memory.
     """
 
     def __init__(
@@ -92,36 +92,35 @@ class AsyncTransactionProducer(AsyncProducer):
         super().__init__(group, namesrv=namesrv, settings=settings, client=client)
         for name, function in (("execute", execute), ("check", check)):
             if not callable(function):
-                raise SettingsError(name, f"{function!r} is no function")
+                raise SettingsError(name, f"must be a function, not {function!r}")
         self._execute = execute
         self._check = check
         self._answering = Tasks()
-        self._questions = 0
+        self._checks = 0
 
     async def stop(self) -> None:
-        """Take no more messages and answer no more questions; others of the group will be asked."""
+        """Refuse new messages and checks; brokers check other producers of the group instead."""
         await self._answering.close()
         await super().stop()
 
     async def send_in_transaction(
         self, message: Message, argument: Any = None, *, timeout_ms: float | None = None
     ) -> TransactionReceipt:
-        """Send a half message, run the local transaction, and tell the broker what became of it.
+        """Send a half message, run the local transaction, and report its state to the broker.
 
-        Raises what `send` raises: then the local transaction did not run. A half message that is stored less
-        safely than was asked for is rolled back, without a local transaction. If the broker cannot be told,
-        it asks.
+        Raises as `send`; the local transaction has not run then. A half message that is stored less safely
+        than requested is rolled back without running it. If the report fails, the broker checks later.
         """
         sender = self.sender
-        prepared = sender.preparation.prepare(message, is_half=True)
+        encoded = sender.encoder.encode(message, is_half=True)
         queue, selector, key = self.target(message, None, None, None)
-        sending = sender.send(prepared, queue=queue, selector=selector, argument=key, timeout_ms=timeout_ms)
-        receipt: SendReceipt = await (await sending)
+        future = sender.send(encoded, queue=queue, selector=selector, argument=key, timeout_ms=timeout_ms)
+        receipt: SendReceipt = await (await future)
         if not receipt.is_ok:
             state, error = TransactionState.ROLLBACK, None
         else:
             state, error = await _outcome(self._execute, message, argument)
-        await self._end(receipt, state, prepared.topic)
+        await self._end(receipt, state, encoded.topic)
         return TransactionReceipt(receipt, state, error)
 
     async def _end(self, receipt: SendReceipt, state: TransactionState, topic: str) -> None:
@@ -138,49 +137,53 @@ class AsyncTransactionProducer(AsyncProducer):
             address = self.session.routes.master(receipt.queue.broker_name)
             await self.session.notify(address, request)
         except RocketMQError as error:
-            log.warning("end not told, the broker will ask transaction=%s reason=%s", request.msg_id, error)
+            log.warning(
+                "end of transaction not sent, broker will check transaction=%s reason=%s",
+                request.msg_id,
+                error,
+            )
 
-    # --- Questions of brokers ---
+    # --- Checks by brokers ---
 
     def handlers(self) -> Mapping[int, BrokerHandler]:
-        return {**super().handlers(), RequestCode.CHECK_TRANSACTION_STATE: self._asked}
+        return {**super().handlers(), RequestCode.CHECK_TRANSACTION_STATE: self._on_check}
 
-    def _asked(self, command: RemotingCommand, address: str) -> None:
-        """Answer later: what became of a transaction may take a while to find out."""
-        if self._questions >= QUESTIONS_MAX:
-            log.warning("question about a transaction dropped, the broker will ask again broker=%s", address)
+    def _on_check(self, command: RemotingCommand, address: str) -> None:
+        """Start a task that answers: a check may take a while."""
+        if self._checks >= CHECKS_MAX:
+            log.warning("transaction check dropped, broker will repeat it broker=%s", address)
             return
-        self._questions += 1
+        self._checks += 1
         self._answering.spawn(self._answer(command, address), "check transaction")
 
     async def _answer(self, command: RemotingCommand, address: str) -> None:
         try:
-            question = CheckTransactionState.from_command(command)
-            message = self._half_message(question)
+            check = CheckTransactionState.from_command(command)
+            message = self._half_message(check)
             key = message.unique_key or ""
             state, _ = await _outcome(self._check, message)
             await self.session.notify(
                 address,
                 EndTransaction(
                     producer_group=self.group,
-                    queue_offset=question.queue_offset,
-                    physical_offset=question.physical_offset,
+                    queue_offset=check.queue_offset,
+                    physical_offset=check.physical_offset,
                     commit_or_rollback=state,
                     msg_id=key,
                     from_transaction_check=True,
-                    transaction_id=question.transaction_id,
-                    topic=question.topic,
+                    transaction_id=check.transaction_id,
+                    topic=check.topic,
                 ),
             )
         except RocketMQError as error:
-            log.warning("question about a transaction not answered broker=%s reason=%s", address, error)
+            log.warning("transaction check not answered broker=%s reason=%s", address, error)
         finally:
-            self._questions -= 1
+            self._checks -= 1
 
-    def _half_message(self, question: CheckTransactionState) -> ReceivedMessage:
-        """The message that a broker asks about, under its own topic."""
-        queue = MessageQueue("", question.broker_name or "", 0)
-        [message] = decode_pull(question.body, queue)
+    def _half_message(self, check: CheckTransactionState) -> ReceivedMessage:
+        """Return the message that a broker checks, with its original topic."""
+        queue = MessageQueue("", check.broker_name or "", 0)
+        [message] = decode_pull(check.body, queue)
         message.topic = without_namespace(self._client.namespace, message.topic)
         return message
 
@@ -190,7 +193,7 @@ async def _outcome(
     message: Message | ReceivedMessage,
     *rest: Any,
 ) -> tuple[TransactionState, Exception | None]:
-    """Run a local transaction or a check; what it raises, and what is no state, is UNKNOWN."""
+    """Run a local transaction or a check; errors and invalid states become UNKNOWN."""
     try:
         if inspect.iscoroutinefunction(work):
             state = await work(message, *rest)
@@ -200,5 +203,42 @@ async def _outcome(
                 state = await state
         return TransactionState(state), None
     except Exception as error:
-        log.exception("a local transaction is of unknown outcome topic=%s", message.topic)
+        log.exception("local transaction failed, state unknown topic=%s", message.topic)
         return TransactionState.UNKNOWN, error
+
+
+class TransactionProducer(Producer):
+    """`skylark.TransactionProducer`: sends messages that are delivered once their local transaction commits.
+
+    >>> with TransactionProducer("shop", execute=execute, check=check) as producer:
+    ...     producer.send_in_transaction(Message("orders", b"hello", keys=["42"]), order)
+
+    `execute(message, argument)` runs the transaction and returns a `TransactionState`; `check(message)`
+    returns the state later, if a broker checks. Both run in threads. An error means UNKNOWN: the broker
+    checks on any producer of the group, also after a restart, so `check` must not rely on memory.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        execute: LocalTransaction,
+        check: CheckTransaction,
+        namesrv: str = "",
+        settings: ProducerSettings | None = None,
+        client: ClientSettings | None = None,
+    ) -> None:
+        """As `Producer`. Raises BadName, SettingsError."""
+        self._transactions = AsyncTransactionProducer(
+            group, execute=execute, check=check, namesrv=namesrv, settings=settings, client=client
+        )
+        self._set_up(self._transactions, settings)
+
+    def send_in_transaction(
+        self, message: Message, argument: Any = None, *, timeout_ms: float | None = None
+    ) -> TransactionReceipt:
+        """Send a half message, run the local transaction, and report its state to the broker.
+
+        Raises as `Producer.send`; the local transaction has not run then.
+        """
+        return self._wait(self._transactions.send_in_transaction(message, argument, timeout_ms=timeout_ms))

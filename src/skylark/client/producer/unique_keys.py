@@ -13,7 +13,7 @@ _ids_by_pid: dict[int, UniqueIds] = {}
 
 
 def unique_ids() -> UniqueIds:
-    """Return this process's source of unique ids; a fork has another. Any thread."""
+    """Return this process's source of unique ids; a forked child gets its own. Any thread may call it."""
     pid = os.getpid()
     ids = _ids_by_pid.get(pid)
     if ids is None:
@@ -23,7 +23,7 @@ def unique_ids() -> UniqueIds:
 
 
 class UniqueKeys:
-    """Unique keys of this process, by a clock."""
+    """Unique keys of this process, with the time of a clock."""
 
     def __init__(self, clock: Clock) -> None:
         ids = unique_ids()

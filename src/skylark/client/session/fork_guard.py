@@ -6,35 +6,34 @@ import os
 
 from skylark.errors import ForkedClient
 
-forks = 0
-"""How often this process is the child of a fork. Where every nanosecond counts, compare it with a Birth's."""
+fork_count = 0
+"""Forks between the first process and this one. On hot paths, compare it with `ForkGuard.fork_count`."""
 
 
-def _count() -> None:
-    global forks  # noqa: PLW0603 (one number of the process)
-    forks += 1
+def _count_fork() -> None:
+    global fork_count  # noqa: PLW0603 (one number per process)
+    fork_count += 1
 
 
-# Where there is no such hook there are no forks either.
+# Platforms without this hook have no fork either.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count)
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 class ForkGuard:
-    """The process in which something was made."""
+    """Remembers the process in which it was created."""
 
-    __slots__ = ("_pid", "forks")
+    __slots__ = ("_pid", "fork_count")
 
     def __init__(self) -> None:
-        self.forks = forks
+        self.fork_count = fork_count
         self._pid = os.getpid()
 
     @property
-    def is_here(self) -> bool:
-        """Is this still the same process?"""
-        return self.forks == forks
+    def is_same_process(self) -> bool:
+        return self.fork_count == fork_count
 
     def check(self, client: str) -> None:
-        """Raises ForkedClient in a fork; connections and loops do not survive one."""
-        if self.forks != forks:
+        """Raises ForkedClient in a forked child: connections and event loops do not survive a fork."""
+        if self.fork_count != fork_count:
             raise ForkedClient(client, self._pid, os.getpid())

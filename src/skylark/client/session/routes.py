@@ -15,7 +15,7 @@ WRITE_PERMISSION = 2
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """A topic's route and the queues that follow from it, in the order that round robin takes."""
+    """A topic's route with its writable and readable queues, in round-robin order."""
 
     topic: str
     data: TopicRouteData
@@ -36,7 +36,7 @@ class TopicRoute:
 
 
 def _write_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
-    """An ordered topic keeps its queues when a broker is away: messages must not change their place."""
+    """Yield the writable queues. An ordered topic keeps the queues of an absent broker, to keep the order."""
     if data.order_topic_conf:
         for part in data.order_topic_conf.split(";"):
             broker, _, number = part.partition(":")
@@ -55,7 +55,7 @@ def _broker_name(entry: QueueData | BrokerData) -> str:
 
 
 def limited(data: TopicRouteData, queues_max: int) -> TopicRouteData:
-    """Return the route of a topic that does not exist yet: the default topic's, with so many queues."""
+    """Return the route of an auto-created topic: the default topic's, with at most `queues_max` queues."""
     queues = [
         QueueData(
             each.broker_name,
@@ -70,7 +70,7 @@ def limited(data: TopicRouteData, queues_max: int) -> TopicRouteData:
 
 
 def same_route(one: TopicRouteData, other: TopicRouteData) -> bool:
-    """Compare two routes, whatever the order of their entries."""
+    """Compare two routes, ignoring the order of entries."""
     return (
         sorted(one.queue_datas, key=_broker_name) == sorted(other.queue_datas, key=_broker_name)
         and sorted(one.broker_datas, key=_broker_name) == sorted(other.broker_datas, key=_broker_name)
@@ -81,7 +81,7 @@ def same_route(one: TopicRouteData, other: TopicRouteData) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FoundBroker:
-    """Where to read: an address, whether it is a slave's, and the broker's version (0 while unknown)."""
+    """A replica to read from; `version` is 0 while unknown."""
 
     address: str
     is_slave: bool
@@ -89,7 +89,7 @@ class FoundBroker:
 
 
 class RouteCache:
-    """All routes of a client, and the addresses of the brokers in them."""
+    """Cached routes of a client, and the addresses of their brokers."""
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRoute] = {}
@@ -98,11 +98,10 @@ class RouteCache:
         self._versions: dict[str, int] = {}
 
     def get(self, topic: str) -> TopicRoute | None:
-        """Return the route as last heard."""
         return self._routes.get(topic)
 
     def update(self, topic: str, data: TopicRouteData) -> TopicRoute | None:
-        """Take in what a name server said; the route if it is news, None if not."""
+        """Store a route from a name server; return it if it changed, else None."""
         for broker in data.broker_datas:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
             self._names.update(dict.fromkeys(broker.broker_addrs.values(), broker.broker_name))
@@ -113,14 +112,14 @@ class RouteCache:
         return route
 
     def clean(self) -> list[str]:
-        """Forget the addresses that no route names any more, and return them."""
+        """Remove the addresses that are in no route any more, and return them."""
         named = {
             address
             for route in self._routes.values()
             for broker in route.data.broker_datas
             for address in broker.broker_addrs.values()
         }
-        # Also those of brokers that have moved: they are known by name alone.
+        # Including old addresses of brokers that moved: only `_names` still has them.
         gone = [address for address in self._names if address not in named]
         for broker, addresses in list(self._addresses.items()):
             kept = {broker_id: address for broker_id, address in addresses.items() if address in named}
@@ -134,26 +133,25 @@ class RouteCache:
         return gone
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Return the addresses by broker name and broker id."""
+        """Return addresses by broker name and broker id."""
         return self._addresses
 
     def broker_of(self, address: str) -> str | None:
-        """Return the name of the broker at this address; None if it is none that we know."""
+        """Return the name of the broker at this address, None if unknown."""
         return self._names.get(address)
 
     def note_version(self, address: str, version: int) -> None:
-        """Remember which version a broker's answer told."""
         self._versions[address] = version
 
     def master(self, broker: str) -> str:
-        """Return the address of a broker's master, which takes messages. Raises BrokerUnknown."""
+        """Return the address of a broker's master. Raises BrokerUnknown."""
         address = self._addresses.get(broker, {}).get(MASTER_ID)
         if address is None:
             raise BrokerUnknown(broker)
         return address
 
     def readable(self, broker: str, broker_id: int = MASTER_ID, *, only_this: bool = False) -> FoundBroker:
-        """Return where to read: this replica, else the next, else (unless `only_this`) any.
+        """Return a replica to read from: this one, else the next, else (unless `only_this`) any.
 
         Raises BrokerUnknown.
         """

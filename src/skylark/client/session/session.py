@@ -1,7 +1,7 @@
-"""Session: what all producers, consumers and admins of one client id share.
+"""Session: connections, name servers, routes and heartbeats shared by all clients of one client id.
 
-Connections, the name servers, routes, heartbeats, and the way of a broker's request to the member it is for.
-A session belongs to one event loop; it starts with its first member and ends with its last.
+It also dispatches requests of brokers to the member they are for. A session belongs to one event loop; it
+starts with its first member and ends with its last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from skylark.tasks import Tasks
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Takes a broker's request and the broker's address; what it raises becomes the answer.
+# Takes a broker's request and the broker's address; errors become error replies.
 BrokerHandler = Callable[[RemotingCommand, str], Answer | Awaitable[Answer]]
 
 PRODUCER = "producer"
@@ -60,7 +60,7 @@ PRODUCER_GROUP_PROPERTY = "PGROUP"
 
 
 class Member(Protocol):
-    """A producer, consumer or admin of a session. All is called on the session's loop and must not block."""
+    """A producer, consumer or admin of a session. Called on the session's loop; must not block."""
 
     @property
     def kind(self) -> str:
@@ -68,26 +68,26 @@ class Member(Protocol):
 
     @property
     def group(self) -> str:
-        """The group as brokers know it, with its namespace."""
+        """The group with its namespace."""
 
     def heartbeat_data(self) -> ProducerData | ConsumerData | None:
-        """Return what brokers are told of this member; None for nothing."""
+        """Return this member's part of heartbeats; None for none."""
 
     def topics(self) -> Iterable[str]:
-        """Return the topics whose routes are to be kept fresh."""
+        """Return the topics whose routes the session refreshes."""
 
     def on_route_change(self, route: TopicRoute) -> None:
-        """A route is new or has changed; of any topic, also of one that others asked for."""
+        """Called when the route of any topic of the session is new or has changed."""
 
     def on_connected(self, address: str) -> None:
-        """A broker has heard of us on a new connection: consumers look at their queues again."""
+        """Called after the first heartbeat on a new connection: consumers rebalance."""
 
     def handlers(self) -> Mapping[int, BrokerHandler]:
-        """Return what answers brokers' requests, by code (40, 220, 221, 307, 309; 39, 326 for producers)."""
+        """Return the handlers of broker requests by code (40, 220, 221, 307, 309; producers: 39, 326)."""
 
 
 class _Heartbeat(Request[int], frozen=True):
-    """A heartbeat of which the broker's version is wanted."""
+    """A heartbeat whose reply carries the broker's version."""
 
     code: ClassVar[RequestCode] = RequestCode.HEART_BEAT
     body: HeartbeatData = field(name=BODY_MEMBER)
@@ -97,7 +97,7 @@ class _Heartbeat(Request[int], frozen=True):
 
 
 class Session:
-    """One client id's connections and routes. Made by `join`, never directly."""
+    """Connections and routes of one client id. Created by `join` only."""
 
     def __init__(self, client_id: str, name_servers: tuple[str, ...], settings: ClientSettings) -> None:
         self.client_id = client_id
@@ -113,9 +113,9 @@ class Session:
         self._name_servers = random.sample(name_servers, len(name_servers))
         self._members: dict[tuple[str, str], Member] = {}
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
-        self._greeting: set[str] = set()
+        self._heartbeats_in_progress: set[str] = set()
         self._heartbeat_lock = asyncio.Lock()
-        self._birth = ForkGuard()
+        self._fork_guard = ForkGuard()
         self._started = False
         self._closed = False
 
@@ -138,14 +138,14 @@ class Session:
             )
 
     async def leave(self, member: Member) -> None:
-        """Take a member out: brokers hear of it, and with the last one the session ends."""
+        """Remove and unregister a member; the session ends with its last member."""
         self.check_process()
         if self._members.get((member.kind, member.group)) is not member:
             return
         del self._members[member.kind, member.group]
         is_last = not self._members
         if is_last:
-            _forget(self)  # whoever comes now gets a new session
+            _forget(self)  # new members get a new session
         try:
             if member.kind in (PRODUCER, CONSUMER):
                 await self._unregister(member)
@@ -158,7 +158,6 @@ class Session:
                 await self.pool.close()
 
     def member(self, kind: str, group: str) -> Member | None:
-        """Return the member of this group."""
         return self._members.get((kind, group))
 
     async def _unregister(self, member: Member) -> None:
@@ -178,18 +177,18 @@ class Session:
         )
         for address, result in zip(addresses, results, strict=True):
             if isinstance(result, RocketMQError):
-                log.info("broker was not told that we leave address=%s error=%s", address, result)
+                log.info("unregister failed address=%s error=%s", address, result)
             elif isinstance(result, BaseException):
                 raise result
 
     def check_process(self) -> None:
-        """Raises ForkedClient in a fork of the process that made the session."""
-        self._birth.check(f"client {self.client_id}")
+        """Raises ForkedClient in a forked child of the process that created the session."""
+        self._fork_guard.check(f"client {self.client_id}")
 
     # --- Calls ---
 
     async def call(self, address: str, request: Request[T], *, timeout_ms: float | None = None) -> T:
-        """Ask a broker. Raises BrokerError, RemotingError, ProtocolError, ClientClosed, ForkedClient."""
+        """Call a broker. Raises BrokerError, RemotingError, ProtocolError, ClientClosed, ForkedClient."""
         self.check_process()
         if self._closed:
             raise ClientClosed(f"client {self.client_id}")
@@ -206,7 +205,7 @@ class Session:
             raise
 
     async def notify(self, address: str, request: Request[Any]) -> None:
-        """Send a broker a request that wants no answer. Raises ConnectFailed, ClientClosed, ForkedClient."""
+        """Send a one-way request to a broker. Raises ConnectFailed, ClientClosed, ForkedClient."""
         connection = await self.connection(address)
         await connection.wait_writable()
         connection.notify(request)
@@ -220,9 +219,9 @@ class Session:
             raise self.explained(error) from error
 
     async def call_name_server(self, request: Request[T], *, timeout_ms: float | None = None) -> T:
-        """Ask a name server: the one that answered last, then the others, each once.
+        """Call the name server that replied last, then each other one once.
 
-        Raises BrokerError, and the last one's RemotingError if none answers.
+        Raises BrokerError, and the last RemotingError if none replies.
         """
         servers_left = len(self._name_servers)
         may_reconnect = True
@@ -232,34 +231,34 @@ class Session:
                 return await self.call(address, request, timeout_ms=timeout_ms)
             except RemotingError as error:
                 if may_reconnect and isinstance(error, ConnectionLost):
-                    may_reconnect = False  # it was restarted, perhaps, and is back
+                    may_reconnect = False  # it may have restarted and be back
                     continue
-                log.warning("name server does not answer address=%s error=%s", address, error)
-                if self._name_servers[0] == address:  # else another call has gone on already
+                log.warning("cannot reach name server address=%s error=%s", address, error)
+                if self._name_servers[0] == address:  # otherwise another call has rotated the list already
                     self._name_servers.append(self._name_servers.pop(0))
                 servers_left -= 1
                 if not servers_left:
                     raise
 
     def explained(self, error: ConnectFailed) -> ConnectFailed:
-        """Say of a broker that cannot be reached whence its address is, and what helps."""
+        """Add to a failed connection where the address comes from, and what to do."""
         broker = self.routes.broker_of(error.address)
         if broker is None or "advertise" in error.reason:
             return error
         hint = (
-            f"{error.reason}; this is the address that broker {broker} advertises: if it runs but is not "
-            "reachable here under it, start it with --advertise HOST (brokerIP1)"
+            f"{error.reason}; broker {broker} advertises this address: if the broker runs but this address "
+            "is not reachable from here, start it with --advertise HOST (brokerIP1)"
         )
         return ConnectFailed(error.address, hint)
 
     # --- Routes ---
 
     async def find_route(self, topic: str) -> TopicRoute:
-        """Return the route as last heard, or ask for it. Raises NoRoute, RemotingError, BrokerError."""
+        """Return the cached route, or query it. Raises NoRoute, RemotingError, BrokerError."""
         return self.routes.get(topic) or await self.refresh_route(topic)
 
     async def refresh_route(self, topic: str) -> TopicRoute:
-        """Ask a name server now; members hear of what is new. Several who ask at once ask once.
+        """Query a route now and notify members of changes. Concurrent calls share one query.
 
         Raises NoRoute, RemotingError, BrokerError.
         """
@@ -268,24 +267,24 @@ class Session:
             task = asyncio.get_running_loop().create_task(self._refresh(topic))
             self._refreshing[topic] = task
             task.add_done_callback(lambda done: self._refreshed(topic, done))
-        # Whoever is cancelled while waiting does not take the others' answer away.
+        # Shielded: a cancelled caller must not cancel the query of the others.
         return await asyncio.shield(task)
 
     def _refreshed(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         del self._refreshing[topic]
         if not task.cancelled():
-            task.exception()  # those who wait get it; it is no mistake if nobody does any more
+            task.exception()  # retrieved, so that asyncio does not log it if all callers are gone
 
     async def default_route(self, topic: str, queues_max: int) -> TopicRoute:
-        """Return where a topic that does not exist yet may be created by sending to it.
+        """Return the route on which a missing topic is auto-created by sending to it.
 
-        Raises NoRoute if brokers create no topics by themselves, RemotingError, BrokerError.
+        Raises NoRoute if brokers do not auto-create topics, RemotingError, BrokerError.
         """
         default = await self.refresh_route(AUTO_CREATE_TOPIC)
         return TopicRoute.of(topic, limited(default.data, queues_max))
 
     async def refresh_routes(self) -> None:
-        """Ask for the routes of all topics that members want. Failures are logged."""
+        """Refresh the routes of all topics of the members. Failures are logged."""
         topics = {topic for member in self._members.values() for topic in member.topics()}
         if self.routes.get(AUTO_CREATE_TOPIC) is not None:
             topics.add(AUTO_CREATE_TOPIC)
@@ -295,7 +294,7 @@ class Session:
             except NoRoute:
                 log.info("topic has no route topic=%s", topic)
             except RemotingError:
-                return  # no name server answers, which the call has logged: the others would fare no better
+                return  # no name server is reachable, as logged by the call: the other topics would fail, too
             except RocketMQError as error:
                 log.warning("route was not refreshed topic=%s error=%s", topic, error)
 
@@ -316,7 +315,7 @@ class Session:
     # --- Heartbeats ---
 
     async def heartbeat(self) -> bool:
-        """Tell all known brokers who we are; slaves only hear of consumers. True if any has heard it."""
+        """Send heartbeats to all known brokers, to slaves only for consumers. True if any has succeeded."""
         async with self._heartbeat_lock:
             data = self._heartbeat_data()
             if data is None:
@@ -338,7 +337,7 @@ class Session:
         return HeartbeatData(self.client_id, producers, consumers)
 
     async def _heartbeat_to(self, address: str, data: HeartbeatData) -> bool:
-        self._greeting.add(address)
+        self._heartbeats_in_progress.add(address)
         try:
             self.routes.note_version(address, await self.call(address, _Heartbeat(data)))
         except RocketMQError as error:
@@ -347,28 +346,28 @@ class Session:
         else:
             return True
         finally:
-            self._greeting.discard(address)
+            self._heartbeats_in_progress.discard(address)
 
     async def _clean_and_heartbeat(self) -> None:
         for address in self.routes.clean():
-            log.info("broker is in no route any more address=%s", address)
+            log.info("broker removed, not in any route address=%s", address)
             self.pool.drop(address)
         await self.heartbeat()
 
     def _on_open(self, address: str) -> None:
-        """Introduce ourselves on a new connection, else the broker knows us only at the next heartbeat."""
+        """Send a heartbeat on a new connection, so that the broker need not wait for the next regular one."""
         if self.routes.broker_of(address) is not None:
             self.tasks.spawn(self._greet(address), f"greet {address}")
 
     async def _greet(self, address: str) -> None:
         data = self._heartbeat_data()
-        if data is None or address in self._greeting:
+        if data is None or address in self._heartbeats_in_progress:
             return
         if await self._heartbeat_to(address, data):
             for member in list(self._members.values()):
                 member.on_connected(address)
 
-    # --- What brokers ask ---
+    # --- Requests of brokers ---
 
     def _on_request(
         self, connection: ClientConnection, command: RemotingCommand
@@ -381,11 +380,11 @@ class Session:
             group = command.fields.get("consumerGroup")
             remark = f"The Consumer Group <{group}> not exist in this consumer"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
-        log.info("nobody here answers code=%d address=%s", command.code, connection.address)
+        log.info("unhandled request of broker code=%d address=%s", command.code, connection.address)
         return None
 
     def _addressed(self, command: RemotingCommand) -> Iterable[Member]:
-        """The member that a broker's request is for; of an answer to a request message, all producers."""
+        """Return the members that a broker's request is for: one, or all producers for a pushed reply."""
         code = command.code
         if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return [member for member in self._members.values() if member.kind == PRODUCER]
@@ -393,7 +392,7 @@ class Session:
             try:
                 group = decode(command.body).properties.get(PRODUCER_GROUP_PROPERTY, "")
             except CorruptRecord as error:
-                log.warning("half message cannot be read error=%s", error)
+                log.warning("cannot read half message error=%s", error)
                 return []
             found = self.member(PRODUCER, group)
         else:
@@ -416,11 +415,11 @@ async def join(
     keep_default_name: bool = False,
     is_stream: bool = False,
 ) -> Session:
-    """Return the session of this client id on the running loop, with the member in it and brokers told.
+    """Add a member to the session of its client id on the running loop, and send a heartbeat.
 
-    Clients with the same explicit instance name and the same name servers share a session; the first one's
-    settings count. Those without a name have one each, unless `keep_default_name` (broadcasting consumers,
-    whose offset files need a lasting id). Raises GroupInUse.
+    Clients with the same explicit instance name and the same name servers share a session, with the settings
+    of the first. Unnamed clients get a session each, unless `keep_default_name` (broadcasting consumers,
+    whose offset files need a stable id). Raises GroupInUse.
     """
     client_id = client_id_of(settings, keep_default_name=keep_default_name, is_stream=is_stream)
     sessions = _sessions.setdefault(asyncio.get_running_loop(), {})
@@ -451,7 +450,7 @@ def client_id_of(
 
 
 def _forget(session: Session) -> None:
-    """Of the loop that runs, which is the session's: other loops' tables belong to other threads."""
+    """Remove the session from the running loop's table; other loops' tables belong to other threads."""
     sessions = _sessions.get(asyncio.get_running_loop(), {})
     for key, known in list(sessions.items()):
         if known is session:

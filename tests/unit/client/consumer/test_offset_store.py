@@ -11,21 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.atomic_file import write_file
+from skylark.client.consumer.broker_requests import read_reset_body
 from skylark.client.consumer.offset_store import (
     LocalOffsetStore,
     OffsetTable,
     decode_offsets,
     encode_offsets,
     local_offsets_path,
-    read_reset_body,
 )
 from skylark.client.consumer.pull_policy import (
-    StartQuery,
     SuggestedBrokers,
     pull_flags,
     pull_status,
-    start_offset,
 )
+from skylark.client.consumer.start_offsets import StartQuery, start_offset
 from skylark.errors import BadStoreFile, RemoteProtocolError
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.client import ConsumeFrom
@@ -142,7 +141,7 @@ async def test_a_disk_that_refuses_does_not_stop_the_consumer(
     store = LocalOffsetStore(tmp_path / "file" / "offsets.json")
     store.table.update(ONE, 5, increase_only=True)
     await store.persist(ONE)
-    assert "offsets were not kept" in caplog.text
+    assert "offsets not persisted" in caplog.text
 
 
 # --- Where to begin ---

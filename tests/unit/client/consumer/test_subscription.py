@@ -49,12 +49,12 @@ def test_expressions_without_a_tag_are_refused(expression: str) -> None:
 def test_a_filter_class() -> None:
     data = by_class("T", "com.example.Filter", now_ms=1).data()
     assert (data.class_filter_mode, data.sub_string, data.tags_set) == (True, "com.example.Filter", [])
-    with pytest.raises(SettingsError, match="filter class cannot be empty"):
+    with pytest.raises(SettingsError, match="the filter class name is empty"):
         by_class("T", " ", now_ms=1)
 
 
 def test_other_mistakes() -> None:
-    with pytest.raises(SettingsError, match="cannot be empty"):
+    with pytest.raises(SettingsError, match="the SQL92 expression is empty"):
         by_sql("T", " ", now_ms=1)
     for topic in ("", "a b", "x" * 128):
         with pytest.raises(SettingsError):

@@ -1,4 +1,4 @@
-"""SF-085: the rebalancer decides, the pull loop fetches, the offset store keeps; each alone, among fakes."""
+"""SF-085: rebalancer, fetch loop and offset store, each tested alone with fakes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from skylark.client.consumer.allocation_strategies import strategy_named
 from skylark.client.consumer.consume_rates import ConsumeRates
-from skylark.client.consumer.fetcher import PushFetcher
+from skylark.client.consumer.fetcher import PushFetchLoop
 from skylark.client.consumer.offset_store import BrokerOffsetStore, OffsetTable
 from skylark.client.consumer.process_queue import ProcessQueue
 from skylark.client.consumer.pull_policy import PullRequest
-from skylark.client.consumer.rebalancer import PushRebalancer
+from skylark.client.consumer.rebalancer import PushQueues, Rebalancer
 from skylark.client.consumer.subscription import by_tags
 from skylark.client.session.routes import FoundBroker, TopicRoute
 from skylark.errors import BrokerError
@@ -84,7 +84,7 @@ class FakePulls:
 
     def __init__(self) -> None:
         self.taken: list[tuple[MessageQueue, int]] = []
-        self.given_up: list[MessageQueue] = []
+        self.released: list[MessageQueue] = []
         self.heard: list[int] = []
 
     def topics(self) -> list[str]:
@@ -93,8 +93,8 @@ class FakePulls:
     def queue_taken(self, request: PullRequest) -> None:
         self.taken.append((request.queue, request.next_offset))
 
-    def queue_given_up(self, process_queue: ProcessQueue) -> None:
-        self.given_up.append(process_queue.queue)
+    def queue_released(self, process_queue: ProcessQueue) -> None:
+        self.released.append(process_queue.queue)
 
     async def queues_changed(
         self, topic: str, all_queues: Sequence[MessageQueue], mine: Sequence[MessageQueue]
@@ -111,18 +111,19 @@ async def test_sf_085_the_rebalancer_decides_and_neither_pulls_nor_keeps_offsets
 
     session: Any = Members()
     pulls, offsets, starts = FakePulls(), FakeOffsets(), FakeStarts()
-    anything: Any = (session, "G", SETTINGS, strategy_named("AVG"), pulls, offsets, starts, None, None)
-    assignment = PushRebalancer(*anything)
-    assert await assignment.rebalance()
+    anything: Any = (session, "G", SETTINGS, pulls, offsets, starts, None, None, None)
+    queues = PushQueues(*anything)
+    rebalancer = Rebalancer(session, "G", SETTINGS, strategy_named("AVG"), queues)
+    assert await rebalancer.rebalance()
     assert pulls.taken == [(queue, 10 * queue.queue_id) for queue in QUEUES]
-    assert (pulls.given_up, offsets.persisted) == ([], [])
+    assert (pulls.released, offsets.persisted) == ([], [])
     members.append("you")
-    assert await assignment.rebalance()
-    assert pulls.given_up == offsets.persisted == QUEUES[2:]
-    assert list(assignment.process_queues) == QUEUES[:2]
+    assert await rebalancer.rebalance()
+    assert pulls.released == offsets.persisted == QUEUES[2:]
+    assert list(queues.process_queues) == QUEUES[:2]
     assert len(pulls.taken) == 4
     members.remove("you")
-    assert await assignment.rebalance()
+    assert await rebalancer.rebalance()
     assert pulls.taken[4:] == [(queue, 10 * queue.queue_id) for queue in QUEUES[2:]]
     assert pulls.heard == [4, 2, 4]
 
@@ -148,7 +149,7 @@ async def test_sf_085_the_pull_loop_fetches_whatever_it_is_given() -> None:
     subscriptions = {"T": by_tags("T", "*", now_ms=0)}
     stats = ConsumeRates()
     anything: Any = (session, "G", SETTINGS, subscriptions, offsets, starts, stats, repaired.append)
-    loop = PushFetcher(*anything)
+    loop = PushFetchLoop(*anything)
     loop.submit = lambda _, messages: handed.extend(message.body for message in messages)
     loop.begin(PullRequest("G", ProcessQueue(QUEUES[1], now=0.0), 10))
     async with asyncio.timeout(60):

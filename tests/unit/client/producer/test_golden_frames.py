@@ -74,10 +74,10 @@ def ours(java: Captured) -> RemotingCommand:
     keys = [decode_properties(element.properties)["UNIQ_KEY"] for element in elements]
     unique_key = properties["UNIQ_KEY"]
     given = GivenKeys([*keys, unique_key], len(unique_key))
-    preparation = MessageEncoder(settings, "", fields["a"], given)
-    prepared: EncodedMessage | EncodedBatch
+    encoder = MessageEncoder(settings, "", fields["a"], given)
+    encoded: EncodedMessage | EncodedBatch
     if is_batch:
-        prepared = preparation.prepare_batch(
+        encoded = encoder.encode_batch(
             [
                 as_message(fields["b"], bytes(each.body), decode_properties(each.properties), each.flag)
                 for each in elements
@@ -85,12 +85,12 @@ def ours(java: Captured) -> RemotingCommand:
         )
     else:
         message = as_message(fields["b"], java.body, properties, int(fields["h"]))
-        prepared = preparation.prepare(message, is_half="TRAN_MSG" in properties)
-    rules = SendPolicy(fields["a"], "client", "", settings)
-    sending = PendingSend(prepared, started=0, deadline=1, attempts=1)
-    rules.begin(sending, MessageQueue(fields["b"], fields["n"], int(fields["e"])), "address", 0)
+        encoded = encoder.encode(message, is_half="TRAN_MSG" in properties)
+    policy = SendPolicy(fields["a"], "client", "", settings)
+    send = PendingSend(encoded, started=0, deadline=1, attempts=1)
+    policy.begin(send, MessageQueue(fields["b"], fields["n"], int(fields["e"])), "address", 0)
     is_oneway = java.kind == "oneway"
-    return decoded(rules.frame(sending, java.header["opaque"], int(fields["g"]), is_oneway=is_oneway))
+    return decoded(policy.frame(send, java.header["opaque"], int(fields["g"]), is_oneway=is_oneway))
 
 
 @pytest.mark.parametrize(
