@@ -46,7 +46,7 @@ from skylark.client.received_message import decode_pull
 from skylark.processes import ProcessFailed
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from tests.support.skylark_servers import SkylarkServers
 
 BODY = bytes(range(128))

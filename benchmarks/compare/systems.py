@@ -24,7 +24,7 @@ from skylark.errors import RocketMQError
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.processes import ProcessFailed, Server
 from skylark.protocol.requests.send import SendMessageV2
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 
 FIRST_SEND_TIMEOUT_S = 300
 FIRST_SEND_POLL_S = 0.002

@@ -19,7 +19,7 @@ from skylark.bench.results import Cell, Document, Value, make_document
 from skylark.bench.servers import ServerChoice, own_broker, wait_for_slave
 from skylark.errors import RemotingError
 from skylark.protocol.requests.admin import GetBrokerHaStatus
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 
 ALONE = "alone"
 LOOK_EVERY_S = 0.02

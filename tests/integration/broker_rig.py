@@ -12,7 +12,7 @@ from typing import Any
 from skylark.broker.broker import Broker
 from skylark.protocol.command import RemotingCommand
 from skylark.remoting.address import split_address
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from tests.support.broker import BrokerClient, until
 from tests.unit.protocol.golden_frames import lines
 from tests.unit.remoting.rig import RawClient

@@ -26,7 +26,7 @@ from skylark.model.record import decode_all
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from tests.support.broker import BrokerClient, consumer, running_broker, subscription
 from tests.support.store import golden_settings, unpack_golden
 from tests.unit.protocol.golden_frames import FRAMES, NOT_FRAMES, lines

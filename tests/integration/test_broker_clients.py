@@ -47,7 +47,8 @@ from skylark.protocol.requests.pull import (
 )
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.address import free_port, join_address
-from skylark.settings.broker import FAST_PORT_DISTANCE, BrokerSettings
+from skylark.settings.broker import BrokerSettings
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from tests.support.broker import (
     GROUP,
     BrokerClient,

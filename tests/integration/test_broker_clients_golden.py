@@ -20,7 +20,7 @@ from skylark.protocol.bodies import QueueOffsets, decode_body
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from tests.support.broker import consumer, running_broker
 from tests.support.clock import ManualClock
 from tests.unit.broker.tables import FakeChannel

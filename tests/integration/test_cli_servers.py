@@ -27,7 +27,7 @@ from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.requests.name_server import GetRouteInfoByTopic
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.protocol.requests.send import SendMessageV2
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
 
 SKYLARK = [sys.executable, "-m", "skylark.cli.start"]

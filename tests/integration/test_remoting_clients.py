@@ -22,7 +22,7 @@ from skylark.protocol.command import RemotingCommand, encode
 from skylark.protocol.connection import Connection, Limits
 from skylark.protocol.requests.client import GetConsumerListByGroup, NotifyConsumerIdsChanged
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.server import ServerLimits
 from tests.support.black_hole import black_hole

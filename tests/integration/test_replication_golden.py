@@ -10,7 +10,7 @@ import pytest
 from skylark.model.java import loads
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from tests.integration.broker_rig import wire
 from tests.support.broker import BrokerClient, running_name_server, until
 from tests.support.replication import running_master, send_code

@@ -16,7 +16,7 @@ from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.offset import UpdateConsumerOffset
 from skylark.protocol.requests.send import SendMessageV2, SendReply
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from tests.interop.servers import create_topic
 
 CLUSTER = "DefaultCluster"

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
 from benchmarks.peers.java import Classpath
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from tests.interop.mqadmin import admin_classpath
 from tests.support.skylark_servers import SkylarkServers
 

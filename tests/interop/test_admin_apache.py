@@ -17,7 +17,7 @@ from skylark.errors import BrokerError, ClientError, NoRoute
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.send import ConsumerSendMsgBack
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from tests.interop.admin_script import (
     CLUSTER,

@@ -11,7 +11,7 @@ from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
 from skylark.errors import TopicNotExist
 from skylark.protocol.bodies import QueueData
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import PATIENT, SETTINGS, create_topic

@@ -14,7 +14,7 @@ from skylark.errors import TopicNotExist
 from skylark.model import java
 from skylark.namesrv.kv_config import decode_tables
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import PATIENT
 from tests.support.name_server import NameServerProcess

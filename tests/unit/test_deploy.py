@@ -16,7 +16,7 @@ from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS, Metri
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED
 from skylark.settings import BrokerSettings, NameServerSettings
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.loader import load_settings
 from tests.unit.cli.test_reference import check_command
 

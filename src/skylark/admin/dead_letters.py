@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
-from skylark.admin.results import MASTER_ID, WRITE, BrokerQueues, Failures
+from skylark.admin.results import BrokerQueues, Failures
 from skylark.admin.server_calls import ServerCalls
 from skylark.client.received_message import ReceivedMessage
 from skylark.clock import Clock, SystemClock
@@ -20,7 +20,7 @@ from skylark.model.message import (
     encode_properties,
 )
 from skylark.model.names import AUTO_CREATE_TOPIC, dead_letter_topic, retry_topic
-from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.bodies import MASTER_ID, PERM_WRITE, MessageQueue
 from skylark.protocol.requests.send import SendMessageV2
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class AsyncDeadLetters:
         able = [
             broker
             for broker in route.brokers
-            if broker.permission & WRITE and broker.write_queues and MASTER_ID in broker.addresses
+            if broker.permission & PERM_WRITE and broker.write_queues and MASTER_ID in broker.addresses
         ]
         if not able:
             raise NoRoute(topic, "no broker takes messages for it")

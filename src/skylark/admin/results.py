@@ -8,6 +8,9 @@ from typing import Generic, TypeVar
 
 from skylark.errors import RocketMQError, SomeServersFailed
 from skylark.protocol.bodies import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
     ConsumerConnection,
     ConsumeStatsTable,
     MessageQueue,
@@ -20,9 +23,6 @@ from skylark.protocol.bodies import (
 
 T = TypeVar("T")
 
-MASTER_ID = 0
-READ = 4
-WRITE = 2
 Failures = Mapping[str, RocketMQError]
 """Who did not answer as wished, by address, and why."""
 
@@ -135,11 +135,11 @@ class Topic:
 
     @property
     def is_readable(self) -> bool:
-        return bool(self.permission & READ)
+        return bool(self.permission & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
-        return bool(self.permission & WRITE)
+        return bool(self.permission & PERM_WRITE)
 
     @classmethod
     def read(cls, config: TopicConfig) -> Topic:
@@ -205,7 +205,7 @@ class Route:
         return sorted(
             MessageQueue(self.topic, broker.broker_name, queue_id)
             for broker in self.brokers
-            if broker.permission & READ
+            if broker.permission & PERM_READ
             for queue_id in range(broker.read_queues)
         )
 

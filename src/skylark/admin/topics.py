@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from skylark.admin.results import READ, WRITE, Gathered, Route, Topic, TopicStats
+from skylark.admin.results import Gathered, Route, Topic, TopicStats
 from skylark.admin.server_calls import ServerCalls
 from skylark.errors import BadName, BrokerError
 from skylark.model.names import AUTO_CREATE_TOPIC, topic_name_error
-from skylark.protocol.bodies import MessageQueue, TopicConfig, TopicConfigList
+from skylark.protocol.bodies import PERM_READ_WRITE, MessageQueue, TopicConfig, TopicConfigList
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.name_server import (
     DeleteKvConfig,
@@ -36,7 +36,6 @@ from skylark.protocol.requests.topic import (
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 QUEUES = 8
-PERMISSIONS = READ | WRITE
 
 
 class AsyncTopics:
@@ -54,7 +53,7 @@ class AsyncTopics:
         queues: int = QUEUES,
         read_queues: int | None = None,
         write_queues: int | None = None,
-        permission: int = PERMISSIONS,
+        permission: int = PERM_READ_WRITE,
         ordered: bool = False,
         attributes: Mapping[str, str] | None = None,
         system_flag: int = 0,

@@ -15,7 +15,7 @@ from skylark.errors import RocketMQError
 from skylark.model.message import encode_properties
 from skylark.model.names import BENCHMARK_TOPIC
 from skylark.protocol.codes import RequestCode
-from skylark.protocol.command import VERSION, prefix
+from skylark.protocol.command import ONEWAY_FLAG, VERSION, prefix
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION
 
 TOPIC = BENCHMARK_TOPIC
@@ -202,7 +202,6 @@ def discrepancies(counted: Counted, expected: int, stored: int) -> list[str]:
 
 GROUP = "benchmark"
 DUE = b"@DUE_NS@"
-ONEWAY_FLAG = 2
 # element_bytes, magic, body_crc, flag, body_bytes: clients leave the second to the fourth
 ELEMENT = struct.Struct(">iiiii")
 PROPERTIES_BYTES = struct.Struct(">h")

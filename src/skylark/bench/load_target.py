@@ -19,7 +19,7 @@ from skylark.protocol.request import Request
 from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
 from skylark.protocol.requests.topic import GetAllTopicConfig, UpdateAndCreateTopic
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 
 T = TypeVar("T")
 

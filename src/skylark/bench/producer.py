@@ -15,7 +15,7 @@ from skylark.bench.results import Cell, Document, make_document
 from skylark.bench.servers import BenchServers, ServerChoice, standing
 from skylark.errors import BrokerError, NoRoute
 from skylark.protocol.requests.name_server import GetRouteInfoByTopic
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 
 Progress = Callable[[str, str], None]
 """Hears a cell's name and what a `Watch` hears."""

@@ -17,9 +17,10 @@ from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, can_pin, pinned, scrat
 from skylark.bench.results import Value
 from skylark.errors import BrokerUnknown, RemotingError
 from skylark.processes import GroupProcess
+from skylark.protocol.bodies import MASTER_ID
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
@@ -127,7 +128,6 @@ def wait_for_slave(address: str) -> None:
 
 
 FLUSH_MODES = ("async", "sync")
-MASTER_ID = 0
 
 
 @dataclass(frozen=True, kw_only=True)

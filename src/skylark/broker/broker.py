@@ -28,7 +28,7 @@ from skylark.protocol.connection import Limits
 from skylark.remoting.rate_limit import RequestRate
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.settings import BrokerSettings
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.store.append_result import AppendedRecord
 from skylark.store.disk import Disk
 from skylark.store.message_store import INDEX_SLICE

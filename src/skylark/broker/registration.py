@@ -11,7 +11,7 @@ from skylark.broker.metadata_json import encode_metadata
 from skylark.broker.state import BrokerState
 from skylark.errors import BrokerError, MasterExists, RocketMQError
 from skylark.model.record import crc32
-from skylark.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicRouteData
+from skylark.protocol.bodies import MASTER_ID, RegisterBrokerBody, TopicConfig, TopicRouteData
 from skylark.protocol.requests.name_server import (
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
@@ -24,7 +24,6 @@ from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
 log = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_S = 3.0
-MASTER_ID = 0
 MASTER_TIMEOUT_S = 3.0
 RETRY_S = 1.0
 ROUTE_TIMEOUT_S = 1.0

@@ -40,7 +40,7 @@ from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.link import Answer as Reply
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings, parse_delay_levels
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.live import LiveSettings
 from skylark.store.disk import Disk, RealDisk
 from skylark.store.flush import FlushAnswer

@@ -5,7 +5,6 @@ Attributes of topics and groups are here too, with their changes: `+name=value` 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntFlag
 
 import msgspec
 
@@ -20,7 +19,18 @@ from skylark.broker.error_replies import (
 from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadata, next_version
 from skylark.model import names
 from skylark.model.message import RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
-from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicConfigTable
+from skylark.protocol.bodies import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_READ_WRITE,
+    PERM_WRITE,
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    DataVersion,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
+)
 from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.live import LiveSettings
 
@@ -116,23 +126,11 @@ CLUSTER_QUEUES = 16
 SCHEDULE_QUEUES_MIN = 18
 PERM_MAX = 7
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-# Bits of `topic_sys_flag`.
-UNIT_FLAG = 1
-UNIT_SUBSCRIPTION_FLAG = 2
-
-
-class Permission(IntFlag):
-    """What may be done with a topic; INHERIT: new topics may be made after it."""
-
-    INHERIT = 1
-    WRITE = 2
-    READ = 4
-    READ_WRITE = 6
 
 
 def describe(config: TopicConfig) -> str:
     """Return a topic as RocketMQ's remarks show it."""
-    letters = zip("RWX", (Permission.READ, Permission.WRITE, Permission.INHERIT), strict=True)
+    letters = zip("RWX", (PERM_READ, PERM_WRITE, PERM_INHERIT), strict=True)
     perm = "".join(letter if config.perm & bit else "-" for letter, bit in letters)
     attributes = ", ".join(f"{name}={value}" for name, value in sorted(config.attributes.items()))
     return (
@@ -145,20 +143,18 @@ def describe(config: TopicConfig) -> str:
 
 def built_in_topics(settings: BrokerSettings) -> list[TopicConfig]:
     """Return the topics that a broker has from its first start."""
-    inheritable = Permission.READ_WRITE | Permission.INHERIT
+    inheritable = PERM_READ_WRITE | PERM_INHERIT
     levels = len(parse_delay_levels(settings.store.delay_levels))
     topics = [
         _topic(names.SELF_TEST_TOPIC, 1),
         _topic(names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
-        _topic(
-            settings.cluster, CLUSTER_QUEUES, inheritable if settings.cluster_topic else Permission.INHERIT
-        ),
-        _topic(settings.name, 1, inheritable if settings.broker_topic else Permission.INHERIT),
+        _topic(settings.cluster, CLUSTER_QUEUES, inheritable if settings.cluster_topic else PERM_INHERIT),
+        _topic(settings.name, 1, inheritable if settings.broker_topic else PERM_INHERIT),
         _topic(names.OFFSET_MOVED_TOPIC, 1),
         _topic(SCHEDULE_TOPIC, max(SCHEDULE_QUEUES_MIN, levels)),
         _topic(f"{settings.cluster}_REPLY_TOPIC", 1),
         _topic(f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{settings.cluster}", settings.revive_queues),
-        _topic(f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{settings.name}", 1, Permission.INHERIT),
+        _topic(f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{settings.name}", 1, PERM_INHERIT),
         _topic(names.HALF_TOPIC, 1),
         _topic(names.HALF_OP_TOPIC, 1),
         _topic(names.TIMER_TOPIC, 1),
@@ -228,7 +224,7 @@ class TopicTable:
         """Return the same as name servers shall know it: with no permission that the broker lacks."""
         mask = self._live.current.permission
         table = self.table(configs)
-        if mask & Permission.READ_WRITE != Permission.READ_WRITE:
+        if mask & PERM_READ_WRITE != PERM_READ_WRITE:
             table.topic_config_table = {
                 name: msgspec.structs.replace(config, perm=config.perm & mask)
                 for name, config in table.topic_config_table.items()
@@ -259,12 +255,12 @@ class TopicTable:
         if topic in names.UNSENDABLE_TOPICS:
             raise no_permission(f"Sending message to topic[{topic}] is forbidden.")
         is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
-        flag = (UNIT_SUBSCRIPTION_FLAG if is_retry else UNIT_FLAG) if unit_mode else 0
+        flag = (UNIT_SUB_FLAG if is_retry else UNIT_FLAG) if unit_mode else 0
         model = self._model(default_topic)
         if model is not None:
             count = max(0, min(queues, model.write_queue_nums))
             config = msgspec.structs.replace(
-                _topic(topic, count, model.perm & ~Permission.INHERIT),
+                _topic(topic, count, model.perm & ~PERM_INHERIT),
                 topic_filter_type=model.topic_filter_type,
                 topic_sys_flag=flag,
             )
@@ -279,7 +275,7 @@ class TopicTable:
         if default_topic == names.AUTO_CREATE_TOPIC and not self._live.current.auto_create_topics:
             return None
         config = self._topics.get(default_topic)
-        return config if config is not None and config.perm & Permission.INHERIT else None
+        return config if config is not None and config.perm & PERM_INHERIT else None
 
     def ensure_retry_topic(
         self,
@@ -296,7 +292,7 @@ class TopicTable:
         topic = names.retry_topic(group.group_name)
         config = self._topics.get(topic)
         if config is None:
-            flag = UNIT_SUBSCRIPTION_FLAG if unit_mode else 0
+            flag = UNIT_SUB_FLAG if unit_mode else 0
             made = _topic(topic, max(0, group.retry_queue_nums))
             return self._change(
                 msgspec.structs.replace(made, order=bool(ordered), topic_sys_flag=flag), now_ms
@@ -474,7 +470,7 @@ class TopicTable:
             raise full("queues", settings.queues_max)
 
 
-def _topic(topic: str, queues: int, perm: int = Permission.READ_WRITE) -> TopicConfig:
+def _topic(topic: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
     return TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=int(perm))
 
 

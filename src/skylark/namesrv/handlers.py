@@ -16,9 +16,12 @@ from zlib_ng import zlib_ng
 
 from skylark.atomic_file import write_file
 from skylark.clock import Clock
+from skylark.model.record import CRC_MASK
 from skylark.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig, Tables
-from skylark.namesrv.route_table import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable, in_zone
+from skylark.namesrv.route_table import RouteTable, in_zone
 from skylark.protocol.bodies import (
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
     BrokerMemberGroupBody,
     KVTable,
     RegisterBrokerBody,
@@ -27,7 +30,7 @@ from skylark.protocol.bodies import (
     encode_body,
     encode_standard_body,
 )
-from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.codes import NO_CODE_REMARK, RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.name_server import (
     AddReply,
@@ -98,14 +101,12 @@ Answer = RemotingCommand | Awaitable[RemotingCommand]
 Handler = Callable[["NameServerState", "BrokerChannel", RemotingCommand], Answer]
 
 STANDARD_JSON_VERSION = 401  # from RocketMQ 4.9.4 on, clients read routes with quoted broker ids
-CRC_MASK = 0x7FFFFFFF
 # Bodies above this, and all compressed ones, are read in a thread: what is not quite JSON takes time.
 DECODE_BYTES_ON_LOOP = 256 << 10
 ROUTE_CACHE_BYTES_MAX = 16 << 20
 # Keys that RocketMQ refuses, too.
 CONFIG_BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 # RocketMQ's remark on one answer, which is a success all the same.
-NO_CODE_REMARK = "not set any response code"
 
 
 class BrokerChannel(Protocol):

@@ -11,6 +11,9 @@ import msgspec
 
 from skylark.errors import BrokerError, RemoteProtocolError
 from skylark.protocol.bodies import (
+    MASTER_ID,
+    PERM_READ_WRITE,
+    PERM_WRITE,
     Body,
     BrokerData,
     BrokerMemberGroup,
@@ -121,12 +124,6 @@ def _check_address(address: str) -> None:
     if port == 0:
         raise refused(f"nobody can connect to {address}")
 
-
-MASTER_ID = 0
-PERM_READ = 4
-PERM_WRITE = 2
-UNIT_FLAG = 1  # of a topic's system flags
-UNIT_SUB_FLAG = 2
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -332,7 +329,7 @@ class RouteTable:
 
     def add_write_perm(self, name: str) -> int:
         """Make a broker's topics readable and writable. Return their number."""
-        return self._set_perms(name, lambda _: PERM_READ | PERM_WRITE)
+        return self._set_perms(name, lambda _: PERM_READ_WRITE)
 
     def topics(self) -> TopicList:
         """Return all topics."""

@@ -32,7 +32,7 @@ from skylark.pipelines.store_source import UNIT_TYPE
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Buffer, RemotingCommand, prefix
 from skylark.protocol.requests.pull import PullMessage, PullResult
-from skylark.remoting.blocking import BlockingConnection, PendingReply
+from skylark.remoting.blocking_connection import BlockingConnection, PendingReply
 
 
 class PulledRecords(NamedTuple):

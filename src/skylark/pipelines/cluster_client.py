@@ -28,7 +28,7 @@ from skylark.errors import (
 )
 from skylark.model.record import decode_all
 from skylark.model.tag_expression import MATCH_ALL, TAG
-from skylark.protocol.bodies import ClusterInfo, TopicRouteData
+from skylark.protocol.bodies import MASTER_ID, PERM_READ, ClusterInfo, TopicRouteData
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.request import Request
 from skylark.protocol.requests.name_server import (
@@ -51,7 +51,7 @@ from skylark.protocol.requests.pull import (
     QueryMessage,
     ViewMessageById,
 )
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,6 @@ PULL_MESSAGES = 32
 SAMPLE_UNITS = 32
 BULK_MESSAGES = 2048
 BULK_BYTES = 1 << 20
-READ_PERMISSION = 4
-MASTER = 0
 # Exists on every broker: reading with it creates no group.
 READER_GROUP = "TOOLS_CONSUMER"
 _WORTH_ANOTHER_TRY = (RemotingError, SystemBusy, ServiceNotAvailable, GoAway)
@@ -205,11 +203,11 @@ class ClusterClient:
     def queues(self, topic: str, *, refresh: bool = False) -> list[SparkQueue]:
         """Readable queues of a topic on brokers that have a master."""
         route = self.route(topic, refresh=refresh)
-        masters = {data.broker_name for data in route.broker_datas if MASTER in data.broker_addrs}
+        masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
         return sorted(
             SparkQueue(topic, data.broker_name, queue_id)
             for data in route.queue_datas
-            if data.perm & READ_PERMISSION and data.broker_name in masters
+            if data.perm & PERM_READ and data.broker_name in masters
             for queue_id in range(data.read_queue_nums)
         )
 
@@ -217,8 +215,8 @@ class ClusterClient:
         """Address of the queue's master. Raises ConnectionLost, which is retried, if no route has it."""
         with contextlib.suppress(NoRoute):
             for data in self._route(queue.topic).broker_datas:
-                if data.broker_name == queue.broker_name and MASTER in data.broker_addrs:
-                    return data.broker_addrs[MASTER]
+                if data.broker_name == queue.broker_name and MASTER_ID in data.broker_addrs:
+                    return data.broker_addrs[MASTER_ID]
         raise ConnectionLost(queue.broker_name, f"no route to it for topic {queue.topic}")
 
     # --- Offsets ---

@@ -19,10 +19,10 @@ from skylark.model.message import PROPERTIES_BYTES_MAX, RETRY_TOPIC_PREFIX
 from skylark.model.message_id import UniqueIds
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.model.record import BATCH_ELEMENT, LENGTH
-from skylark.protocol.bodies import TopicRouteData
+from skylark.protocol.bodies import MASTER_ID, PERM_WRITE, TopicRouteData
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.send import SendBatchMessage, SendMessageV2, SendResult
-from skylark.remoting.blocking import BlockingConnection, PendingReply
+from skylark.remoting.blocking_connection import BlockingConnection, PendingReply
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ ATTEMPT_PAUSE_S = 0.2
 PAUSE_MIN_S = 0.01
 """Shorter waits are accumulated, so that rows still travel in batches at high rates."""
 AUTO_CREATE_QUEUES = 4
-WRITE_PERMISSION = 2
-MASTER = 0
 
 
 class BrokerConnections(Protocol):
@@ -92,14 +90,14 @@ class RowBatch:
 def targets(route: TopicRouteData) -> tuple[list[SendTarget], dict[str, str]]:
     """Writable queues in a fixed order, and the masters' addresses. Pure."""
     masters = {
-        data.broker_name: data.broker_addrs[MASTER]
+        data.broker_name: data.broker_addrs[MASTER_ID]
         for data in route.broker_datas
-        if MASTER in data.broker_addrs
+        if MASTER_ID in data.broker_addrs
     }
     queues = [
         SendTarget(data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
-        if data.perm & WRITE_PERMISSION and data.broker_name in masters
+        if data.perm & PERM_WRITE and data.broker_name in masters
         for queue_id in range(data.write_queue_nums)
     ]
     return queues, masters

@@ -30,6 +30,7 @@ from skylark.model.message import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
     encode_properties,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
-PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"
 
 
 TYPES: dict[str, tuple[str, ...]] = {
@@ -73,7 +73,7 @@ BROKERS_OWN = frozenset(
         PROPERTY_REAL_QUEUE_ID,
         PROPERTY_WAIT,
         PROPERTY_DELAY_LEVEL,
-        PROPERTY_DELIVER_MS,
+        PROPERTY_TIMER_DELIVER_MS,
         *(
             "MSG_REGION",
             "TRACE_ON",
@@ -231,7 +231,7 @@ class RowReader:
             text = encode_properties(properties)
         except ValueError as error:
             raise SettingsError("properties", f"row {self._row}: {error}") from None
-        is_delayed = PROPERTY_DELAY_LEVEL in properties or PROPERTY_DELIVER_MS in properties
+        is_delayed = PROPERTY_DELAY_LEVEL in properties or PROPERTY_TIMER_DELIVER_MS in properties
         return OutMessage(
             topic=topic,
             body=body or b"",
@@ -262,7 +262,7 @@ class RowReader:
         if row.get("delayLevel"):
             properties[PROPERTY_DELAY_LEVEL] = str(row["delayLevel"])
         if (deliver_at := row.get("deliverAt")) is not None:
-            properties[PROPERTY_DELIVER_MS] = str(_milliseconds(deliver_at))
+            properties[PROPERTY_TIMER_DELIVER_MS] = str(_milliseconds(deliver_at))
         return properties
 
 

@@ -23,6 +23,7 @@ from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.decode.record_layout import Ints, Records, in_order, locate
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions
+from skylark.store.queue_entry import BLANK_ENTRY_SIZE
 from skylark.store.store_reader import StoreReader
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ UNIT_TYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code",
 UNITS_AT_A_TIME = 16_384
 SAMPLE_UNITS = 256
 STORES_OPEN_MAX = 8
-BLANK_UNIT_SIZE = 0x7FFFFFFF
 # Lower values are addresses of extension entries, not hashes.
 TAGS_CODE_MIN = -(1 << 31)
 Units = npt.NDArray[np.void]
@@ -113,7 +113,7 @@ class StoreSource:
             for place in sorted(places)
         ]
         sizes = np.concatenate(samples)
-        sizes = sizes[sizes != BLANK_UNIT_SIZE]
+        sizes = sizes[sizes != BLANK_ENTRY_SIZE]
         return float(sizes.mean()) if len(sizes) else 0.0
 
     def end_within(self, wanted: OffsetRange, bytes_max: int, record_bytes: float) -> int:
@@ -123,7 +123,7 @@ class StoreSource:
             units = self._units(wanted.queue, at, min(UNITS_AT_A_TIME, wanted.to_offset - at))
             if not len(units):
                 return wanted.to_offset
-            sizes = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"]).astype(np.int64)
+            sizes = np.where(units["size"] == BLANK_ENTRY_SIZE, 0, units["size"]).astype(np.int64)
             fitting = int(np.searchsorted(np.cumsum(sizes), left, side="right"))
             at, left = at + fitting, left - int(sizes[:fitting].sum())
             if fitting < len(units):
@@ -179,12 +179,12 @@ class StoreSource:
 
     def _pieces(self, units: Units) -> Iterator[Units]:
         """Split entries into pieces of about `batchBytes`."""
-        sizes = np.where(units["size"] == BLANK_UNIT_SIZE, 0, units["size"]).astype(np.int64)
+        sizes = np.where(units["size"] == BLANK_ENTRY_SIZE, 0, units["size"]).astype(np.int64)
         pieces = np.cumsum(sizes) // self._options.batch_bytes
         yield from np.split(units, np.flatnonzero(np.diff(pieces)) + 1)
 
     def _records(self, wanted: OffsetRange, units: Units, losses: LossPolicy) -> Iterator[Records]:
-        if (blank := units["size"] == BLANK_UNIT_SIZE).any():
+        if (blank := units["size"] == BLANK_ENTRY_SIZE).any():
             units = units[~blank]
         if self._tags_codes is not None and wanted.queue.topic != SCHEDULE_TOPIC:
             codes = units["tags_code"]

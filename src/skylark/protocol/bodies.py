@@ -17,6 +17,17 @@ from skylark.protocol.command import Buffer, Int32, Int64
 
 B = TypeVar("B")
 
+MASTER_ID = 0
+"""The broker id of a master; slaves have higher ids."""
+# Permission bits of topics and brokers. Topics with PERM_INHERIT serve as templates for new topics.
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+# Bits of `topic_sys_flag`.
+UNIT_FLAG = 1
+UNIT_SUB_FLAG = 2
+
 
 def encode_body(body: Any) -> bytes:
     """Encode structs, lists and maps like fastjson: compact, sorted, with bare integer and object keys."""
@@ -310,7 +321,7 @@ class ProducerTable(Body):
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
 
-class TopicSubscription(Body):
+class GroupSubscription(Body):
     group: str
     topic: str
     subscription_data: SubscriptionData | None = None
@@ -539,28 +550,6 @@ class ConsumeDirectlyResult(Body):
     auto_commit: bool = True
     remark: str | None = None
     spent_time_mills: Int64 = 0
-
-
-# --- Pop ---
-
-
-class BatchAck(Body):
-    """Acknowledgements of one check point. `bit_set` is base64; its bits count from `start_offset`."""
-
-    consumer_group: str = field(name="c")
-    topic: str = field(name="t")
-    start_offset: Int64 = field(name="so")
-    queue_id: Int32 = field(name="q")
-    revive_queue_id: Int32 = field(name="rq")
-    pop_time: Int64 = field(name="pt")
-    invisible_time: Int64 = field(name="it")
-    bit_set: str = field(name="b")
-    retry: str = field(name="r", default="0")
-
-
-class BatchAckBody(Body):
-    broker_name: str | None = None
-    acks: list[BatchAck] = field(default_factory=list)
 
 
 # --- Replicas and controller ---

@@ -242,6 +242,10 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
+NO_CODE_REMARK = "not set any response code"
+"""The remark of RocketMQ's replies for which a handler sets no code."""
+
+
 class LanguageCode(IntEnum):
     """Language of a sender: a number in binary headers, a name in JSON headers."""
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from skylark.protocol.bodies import MessageQueue, QueueData, TopicRouteData
-
-READ_PERMISSION = 4
+from skylark.protocol.bodies import PERM_READ, MessageQueue, QueueData, TopicRouteData
 
 
 def read_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
     """Yield the readable queues. A broker with only a slave left stays readable."""
     for queues in sorted(data.queue_datas, key=_broker_name):
-        if queues.perm & READ_PERMISSION:
+        if queues.perm & PERM_READ:
             for queue_id in range(queues.read_queue_nums):
                 yield MessageQueue(topic, queues.broker_name, queue_id)
 

@@ -17,7 +17,7 @@ from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Connection, Limits
 from skylark.remoting.address import reason_of, split_address
-from skylark.remoting.blocking import CLIENT_LIMITS, CONNECT_TIMEOUT_S_MIN, is_lost
+from skylark.remoting.blocking_connection import CLIENT_LIMITS, CONNECT_TIMEOUT_S_MIN, is_lost
 
 # Socket timeout after which a waiting thread checks its deadline, so that no call needs its own timer.
 TICK_S = 0.05

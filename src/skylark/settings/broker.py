@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from skylark.errors import SettingsError
-from skylark.settings.fields import check_address, check_ranges, setting
+from skylark.settings.fields import FAST_PORT_DISTANCE, check_address, check_ranges, setting
 from skylark.settings.store import StoreSettings
 
 
@@ -88,7 +88,6 @@ class ReplicationSettings:
 
 
 CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"
-FAST_PORT_DISTANCE = 2  # the fast port is below the main port
 # Cluster and broker names become topic names, with a prefix of up to 27 characters.
 _BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,100}")
 

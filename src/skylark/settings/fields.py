@@ -8,6 +8,8 @@ from typing import Any
 from skylark.errors import SettingsError
 
 PORT_MAX = 0xFFFF
+FAST_PORT_DISTANCE = 2
+"""A broker's fast port (RocketMQ: VIP channel) is this far below its main port."""
 
 
 def setting(

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from skylark.model.message import TRANSACTION_MASK, SystemFlag
 from skylark.model.record import ScannedRecord
 from skylark.store.append_result import AppendedBatch, AppendedRecord
 from skylark.store.commit_log import CommitLog
@@ -19,8 +20,7 @@ from skylark.store.queue_entry import ENTRY, NO_ENTRY_MASK, tags_code
 
 log = logging.getLogger(__name__)
 
-TRANSACTION_PREPARED = 0x4
-TRANSACTION_ROLLBACK = 0xC
+_ROLLED_BACK = int(SystemFlag.TRANSACTION_ROLLBACK)  # a member of IntFlag is slow to compare
 
 Arrival = Callable[[Sequence[AppendedRecord]], None]
 
@@ -173,4 +173,4 @@ def _last_of(batch: Sequence[AppendedRecord]) -> AppendedBatch | AppendedRecord:
 
 
 def is_indexed(sys_flag: int) -> bool:
-    return sys_flag & TRANSACTION_ROLLBACK != TRANSACTION_ROLLBACK
+    return sys_flag & TRANSACTION_MASK != _ROLLED_BACK

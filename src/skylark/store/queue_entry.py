@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from skylark.model.java import java_hash
-from skylark.model.message import find_delay_level, find_tags
+from skylark.model.message import SystemFlag, find_delay_level, find_tags
 
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
 ENTRY_BYTES = ENTRY.size
@@ -18,8 +18,8 @@ assert ENTRY_BYTES == 20
 BLANK_ENTRY_SIZE = 0x7FFFFFFF
 # System flags of records without a unit: transactions under way or rolled back, and inner batches, whose
 # queues we do not keep.
-INNER_BATCH = 0x80
-NO_ENTRY_MASK = 0x4 | INNER_BATCH
+INNER_BATCH = int(SystemFlag.INNER_BATCH)
+NO_ENTRY_MASK = int(SystemFlag.TRANSACTION_PREPARED) | INNER_BATCH
 BLANK_ENTRY = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
 """Stands for a unit that has no record: before a queue's first, or where the log lost one."""
 

@@ -20,7 +20,7 @@ from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import TopicConfig
 from skylark.remoting.address import hold_ports
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 
 T = TypeVar("T")
 

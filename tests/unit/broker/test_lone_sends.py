@@ -14,7 +14,7 @@ from skylark.broker.broker import Broker
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import encode
 from skylark.protocol.requests.send import SendMessageV2, SendReply
-from skylark.remoting.blocking import BlockingConnection
+from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.settings.store import FlushMode
 from tests.support.broker import BrokerClient, consumer, running_broker, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk

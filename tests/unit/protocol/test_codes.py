@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from skylark.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from skylark.protocol.requests import REQUESTS
 from tests.unit.protocol.golden_frames import captured
 
+NO_TYPE = "\u2013"
 UNKNOWN_ON_PURPOSE = {9999, 3442}  # asked by the probe to see what happens
 
 
@@ -23,3 +25,14 @@ def test_the_documentation_lists_every_code() -> None:
     missing = [code for code in RequestCode if f"| {code.value} | {code.name} |" not in text]
     missing += [code for code in ResponseCode if f"| {code.value} | {code.name} |" not in text]  # type: ignore[misc]
     assert missing == []
+
+
+def test_the_documentation_names_the_type_of_every_request() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+    for code in RequestCode:
+        request = REQUESTS.get(code)
+        name = (
+            f"{request.__module__.rpartition('.')[2]}.{request.__name__}" if request is not None else NO_TYPE
+        )
+        [row] = [line for line in text.splitlines() if line.startswith(f"| {code.value} | {code.name} |")]
+        assert row.split("|")[3].strip(" *`") == name

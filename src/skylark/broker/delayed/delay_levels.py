@@ -23,6 +23,9 @@ from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
     SCHEDULE_TOPIC,
     PutMessage,
     encode_properties,
@@ -36,7 +39,7 @@ from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY
 
 log = logging.getLogger(__name__)
 
-TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+TIMER_PROPERTIES = (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS)
 """What sets the time of a message exactly; a delay level goes before."""
 CHECK_INTERVAL_S = 0.1
 FAILURE_PAUSE_S = 1.0

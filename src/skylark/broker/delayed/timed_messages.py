@@ -27,6 +27,9 @@ from skylark.model.message import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_SEPARATOR,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQUE_KEY,
     PutMessage,
     decode_properties,
@@ -39,9 +42,6 @@ from skylark.protocol.codes import ResponseCode
 from skylark.settings.broker import TimerSettings
 from skylark.store.timer_files import TIMER_UNIT, TIMER_UNIT_BYTES, TimerFlag
 
-PROPERTY_DELAY_S = "TIMER_DELAY_SEC"
-PROPERTY_DELAY_MS = "TIMER_DELAY_MS"
-PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"
 PROPERTY_OUT_MS = "TIMER_OUT_MS"
 PROPERTY_DELETES = "TIMER_DEL_UNIQKEY"
 PROPERTY_ROLLS = "TIMER_ROLL_TIMES"
@@ -69,9 +69,9 @@ class TimerTarget(NamedTuple):
 
 
 TIMES: dict[bytes, tuple[int, bool]] = {
-    PROPERTY_DELAY_S.encode(): (1000, True),
-    PROPERTY_DELAY_MS.encode(): (1, True),
-    PROPERTY_DELIVER_MS.encode(): (1, False),
+    PROPERTY_TIMER_DELAY_S.encode(): (1000, True),
+    PROPERTY_TIMER_DELAY_MS.encode(): (1, True),
+    PROPERTY_TIMER_DELIVER_MS.encode(): (1, False),
 }
 """Properties that name a time, the first goes before: of what unit in ms, and whether it counts from now."""
 
@@ -358,7 +358,7 @@ def recall_message(
         "TAGS": RECALL_TAG,
         "PGROUP": group,
         "BORN_TIMESTAMP": str(now_ms),
-        PROPERTY_DELIVER_MS: str(handle.deliver_ms),
+        PROPERTY_TIMER_DELIVER_MS: str(handle.deliver_ms),
         PROPERTY_UNIQUE_KEY: handle.unique_key,
         PROPERTY_DELETES: recall_key(handle.topic, handle.unique_key),
     }

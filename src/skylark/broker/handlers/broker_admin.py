@@ -8,13 +8,12 @@ from typing import Any
 
 from skylark.broker.error_replies import invalid_parameter, system_error
 from skylark.broker.handlers import groups, relay, stats, topics
-from skylark.broker.handlers.message_queries import NO_CODE_REMARK
 from skylark.broker.handlers.sliced_encoding import encode_tables
 from skylark.broker.monitoring.runtime_info import runtime_info
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.errors import SettingsError
 from skylark.protocol.bodies import HaClientInfo, HaStatus, KVTable, encode_body
-from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.codes import NO_CODE_REMARK, RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.admin import BrokerConfigReply, HaInfo, SetCommitLogReadMode
 from skylark.remoting.server import Peer

@@ -9,9 +9,9 @@ from skylark.model import names
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import (
     GroupForbidden,
+    GroupSubscription,
     SubscriptionGroupConfig,
     TopicList,
-    TopicSubscription,
     encode_body,
 )
 from skylark.protocol.codes import RequestCode, ResponseCode
@@ -134,7 +134,7 @@ def query_subscription(broker: BrokerState, _: Peer, command: RemotingCommand) -
     request = QuerySubscriptionByConsumer.from_command(command)
     topic = request.topic or ""
     subscription = broker.consumers.subscription(request.group, topic)
-    body = TopicSubscription(
+    body = GroupSubscription(
         group=request.group,
         topic=topic,
         subscription_data=subscription.data if subscription is not None else None,

@@ -8,7 +8,7 @@ from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import KEY_SEPARATOR, find_keys, find_unique_key
 from skylark.model.record import split
 from skylark.protocol.bodies import ConsumeQueueUnit, ConsumeQueueUnits, SubscriptionData, encode_body
-from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.codes import NO_CODE_REMARK, RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.pull import (
     QueryConsumeQueue,
@@ -24,7 +24,6 @@ from skylark.store.queue_entry import ENTRY
 
 UNITS_MAX = 10_000
 """Of one answer."""
-NO_CODE_REMARK = "not set any response code"
 """RocketMQ's remark on some answers, which are successes all the same."""
 
 

@@ -20,8 +20,7 @@ from skylark.broker.filters.compiled_subscription import CompiledSubscription
 from skylark.broker.filters.pull_subscriptions import PullRefused
 from skylark.broker.long_polling import HeldPull
 from skylark.broker.state import BrokerState
-from skylark.broker.topics import Permission
-from skylark.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from skylark.protocol.bodies import PERM_READ, DataVersion, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import PREFIX_BYTES, Buffer, TypedCommand, prefix
 from skylark.protocol.frame_templates import pull_reply_head, pull_reply_template
@@ -249,7 +248,6 @@ COLD_HOLD_S = 3.0
 """How long a pull waits whose group has read enough of what is not in memory."""
 COLD_REMARK = "This consumer group is reading cold data. It has been flow control"
 JOINED_RECORDS_MIN = 128
-READ = int(Permission.READ)  # a member of IntFlag is slow to combine
 
 
 class PullPath:
@@ -437,7 +435,7 @@ class PullPath:
     ) -> PullRefused | None:
         request, settings = command.request, self._broker.live.current
         broker_host = self._broker.advertised_host
-        if not settings.permission & READ or (
+        if not settings.permission & PERM_READ or (
             command.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull
         ):
             remark = f"the broker[{broker_host}] pulling message is forbidden"
@@ -451,7 +449,7 @@ class PullPath:
         if topic is None:
             remark = f"topic[{request.topic}] not exist, apply first please! {FAQ}"
             return PullRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
-        if not topic.perm & READ:
+        if not topic.perm & PERM_READ:
             remark = f"the topic[{request.topic}] pulling message is forbidden"
             return PullRefused(ResponseCode.NO_PERMISSION, remark, TOPIC_FORBIDDEN)
         if not 0 <= request.queue_id < topic.read_queue_nums:

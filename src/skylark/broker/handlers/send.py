@@ -21,7 +21,7 @@ from skylark.broker.error_replies import (
     system_error,
 )
 from skylark.broker.state import BrokerState
-from skylark.broker.topics import Permission, describe
+from skylark.broker.topics import describe
 from skylark.broker.transactions.half_messages import prepare
 from skylark.errors import BrokerError
 from skylark.model import names
@@ -35,7 +35,7 @@ from skylark.model.message import (
     find_unique_key,
 )
 from skylark.model.record import split_columns
-from skylark.protocol.bodies import TopicConfig
+from skylark.protocol.bodies import PERM_WRITE, TopicConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.requests.send import SendMessage, SendMessageV2
@@ -199,7 +199,7 @@ class SendPath:
     def _check_topic(self, config: TopicConfig, properties: str) -> None:
         """What only some topics ask for. Raises BrokerError."""
         broker = self._broker
-        if config.order and not broker.live.current.permission & Permission.WRITE:
+        if config.order and not broker.live.current.permission & PERM_WRITE:
             raise no_permission(f"the broker[{broker.advertised_host}] sending message is forbidden")
         if (
             config.attributes.get("cleanup.policy") == "COMPACTION"

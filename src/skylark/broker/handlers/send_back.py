@@ -15,7 +15,6 @@ from skylark.broker.error_replies import (
 )
 from skylark.broker.handlers.send import RETRY_BY_HEADER_VERSION
 from skylark.broker.state import BrokerHandler, BrokerState
-from skylark.broker.topics import Permission
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model import names
 from skylark.model.message import (
@@ -26,7 +25,7 @@ from skylark.model.message import (
     encode_properties,
 )
 from skylark.model.record import RecordParts, offset_message_id, split
-from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from skylark.protocol.bodies import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import ConsumerSendMsgBack
@@ -89,7 +88,7 @@ def _group(broker: BrokerState, request: ConsumerSendMsgBack, now_ms: int) -> Su
     group = broker.groups.find(request.group, now_ms=now_ms)
     if group is None:
         raise group_not_exist(f"subscription group not exist, {request.group} {FAQ}")
-    if not broker.live.current.permission & Permission.WRITE:
+    if not broker.live.current.permission & PERM_WRITE:
         raise no_permission(f"the broker[{broker.advertised_host}] sending message is forbidden")
     return group
 
@@ -98,7 +97,7 @@ def _retry_topic(
     broker: BrokerState, group: SubscriptionGroupConfig, request: ConsumerSendMsgBack, now_ms: int
 ) -> TopicConfig:
     topic = broker.topics.ensure_retry_topic(group, unit_mode=request.unit_mode, now_ms=now_ms)
-    if not topic.perm & Permission.WRITE:
+    if not topic.perm & PERM_WRITE:
         raise no_permission(f"the topic[{topic.topic_name}] sending message is forbidden")
     return topic
 

@@ -13,9 +13,8 @@ from skylark.broker.error_replies import (
     topic_not_exist,
 )
 from skylark.broker.state import BrokerHandler, BrokerState
-from skylark.broker.topics import Permission
 from skylark.errors import BrokerError
-from skylark.protocol.bodies import encode_body
+from skylark.protocol.bodies import PERM_WRITE, encode_body
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.send import RecallMessage, RecallReply
@@ -46,7 +45,7 @@ def _check(broker: BrokerState, request: RecallMessage) -> RecallHandle:
     if broker.role.is_slave:
         raise slave_not_available(SLAVE_REMARK)
     now_ms = broker.clock.now_ms()
-    if now_ms < settings.accept_sends_from_ms or not settings.permission & Permission.WRITE:
+    if now_ms < settings.accept_sends_from_ms or not settings.permission & PERM_WRITE:
         raise BrokerError.for_code(
             ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker service not available"
         )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from skylark.broker.error_replies import topic_not_exist
-from skylark.broker.handlers.message_queries import NO_CODE_REMARK
 from skylark.broker.handlers.sliced_encoding import encode_tables
 from skylark.broker.state import BrokerHandler, BrokerState
 from skylark.broker.topics import parse_changes
 from skylark.model import names
 from skylark.protocol.bodies import DataVersion, GroupList, TopicConfig, TopicList, encode_body
-from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.codes import NO_CODE_REMARK, RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.topic import (
     DeleteTopicInBroker,

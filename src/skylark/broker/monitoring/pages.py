@@ -14,7 +14,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from skylark.broker.monitoring.metrics import MetricsCollector
 from skylark.broker.state import BrokerState
-from skylark.broker.topics import Permission
+from skylark.protocol.bodies import PERM_READ_WRITE
 from skylark.remoting.address import SocketListener, split_address
 
 log = logging.getLogger(__name__)
@@ -103,6 +103,6 @@ class _Pages:
         broker = self._broker
         if broker.role.is_slave:
             return None if broker.slave_status.sees_master else "not connected to its master"
-        if not broker.live.current.permission & Permission.READ_WRITE:
+        if not broker.live.current.permission & PERM_READ_WRITE:
             return "its permission is neither to be read nor to be written"
         return None

@@ -23,7 +23,7 @@ from skylark.protocol.requests.offset import (
 from skylark.protocol.requests.topic import GetAllTopicConfig
 from skylark.remoting.address import join_address, split_address
 from skylark.remoting.connection_pool import ConnectionPool
-from skylark.settings.broker import FAST_PORT_DISTANCE
+from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.store.timer_files import CHECKPOINT_FIELDS as TIMER_CHECK
 from skylark.store.timer_files import TimerCheckpoint
 

@@ -19,11 +19,11 @@ from skylark.client.consumer.pull_policy import PullRequest
 from skylark.client.consumer.queue_locks import OrderlyLocks
 from skylark.client.consumer.start_offsets import StartOffsets
 from skylark.client.consumer.subscription import TopicSubscription
-from skylark.client.session.routes import MASTER_ID, TopicRoute
+from skylark.client.session.routes import TopicRoute
 from skylark.client.session.session import Session
 from skylark.errors import ClientError, NoRoute, RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX
-from skylark.protocol.bodies import ClientConfig, MessageQueue
+from skylark.protocol.bodies import MASTER_ID, ClientConfig, MessageQueue
 from skylark.protocol.request import Request
 from skylark.protocol.requests.client import CheckClientConfig, GetConsumerListByGroup
 from skylark.settings.client import MessageModel, PullConsumerSettings, PushConsumerSettings

@@ -21,12 +21,12 @@ from skylark.model.message import (
     NAME_VALUE_SEPARATOR,
     PROPERTIES_BYTES_MAX,
     PROPERTY_DELAY_LEVEL,
-    PROPERTY_DELIVER_AFTER_MS,
-    PROPERTY_DELIVER_AT_MS,
     PROPERTY_INSTANCE,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_SEPARATOR,
     PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TRANSACTION,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
@@ -355,12 +355,12 @@ def _special_properties(message: Message) -> list[tuple[str, str]]:
             )
         pairs.append((PROPERTY_DELAY_LEVEL, str(message.delay_level)))
     if message.deliver_at is not None:
-        pairs.append((PROPERTY_DELIVER_AT_MS, str(_milliseconds(message.topic, message.deliver_at))))
+        pairs.append((PROPERTY_TIMER_DELIVER_MS, str(_milliseconds(message.topic, message.deliver_at))))
     if message.deliver_after is not None:
         wait_ms = math.ceil(message.deliver_after.total_seconds() * 1000)
         if wait_ms < 0:
             raise BadMessage(message.topic, f"deliver_after {message.deliver_after} is negative")
-        pairs.append((PROPERTY_DELIVER_AFTER_MS, str(wait_ms)))
+        pairs.append((PROPERTY_TIMER_DELAY_MS, str(wait_ms)))
     if message.sharding_key is not None:
         if not message.sharding_key.strip():
             raise BadMessage(message.topic, "sharding_key is blank")

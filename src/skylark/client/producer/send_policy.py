@@ -23,10 +23,9 @@ from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.frame_templates import SendTemplate
 from skylark.settings.client import ProducerSettings
+from skylark.settings.fields import FAST_PORT_DISTANCE
 
 log = logging.getLogger(__name__)
-
-VIP_PORT_DISTANCE = 2
 
 
 class PendingSend:
@@ -288,4 +287,4 @@ class SendPolicy:
 def vip_address(address: str) -> str:
     """Return the address of a broker's VIP channel (its fast port)."""
     host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) - VIP_PORT_DISTANCE}"
+    return f"{host}:{int(port) - FAST_PORT_DISTANCE}"

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from skylark.errors import BrokerUnknown
-from skylark.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from skylark.protocol.bodies import MASTER_ID, PERM_WRITE, BrokerData, MessageQueue, QueueData, TopicRouteData
 from skylark.protocol.queue_allocation import read_queues
-
-MASTER_ID = 0
-WRITE_PERMISSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ def _write_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
         return
     masters = {broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs}
     for queues in sorted(data.queue_datas, key=_broker_name):
-        if queues.perm & WRITE_PERMISSION and queues.broker_name in masters:
+        if queues.perm & PERM_WRITE and queues.broker_name in masters:
             for queue_id in range(queues.write_queue_nums):
                 yield MessageQueue(topic, queues.broker_name, queue_id)
 

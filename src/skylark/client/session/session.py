@@ -19,7 +19,7 @@ from msgspec import field
 
 from skylark.client.received_message import ReceivedMessage
 from skylark.client.session.fork_guard import ForkGuard
-from skylark.client.session.routes import MASTER_ID, RouteCache, TopicRoute, limited
+from skylark.client.session.routes import RouteCache, TopicRoute, limited
 from skylark.errors import (
     ClientClosed,
     ConnectFailed,
@@ -34,7 +34,7 @@ from skylark.errors import (
 )
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.model.record import decode
-from skylark.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from skylark.protocol.bodies import MASTER_ID, ConsumerData, HeartbeatData, ProducerData
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import BODY_MEMBER, RemotingCommand
 from skylark.protocol.request import Request

@@ -15,7 +15,7 @@ from skylark.protocol.bodies import (
     UserInfo,
 )
 from skylark.protocol.codes import RequestCode
-from skylark.protocol.command import BODY_MEMBER, Buffer, Int32, Int64, RawBody, RemotingCommand
+from skylark.protocol.command import BODY_MEMBER, Buffer, Int64, RawBody, RemotingCommand
 from skylark.protocol.request import Header, Request
 
 
@@ -125,18 +125,6 @@ class SetCommitLogReadMode(Request[None], frozen=True):
     mode: str = field(name="READ_AHEAD_MODE")
 
 
-class AddBroker(Request[None], frozen=True):
-    code: ClassVar[RequestCode] = RequestCode.ADD_BROKER
-    config_path: str | None = None
-
-
-class RemoveBroker(Request[None], frozen=True):
-    code: ClassVar[RequestCode] = RequestCode.REMOVE_BROKER
-    broker_name: str
-    broker_cluster_name: str
-    broker_id: Int64
-
-
 # --- Replicas ---
 
 
@@ -169,17 +157,6 @@ class ResetMasterFlushOffset(Request[None], frozen=True):
 class GetBrokerEpochCache(Request[EpochCache], frozen=True):
     code: ClassVar[RequestCode] = RequestCode.GET_BROKER_EPOCH_CACHE
     answer = EpochCache
-
-
-class NotifyBrokerRoleChanged(Request[None], frozen=True):
-    """The controller tells a broker who is master; the body is the sync state set."""
-
-    code: ClassVar[RequestCode] = RequestCode.NOTIFY_BROKER_ROLE_CHANGED
-    master_address: str | None = None
-    master_epoch: Int32 | None = None
-    sync_state_set_epoch: Int32 | None = None
-    master_broker_id: Int64 | None = None
-    body: RawBody = field(default=b"", name=BODY_MEMBER)
 
 
 # --- Access control ---

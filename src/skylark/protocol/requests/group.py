@@ -9,13 +9,13 @@ from skylark.protocol.bodies import (
     ConsumeStatsTable,
     ConsumeTimeSpans,
     GroupForbidden,
+    GroupSubscription,
     ProducerConnection,
     ProducerTable,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
     TopicList,
-    TopicSubscription,
 )
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import BODY_MEMBER
@@ -100,8 +100,8 @@ class QueryTopicsByConsumer(Request[TopicList], frozen=True):
     group: str
 
 
-class QuerySubscriptionByConsumer(Request[TopicSubscription], frozen=True):
+class QuerySubscriptionByConsumer(Request[GroupSubscription], frozen=True):
     code: ClassVar[RequestCode] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
-    answer = TopicSubscription
+    answer = GroupSubscription
     group: str
     topic: str | None = None

@@ -209,15 +209,6 @@ class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], frozen=True):
     broker_name: str
 
 
-class NotifyMinBrokerIdChange(Request[None], frozen=True):
-    code: ClassVar[RequestCode] = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
-    min_broker_id: Int64 | None = None
-    broker_name: str | None = None
-    min_broker_addr: str | None = None
-    offline_broker_addr: str | None = None
-    ha_broker_addr: str | None = None
-
-
 class RegisterTopicInNamesrv(Request[None], frozen=True):
     """Only `queue_datas` of the route is used."""
 

@@ -6,10 +6,9 @@ from typing import ClassVar
 from msgspec import Struct, field, structs
 
 from skylark.errors import RemoteProtocolError
-from skylark.protocol.bodies import BatchAckBody, ConsumeQueueUnits
+from skylark.protocol.bodies import ConsumeQueueUnits
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import (
-    BODY_MEMBER,
     PREFIX_BYTES,
     Buffer,
     Int32,
@@ -228,11 +227,6 @@ class AckMessage(Request[None], frozen=True):
     queue_id: Int32
     extra_info: str
     queue_offset: Int64 = field(name="offset")
-
-
-class BatchAckMessage(Request[None], frozen=True):
-    code: ClassVar[RequestCode] = RequestCode.BATCH_ACK_MESSAGE
-    body: BatchAckBody = field(name=BODY_MEMBER)
 
 
 class InvisibleTimeReply(Header, frozen=True):

@@ -1,6 +1,6 @@
-"""Topics of a broker: 17, 18, 21, 202, 215, 300, 305, 351, 513."""
+"""Topics of a broker: 17, 18, 21, 202, 215, 300, 305, 351."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import field
 
@@ -17,7 +17,10 @@ from skylark.protocol.command import BODY_MEMBER, Int32
 from skylark.protocol.request import Request
 
 
-class _TopicChange(Request[None], frozen=True):
+class UpdateAndCreateTopic(Request[None], frozen=True):
+    """`attributes` is `+name=value,-name`."""
+
+    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC
     topic: str
     default_topic: str
     read_queue_nums: Int32
@@ -28,19 +31,6 @@ class _TopicChange(Request[None], frozen=True):
     topic_sys_flag: Int32 | None = None
     attributes: str | None = None
     force: bool | None = None
-
-
-class UpdateAndCreateTopic(_TopicChange, frozen=True):
-    """`attributes` is `+name=value,-name`."""
-
-    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC
-
-
-class UpdateAndCreateStaticTopic(_TopicChange, frozen=True):
-    """The body is the topic's queue mapping."""
-
-    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC
-    body: dict[str, Any] | None = field(default=None, name=BODY_MEMBER)
 
 
 class UpdateAndCreateTopicList(Request[None], frozen=True):

@@ -4,13 +4,14 @@ from typing import ClassVar
 
 from msgspec import field
 
+from skylark.model.message import SystemFlag
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import BODY_MEMBER, Int32, Int64, RawBody
 from skylark.protocol.request import Request
 
 UNKNOWN = 0
-COMMIT = 8
-ROLLBACK = 12
+COMMIT = int(SystemFlag.TRANSACTION_COMMIT)
+ROLLBACK = int(SystemFlag.TRANSACTION_ROLLBACK)
 
 
 class EndTransaction(Request[None], frozen=True):

@@ -8,6 +8,7 @@ from skylark.model import java
 from skylark.protocol.bodies import (
     ConsumerConnection,
     GroupForbidden,
+    GroupSubscription,
     ProducerConnection,
     ProducerTable,
     RequestMode,
@@ -16,7 +17,6 @@ from skylark.protocol.bodies import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
     TopicList,
-    TopicSubscription,
     decode_body,
 )
 from skylark.protocol.requests.client import GetAllMessageRequestMode, SetMessageRequestMode
@@ -187,7 +187,7 @@ async def test_topics_of_a_group(rig: Rig) -> None:
 async def test_what_a_group_wants_of_a_topic(rig: Rig) -> None:
     join(rig)
     answer = await rig.ask(ROUTES, QuerySubscriptionByConsumer("CG", "T"))
-    shown = decode_body(answer.body, TopicSubscription)
+    shown = decode_body(answer.body, GroupSubscription)
     assert shown.subscription_data is not None
     assert shown.subscription_data == subscription("T")
     answer = await rig.ask(ROUTES, QuerySubscriptionByConsumer("CG", "U"))

@@ -15,10 +15,9 @@ from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.send import SendPath
 from skylark.broker.long_polling import HeldPull, LongPolling
-from skylark.broker.topics import Permission
 from skylark.model.message import StoredMessage
 from skylark.model.record import decode_all
-from skylark.protocol.bodies import ConsumerData, SubscriptionGroupConfig, TopicConfig
+from skylark.protocol.bodies import PERM_WRITE, ConsumerData, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import ONEWAY_FLAG, RemotingCommand, TypedCommand
 from skylark.protocol.requests.pull import (
@@ -343,7 +342,7 @@ async def refused(rig: PullRig, *args: Any, **fields: Any) -> tuple[int, str, st
 
 async def test_the_broker_may_forbid_pulling(rig: PullRig) -> None:
     put_all(rig, 1)
-    rig.broker.live.current = replace(rig.broker.live.current, permission=int(Permission.WRITE))
+    rig.broker.live.current = replace(rig.broker.live.current, permission=PERM_WRITE)
     assert await refused(rig) == (16, "the broker[127.0.0.1] pulling message is forbidden", "1")
 
 
@@ -386,7 +385,7 @@ async def test_a_topic_that_is_not_there(rig: PullRig) -> None:
 
 
 async def test_a_topic_that_may_not_be_read(rig: PullRig) -> None:
-    rig.broker.topics.update(TopicConfig(topic_name="T", perm=int(Permission.WRITE)), now_ms=0)
+    rig.broker.topics.update(TopicConfig(topic_name="T", perm=PERM_WRITE), now_ms=0)
     assert await refused(rig) == (16, "the topic[T] pulling message is forbidden", "3")
 
 

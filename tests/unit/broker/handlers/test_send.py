@@ -13,7 +13,6 @@ from msgspec.structs import replace as replace_members
 from skylark.broker.delayed.timed_messages import RecallHandle
 from skylark.broker.error_replies import refusal_reply
 from skylark.broker.handlers.send import SendPath
-from skylark.broker.topics import Permission
 from skylark.model import names
 from skylark.model.message import (
     PROPERTIES_BYTES_MAX,
@@ -23,7 +22,7 @@ from skylark.model.message import (
     encode_properties,
 )
 from skylark.model.record import BATCH_ELEMENT, LENGTH
-from skylark.protocol.bodies import LockRequest, MessageQueue, TopicConfig
+from skylark.protocol.bodies import PERM_READ, LockRequest, MessageQueue, TopicConfig
 from skylark.protocol.command import ONEWAY_FLAG, RemotingCommand, TypedCommand
 from skylark.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
 from skylark.settings.broker import TimerSettings, TransactionSettings
@@ -375,7 +374,7 @@ async def test_a_delayed_message_does_not_go_to_the_queue_that_was_looked_up(rig
 
 
 async def test_an_ordered_topic_of_a_broker_that_may_not_be_written() -> None:
-    with rigged(permission=int(Permission.READ)) as rig:
+    with rigged(permission=PERM_READ) as rig:
         for name, ordered in (("Ordered", True), ("Other", False)):
             wanted = TopicConfig(topic_name=name, order=ordered)
             rig.broker.topics.update(wanted, now_ms=rig.clock.now_ms())

@@ -9,7 +9,7 @@ import pytest
 from skylark.protocol.command import Buffer, RemotingCommand, encode
 from skylark.protocol.connection import Connection
 from skylark.protocol.requests.pull import QueryMessage
-from skylark.remoting.blocking import BLOCK_BYTES, BLOCKS_KEPT, BlockingConnection
+from skylark.remoting.blocking_connection import BLOCK_BYTES, BLOCKS_KEPT, BlockingConnection
 from tests.unit.remoting.rig import HOST
 
 TIMEOUT_S = 60
