@@ -8,7 +8,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
-FRONT = ["index.md", "tutorial.md"]
+FRONT = {"Home": "index.md", "Tutorial": "tutorial.md"}
 """Pages that come first, outside the sections."""
 RUNNING = "Running it"
 EXPLANATION = "Explanation"
@@ -41,7 +41,8 @@ ORDER = {
 
 def on_config(config: Any) -> Any:
     """Give every page a place: those of a folder in its section, the others among the explanations."""
-    config.nav = [*FRONT, *({title: pages_of(title, folder)} for title, folder in SECTIONS.items())]
+    front = [{title: page} for title, page in FRONT.items()]
+    config.nav = [*front, *({title: pages_of(title, folder)} for title, folder in SECTIONS.items())]
     return config
 
 
@@ -53,7 +54,7 @@ def pages_of(title: str, folder: str | None) -> list[str]:
         [] if folder is None else [path.relative_to(DOCS).as_posix() for path in (DOCS / folder).glob("*.md")]
     )
     if title == EXPLANATION:
-        elsewhere = {*FRONT, *(f"{name}.md" for name in ORDER[RUNNING].split())}
+        elsewhere = {*FRONT.values(), *(f"{name}.md" for name in ORDER[RUNNING].split())}
         rest += [path.name for path in DOCS.glob("*.md") if path.name not in elsewhere]
     return [*(page for page in named if (DOCS / page).exists()), *sorted(set(rest) - set(named))]
 

@@ -11,11 +11,11 @@ REPOSITORY = "https://example.org/skylark/blob/main"
 
 def test_every_page_has_one_place() -> None:
     nav = on_config(SimpleNamespace(nav=None)).nav
-    pages = [page for section in nav[len(FRONT) :] for pages in section.values() for page in pages]
-    assert nav[: len(FRONT)] == FRONT
-    assert sorted([*FRONT, *pages]) == sorted(
-        path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")
-    )
+    front, sections = nav[: len(FRONT)], nav[len(FRONT) :]
+    assert front == [{title: page} for title, page in FRONT.items()]
+    pages = [page for section in sections for pages in section.values() for page in pages]
+    written = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    assert sorted([*FRONT.values(), *pages]) == sorted(written)
 
 
 def test_every_page_that_the_order_names_is_there() -> None:
