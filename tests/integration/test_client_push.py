@@ -50,7 +50,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 class Printing(MessageListenerConcurrently):
-    """The article's listener."""
+    """Collects the bodies of messages."""
 
     def __init__(self) -> None:
         self.printed: list[bytes] = []
@@ -87,7 +87,7 @@ async def test_sf_001_the_listener_s_kind_decides_how_to_consume(tmp_path: Path)
             await consumer.start()
 
 
-async def test_sf_002_the_article_s_program_line_by_line(tmp_path: Path) -> None:
+async def test_sf_002_a_consumer_in_the_style_of_java_receives_each_message_once(tmp_path: Path) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("TopicTest")
         await rig.send("TopicTest", *numbered(10))

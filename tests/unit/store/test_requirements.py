@@ -1,7 +1,6 @@
-"""The rows of the mission that the store answers for, one test or more each, named after the row.
+"""The numbered requirements (docs/requirements.md) that the store fulfils, at least one test each.
 
-Where a row needs a broker or a replica as well, the test holds the part that the store provides for it, and
-says so.
+If a requirement needs a broker or a replica as well, the test covers the store's part.
 """
 
 from __future__ import annotations
