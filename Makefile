@@ -2,11 +2,8 @@
 
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Tests that start servers or other people's programs: those of a file share what it started.
-SHARING := $(wildcard tests/integration tests/interop tests/pipelines)
-# Real clocks, sockets and other processes: a busy machine can upset one test of thousands. It is run again,
-# and the summary lists it as RERUN: a fault to be mended, but not a lost hour for everybody else's work.
-AGAIN := --reruns 2 --reruns-delay 2 --rerun-show-tracebacks
+# Two workers; tests that share servers stay together, long ones begin (tests/conftest.py).
+PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 # Parts that their own tests must cover.
 COVERED := model protocol store
@@ -21,7 +18,7 @@ printed = $(PYTHON) -m $(2) > build/figures/$(1).part && mv build/figures/$(1).p
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve quick test test-slow coverage check bench figures figures-page figures-others \
+.PHONY: help setup demo serve quick test test-nightly coverage check bench figures figures-page figures-others \
   $(OTHERS:%=figures-%) docs build clean
 
 help:
@@ -37,18 +34,17 @@ demo: setup ## see it work
 serve: setup ## a name server and a broker in one process
 	@$(PYTHON) -m skylark.cli.start serve
 
-quick: setup ## the inner loop: unit and property tests, the rules of the house (under 4 minutes)
-	$(PYTEST) -q -n 2 -m "not slow" tests/unit tests/property tests/test_house.py
+quick: setup ## the inner loop: unit and property tests, the rules of the house (under 2 minutes)
+	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests/unit tests/property tests/test_house.py
 
-test: setup ## everything that is not marked slow
-	$(if $(SHARING),$(PYTEST) -q -n 2 --dist loadfile $(AGAIN) -m "not slow" $(SHARING) || [ $$? -eq 5 ])
-	$(PYTEST) -q -n 2 $(AGAIN) -m "not slow" $(addprefix --ignore=,$(SHARING)) tests
+test: setup ## everything that is not marked nightly (12 minutes on two cores)
+	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests
 
-test-slow: setup ## what takes minutes or real time
-	$(PYTEST) -m slow tests || [ $$? -eq 5 ]
+test-nightly: setup ## what takes long: all torture modes, soak, growth, peers, other clients, Spark clusters
+	$(PYTEST) -q $(PARALLEL) -m nightly tests
 
 coverage: setup ## branch coverage of model, protocol and store, each by its own tests
-	@$(foreach part,$(COVERED),$(PYTEST) -q -n 2 -m "not slow" --cov=skylark.$(part) --cov-fail-under=90 \
+	@$(foreach part,$(COVERED),$(PYTEST) -q -n 2 -m "not nightly" --cov=skylark.$(part) --cov-fail-under=90 \
 	  tests/unit/$(part) $(wildcard tests/property/$(part)) &&) true
 
 check: setup docs ## lint, format, types, the rules of the house

@@ -27,6 +27,33 @@ def golden() -> Path:
     return Path(__file__).parent / "golden"
 
 
+FIRST = ("pipelines", "interop", "fault", "integration", "property")
+"""Folders whose tests take longest, in the order in which they are handed out; unit tests fill the gaps."""
+PARAMETERS_OF_SERVERS = ("kind", "version")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that share servers on one worker (`--dist loadgroup`), and begin with the long ones."""
+    for item in items:
+        if group := server_group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+    root = Path(__file__).parent
+    folders = {folder: number for number, folder in enumerate(FIRST)}
+    items.sort(key=lambda item: folders.get(item.path.relative_to(root).parts[0], len(FIRST)))
+
+
+def server_group(item: pytest.Item) -> str | None:
+    """Return the name of the servers that a test shares with others: those of its module, or Apache's."""
+    if not isinstance(item, pytest.Function):
+        return None
+    scopes = {name: found[-1].scope for name, found in item._fixtureinfo.name2fixturedefs.items()}
+    if "module" in scopes.values():
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        chosen = [str(parameters[name]) for name in PARAMETERS_OF_SERVERS if name in parameters]
+        return "-".join([item.path.stem, *chosen])
+    return "apache" if scopes.get("apache") == "session" else None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test marked `interop("java", "mvn")` needs these tools: without them it skips, or fails under CI."""
     marker = item.get_closest_marker("interop")

@@ -24,7 +24,7 @@ def address_space(pid: int) -> int:
     return int(next(line for line in status.splitlines() if line.startswith("VmSize:")).split()[1]) * 1024
 
 
-@pytest.mark.slow  # a process without memory may do anything: its neighbours in CI shall not see it
+@pytest.mark.nightly  # a process without memory may do anything: its neighbours in CI shall not see it
 def test_no_more_memory_for_a_while(tmp_path: Path) -> None:
     client = LoadClient()
     with own_servers(tmp_path, settings={"mappedFileSizeCommitLog": 64 << 20}) as served:

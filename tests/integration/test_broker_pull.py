@@ -147,7 +147,7 @@ async def test_sf_006_an_idle_consumer_is_answered_again_and_again(tmp_path: Pat
         assert elapsed < HOLD_S * 4 + 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_sf_092_an_idle_pull_is_answered_after_15_s(tmp_path: Path) -> None:
     async with (
         running_broker(tmp_path, hold_check_interval_ms=5_000) as broker,

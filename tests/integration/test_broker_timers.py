@@ -102,7 +102,7 @@ def fill(broker: Broker, first: int, count: int, deliver_ms: int, step_ms: int) 
         broker.store.append(batch)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_hundred_thousand_wait_and_the_rest_is_in_time_over_a_restart(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         fill(broker, DUE_SOON, PENDING, now_ms() + 3_600_000, 10)

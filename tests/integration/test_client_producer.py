@@ -283,7 +283,7 @@ async def test_sf_061_new_queues_are_used_after_the_next_refresh(
         await until(uses_new_queues)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_sf_056_061_heartbeats_and_routes_every_thirty_seconds(one: Cluster) -> None:
     async with aio.Producer("PG", namesrv=one.namesrv) as producer:
         started = asyncio.get_running_loop().time()

@@ -640,7 +640,7 @@ async def test_an_error_of_the_network_is_tried_again(rig: Rig, monkeypatch: pyt
 # --- In real time ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_sf_101_real_time(rig: Rig) -> None:
     """Two minutes without a pull make a push consumer give its queues up; a pull consumer keeps them."""
     await rig.send(2000, queue_id=0)
@@ -654,7 +654,7 @@ async def test_sf_101_real_time(rig: Rig) -> None:
         assert len(await poll_all(consumer, 2000)) == 2000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_defaults_in_real_time(rig: Rig) -> None:
     """What is done is committed within five seconds; an idle pull is held for twenty and then repeated."""
     async with AsyncPullConsumer(GROUP, namesrv=rig.namesrv, client=CLIENT) as consumer:

@@ -1,4 +1,4 @@
-"""The push consumer's intervals at full length, all in one run of two minutes. `make test-slow` runs it."""
+"""The push consumer's intervals at full length, in one run of two minutes. Run by `make test-nightly`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.broker import until
 from tests.support.consumer import consumer_rig, eventually, until_owned
 from tests.support.fake_broker import BROKER, fake_broker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
 SLACK_S = 3.0
 """What a loaded machine may add."""
 

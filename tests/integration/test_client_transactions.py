@@ -216,7 +216,7 @@ async def test_a_transaction_producer_sends_plain_messages_on_both_faces(
     assert await delivered(broker, {b"1", b"2", b"3"}) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_load_like_that_of_rocketmqs_benchmark(tmp_path: Path) -> None:
     """32 senders, a tenth rolled back, a tenth unknown until asked: what must come comes once, nothing else.
 

@@ -44,7 +44,7 @@ def run(clone: Path, environment: dict[str, str], *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * SETUP_AND_DEMO_TIMEOUT_S)
 def test_two_commands_from_a_fresh_clone_to_a_table(tmp_path: Path) -> None:
     environment = fresh_environment(tmp_path / "home")

@@ -19,6 +19,10 @@ TIMEOUT_S = 180
 SPARK_TIMEOUT_S = 600
 
 
+def is_spark(path: Path) -> bool:
+    return path.stem.startswith(SPARK)
+
+
 @pytest.fixture(scope="module")
 def servers() -> Iterator[EmbeddedServers]:
     """With delays that a test can wait for: all levels are a second."""
@@ -30,26 +34,25 @@ def servers() -> Iterator[EmbeddedServers]:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=pytest.mark.interop("java") if path.stem.startswith(SPARK) else ())
+        pytest.param(path, marks=[pytest.mark.interop("java"), pytest.mark.nightly] if is_spark(path) else ())
         for path in EXAMPLES
     ],
     ids=lambda path: path.stem,
 )
 @pytest.mark.timeout(SPARK_TIMEOUT_S + 60)
 def test_an_example(path: Path, servers: EmbeddedServers, tmp_path: Path) -> None:
-    is_spark = path.stem.startswith(SPARK)
     environment = {**os.environ, "NAMESRV_ADDR": servers.namesrv, "HOME": str(tmp_path)}
-    if not is_spark:
+    if not is_spark(path):
         environment["PYTHONWARNINGS"] = "error"  # those of Spark are not ours
     done = subprocess.run(
         [sys.executable, str(path)],
         capture_output=True,
         text=True,
-        timeout=SPARK_TIMEOUT_S if is_spark else TIMEOUT_S,
+        timeout=SPARK_TIMEOUT_S if is_spark(path) else TIMEOUT_S,
         env=environment,
         cwd=tmp_path,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip(), "an example shows something"
-    assert is_spark or "Traceback" not in done.stderr, done.stderr
+    assert is_spark(path) or "Traceback" not in done.stderr, done.stderr

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from skylark.cli.main import app
 
 
+@pytest.mark.nightly
 def test_growth_with_connections_and_log_in_small(tmp_path: Path) -> None:
     out = tmp_path / "growth.json"
     result = CliRunner().invoke(

@@ -11,6 +11,7 @@ from benchmarks import plan_costs
 from skylark.bench.plan import Demand, Hardware, load_costs, make_plan
 
 
+@pytest.mark.nightly
 def test_the_costs_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"BACKLOG": 3200, "CONNECTIONS": 20, "TOPICS": 20, "SYNCS": 5, "ROUNDS": 1}.items():
         monkeypatch.setattr(plan_costs, name, value)

@@ -12,6 +12,7 @@ from benchmarks.soak import run
 from skylark.cli.main import app
 
 
+@pytest.mark.nightly
 def test_a_short_soak_at_half_of_the_maximum_loses_nothing_while_log_files_roll_and_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,16 @@ def test_these_runs_play_every_fault_there_is() -> None:
     assert {fault.name for sequence in planned for fault in sequence} == set(ALL_FAULTS)
 
 
+def test_nothing_acknowledged_is_lost_in_a_quarter_of_a_minute() -> None:
+    done = torture("--mode", "async", "--seed", "233", "--minutes", "0.25", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [report] = json.loads(done.stdout)
+    assert report["clean"]
+    assert len(report["faults"]) >= 2
+    assert report["verdict"]["acknowledged"] > 100
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mode", "seed"), RUNS.items())
 def test_nothing_acknowledged_is_lost(mode: str, seed: int) -> None:
     done = torture("--mode", mode, "--seed", str(seed), "--minutes", str(MINUTES), "--json")
@@ -47,7 +57,14 @@ def test_nothing_acknowledged_is_lost(mode: str, seed: int) -> None:
     assert (verdict["rolled_back"] > 0) == (mode == "transactions")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.nightly),
+    ],
+)
 def test_whoever_interrupts_it_finds_everything_cleaned_up(tmp_path: Path, number: signal.Signals) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "200"}
     with heeded(number):

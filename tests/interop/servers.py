@@ -27,7 +27,7 @@ PATIENT: dict[str, str | int] = {
     "osPageCacheBusyTimeOutMills": 60_000,
 }
 """A machine that stands still for a moment must not make Apache's brokers refuse what waited meanwhile."""
-KINDS = ["skylark", pytest.param("apache", marks=pytest.mark.slow)]
+KINDS = ["skylark", pytest.param("apache", marks=pytest.mark.nightly)]
 """Parameters of a fixture: a failure on both is the driver's, so Apache's are part of the slow run only."""
 
 

@@ -106,7 +106,7 @@ def test_apache_is_measured_beside_ours_and_nothing_stays(tmp_path: Path) -> Non
     assert {outcome.cell for outcome in found.outcomes} == {"send-async-64-1KiB", "start", "stop"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.interop("java", "javac", "mvn", "go")
 @pytest.mark.parametrize("peer", ["kafka", "nats"])
 def test_others_are_measured_by_their_own_clients(tmp_path: Path, peer: str) -> None:

@@ -75,6 +75,7 @@ def test_our_broker_registers_its_topics_with_apaches_name_server(
         assert (template.perm, template.read_queue_nums) == (7, 8)
 
 
+@pytest.mark.nightly
 def test_our_broker_leaves_apaches_name_server_when_it_stops_or_dies(
     apache_name_server: ApacheNameServer, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_our_broker_leaves_apaches_name_server_when_it_stops_or_dies(
         assert queues(server, "Kept") == []
 
 
+@pytest.mark.nightly
 def test_our_broker_returns_to_a_name_server_that_was_away(
     apache_name_server: ApacheNameServer, tmp_path: Path
 ) -> None:
@@ -133,7 +135,13 @@ def our_name_server_apaches_broker(directory: Path) -> Iterator[str]:
         yield server.address
 
 
-@pytest.mark.parametrize("mix", [our_broker_apaches_name_server, our_name_server_apaches_broker])
+@pytest.mark.parametrize(
+    "mix",
+    [
+        our_broker_apaches_name_server,
+        pytest.param(our_name_server_apaches_broker, marks=pytest.mark.nightly),
+    ],
+)
 def test_java_clients_send_and_receive_in_a_mix(
     mix: Callable[[Path], AbstractContextManager[str]], tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tests.support.consumer import FAST_CLIENT, bodies, eventually, fast, until_
 from tests.support.java import jars_of
 from tests.support.names import fresh_name
 
-pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
 
 POM = Path(__file__).parent / "java" / "pom-servers-4.9.7.xml"
 PATIENT = ProducerSettings(send_timeout_ms=30_000)

@@ -427,7 +427,7 @@ async def test_sf_029_membership_changes_under_load_lose_nothing(pair: Pair) -> 
         await eventually(lambda: got.keys() >= sent)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 async def test_a_broker_that_is_killed_and_started_again(tmp_path: Path, orderly: bool) -> None:
     with ApacheServers(tmp_path, {}) as servers:

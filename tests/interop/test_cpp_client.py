@@ -10,7 +10,7 @@ from tests.interop.verdict import Outcomes, Results, results
 from tests.support.foreign import virtualenv
 from tests.support.names import fresh_name
 
-pytestmark = pytest.mark.interop()
+pytestmark = [pytest.mark.nightly, pytest.mark.interop()]
 
 CPP = Path(__file__).parent / "cpp_python"
 DRIVER_TIMEOUT_S = 300

@@ -136,6 +136,7 @@ def route_of(address: str, *, perm: int, queues: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 def test_the_admin_tool_changes_configurations_and_permissions(
     admin_tool: Classpath, name_server: NameServerProcess, tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ def test_the_admin_tool_changes_configurations_and_permissions(
         assert counts[0] == counts[1] > 10
 
 
+@pytest.mark.nightly
 def test_an_apache_broker_that_dies_or_stops_is_gone_at_once(
     admin_tool: Classpath, name_server: NameServerProcess, tmp_path: Path
 ) -> None:
@@ -190,6 +192,7 @@ def test_an_apache_broker_that_dies_or_stops_is_gone_at_once(
         seconds_until(lambda: members(name_server) == {}, WAIT_S)
 
 
+@pytest.mark.nightly
 def test_sf_063_apache_brokers_register_with_every_name_server(
     admin_tool: Classpath, name_server: NameServerProcess, tmp_path: Path
 ) -> None:
@@ -234,6 +237,7 @@ def frozen_and_thawed(broker: ApacheBroker, server: NameServerProcess, timeout_s
     seconds_until(lambda: members(server) == here, WAIT_S)
 
 
+@pytest.mark.nightly
 def test_sf_051_a_frozen_apache_broker_is_removed_and_returns(admin_tool: Classpath, tmp_path: Path) -> None:
     with NameServerProcess(
         tmp_path / "name-server", broker_timeout_ms=15_000, scan_interval_ms=500
@@ -242,7 +246,7 @@ def test_sf_051_a_frozen_apache_broker_is_removed_and_returns(admin_tool: Classp
             frozen_and_thawed(broker, server, 15)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sf_051_a_frozen_apache_broker_is_removed_after_two_minutes(
     admin_tool: Classpath, name_server: NameServerProcess, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from tests.interop.verdict import Outcomes, Results, results
 from tests.support.foreign import node_modules
 from tests.support.names import fresh_name
 
-pytestmark = pytest.mark.interop("node", "npm")
+pytestmark = [pytest.mark.nightly, pytest.mark.interop("node", "npm")]
 
 NODE = Path(__file__).parent / "node"
 DRIVER_TIMEOUT_S = 300

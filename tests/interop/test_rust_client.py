@@ -21,7 +21,7 @@ TOPICS = {
 }
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(
         not os.environ.get("SKYLARK_RUST"), reason="SKYLARK_RUST is not set: minutes of build"
     ),

@@ -317,6 +317,7 @@ def kill_our_writer(store_dir: Path, store_host: bytes, flush_interval_ms: int) 
     return read_receipts(receipts, store_host)
 
 
+@pytest.mark.nightly
 def test_apache_recovers_our_store_when_we_were_killed_before_any_flush(
     workspace: Path, broker_at: BrokerAt, driver: StoreDriver
 ) -> None:
@@ -324,6 +325,7 @@ def test_apache_recovers_our_store_when_we_were_killed_before_any_flush(
     check_apache_recovers_what_we_left(store_dir, broker_at, driver, flush_interval_ms=60_000)
 
 
+@pytest.mark.nightly
 def test_apache_recovers_its_store_when_we_were_killed_continuing_it(
     filled: Served, workspace: Path, broker_at: BrokerAt, driver: StoreDriver
 ) -> None:

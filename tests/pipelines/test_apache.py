@@ -63,6 +63,7 @@ def test_batches_filters_times_and_files(spark: SparkSession, apache: PipelineCl
     until(lambda: read(path=apache.store_path) == everything, "the files")
 
 
+@pytest.mark.nightly
 def test_a_stream_and_its_group(spark: SparkSession, apache: PipelineCluster, tmp_path: Path) -> None:
     group = fresh_name("spark-group")
     options = apache.options(TOPIC, startingOffsets="earliest", maxRowsPerTrigger=60, groupId=group)
@@ -73,6 +74,7 @@ def test_a_stream_and_its_group(spark: SparkSession, apache: PipelineCluster, tm
     assert sum(value or 0 for value in committed.values()) == 180
 
 
+@pytest.mark.nightly
 def test_a_stream_while_queues_come_and_the_broker_restarts(
     spark: SparkSession, apache: PipelineCluster, tmp_path: Path
 ) -> None:

@@ -344,7 +344,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     assert rows(table) == [(0, number) for number in range(75)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tmp_path: Path) -> None:
     table = tmp_path / "table"
@@ -361,7 +361,7 @@ def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tm
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 1)) == 50
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(1200)
 def test_after_kills_every_message_is_in_the_archive_once(
     cluster: PipelineCluster, tmp_path: Path, kills: int

@@ -26,6 +26,7 @@ def run(directory: Path, script: str, *arguments: str) -> dict[str, Any]:
     return spark_program.last_object(output)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     topic = fresh_name("connect")

@@ -98,6 +98,7 @@ def told(line: str, shop: PipelineCluster) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("page", [page for page, lines in COMMANDS.items() if lines])
 def test_commands_of_a_page(page: str, place: Path, shop: PipelineCluster) -> None:
@@ -114,6 +115,7 @@ def test_the_pages_run_every_pipeline() -> None:
     assert jobs == {*STREAMS, "dlq", "replay", "report", "sql"}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(TIMEOUT_S)
 def test_dead_letters_of_the_page_are_sent_again(place: Path, shop: PipelineCluster) -> None:
     before = len(stored(shop, "calls"))

@@ -57,6 +57,7 @@ def given(shared_cluster: PipelineCluster, spark: SparkSession, place: Path) -> 
         stream.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_program_with_spark(

@@ -59,7 +59,7 @@ def fill(directory: Path, total_bytes: int) -> int:
     return count
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(SCRIPT_TIMEOUT_S + 900)
 def test_a_large_topic_needs_little_memory(tmp_path: Path) -> None:
     total_bytes = int(TOPIC_GIB * (1 << 30))

@@ -75,7 +75,7 @@ def run(environment: Path, log: str, *arguments: str) -> dict[str, Any]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 def test_workers_without_the_package(
     shared_cluster: PipelineCluster, environment: Path, tmp_path: Path

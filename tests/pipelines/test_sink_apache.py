@@ -55,6 +55,7 @@ def test_batches_arrive_whole(apache: PipelineCluster) -> None:
         assert message.keys == [f"k{int(message.body)}"]
 
 
+@pytest.mark.nightly
 def test_order_is_kept(apache: PipelineCluster) -> None:
     topic = fresh_name("ordered")
     apache.create_topic(topic, 4)
@@ -66,6 +67,7 @@ def test_order_is_kept(apache: PipelineCluster) -> None:
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
+@pytest.mark.nightly
 def test_a_delayed_message_and_a_topic_that_the_broker_makes(apache: PipelineCluster) -> None:
     topic = fresh_name("made_by_itself")
     send(apache, topic, 1, more={"DELAY": "1"}, is_single=True)

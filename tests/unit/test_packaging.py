@@ -86,7 +86,7 @@ def test_the_wheel_works_where_this_checkout_is_not(wheel: Path, tmp_path: Path)
     assert "Usage" in run(home / "bin" / "skylark", "serve", "--help", cwd=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pip_installs_the_wheel_with_its_dependencies(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "clean"
     venv.create(home, with_pip=True, symlinks=True)

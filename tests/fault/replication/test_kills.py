@@ -55,7 +55,7 @@ async def test_masters_are_killed_and_slaves_take_their_place(tmp_path: Path) ->
     await kill_masters(tmp_path, ROUNDS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 async def test_fifty_masters_are_killed(tmp_path: Path) -> None:
     await kill_masters(tmp_path, SLOW_ROUNDS)
