@@ -26,6 +26,7 @@ LAYERS = {
     "atomic_file": 0,
     "processes": 0,
     "html_report": 0,
+    "quantities": 0,
     "model": 1,
     "protocol": 2,
     "remoting": 3,

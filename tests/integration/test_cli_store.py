@@ -109,7 +109,7 @@ def test_the_command_on_a_live_store(live_root: Path) -> None:
     dumped = skylark("store", "dump", live_root, "-t", TOPICS[0], "--json")
     assert dumped.returncode == 0, dumped.stderr
     for line in map(json.loads, dumped.stdout.splitlines()):
-        assert line["body"].split()[0] == str(line["queue_offset"])
+        assert line["body"].split()[0] == str(line["offset"])
 
 
 def test_a_killed_store_is_verified_as_it_is(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_command_on_apaches_directories(golden: Path, tmp_path: Path) -> Non
     assert "The store is sound." in verified.stdout
     found = skylark("store", "dump", root, *GOLDEN_GEOMETRY, "-t", "TopicTest", "-k", "order-2", "--json")
     messages = [json.loads(line) for line in found.stdout.splitlines()]
-    assert messages[0]["message_id"] == "7F000002000051AF0000000000000210"
+    assert messages[0]["offset_message_id"] == "7F000002000051AF0000000000000210"
     assert all("order-2" in message["properties"]["KEYS"].split() for message in messages)
     exported = skylark("store", "export", root, "-t", "TopicCompressed", "-d", "-o", tmp_path / "bodies")
     assert exported.returncode == 0

@@ -82,7 +82,7 @@ of two lines"""
 NO_ROUTE = (
     "skylark: No route info of this topic: nothing"
     " (no name server has a route; create the topic or enable automatic topic creation)\n"
-    "  hint: `skylark topic list` shows what there is; `skylark topic create nothing` makes it"
+    "  hint: `skylark topic list` lists topics; `skylark topic create nothing` creates it"
 )
 
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_undone_is_asked(namesrv: str) -> None:
             terminal.until(f"Delete topic {topic} and all its messages? [y/N]:")
             terminal.write(f"{answer}\n")
             assert terminal.end() == code
-    assert f"topic {topic} is deleted" in terminal.text
+    assert f"topic {topic} deleted" in terminal.text
 
 
 def test_many_messages_are_counted(namesrv: str) -> None:
@@ -185,4 +185,4 @@ def test_the_doctor_says_what_to_do() -> None:
     with Terminal(["doctor", "--namesrv", "127.0.0.1:1"], {}) as terminal:
         assert terminal.end() == 1
     assert "FAULT  name servers" in terminal.text
-    assert "-> start one: skylark serve; or say --namesrv HOST:PORT" in terminal.text
+    assert "-> start one with `skylark serve`, or pass --namesrv HOST:PORT" in terminal.text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.cli.error_reference import MEANINGS, markdown
+from skylark.cli.reference import MEANINGS, errors_page
 from skylark.protocol.codes import ResponseCode
 from skylark.settings import NameServerSettings
 from tests.unit.cli.test_reference import check_line
@@ -58,7 +58,7 @@ def test_every_command_that_a_page_names_is_there_with_its_options(page: str) ->
 
 def test_the_reference_of_codes_and_errors_is_up_to_date() -> None:
     page = text_of("reference/errors")
-    assert page == markdown(), "run: python -m skylark.cli.error_reference > docs/reference/errors.md"
+    assert page == errors_page(), "run: python -m skylark.cli.reference errors > docs/reference/errors.md"
 
 
 def test_every_code_that_a_server_answers_is_explained() -> None:

@@ -91,6 +91,7 @@ class Topics(_Part[topics.AsyncTopics]):
     unit_subscriptions = _waiting(topics.AsyncTopics.unit_subscriptions)
     config = _waiting(topics.AsyncTopics.config)
     on_broker = _waiting(topics.AsyncTopics.on_broker)
+    on_brokers = _waiting(topics.AsyncTopics.on_brokers)
     route = _waiting(topics.AsyncTopics.route)
     queues = _waiting(topics.AsyncTopics.queues)
     stats = _waiting(topics.AsyncTopics.stats)

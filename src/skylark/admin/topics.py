@@ -182,6 +182,18 @@ class AsyncTopics:
         table = await self._servers.ask(await self._servers.target(broker), GetAllTopicConfig())
         return [Topic.read(config) for _, config in sorted(table.topic_config_table.items())]
 
+    async def on_brokers(self, *, cluster: str | None = None) -> Gathered[list[Topic]]:
+        """All topics of each broker, by the broker's address, with one request to each broker."""
+        gathered = await self._servers.ask_each(
+            await self._servers.targets(cluster=cluster), GetAllTopicConfig()
+        )
+        found = gathered.some("list topics")
+        answers = {
+            address: [Topic.read(config) for _, config in sorted(table.topic_config_table.items())]
+            for address, table in found.items()
+        }
+        return Gathered(answers, gathered.failures)
+
     async def route(self, topic: str) -> Route:
         """Where a topic's queues are. Raises NoRoute."""
         return await self._servers.route(topic)

@@ -1,14 +1,19 @@
-"""`skylark broker`: run one (see `servers`), or ask and tell those that run."""
+"""`skylark broker`: run a broker, or administer running ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli import servers
+from skylark.cli import server_process
 from skylark.cli.errors import UsageError
 from skylark.cli.options import (
     NAMESRV,
@@ -19,25 +24,123 @@ from skylark.cli.options import (
     Namesrv,
     Pairs,
     Yes,
-    asked_at_once,
     confirm,
     connected,
+    in_parallel,
     pairs,
 )
-from skylark.cli.output import Listing, Rate, When, done, print_json, show
+from skylark.cli.output import NOT_KNOWN, Listing, Rate, Screen, When, done, print_json, show
+from skylark.cli.server_process import (
+    BROKER_PREFIX,
+    HELP_OPTIONS,
+    PORT_MAX,
+    TEXT,
+    Advertise,
+    Bind,
+    Config,
+    Data,
+    Flush,
+    LogFormat,
+    LogLevels,
+    PrintConfig,
+    Sets,
+)
 from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
     from skylark.admin.sync import Admin
+    from skylark.protocol.bodies import HaStatus
 
-app = servers.broker_app
+app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
 
+READ_BYTES = 4096
 UPKEEP = {
-    "queues": "entries of queues whose messages are gone",
-    "topics": "queues of topics that there are no more",
-    "log": "files of the log that are old enough",
+    "queues": "consume queue entries of deleted messages",
+    "topics": "consume queues of deleted topics",
+    "log": "expired commit log files",
 }
+SLAVE_COLUMNS = ("slave", "in sync", "acknowledged", "behind", "seconds", "bytes/s")
 Like = Annotated[str, typer.Option("--like", help="Only keys that contain this.")]
+
+
+@app.callback()
+def broker(
+    context: typer.Context,
+    config: Config = None,
+    name_servers: Annotated[
+        str | None, typer.Option("--namesrv", metavar="HOST:PORT", help="Name servers, separated by ;.")
+    ] = None,
+    data: Data = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=PORT_MAX, help="10911 by default; 0: any free port.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The broker's name; broker-a by default.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="DefaultCluster by default.")] = None,
+    flush: Flush = None,
+    bind: Bind = None,
+    advertise: Advertise = None,
+    slave_of: Annotated[
+        str | None,
+        typer.Option("--slave-of", metavar="HOST:PORT", help="Replicate this master, as its slave."),
+    ] = None,
+    force_master: Annotated[
+        bool, typer.Option("--force-master", help="Start even if name servers know another master.")
+    ] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop when standard input ends.", hidden=True)
+    ] = False,
+    sets: Sets = None,
+    print_config: PrintConfig = False,
+    log_format: LogFormat = TEXT,
+    log_levels: LogLevels = None,
+) -> None:
+    """Run a broker until Ctrl-C, or administer running ones.
+
+    Example: skylark broker --namesrv 127.0.0.1:9876 --data /var/lib/skylark --flush sync
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from skylark import embedded  # noqa: PLC0415 - no other command needs it
+    from skylark.broker.broker import Broker  # noqa: PLC0415
+    from skylark.settings import BrokerSettings  # noqa: PLC0415
+
+    started = time.monotonic()
+    server_process.configure_logs(log_format, log_levels)
+    flags = {
+        "name_servers": name_servers, "port": port, "name": name, "cluster": cluster, "host": bind,
+        "advertised_host": advertise, "replication.slave_of": slave_of,
+        "replication.force_master": force_master or None, **server_process.store_flags(data, flush),
+    }  # fmt: skip
+    loaded = server_process.load(BrokerSettings, BROKER_PREFIX, config, flags, sets)
+    if print_config:
+        server_process.print_settings(loaded.settings)
+        return
+    settings = replace(loaded.settings, config_path=loaded.settings.config_path or config)
+    server_process.warn_of_any_address(settings)
+
+    async def main() -> None:
+        server = Broker(settings)
+        if stop_with_stdin:
+            _stop_with_stdin()
+        await embedded.serve(server, lambda: server_process.say_broker_ready(started, server))
+
+    server_process.run(main())
+
+
+def _stop_with_stdin() -> None:
+    """Stop in order when the parent process is gone: standard input is a pipe from it."""
+    import asyncio  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(descriptor, READ_BYTES):
+            loop.remove_reader(descriptor)
+            signal.raise_signal(signal.SIGTERM)
+
+    loop.add_reader(descriptor, read)
 
 
 @app.command("list")
@@ -62,7 +165,7 @@ def _show_table(table: dict[str, str], like: str, *, as_json: bool) -> None:
 
 @app.command()
 def status(broker: BrokerName, like: Like = "", namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show everything that a broker says of its run time, under RocketMQ's names.
+    """Show the run-time information of a broker, by RocketMQ's names.
 
     Example: skylark broker status broker-a --like tps
     """
@@ -72,7 +175,7 @@ def status(broker: BrokerName, like: Like = "", namesrv: Namesrv = NAMESRV, as_j
 
 @app.command()
 def config(broker: BrokerName, like: Like = "", namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show a broker's settings, under RocketMQ's keys.
+    """Show a broker's settings, by RocketMQ's keys.
 
     Example: skylark broker config broker-a --like flush
     """
@@ -88,7 +191,7 @@ def set_config(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of running brokers, under RocketMQ's keys: of all, of a cluster, or of one.
+    """Change settings of running brokers, by RocketMQ's keys: all brokers, a cluster, or one.
 
     Example: skylark broker set fileReservedTime=48 --broker broker-a
     """
@@ -101,15 +204,12 @@ def set_config(
 
 
 def _refuse_unknown(admin: Admin, keys: Iterable[str], brokers: Iterable[str]) -> None:
-    """Brokers pass over a key that they do not know, and whoever mistyped it would not hear of it.
-
-    Raises Mistake.
-    """
+    """Brokers silently ignore unknown keys. Raises UsageError for them."""
     from skylark.settings import BrokerSettings  # noqa: PLC0415
     from skylark.settings.loader import known_settings  # noqa: PLC0415
     from skylark.settings.rocketmq_keys import UNUSED_KEYS  # noqa: PLC0415
 
-    known = {key for table in asked_at_once(lambda name: _config(admin, name), brokers) for key in table}
+    known = {key for table in in_parallel(lambda name: _config(admin, name), brokers) for key in table}
     known |= {key for key, setting in known_settings(BrokerSettings).items() if setting.java in known}
     for key in keys if known else ():
         if key in known:
@@ -117,14 +217,14 @@ def _refuse_unknown(admin: Admin, keys: Iterable[str], brokers: Iterable[str]) -
         if key in UNUSED_KEYS:
             raise UsageError(f"{key} has no effect: {UNUSED_KEYS[key]}")
         near = get_close_matches(key, known, n=1)
-        raise UsageError(f"no broker has a setting {key}{f', did you mean {near[0]}?' if near else ''}")
+        raise UsageError(f"unknown setting {key}{f'; did you mean {near[0]}?' if near else ''}")
 
 
 def _config(admin: Admin, broker: str) -> dict[str, str]:
     try:
         return admin.brokers.config(broker)
     except RocketMQError:
-        return {}  # the change itself will tell
+        return {}  # the change itself reports it
 
 
 @app.command()
@@ -134,7 +234,7 @@ def progress(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far all groups are in the queues of a broker.
+    """Show the progress of all groups in the queues of a broker.
 
     Example: skylark broker progress broker-a --behind 1000
     """
@@ -162,7 +262,7 @@ def stats(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a broker has counted in the last minute, hour and day.
+    """Show a broker's counters of the last minute, hour and day.
 
     Example: skylark broker stats broker-a TOPIC_PUT_NUMS orders
     """
@@ -175,7 +275,7 @@ def stats(
 
 @app.command()
 def timers(broker: BrokerName, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show how many messages wait for their time, by topic.
+    """Show the number of scheduled messages, by topic.
 
     Example: skylark broker timers broker-a
     """
@@ -190,36 +290,36 @@ def timers(broker: BrokerName, namesrv: Namesrv = NAMESRV, as_json: AsJson = Fal
 
 @app.command()
 def clean(
-    what: Annotated[str, typer.Argument(metavar="queues|topics|log", help="What is to be deleted.")],
+    what: Annotated[str, typer.Argument(metavar="queues|topics|log", help="What to delete.")],
     broker: Broker = None,
     cluster: Cluster = None,
     yes: Yes = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Delete now what retention would delete later: expired entries of queues, unused topics, old log files.
+    """Delete now what retention would delete later: queue entries, unused topics, old log files.
 
     Example: skylark broker clean log --broker broker-a --yes
     """
     if what not in UPKEEP:
-        raise UsageError(f"clean {what}: {', '.join(UPKEEP)} is possible")
+        raise UsageError(f"invalid argument {what!r}; choose {', '.join(UPKEEP)}")
     where = broker or cluster or "all brokers"
     confirm(f"Delete {UPKEEP[what]} on {where}?", yes=yes)
     with connected(namesrv) as admin:
         brokers = admin.brokers
         clean_up = {"queues": brokers.clean_queues, "topics": brokers.clean_topics}
         clean_up.get(what, brokers.delete_expired_log)(cluster=cluster, broker=broker)
-    done(f"{UPKEEP[what]} are deleted on {where}", {"cleaned": what, "where": where}, as_json=as_json)
+    done(f"{UPKEEP[what]} deleted on {where}", {"cleaned": what, "where": where}, as_json=as_json)
 
 
 @app.command()
 def drain(
     name: BrokerName,
-    undo: Annotated[bool, typer.Option("--undo", help="Let producers come back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept messages again.")] = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Take a broker's topics off producers, at all name servers; consumers go on. --undo lets them back.
+    """Stop producers from sending to a broker, at all name servers; consumers continue. --undo reverts it.
 
     Example: skylark broker drain broker-a
     """
@@ -227,7 +327,7 @@ def drain(
         name = _name_of(admin, name)
         change = admin.brokers.add_write_permission if undo else admin.brokers.wipe_write_permission
         counts = change(name)
-    state = "takes messages again" if undo else "gets no more messages"
+    state = "accepts messages again" if undo else "accepts no more messages"
     topics = max(counts.values(), default=0)
     done(
         f"broker {name} {state}: {topics} topics changed",
@@ -237,10 +337,101 @@ def drain(
 
 
 def _name_of(admin: Admin, broker: str) -> str:
-    """The name under which name servers know a broker. Raises Mistake: they say nothing of a wrong one."""
+    """The broker's name at the name servers, which do not report a wrong one. Raises UsageError."""
     nodes = admin.brokers.nodes()
     for node in nodes:
         if broker in (node.name, node.address):
             return node.name
     known = ", ".join(sorted({node.name for node in nodes})) or "none"
-    raise UsageError(f"there is no broker {broker}; known are: {known}")
+    raise UsageError(f"unknown broker {broker}; known brokers: {known}")
+
+
+# --- Replication ---
+
+
+@app.command()
+def ha(
+    name: BrokerName,
+    name_servers: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Show the replication of a broker: the slaves of a master, or a slave's link to its master.
+
+    A name means its master; an address is asked directly, without a name server.
+
+    Example: skylark broker ha 127.0.0.1:10911
+    """
+    with connected(name if ":" in name else name_servers) as admin:
+        status, runtime = admin.brokers.replication(name), admin.brokers.runtime(name)
+    if as_json:
+        print_json(replication_document(status, runtime))
+    elif status.master:
+        _show_master(status, runtime)
+    else:
+        _show_slave(status, runtime)
+
+
+def replication_document(status: HaStatus, runtime: Mapping[str, str]) -> dict[str, Any]:
+    """Plain values; only Skylark brokers report seconds and errors."""
+    facts = {name: value for name, value in runtime.items() if name.startswith("replication")}
+    slaves = [
+        {
+            "address": slave.addr,
+            "inSync": slave.in_sync,
+            "acknowledgedOffset": slave.slave_ack_offset,
+            "lagBytes": slave.diff,
+            "lagSeconds": _lag_seconds(runtime).get(slave.addr or ""),
+            "bytesPerSecond": slave.transferred_byte_in_second,
+        }
+        for slave in status.ha_connection_info
+    ]
+    return {
+        "master": status.master,
+        "logEnd": int(runtime.get("commitLogMaxOffset", 0)),
+        "slaves": slaves,
+        **facts,
+    }
+
+
+def _show_master(status: HaStatus, runtime: Mapping[str, str]) -> None:
+    screen, seconds = Screen(), _lag_seconds(runtime)
+    facts = [
+        ("role", runtime.get("replicationRole", "master")),
+        ("log ends at", status.master_commit_log_max_offset),
+        ("slaves", f"{len(status.ha_connection_info)}, {status.in_sync_slave_nums} in sync"),
+        ("last error", runtime.get("replicationLastError") or NOT_KNOWN),
+    ]
+    screen.facts(facts)
+    if status.ha_connection_info:
+        rows = [
+            (
+                slave.addr, "yes" if slave.in_sync else "no", slave.slave_ack_offset, slave.diff,
+                seconds.get(slave.addr or "", NOT_KNOWN), slave.transferred_byte_in_second,
+            )
+            for slave in status.ha_connection_info
+        ]  # fmt: skip
+        screen.table(SLAVE_COLUMNS, rows)
+
+
+def _show_slave(status: HaStatus, runtime: Mapping[str, str]) -> None:
+    client = status.ha_client_runtime_info
+    connected = runtime.get("replicationConnected")
+    Screen().facts(
+        [
+            ("role", runtime.get("replicationRole", "slave")),
+            ("master", runtime.get("replicationMaster") or client.master_addr or NOT_KNOWN),
+            ("connected", {"true": "yes", "false": "no"}.get(connected or "", NOT_KNOWN)),
+            ("log ends at", client.max_offset),
+            ("behind", runtime.get("replicationLagBytes", NOT_KNOWN)),
+            ("seconds behind", runtime.get("replicationLagSeconds", NOT_KNOWN)),
+            ("bytes/s", client.transferred_byte_in_second),
+            ("last error", runtime.get("replicationLastError") or NOT_KNOWN),
+            ("cut off", runtime.get("replicationDivergence") or NOT_KNOWN),
+        ]
+    )
+
+
+def _lag_seconds(runtime: Mapping[str, str]) -> dict[str, str]:
+    """By slave: how long it has been behind."""
+    pairs = (text.rpartition("=") for text in runtime.get("replicationLagSeconds", "").split())
+    return {address: lag_s for address, _, lag_s in pairs if address}

@@ -1,4 +1,4 @@
-"""`skylark cluster`: all brokers at a glance."""
+"""`skylark cluster`: brokers of all clusters, their latency, and export and import of metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skylark.cli.output import Age, Listing, Rate, Share, counted, done, show, s
 if TYPE_CHECKING:
     from skylark.admin.results import ClusterSummary
 
-app = typer.Typer(no_args_is_help=True, help="Clusters of brokers: how they are, and what is on them.")
+app = typer.Typer(no_args_is_help=True, help="Clusters: list brokers, measure latency, copy metadata.")
 
 COLUMNS = (
     "cluster", "broker", "id", "address", "version", "in/s", "out/s", "in today", "out today", "disk",
@@ -31,7 +31,7 @@ def list_clusters(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show how all brokers are: version, rates, messages today, disk.
+    """List all brokers: version, rates, messages today, disk.
 
     Example: skylark cluster list --watch
     """
@@ -45,7 +45,7 @@ def list_clusters(
 
 
 def summary_listing(summary: ClusterSummary) -> Listing:
-    """A row for each broker that answered."""
+    """One row per broker that answered."""
     now_ms = round(time.time() * 1000)
     rows = [
         (
@@ -60,13 +60,13 @@ def summary_listing(summary: ClusterSummary) -> Listing:
 
 @app.command()
 def latency(
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="Messages to each.")] = 20,
-    size: Annotated[int, typer.Option("--size", min=1, max=1 << 20, help="Bytes of each.")] = 128,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="Messages per broker.")] = 20,
+    size: Annotated[int, typer.Option("--size", min=1, max=1 << 20, help="Bytes of a message.")] = 128,
     cluster: Cluster = None,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how long brokers take to store a message: small ones are sent to each broker's own topic.
+    """Measure how long brokers take to store a message, sent to each broker's built-in topic.
 
     Example: skylark cluster latency --count 100
     """
@@ -104,29 +104,31 @@ def latency(
 
 @app.command("export")
 def export_metadata(cluster: Cluster = None, broker: Broker = None, namesrv: Namesrv = NAMESRV) -> None:
-    """Print all topics and groups with their settings, as JSON: to keep, or for `skylark cluster import`.
+    """Print all topics and groups with their settings, as JSON for `skylark cluster import`.
 
-    Of all brokers, of a cluster, or of one broker; built-in, retry and dead-letter topics are left out.
+    From all brokers, a cluster, or one broker; without built-in, retry and dead-letter topics.
 
     Example: skylark cluster export > metadata.json
     """
     from skylark.cli import metadata  # noqa: PLC0415
 
     with connected(namesrv) as admin:
-        typer.echo(metadata.written(metadata.gathered(admin, cluster=cluster, broker=broker)))
+        typer.echo(metadata.to_text(metadata.gather(admin, cluster=cluster, broker=broker)))
 
 
 @app.command("import")
 def import_metadata(
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="As described; -: standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A file of `cluster export`; -: standard input.")
+    ],
     cluster: Cluster = None,
     broker: Broker = None,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Make the topics and groups of a file on all brokers, of a cluster, or on one; or change their settings.
+    """Create the topics and groups of a file, or change their settings: on all brokers, a cluster, or one.
 
-    The file is from `skylark cluster export` or `mqadmin exportMetadata`, or a list for mqadmin's
+    The file is written by `skylark cluster export` or `mqadmin exportMetadata`, or is a list for mqadmin's
     `updateTopicList` or `updateSubGroupList`.
 
     Examples: skylark cluster import metadata.json --broker broker-b
@@ -136,10 +138,10 @@ def import_metadata(
     from skylark.cli import metadata  # noqa: PLC0415
 
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    topics, groups = metadata.read(data, file)
+    topics, groups = metadata.parse(data, file)
     with connected(namesrv) as admin:
-        metadata.made(admin.topics.create_all, topics, cluster=cluster, broker=broker)
-        metadata.made(admin.groups.create_all, groups, cluster=cluster, broker=broker)
+        metadata.create_in_batches(admin.topics.create_all, topics, cluster=cluster, broker=broker)
+        metadata.create_in_batches(admin.groups.create_all, groups, cluster=cluster, broker=broker)
     what = f"{counted(len(topics), 'topic', 'topics')} and {counted(len(groups), 'group', 'groups')}"
     done(
         f"{what} are on {broker or cluster or 'all brokers'}",

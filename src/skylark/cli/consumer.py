@@ -1,4 +1,4 @@
-"""`skylark consumer`: the members of groups that are connected."""
+"""`skylark consumer`: connected members of consumer groups."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from skylark.cli.output import Listing, Screen, When, print_json, show
 if TYPE_CHECKING:
     from skylark.protocol.bodies import ConsumerRunningInfo
 
-app = typer.Typer(no_args_is_help=True, help="Consumers that are connected, and what they say of themselves.")
+app = typer.Typer(no_args_is_help=True, help="Connected consumers and their state.")
 
 Client = Annotated[
-    str | None, typer.Argument(metavar="CLIENT", help="As `skylark consumer list` shows it; without: all.")
+    str | None, typer.Argument(metavar="CLIENT", help="From `skylark consumer list`; all by default.")
 ]
 
 
 @app.command("list")
 def list_consumers(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """List the members of a group that are connected, and what they subscribe.
+    """List the connected members of a group and its subscriptions.
 
     Example: skylark consumer list billing
     """
@@ -51,11 +51,11 @@ def list_consumers(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = F
 def status(
     group: Group,
     client: Client = None,
-    stack: Annotated[bool, typer.Option("--stack", help="Where its threads are, too.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="Also show stacks of its threads.")] = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show what members say of themselves: rates, times, queues, and messages that wait in them.
+    """Show the state that members report: rates, times, queues and cached messages.
 
     Example: skylark consumer status billing
     """
@@ -114,7 +114,7 @@ def _document(info: ConsumerRunningInfo) -> dict[str, object]:
 
 @app.command()
 def positions(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show how far each member says it is; what they have committed is in `skylark group status`.
+    """Show the position of each member in its queues; `skylark group status` shows committed offsets.
 
     Example: skylark consumer positions billing orders
     """

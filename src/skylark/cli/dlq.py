@@ -1,4 +1,4 @@
-"""`skylark dlq`: messages that groups have given up on. For millions of them see `skylark spark dlq`."""
+"""`skylark dlq`: dead letters of consumer groups. `skylark spark dlq` handles millions of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from skylark.cli import message_text
 from skylark.cli.errors import UsageError
-from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, asked_at_once, confirm, connected
+from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, confirm, connected, in_parallel
 from skylark.cli.output import Listing, When, print_json, show
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Dead letters: messages that a group has failed too often. `skylark spark dlq` is for very many.",
+    help="Dead letters: messages that a group failed to consume too often."
+    " `skylark spark dlq` handles millions of them.",
 )
 
 LETTERS_MAX = 1000
 EXIT_FAILED = 1
 RESENT_COLUMNS = ("id", "to topic", "new id", "outcome")
-Everything = Annotated[bool, typer.Option("--all", help="Those that were sent again already, too.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+Everything = Annotated[bool, typer.Option("--all", help="Also those that were sent again already.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")]
 
 
 @app.command("list")
 def list_groups(namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """List the groups that have dead letters: how many there are, and how many wait.
+    """List groups with dead letters: their total, and those not sent again.
 
     Example: skylark dlq list
     """
     with connected(namesrv) as admin:
         topics = [name for name in admin.topics.names() if name.startswith(DEAD_LETTER_TOPIC_PREFIX)]
-        rows = asked_at_once(lambda topic: _count(admin, topic), topics)
+        rows = in_parallel(lambda topic: _count(admin, topic), topics)
     show(Listing(("group", "letters", "waiting", "last"), rows), as_json=as_json)
 
 
@@ -57,7 +58,7 @@ def show_letters(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show a group's dead letters that were not sent again yet, oldest first.
+    """Show the dead letters of a group that were not sent again, oldest first.
 
     Example: skylark dlq show billing
     """
@@ -66,7 +67,7 @@ def show_letters(
     if as_json:
         for letter in letters:
             first = {"origin_topic": letter.topic, "origin_message_id": letter.origin_message_id}
-            print_json({**first, "died_ms": letter.died_ms, **message_text.received_document(letter.message)})
+            print_json({**first, "died_ms": letter.died_ms, **message_text.document(letter.message)})
         return
     rows = [
         (
@@ -82,19 +83,19 @@ def show_letters(
 def resend(
     group: Group,
     message_id: Annotated[
-        list[str] | None, typer.Option("--id", help="Only this one; may be said several times.")
+        list[str] | None, typer.Option("--id", help="Only this one; may be repeated.")
     ] = None,
     to_all_groups: Annotated[
-        bool, typer.Option("--to-all-groups", help="To the first topic: every group gets them again.")
+        bool, typer.Option("--to-all-groups", help="Send to the original topic: every group gets them again.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent.")] = False,
     yes: Yes = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Send a group's dead letters to it once more, and mark them: a second resend does not repeat them.
+    """Send a group's dead letters to it again, and mark them: a second resend skips them.
 
-    With --id those alone are sent, and nothing is marked. Exit code 1 if some could not be sent.
+    With --id only those are sent, and nothing is marked. Exit code 1 if some could not be sent.
 
     Examples: skylark dlq resend billing --dry-run
 
@@ -124,7 +125,7 @@ def resend(
 
 
 def _chosen(admin: Admin, group: str, message_ids: list[str]) -> list[DeadLetter]:
-    """The letters with these ids, of their sender or of a place in a log. Raises Mistake for others."""
+    """The dead letters with these unique or offset ids. Raises UsageError for other ids."""
     letters: dict[str, DeadLetter] = {}
     for letter in admin.dead_letters.find(group, all_letters=True):
         message = letter.message

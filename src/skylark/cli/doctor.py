@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import os
 import re
@@ -15,13 +14,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.text import Text
 
-from skylark.admin.sync import Admin
+from skylark.cli.options import NAMESRV, AsJson, Namesrv
 from skylark.cli.output import Screen, format_bytes, print_json
 from skylark.errors import RocketMQError
 
+if TYPE_CHECKING:
+    from skylark.admin.sync import Admin
+
+EXIT_FAULTS = 1
 PYTHON_MIN = (3, 11)
 JAVA_MIN = 17
 JAVA_TIMEOUT_S = 20
@@ -34,7 +39,7 @@ PORTS = {
 }
 FREE_BYTES_MIN = 2 << 30
 DISK_USED_MAX = 0.85
-"""A broker begins to refuse messages at 0.90."""
+"""Brokers refuse messages from 0.90 on."""
 DESCRIPTORS_MIN = 65_536
 MAPS_MIN = 65_530
 MAPS_PATH = Path("/proc/sys/vm/max_map_count")
@@ -54,7 +59,7 @@ STYLES = {HealthState.OK: "green", HealthState.NOTE: "yellow", HealthState.FAULT
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """What was looked at, what was found, and what to do about it."""
+    """What was checked, what was found, and advice."""
 
     name: str
     state: HealthState
@@ -62,8 +67,19 @@ class HealthCheck:
     advice: str = ""
 
 
-def show(data: Path, namesrv: str, *, as_json: bool) -> bool:
-    """Run all checks; whether there are no faults."""
+def doctor(
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="The store directory, existing or planned.")
+    ] = Path("skylark-data"),
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine and the servers, with advice for each fault.
+
+    Checks Python, Java, ports, disk, limits, clocks and routes. Exit code 1 if there are faults.
+
+    Example: skylark doctor --namesrv 127.0.0.1:9876
+    """
     checks = [*machine(data), *servers(namesrv)]
     if as_json:
         print_json(
@@ -74,7 +90,8 @@ def show(data: Path, namesrv: str, *, as_json: bool) -> bool:
         )
     else:
         _print(checks)
-    return all(item.state is not HealthState.FAULT for item in checks)
+    if any(item.state is HealthState.FAULT for item in checks):
+        raise typer.Exit(EXIT_FAULTS)
 
 
 def _print(checks: list[HealthCheck]) -> None:
@@ -97,7 +114,9 @@ def _print(checks: list[HealthCheck]) -> None:
 
 
 def machine(data: Path) -> Iterator[HealthCheck]:
-    """Checks that need no server."""
+    """Checks of this machine."""
+    import asyncio  # noqa: PLC0415 - `skylark doctor --help` must not wait for it
+
     yield _python()
     yield _java(_java_version())
     yield _spark()
@@ -118,7 +137,7 @@ def _python() -> HealthCheck:
 
 
 def _java_version() -> str | None:
-    """What `java -version` says, None if there is no Java."""
+    """The first line of `java -version`, None without Java."""
     java = shutil.which("java")
     if java is None:
         return None
@@ -150,7 +169,9 @@ def _spark() -> HealthCheck:
 
 
 async def _ports() -> HealthCheck:
-    """Whether servers could listen on their usual ports here."""
+    """Whether servers can listen on their usual ports."""
+    import asyncio  # noqa: PLC0415
+
     taken = []
     for port, purpose in PORTS.items():
         try:
@@ -161,13 +182,13 @@ async def _ports() -> HealthCheck:
             server.close()
             await server.wait_closed()
     if taken:
-        advice = "fine if servers run here; else choose others for yours, which `skylark serve --help` names"
+        advice = "fine if servers run here; else choose other ports, see `skylark serve --help`"
         return HealthCheck("ports", HealthState.NOTE, f"in use: {', '.join(taken)}", advice)
     return HealthCheck("ports", HealthState.OK, f"free: {', '.join(map(str, PORTS))}")
 
 
 def _disk(data: Path) -> HealthCheck:
-    # What may not even be looked at counts as not there: the directory above it tells.
+    # A directory that may not be read counts as missing: the one above it is checked.
     there = next(path for path in (data.absolute(), *data.absolute().parents) if os.access(path, os.F_OK))
     try:
         usage = shutil.disk_usage(there)
@@ -176,12 +197,14 @@ def _disk(data: Path) -> HealthCheck:
             "disk", HealthState.FAULT, f"{there}: {error.strerror}", "choose another directory with --data"
         )
     if not os.access(there, os.W_OK):
-        advice = "choose another directory with --data, or let this user write there"
-        return HealthCheck("disk", HealthState.FAULT, f"{there}: cannot be written to", advice)
-    used = usage.used / (usage.used + usage.free)  # as brokers reckon: what is reserved for root is neither
+        advice = "choose another directory with --data, or give this user write permission"
+        return HealthCheck("disk", HealthState.FAULT, f"{there}: not writable", advice)
+    used = usage.used / (
+        usage.used + usage.free
+    )  # as brokers compute it: what is reserved for root is neither
     found = f"{there}: {format_bytes(usage.free)} free, {used:.0%} used"
     if usage.free < FREE_BYTES_MIN or used > DISK_USED_MAX:
-        advice = "free some space or choose another --data: brokers refuse messages from 90 % on"
+        advice = "free some space, or choose another --data: brokers refuse messages from 90 % on"
         return HealthCheck("disk", HealthState.FAULT, found, advice)
     return HealthCheck("disk", HealthState.OK, found)
 
@@ -205,7 +228,9 @@ def _maps(count: int) -> HealthCheck:
 
 
 def servers(namesrv: str) -> Iterator[HealthCheck]:
-    """Name servers, and all brokers that they know."""
+    """Checks of the name servers and of all registered brokers."""
+    from skylark.admin.sync import Admin  # noqa: PLC0415
+
     try:
         with Admin(namesrv=namesrv, timeout_ms=TIMEOUT_MS) as admin:
             yield from _asked(admin, namesrv)
@@ -214,7 +239,7 @@ def servers(namesrv: str) -> Iterator[HealthCheck]:
             "name servers",
             HealthState.FAULT,
             str(error),
-            "start one: skylark serve; or say --namesrv HOST:PORT",
+            "start one with `skylark serve`, or pass --namesrv HOST:PORT",
         )
 
 
@@ -223,20 +248,20 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
     summary = admin.brokers.summary()
     yield HealthCheck("name servers", HealthState.OK, namesrv)
     if not summary.brokers and not summary.failures:
-        advice = f"start one: skylark broker --namesrv {namesrv}"
-        yield HealthCheck("brokers", HealthState.FAULT, "none is registered", advice)
+        advice = f"start one with `skylark broker --namesrv {namesrv}`"
+        yield HealthCheck("brokers", HealthState.FAULT, "none registered", advice)
     for address, error in summary.failures.items():
-        advice = "is it running, and is this the address that clients reach? see --advertise"
+        advice = "check that it runs, and that clients can connect to this address: see --advertise"
         yield HealthCheck(f"broker at {address}", HealthState.FAULT, str(error), advice)
     masters = {item.node.name for item in summary.brokers if item.node.is_master}
     for item in summary.brokers:
         name = f"broker {item.node.name}" + ("" if item.node.is_master else f" ({item.node.broker_id})")
         if item.disk_used_ratio > DISK_USED_MAX:
-            advice = "free some space, or keep messages for less long: fileReservedTime"
-            yield HealthCheck(name, HealthState.FAULT, f"its disk is {item.disk_used_ratio:.0%} full", advice)
+            advice = "free some space, or shorten the retention: fileReservedTime"
+            yield HealthCheck(name, HealthState.FAULT, f"disk {item.disk_used_ratio:.0%} full", advice)
         elif item.node.name not in masters:
             yield HealthCheck(
-                name, HealthState.FAULT, "has no master", "start the master: nothing can be sent to it now"
+                name, HealthState.FAULT, "has no master", "start the master: producers cannot send to it now"
             )
         else:
             yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}")
@@ -244,19 +269,19 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
 
 
 def _clock(broker: str, runtime: Mapping[str, str], before_s: float, after_s: float) -> HealthCheck:
-    """A broker tells when it started and, in whole seconds, for how long it has been running."""
+    """Compare clocks: a broker reports its start time and, in whole seconds, its uptime."""
     name = f"clock of {broker}"
     ran = _RUNTIME.search(runtime.get("runtime", ""))
     try:
         started_s = int(runtime["bootTimestamp"]) / 1000
     except (KeyError, ValueError):
-        return HealthCheck(name, HealthState.NOTE, "it does not tell")
+        return HealthCheck(name, HealthState.NOTE, "not reported")
     if ran is None:
-        return HealthCheck(name, HealthState.NOTE, "it does not tell")
+        return HealthCheck(name, HealthState.NOTE, "not reported")
     days, hours, minutes, seconds = map(int, ran.groups())
     now_s = started_s + ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     skew_s = max(before_s - now_s - 1, now_s - after_s, 0.0)
     if skew_s > SKEW_S_MAX:
-        advice = "let NTP set the clocks of both machines: delays and searches by time depend on them"
-        return HealthCheck(name, HealthState.FAULT, f"differs by {skew_s:.0f} s from the one here", advice)
-    return HealthCheck(name, HealthState.OK, "agrees with the one here")
+        advice = "synchronise the clocks of both machines (NTP): delays and searches by time depend on them"
+        return HealthCheck(name, HealthState.FAULT, f"{skew_s:.0f} s off this machine's clock", advice)
+    return HealthCheck(name, HealthState.OK, "agrees with this machine's clock")

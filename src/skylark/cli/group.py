@@ -1,4 +1,4 @@
-"""`skylark group`: consumer groups, how far they are, and what they may do."""
+"""`skylark group`: consumer groups, their progress and settings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from skylark.cli.options import (
     Topic,
     Watch,
     Yes,
-    asked_at_once,
     complete_group,
     complete_topic,
     confirm,
     connected,
     grouped,
+    in_parallel,
 )
 from skylark.cli.output import Listing, Rate, Rates, When, done, show, show_or_watch
 from skylark.errors import BrokerError
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from skylark.admin.results import GroupProgress
     from skylark.admin.sync import Admin
 
-app = typer.Typer(
-    no_args_is_help=True, help="Consumer groups: make, change, delete, and see how far they are."
-)
+app = typer.Typer(no_args_is_help=True, help="Consumer groups: create, change, delete, and inspect.")
 
 NOT_ONLINE = 206
 PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag", "in flight", "last consumed")
@@ -44,10 +42,10 @@ PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag", "in f
 
 @dataclass(frozen=True)
 class GroupChanges:
-    """What can be set of a group, and where."""
+    """Settings of a group, and where to change them."""
 
     retries: Annotated[
-        int | None, typer.Option("--retries", min=0, help="Before a message is a dead letter.")
+        int | None, typer.Option("--retries", min=0, help="Attempts before a message is a dead letter.")
     ] = None
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may consume.")] = (
         None
@@ -60,7 +58,7 @@ class GroupChanges:
     broker: Broker = None
 
     def given(self) -> dict[str, Any]:
-        """By the names of `admin.results.Group`."""
+        """The given settings, by the names of `admin.results.Group`."""
         wanted = {
             "retries_max": self.retries,
             "consume_enabled": self.enabled,
@@ -73,7 +71,7 @@ class GroupChanges:
 @app.command("list")
 def list_groups(
     cluster: Cluster = None,
-    system: Annotated[bool, typer.Option("--system", help="Built-in ones too.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Also built-in groups.")] = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
@@ -83,12 +81,12 @@ def list_groups(
     """
     with connected(namesrv) as admin:
         names = named_groups(admin, cluster=cluster, system=system)
-        rows = asked_at_once(lambda name: _overview(admin, name), names)
+        rows = in_parallel(lambda name: _overview(admin, name), names)
     show(Listing(("group", "members", "topics", "lag", "out/s"), rows), as_json=as_json)
 
 
 def named_groups(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
-    """The names of groups; without `system` only those that people made."""
+    """The names of groups, with `system` also built-in ones."""
     from skylark.model.names import SYSTEM_GROUPS  # noqa: PLC0415
 
     names = admin.groups.names(cluster=cluster)
@@ -113,7 +111,7 @@ def _member_count(admin: Admin, name: str) -> int:
 @app.command()
 @grouped
 def create(group: Group, changes: GroupChanges, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Make a group on all brokers, of one cluster, or on one; or replace its settings.
+    """Create a group, or replace its settings: on all brokers, a cluster, or one.
 
     Example: skylark group create billing --retries 5
     """
@@ -122,28 +120,30 @@ def create(group: Group, changes: GroupChanges, namesrv: Namesrv = NAMESRV, as_j
     with connected(namesrv) as admin:
         wanted = results.Group(group, **changes.given())
         admin.groups.create(wanted, cluster=changes.cluster, broker=changes.broker)
-    done(f"group {group} is made", {"group": group, "created": True}, as_json=as_json)
+    done(f"group {group} created", {"group": group, "created": True}, as_json=as_json)
 
 
 @app.command()
 @grouped
 def update(group: Group, changes: GroupChanges, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Change what is given on each broker that has the group, and leave the rest.
+    """Change the given settings on each broker that has the group.
 
     Example: skylark group update billing --disabled
     """
     given = changes.given()
     if not given:
-        raise UsageError("nothing to change: say --retries, --enabled, --broadcast or --orderly")
+        raise UsageError("nothing to change; pass --retries, --enabled, --broadcast or --orderly")
     with connected(namesrv) as admin:
         admin.groups.update(group, cluster=changes.cluster, broker=changes.broker, **given)
-    done(f"group {group} is changed", {"group": group, "updated": True}, as_json=as_json)
+    done(f"group {group} changed", {"group": group, "updated": True}, as_json=as_json)
 
 
 @app.command()
 def delete(
     group: Group,
-    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="It can go on where it was.")] = False,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Keep its offsets, to resume later.")
+    ] = False,
     cluster: Cluster = None,
     yes: Yes = False,
     namesrv: Namesrv = NAMESRV,
@@ -155,10 +155,10 @@ def delete(
     """
     with connected(namesrv) as admin:
         if group not in admin.groups.names(cluster=cluster) and not admin.groups.topics(group):
-            raise UsageError(f"there is no group {group}; `skylark group list` shows what there is")
+            raise UsageError(f"no group {group}; `skylark group list` lists groups")
         confirm(f"Delete group {group}, its offsets and its dead letters?", yes=yes)
         admin.groups.delete(group, cluster=cluster, keep_offsets=keep_offsets)
-    done(f"group {group} is deleted", {"group": group, "deleted": True}, as_json=as_json)
+    done(f"group {group} deleted", {"group": group, "deleted": True}, as_json=as_json)
 
 
 @app.command()
@@ -170,7 +170,7 @@ def config(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) ->
     with connected(namesrv) as admin:
         found = admin.groups.config(group)
     if not found.answers and not found.failures:
-        raise UsageError(f"there is no group {group} on any broker; `skylark group list` shows what there is")
+        raise UsageError(f"no group {group} on any broker; `skylark group list` lists groups")
     rows = [
         (
             address, item.consume_enabled, item.broadcast_enabled, item.orderly, item.retries_max,
@@ -193,7 +193,7 @@ def status(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a group is in each queue: committed, end, lag.
+    """Show the progress of a group in each queue: committed, end, lag.
 
     Examples: skylark group status billing
 
@@ -211,12 +211,12 @@ def status(
 def _progress(admin: Admin, group: str, topic: str | None, rates: Rates | None, now_s: float) -> Listing:
     progress = admin.groups.progress(group, topic)
     if not progress.queues and not progress.failures and group not in admin.groups.names():
-        raise UsageError(f"there is no group {group}; `skylark group list` shows what there is")
+        raise UsageError(f"no group {group}; `skylark group list` lists groups")
     return progress_listing(progress, _member_count(admin, group), rates, now_s)
 
 
 def progress_listing(progress: GroupProgress, members: int, rates: Rates | None, now_s: float) -> Listing:
-    """With `rates`, how fast each queue is consumed and grows."""
+    """With `rates`, also the rates of each queue."""
     rows: list[tuple[object, ...]] = []
     for part in progress.queues:
         row: tuple[object, ...] = (
@@ -245,7 +245,7 @@ def progress_listing(progress: GroupProgress, members: int, rates: Rates | None,
 
 @app.command()
 def delay(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show for each queue of a topic how long the group's next message has been waiting.
+    """Show for each queue of a topic the age of the next message of a group.
 
     Example: skylark group delay billing orders
     """
@@ -267,18 +267,20 @@ def mode(
     group: Group,
     topic: Topic,
     wanted: Annotated[str, typer.Argument(metavar="PULL|POP")],
-    queues: Annotated[int, typer.Option("--pop-queues", min=0, help="Queues each member pops; 0: all.")] = 0,
+    queues: Annotated[
+        int, typer.Option("--pop-queues", min=0, help="Queues that each member pops; 0: all.")
+    ] = 0,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether members of a group pull a topic or pop it.
+    """Set whether members of a group pull or pop a topic.
 
-    Brokers of Apache RocketMQ serve both, those of Skylark only PULL.
+    Apache RocketMQ's brokers support both, Skylark's only PULL.
 
     Example: skylark group mode billing orders PULL
     """
     if wanted.upper() not in ("PULL", "POP"):
-        raise UsageError(f"mode {wanted}: PULL or POP is possible")
+        raise UsageError(f"invalid mode {wanted!r}; choose PULL or POP")
     with connected(namesrv) as admin:
         admin.groups.set_request_mode(group, topic, wanted.upper(), pop_queues=queues)
     sentence = f"members of {group} use {wanted.upper()} for topic {topic}"

@@ -1,20 +1,21 @@
-"""`skylark message`: find messages, follow what became of them, have one consumed again."""
+"""`skylark message`: find stored messages, show their traces, have one consumed again."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skylark.cli import message_text
 from skylark.cli.errors import UsageError
-from skylark.cli.offset import parse_queue
-from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected
+from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected, parse_queue, parsed
 from skylark.cli.output import Listing, Screen, When, print_json, show
-from skylark.cli.times import TIME_HELP, parse_time
 from skylark.errors import NoRoute
+from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from skylark.quantities import PAST_TIME_HELP, parse_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,30 +23,34 @@ if TYPE_CHECKING:
     from skylark.admin.messages import Found
     from skylark.client.received_message import ReceivedMessage
 
-app = typer.Typer(no_args_is_help=True, help="Stored messages: find them, and follow what became of them.")
+app = typer.Typer(no_args_is_help=True, help="Stored messages: find, trace, consume again.")
 
 FOUND_MAX = 64
 LISTED_MAX = 1000
 TRACES_MAX = 1000
 EXIT_NOTHING_FOUND = 1
-Id = Annotated[str, typer.Argument(metavar="ID", help="The sender's id, or that of its place in a log.")]
+TRACE_KINDS = {"0": "normal", "1": "half", "2": "committed", "3": "delayed", "4": "ordered"}
+TRACE_OUTCOMES = {"0": "success", "1": "timeout", "2": "exception", "3": "returned nothing", "4": "failed"}
+Id = Annotated[str, typer.Argument(metavar="ID", help="The unique id or the offset id of a message.")]
 Queue = Annotated[str, typer.Argument(metavar="BROKER:ID", help="A queue, such as broker-a:0.")]
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help=f"Stored then or later: {TIME_HELP}.")
+    str | None, typer.Option("--since", metavar="TIME", help=f"Stored then or later: {PAST_TIME_HELP}.")
 ]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stored before.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Stored before; in the same forms.")
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")]
 
 
 @app.command()
 def get(
     topic: Topic,
     message_id: Id,
-    track: Annotated[bool, typer.Option("--track", help="Where it stands with each group, too.")] = False,
+    track: Annotated[bool, typer.Option("--track", help="Also show its state for each group.")] = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show one message by either of its ids.
+    """Show one message by its unique id or offset id.
 
     Example: skylark message get orders 7F000001000A2B5C8D1E0001 --track
     """
@@ -58,7 +63,7 @@ def get(
 
 def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool) -> None:
     if as_json:
-        members = message_text.received_document(message)
+        members = message_text.document(message)
         print_json(members if tracks is None else {**members, "groups": tracks.document()})
         return
     screen = Screen()
@@ -75,15 +80,15 @@ def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool
 @app.command()
 def key(
     topic: Topic,
-    wanted: Annotated[str, typer.Argument(metavar="KEY", help="A key, or with --unique a sender's id.")],
-    unique: Annotated[bool, typer.Option("--unique", help="By the id that the sender gave it.")] = False,
+    wanted: Annotated[str, typer.Argument(metavar="KEY", help="A key, or with --unique a unique id.")],
+    unique: Annotated[bool, typer.Option("--unique", help="Search by unique id.")] = False,
     since: Since = None,
     until: Until = None,
     limit: Limit = FOUND_MAX,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """List the messages that carry a key, newest first. Exit code 1 if there are none.
+    """List the messages with a key, newest first. Exit code 1 if there are none.
 
     Example: skylark message key orders order-4242
     """
@@ -130,10 +135,10 @@ def _show_found(found: Found, *, as_json: bool) -> None:
 def _show_messages(messages: Sequence[ReceivedMessage], *, as_json: bool) -> None:
     if as_json:
         for message in messages:
-            print_json(message_text.received_document(message))
+            print_json(message_text.document(message))
     else:
         show(
-            Listing(message_text.RECEIVED_COLUMNS, [message_text.received_row(item) for item in messages]),
+            Listing(message_text.COLUMNS, [message_text.row(item) for item in messages]),
             as_json=False,
         )
 
@@ -156,18 +161,18 @@ def at(
         message = admin.messages.at(MessageQueue(topic, *parse_queue(queue)), queue_offset)
     if message is None:
         raise UsageError(
-            f"queue {queue} of topic {topic} has no message at {queue_offset};"
-            f" `skylark topic status {topic}` shows where queues begin and end"
+            f"no message at offset {queue_offset} of queue {queue}, topic {topic};"
+            f" `skylark topic status {topic}` shows the offsets of its queues"
         )
     _show_one(message, None, as_json=as_json)
 
 
 @app.command("id")
 def decode_id(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="Of a place in a log.")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="An offset id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Take an id of a place in a log apart: the broker's address and the physical offset.
+    """Decode an offset id: the broker's address and the physical offset.
 
     Example: skylark message id 7F00000100002A9F0000000000000000
     """
@@ -177,7 +182,7 @@ def decode_id(
     try:
         host, physical_offset = parse_offset_message_id(message_id)
     except ValueError as error:
-        raise UsageError(f"{message_id!r} is no id of a place in a log: {error}") from None
+        raise UsageError(f"invalid offset id {message_id!r}: {error}") from None
     facts = [("broker", format_host(host)), ("physical offset", physical_offset)]
     if as_json:
         print_json({"broker": format_host(host), "physical_offset": physical_offset})
@@ -192,23 +197,21 @@ def trace(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message's life as a timeline: sent, delivered, consumed, as traced by its clients.
+    """Show the trace of a message as a timeline: sent, delivered, consumed.
 
-    By a key, the lives of all messages that carry it. Exit code 1 if nothing was traced.
+    With a key instead of an id, the traces of all messages with this key. Exit code 1 without a trace.
 
     Example: skylark message trace 7F000001000A2B5C8D1E0001
     """
-    from skylark.cli import message_trace  # noqa: PLC0415
-
     with connected(namesrv) as admin:
         try:
             found = admin.messages.by_key(trace_topic, message_id, messages_max=TRACES_MAX)
         except NoRoute:
             raise UsageError(
-                f"there is no topic {trace_topic}: brokers make it with --set traceTopicEnable=true,"
+                f"no topic {trace_topic}; brokers create it with --set traceTopicEnable=true,"
                 " and clients write to it with trace=True"
             ) from None
-    steps = message_trace.read_steps(message_text.text_of(item) for item in found.messages)
+    steps = read_steps(message_text.text_of(item) for item in found.messages)
     own = [step for step in steps if step.message_id == message_id] or steps
     rows = [
         (
@@ -220,7 +223,7 @@ def trace(
     columns = ("time", "what", "outcome", "group", "took ms", "details", "message")
     show(Listing(columns, rows, failures=found.failures), as_json=as_json)
     if not rows:
-        Screen().warn(f"nothing was traced of {message_id}: clients trace if they are told to (trace=True)")
+        Screen().warn(f"no trace of {message_id}; clients write traces with trace=True")
         raise typer.Exit(EXIT_NOTHING_FOUND)
 
 
@@ -233,7 +236,7 @@ def consume(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Have one consumer consume a stored message now, in its listener; no offset changes.
+    """Have one consumer consume a stored message now, in its listener. Offsets do not change.
 
     Exit code 1 if it does not succeed.
 
@@ -261,11 +264,13 @@ def units(
     queue: Queue,
     queue_offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0)],
     limit: Limit = 10,
-    group: Annotated[str, typer.Option("--group", help="Does its filter match?")] = "",
+    group: Annotated[
+        str, typer.Option("--group", help="Also show whether the filter of this group matches.")
+    ] = "",
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show the entries of a consume queue: physical offset, size, hash of the tags.
+    """Show entries of a consume queue: physical offset, size, hash of the tags.
 
     Example: skylark message units orders broker-a:0 0
     """
@@ -287,8 +292,79 @@ def _span(since: str | None, until: str | None) -> tuple[int, int]:
     from skylark.admin.messages import FOREVER_MS  # noqa: PLC0415
 
     now_ms = round(time.time() * 1000)
-    begin_ms = 0 if since is None else parse_time(since, "--since", now_ms)
-    end_ms = FOREVER_MS if until is None else parse_time(until, "--until", now_ms)
+    begin_ms = 0 if since is None else parsed(parse_time_ms, since, "--since", now_ms)
+    end_ms = FOREVER_MS if until is None else parsed(parse_time_ms, until, "--until", now_ms)
     if begin_ms > end_ms:
         raise UsageError(f"--since {since} is later than --until {until}")
     return begin_ms, end_ms
+
+
+# --- Traces, as RocketMQ's clients write them ---
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """An event of a message. `took_ms` is its duration, None if it is not recorded."""
+
+    time_ms: int | None
+    message_id: str
+    what: str
+    group: str
+    is_ok: bool
+    took_ms: int | None
+    details: str
+
+
+def read_steps(texts: Iterable[str]) -> list[TraceStep]:
+    """The events in the bodies of trace messages, oldest first. Invalid records are skipped."""
+    records = [
+        record.split(NAME_VALUE_SEPARATOR)
+        for text in texts
+        for record in text.split(PROPERTY_SEPARATOR)
+        if record
+    ]
+    # The end of a delivery does not always have a time: it follows from the start.
+    begun = {
+        (fields[4], fields[5]): fields for fields in records if fields[0] == "SubBefore" and len(fields) >= 8
+    }
+    steps: dict[TraceStep, None] = {}
+    for fields in records:
+        try:
+            step = _step(fields, begun)
+        except (ValueError, IndexError):
+            continue
+        if step is not None:
+            steps[step] = None  # a trace may be sent twice
+    return sorted(steps, key=lambda step: step.time_ms or 0)
+
+
+def _step(fields: list[str], begun: dict[tuple[str, str], list[str]]) -> TraceStep | None:
+    match fields[0]:
+        case "Pub":
+            kind = TRACE_KINDS.get(fields[11], fields[11])
+            is_ok = fields[13] == "true" if len(fields) > 13 else fields[12] == "true"
+            details = f"{kind}, {fields[9]} bytes to topic {fields[4]} at {fields[8]}"
+            return TraceStep(int(fields[1]), fields[5], "sent", fields[3], is_ok, int(fields[10]), details)
+        case "SubBefore":
+            details = f"delivery {int(fields[6]) + 1}"
+            return TraceStep(int(fields[1]), fields[5], "delivered", fields[3], True, None, details)
+        case "SubAfter":
+            before = begun.get((fields[1], fields[2]))
+            took_ms = int(fields[3])
+            time_ms = int(fields[7]) if len(fields) > 7 else None
+            if time_ms is None and before is not None:
+                time_ms = int(before[1]) + took_ms
+            group = fields[8] if len(fields) > 8 else before[3] if before is not None else ""
+            outcome = TRACE_OUTCOMES.get(fields[6], fields[6])
+            return TraceStep(time_ms, fields[2], "consumed", group, fields[4] == "true", took_ms, outcome)
+        case "EndTransaction":
+            how = "after a check" if fields[12] == "true" else "by its producer"
+            details = f"{fields[11]} {how}"
+            return TraceStep(int(fields[1]), fields[5], "transaction ended", fields[3], True, None, details)
+        case "Recall":
+            details = f"from topic {fields[4]}"
+            return TraceStep(
+                int(fields[1]), fields[5], "recalled", fields[3], fields[6] == "true", None, details
+            )
+        case _:
+            return None

@@ -1,10 +1,9 @@
-"""Messages as JSON, as table rows, and laid out for a terminal."""
+"""Messages as JSON (one shape for all commands), as table rows, and laid out for a terminal."""
 
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -13,31 +12,36 @@ from rich.text import Text
 
 from skylark.cli.output import When, clean, format_time
 from skylark.errors import BadBody, CorruptRecord
-from skylark.model.body import compression_of, plain_body
 from skylark.model.message import StoredMessage, pack_host
-from skylark.model.record import offset_message_id
 
 if TYPE_CHECKING:
     from skylark.client.received_message import ReceivedMessage
 
+    AnyMessage: TypeAlias = ReceivedMessage | StoredMessage
+
 BODY_SHOWN_CHARS_MAX = 200
 PRETTY_BYTES_MAX = 64 << 10
-"""A larger body is shown as it is: laying it out would hold up the rest."""
-RECEIVED_COLUMNS = ("stored", "broker", "queue", "offset", "id", "tags", "keys", "body")
+"""Larger bodies are printed as they are: laying them out would delay the rest."""
+COLUMNS = ("stored", "broker", "queue", "offset", "id", "tags", "keys", "body")
+STORED_COLUMNS = ("topic", "queue", "offset", "physical", "stored", "size", "tags", "keys", "body")
 
 
-def received_document(message: ReceivedMessage) -> dict[str, object]:
-    """All that there is; the body as `body` where it is text and as `body_base64` where it is not.
+def document(message: AnyMessage, *, decompress: bool = True) -> dict[str, object]:
+    """The JSON of a message, from a broker or from a store. `skylark send --from-json` reads it.
 
-    `skylark send --from-json` takes it.
+    The body is `body` if it is UTF-8 text, else `body_base64`. `broker` is null for messages of a store.
+    A body that cannot be decompressed is given as stored, with the reason as `body_error`.
     """
+    from skylark.model.body import compression_of  # noqa: PLC0415 - loads the codecs
+
+    place = offset_id(message)
     members: dict[str, object] = {
         "topic": message.topic,
-        "broker": message.broker_name,
+        "broker": None if isinstance(message, StoredMessage) else message.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
+        "message_id": message.unique_key or place,
+        "offset_message_id": place,
         "tags": message.tags,
         "keys": message.keys,
         "born_ms": message.born_timestamp,
@@ -46,31 +50,61 @@ def received_document(message: ReceivedMessage) -> dict[str, object]:
         "store_host": message.store_host,
         "reconsume_times": message.reconsume_times,
         "properties": dict(message.properties),
+        "physical_offset": message.physical_offset,
+        "size": message.size if isinstance(message, StoredMessage) else message.stored_bytes,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "body_crc": message.body_crc,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
     }
+    if (compression := compression_of(message.sys_flag)) is not None:
+        members["compression"] = compression
     try:
-        members["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        members["body_base64"] = base64.b64encode(message.body).decode()
+        body = body_of(message, decompress=decompress)
     except (BadBody, CorruptRecord) as error:
         members["body_error"] = str(error)
+        body = message.body if isinstance(message, StoredMessage) else message.plain_body
+    try:
+        members["body"] = body.decode()
+    except UnicodeDecodeError:
+        members["body_base64"] = base64.b64encode(body).decode()
     return members
 
 
-def text_of(message: ReceivedMessage) -> str:
-    """The body as text; what is no text is replaced, what cannot be read is said."""
+def offset_id(message: AnyMessage) -> str:
+    """The id by which a broker finds a message: its store host and physical offset."""
+    if not isinstance(message, StoredMessage):
+        return message.offset_message_id
+    from skylark.model.record import offset_message_id  # noqa: PLC0415
+
+    host, _, port = message.store_host.rpartition(":")
+    return offset_message_id(pack_host(host.strip("[]"), int(port)), message.physical_offset)
+
+
+def body_of(message: AnyMessage, *, decompress: bool = True) -> bytes:
+    """The body as it was sent. Raises BadBody, CorruptRecord."""
+    if not isinstance(message, StoredMessage) or not decompress:
+        return message.body
+    from skylark.model.body import plain_body  # noqa: PLC0415
+
+    return plain_body(message)
+
+
+def text_of(message: AnyMessage) -> str:
+    """The body as text, with replacement characters; the reason if it cannot be read."""
     try:
-        return message.body.decode(errors="replace")
+        return body_of(message).decode(errors="replace")
     except (BadBody, CorruptRecord) as error:
         return f"({error})"
 
 
-def beginning(message: ReceivedMessage) -> str:
-    """As much of the body as a table has room for."""
+def beginning(message: AnyMessage) -> str:
+    """As much of the body as a table shows."""
     return text_of(message)[:BODY_SHOWN_CHARS_MAX]
 
 
-def received_row(message: ReceivedMessage) -> tuple[object, ...]:
-    """As `COLUMNS` say, with the beginning of the body."""
+def row(message: ReceivedMessage) -> tuple[object, ...]:
+    """Cells of `COLUMNS`."""
     return (
         When(message.store_timestamp),
         message.broker_name,
@@ -83,25 +117,40 @@ def received_row(message: ReceivedMessage) -> tuple[object, ...]:
     )
 
 
+def stored_row(message: StoredMessage) -> tuple[object, ...]:
+    """Cells of `STORED_COLUMNS`."""
+    return (
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.physical_offset,
+        When(message.store_timestamp),
+        message.size,
+        message.tags or "",
+        " ".join(message.keys),
+        beginning(message),
+    )
+
+
 def facts(message: ReceivedMessage) -> list[tuple[str, object]]:
-    """One message in full, its body aside."""
+    """All of a message but its body."""
     return [
         ("topic", message.topic),
         ("queue", f"{message.broker_name}:{message.queue_id}"),
         ("offset", message.queue_offset),
         ("id", message.message_id),
-        ("id of its place", message.offset_message_id),
+        ("offset id", message.offset_message_id),
         ("tags", message.tags or ""),
         ("keys", " ".join(message.keys)),
         ("born", f"{format_time(message.born_timestamp)} at {message.born_host}"),
         ("stored", f"{format_time(message.store_timestamp)} at {message.store_host}"),
-        ("tried before", message.reconsume_times),
+        ("reconsume times", message.reconsume_times),
         ("properties", " ".join(f"{name}={value}" for name, value in sorted(message.properties.items()))),
     ]
 
 
 def pretty(message: ReceivedMessage) -> RenderableType:
-    """For a terminal: a dim line that says which one it is, then the body, laid out if it is JSON."""
+    """For a terminal: a dim line with queue, offset, tags and keys, then the body, JSON indented."""
     head = Text(format_time(message.store_timestamp), style="dim")
     head.append(f"  {message.broker_name}:{message.queue_id}@{message.queue_offset}")
     if message.tags:
@@ -121,53 +170,3 @@ def pretty_body(message: ReceivedMessage) -> RenderableType:
         else:
             return JSONHighlighter()("\n".join(map(clean, text.splitlines())))
     return Text("\n".join(map(clean, text.splitlines())))
-
-
-BODY_SHOWN_MAX = 200
-
-
-def document(message: StoredMessage, *, decompress: bool = True) -> dict[str, object]:
-    """All fields; the body as `body` where it is text and as `body_base64` where it is not."""
-    members = {"message_id": message_id(message), **asdict(message)}
-    body = members.pop("body")
-    compression = compression_of(message.sys_flag)
-    if compression is not None:
-        members["compression"] = compression
-    if decompress:
-        try:
-            body = plain_body(message)
-        except BadBody as error:
-            members["body_error"] = str(error)
-    try:
-        members["body"] = body.decode()
-    except UnicodeDecodeError:
-        members["body_base64"] = base64.b64encode(body).decode()
-    return members
-
-
-def message_id(message: StoredMessage) -> str:
-    """The id by which a broker finds it: its store host and physical offset."""
-    host, _, port = message.store_host.rpartition(":")
-    return offset_message_id(pack_host(host.strip("[]"), int(port)), message.physical_offset)
-
-
-def row(message: StoredMessage) -> list[object]:
-    """Topic, queue, queue offset, physical offset, store time, size, tags, keys, body."""
-    try:
-        body = plain_body(message)[:BODY_SHOWN_MAX].decode(errors="replace")
-    except BadBody as error:
-        body = f"({error})"
-    return [
-        message.topic,
-        message.queue_id,
-        message.queue_offset,
-        message.physical_offset,
-        format_time(message.store_timestamp),
-        message.size,
-        message.tags or "",
-        " ".join(message.keys),
-        body,
-    ]
-
-
-COLUMNS = ("topic", "queue", "offset", "physical", "stored", "size", "tags", "keys", "body")

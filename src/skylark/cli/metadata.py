@@ -1,4 +1,4 @@
-"""Topics and groups as a file, in the form of `mqadmin exportMetadata`: to take them to other brokers."""
+"""Topics and groups as a file, in the format of `mqadmin exportMetadata`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from skylark.admin.results import Group, Topic
 from skylark.admin.sync import Admin
 from skylark.cli.errors import UsageError
 from skylark.cli.group import named_groups
-from skylark.cli.options import asked_at_once
+from skylark.cli.options import in_parallel
 from skylark.cli.topic import named_topics
 from skylark.errors import RemoteProtocolError
 from skylark.protocol.bodies import Body, SubscriptionGroupConfig, TopicConfig, decode_body
 
-AT_ONCE = 1000
+BATCH_MAX = 1000
 """Topics or groups in one request."""
 ATTRIBUTE_ADDED = "+"
 
@@ -30,36 +30,35 @@ class Metadata(Body):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
 
-def gathered(admin: Admin, *, cluster: str | None, broker: str | None) -> Metadata:
-    """What people made on all masters, of a cluster, or on one broker.
+def gather(admin: Admin, *, cluster: str | None, broker: str | None) -> Metadata:
+    """The topics and groups of all masters, a cluster, or one broker, without built-in ones.
 
-    Of a topic that brokers have with different settings, those with the most queues. Raises RemotingError,
-    BrokerError: half of it is not what was asked for.
+    If settings of a topic differ between brokers, those with the most queues count. Raises RemotingError or
+    BrokerError if any broker fails.
     """
     nodes = admin.brokers.nodes(cluster=cluster)
     brokers = [broker] if broker else [node.address for node in nodes if node.is_master]
     topics, groups = set(named_topics(admin)), set(named_groups(admin))
     found = Metadata()
-    for table in asked_at_once(admin.topics.on_broker, brokers):
+    for table in in_parallel(admin.topics.on_broker, brokers):
         for topic in table:
             known = found.topic_config_table.get(topic.name)
             if topic.name in topics and (known is None or known.read_queue_nums < topic.read_queues):
                 found.topic_config_table[topic.name] = topic.to_config()
-    for members in asked_at_once(admin.groups.on_broker, brokers):
+    for members in in_parallel(admin.groups.on_broker, brokers):
         for group in members:
             if group.name in groups:
                 found.subscription_group_table.setdefault(group.name, group.to_config())
     return found
 
 
-def written(found: Metadata) -> str:
-    """For a file that people read, too."""
+def to_text(found: Metadata) -> str:
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
-def read(data: bytes, name: str) -> tuple[list[Topic], list[Group]]:
-    """From what `written` wrote or `mqadmin exportMetadata`; or from a list as `mqadmin updateTopicList` and
-    `updateSubGroupList` take it. Raises Mistake.
+def parse(data: bytes, name: str) -> tuple[list[Topic], list[Group]]:
+    """From a file of `to_text` or `mqadmin exportMetadata`, or a list for `mqadmin updateTopicList` or
+    `updateSubGroupList`. Raises UsageError.
     """
     try:
         if data.lstrip()[:1] == b"[":
@@ -74,22 +73,20 @@ def read(data: bytes, name: str) -> tuple[list[Topic], list[Group]]:
         else:
             found = decode_body(data, Metadata)
     except (RemoteProtocolError, msgspec.ValidationError) as error:
-        raise UsageError(
-            f"{name} holds no topics and groups as `skylark cluster export` writes them: {error}"
-        ) from None
+        raise UsageError(f"{name} is not a file of `skylark cluster export`: {error}") from None
     topics = [_plain(Topic.read(config)) for config in found.topic_config_table.values()]
     return topics, [Group.read(config) for config in found.subscription_group_table.values()]
 
 
 def _plain(topic: Topic) -> Topic:
-    """Lists for `mqadmin updateTopicList` have attributes as changes: `+name`."""
+    """Lists for `mqadmin updateTopicList` write attributes as changes: `+name`."""
     names = {name.removeprefix(ATTRIBUTE_ADDED): value for name, value in topic.attributes.items()}
     return replace(topic, attributes=names)
 
 
-def made(create: Callable[..., None], items: Iterable[Any], **where: str | None) -> None:
-    """Make them with some requests to each broker. Raises BadName, SomeServersFailed."""
+def create_in_batches(create: Callable[..., None], items: Iterable[Any], **where: str | None) -> None:
+    """Create topics or groups, BATCH_MAX per request. Raises BadName, SomeServersFailed."""
     left = list(items)
     while left:
-        create(left[:AT_ONCE], **where)
-        left = left[AT_ONCE:]
+        create(left[:BATCH_MAX], **where)
+        left = left[BATCH_MAX:]

@@ -1,20 +1,69 @@
-"""`skylark namesrv`: run one (see `servers`), or ask and tell those that run."""
+"""`skylark namesrv`: run a name server, or administer running ones."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
 
-from skylark.cli import servers
+from skylark.cli import server_process
 from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV, AsJson, Namesrv, Pairs, connected, pairs
 from skylark.cli.output import Listing, done, show
+from skylark.cli.server_process import (
+    HELP_OPTIONS,
+    NAME_SERVER_PREFIX,
+    PORT_MAX,
+    TEXT,
+    Bind,
+    Config,
+    LogFormat,
+    LogLevels,
+    PrintConfig,
+    Sets,
+)
 
-app = servers.namesrv_app
+app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
 
 Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Such as ORDER_TOPIC_CONFIG.")]
 Key = Annotated[str, typer.Argument(metavar="KEY")]
+
+
+@app.callback()
+def namesrv(
+    context: typer.Context,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=PORT_MAX, help="9876 by default; 0: any free port.")
+    ] = None,
+    bind: Bind = None,
+    config: Config = None,
+    sets: Sets = None,
+    print_config: PrintConfig = False,
+    log_format: LogFormat = TEXT,
+    log_levels: LogLevels = None,
+) -> None:
+    """Run a name server until Ctrl-C, or administer running ones.
+
+    Example: skylark namesrv --port 9876 --bind 127.0.0.1
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from skylark.namesrv import server  # noqa: PLC0415 - no other command needs it
+    from skylark.settings import NameServerSettings  # noqa: PLC0415
+
+    started = time.monotonic()
+    server_process.configure_logs(log_format, log_levels)
+    flags = {"port": port, "host": bind}
+    loaded = server_process.load(NameServerSettings, NAME_SERVER_PREFIX, config, flags, sets)
+    if print_config:
+        server_process.print_settings(loaded.settings)
+        return
+
+    def ready(running: server.NameServer) -> None:
+        server_process.say_ready(started, f"name server on {running.address}")
+
+    server_process.run(server.serve(loaded.settings, on_ready=ready))
 
 
 @app.command()
@@ -23,7 +72,7 @@ def config(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings of all name servers, under RocketMQ's keys.
+    """Show the settings of all name servers, by RocketMQ's keys.
 
     Example: skylark namesrv config
     """
@@ -40,7 +89,7 @@ def config(
 
 @app.command("set")
 def set_config(settings: Pairs, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Change settings of all name servers, under RocketMQ's keys.
+    """Change settings of all name servers, by RocketMQ's keys.
 
     Example: skylark namesrv set orderMessageEnable=true
     """
@@ -52,7 +101,7 @@ def set_config(settings: Pairs, namesrv: Namesrv = NAMESRV, as_json: AsJson = Fa
 
 @app.command()
 def kv(namespace: Namespace, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show a namespace of the key-value table that name servers keep.
+    """Show a namespace of the name servers' key-value table.
 
     Example: skylark namesrv kv ORDER_TOPIC_CONFIG
     """
@@ -69,7 +118,7 @@ def put(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Set a value of the key-value table at all name servers.
+    """Set a value in the key-value table of all name servers.
 
     Example: skylark namesrv put ORDER_TOPIC_CONFIG orders broker-a:4
     """
@@ -80,14 +129,12 @@ def put(
 
 @app.command()
 def delete(namespace: Namespace, key: Key, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Delete a value of the key-value table at all name servers.
+    """Delete a value from the key-value table of all name servers.
 
     Example: skylark namesrv delete ORDER_TOPIC_CONFIG orders
     """
     with connected(namesrv) as admin:
         if admin.name_servers.get(namespace, key) is None:
-            raise UsageError(
-                f"there is no {key} in {namespace}; `skylark namesrv kv {namespace}` shows what is"
-            )
+            raise UsageError(f"no {key} in {namespace}; `skylark namesrv kv {namespace}` lists the keys")
         admin.name_servers.delete(namespace, key)
-    done(f"{namespace} {key} is deleted", {"namespace": namespace, "deleted": key}, as_json=as_json)
+    done(f"{namespace} {key} deleted", {"namespace": namespace, "deleted": key}, as_json=as_json)

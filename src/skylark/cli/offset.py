@@ -1,4 +1,4 @@
-"""`skylark offset`: where groups stand, and moving them."""
+"""`skylark offset`: committed offsets of groups: list, reset, skip, clone."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from skylark.cli.options import (
     complete_topic,
     confirm,
     connected,
+    parse_queue,
+    parsed,
 )
 from skylark.cli.output import Listing, done, show
-from skylark.cli.times import TIME_HELP, parse_time
+from skylark.quantities import PAST_TIME_HELP, parse_time_ms
 
 if TYPE_CHECKING:
     from skylark.admin.offsets import Reset
 
-app = typer.Typer(no_args_is_help=True, help="Offsets of groups: read, reset, skip, clone.")
+app = typer.Typer(no_args_is_help=True, help="Offsets of groups: list, reset, skip, clone.")
 
 BEGIN_MS = 0
 END_MS = -1
@@ -34,7 +36,7 @@ COLUMNS = ("broker", "queue", "offset")
 
 @app.command("list")
 def list_offsets(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show what a group has committed in each queue of a topic.
+    """Show the committed offset of a group in each queue of a topic.
 
     Example: skylark offset list billing orders
     """
@@ -49,7 +51,8 @@ def reset(
     group: Group,
     topic: Topic,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help=f"begin, end, now, or a time: {TIME_HELP}.")
+        str | None,
+        typer.Option("--to", metavar="TIME", help=f"begin, end, now, or a time: {PAST_TIME_HELP}."),
     ] = None,
     queue: Annotated[
         str | None, typer.Option("--queue", "-q", metavar="BROKER:ID", help="Only this queue, with --offset.")
@@ -61,7 +64,7 @@ def reset(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Send a group, online or not, to a time in all queues of a topic, or to an offset in one.
+    """Reset a group, online or not, to a time in all queues of a topic, or to an offset in one.
 
     Examples: skylark offset reset billing orders --to 30m --yes
 
@@ -70,17 +73,17 @@ def reset(
     from skylark.protocol.bodies import MessageQueue  # noqa: PLC0415
 
     if (to is None) == (queue is None) or (queue is None) != (queue_offset is None):
-        raise UsageError("say either --to TIME, or --queue BROKER:ID with --offset N")
+        raise UsageError("pass either --to TIME, or --queue BROKER:ID with --offset N")
     if to is not None:
         time_ms = _time_ms(to)
-        confirm(f"Send group {group} to {to} in topic {topic}?", yes=yes)
+        confirm(f"Reset group {group} to {to} in topic {topic}?", yes=yes)
         with connected(namesrv) as admin:
             _show(admin.offsets.reset(group, topic, time_ms), as_json=as_json)
         return
     assert queue is not None
     assert queue_offset is not None
     broker, queue_id = parse_queue(queue)
-    confirm(f"Send group {group} to {queue_offset} in queue {queue} of topic {topic}?", yes=yes)
+    confirm(f"Reset group {group} to {queue_offset} in queue {queue} of topic {topic}?", yes=yes)
     with connected(namesrv) as admin:
         admin.offsets.reset_queue(group, MessageQueue(topic, broker, queue_id), queue_offset)
     show(Listing(COLUMNS, [(broker, queue_id, queue_offset)]), as_json=as_json)
@@ -90,26 +93,26 @@ def reset(
 def skip(
     group: Group, topic: Topic, yes: Yes = False, namesrv: Namesrv = NAMESRV, as_json: AsJson = False
 ) -> None:
-    """Let a group skip all messages of a topic that it has not consumed yet.
+    """Skip all messages of a topic that a group has not consumed yet.
 
     Example: skylark offset skip billing orders --yes
     """
-    confirm(f"Let group {group} skip all that waits in topic {topic}?", yes=yes)
+    confirm(f"Skip all unconsumed messages of topic {topic} for group {group}?", yes=yes)
     with connected(namesrv) as admin:
         _show(admin.offsets.skip(group, topic), as_json=as_json)
 
 
 @app.command()
 def clone(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The group that has offsets.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The group that is to begin there.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The group with offsets.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The group that gets them.")],
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", help="Only this topic.", autocompletion=complete_topic)
     ] = None,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group begin where another one stands, in one topic or in all.
+    """Copy the offsets of a group to another one, in one topic or in all.
 
     Example: skylark offset clone billing billing-2
     """
@@ -117,7 +120,7 @@ def clone(
         topics = admin.offsets.clone(source, target, topic)
     if not topics:
         raise UsageError(f"group {source} has no offsets{f' in topic {topic}' if topic else ''}")
-    sentence = f"group {target} stands where {source} does in {', '.join(topics)}"
+    sentence = f"offsets of group {source} copied to {target} in {', '.join(topics)}"
     done(sentence, {"from": source, "to": target, "topics": topics}, as_json=as_json)
 
 
@@ -130,12 +133,4 @@ def _show(reset: Reset, *, as_json: bool) -> None:
 def _time_ms(text: str) -> int:
     if text in ("begin", "end"):
         return BEGIN_MS if text == "begin" else END_MS
-    return parse_time(text, "--to", round(time.time() * 1000))
-
-
-def parse_queue(text: str) -> tuple[str, int]:
-    """The broker and the number of a queue, from BROKER:ID. Raises Mistake."""
-    broker, colon, number = text.rpartition(":")
-    if not colon or not broker or not number.isdecimal():
-        raise UsageError(f"queue {text}: BROKER:ID is expected, such as broker-a:0")
-    return broker, int(number)
+    return parsed(parse_time_ms, text, "--to", round(time.time() * 1000))

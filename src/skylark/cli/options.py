@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
@@ -18,36 +18,40 @@ from skylark.cli.errors import UsageError
 if TYPE_CHECKING:
     from skylark.admin.sync import Admin
 
+P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
 NAMESRV = "127.0.0.1:9876"
-"""Where `skylark serve` puts its name server."""
+"""Where `skylark serve` listens with its name server."""
 COMPLETION_TIMEOUT_MS = 1000
 EVERY_S = 2.0
-ASKED_AT_ONCE = 16
 EVERY_S_MIN = 0.1
+THREADS_MAX = 16
 
 
 @contextmanager
 def connected(namesrv: str) -> Iterator[Admin]:
-    """The administration of the servers that name servers know. Raises SettingsError."""
+    """An `Admin` for these name servers. Raises SettingsError."""
     from skylark.admin.sync import Admin  # noqa: PLC0415 - `skylark --help` must not wait for it
 
     with Admin(namesrv=namesrv) as admin:
         yield admin
 
 
-def asked_at_once(ask: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """What a question has for an answer, of each item in order; some are asked at the same time."""
+def in_parallel(ask: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """`ask(item)` for each item, in order; up to THREADS_MAX run at a time."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
-    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="skylark-ask") as pool:
+    with ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="skylark-ask") as pool:
         return list(pool.map(ask, items))
 
 
+# --- Completion ---
+
+
 def _completing(list_names: Callable[[Admin], Iterable[str]]) -> Callable[..., list[str]]:
-    """A function that offers names that the servers know; none if they cannot be asked at once."""
+    """A completion function. It offers nothing if the servers do not answer within COMPLETION_TIMEOUT_MS."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         from skylark.admin.sync import Admin  # noqa: PLC0415
@@ -69,18 +73,21 @@ complete_broker = _completing(lambda admin: sorted({node.name for node in admin.
 complete_cluster = _completing(lambda admin: admin.brokers.clusters())
 
 
+# --- Options and arguments ---
+
+
 Namesrv = Annotated[
     str,
     typer.Option(
         "--namesrv", envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Name servers, separated by ;."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Go on, with live rates, until Ctrl-C.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C, with live rates.")]
 Every = Annotated[
-    float, typer.Option("--every", min=EVERY_S_MIN, metavar="SECONDS", help="How often --watch looks.")
+    float, typer.Option("--every", min=EVERY_S_MIN, metavar="SECONDS", help="Refresh interval of --watch.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Cluster = Annotated[
     str | None, typer.Option("--cluster", help="Only in this cluster.", autocompletion=complete_cluster)
 ]
@@ -99,33 +106,54 @@ Pairs = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]
 
 
 def pairs(texts: Iterable[str] | None, option: str) -> Mapping[str, str]:
-    """`KEY=VALUE` texts as a mapping. Raises Mistake."""
+    """`KEY=VALUE` texts as a mapping. Raises UsageError."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UsageError(f"{option} {text}: KEY=VALUE is expected")
+            raise UsageError(f"invalid {option} {text!r}; write KEY=VALUE")
         found[name] = value
     return found
 
 
+def parsed(
+    parse: Callable[Concatenate[str, P], T], text: str, option: str, *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """What a parser of `skylark.quantities` makes of an option's text. Raises UsageError."""
+    try:
+        return parse(text, *args, **kwargs)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def parse_queue(text: str) -> tuple[str, int]:
+    """The broker's name and the queue's number of BROKER:ID. Raises UsageError."""
+    broker, colon, number = text.rpartition(":")
+    if not colon or not broker or not number.isdecimal():
+        raise UsageError(f"invalid queue {text!r}; write BROKER:ID, such as broker-a:0")
+    return broker, int(number)
+
+
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before what cannot be undone; without a terminal --yes is needed. Raises Mistake, Abort."""
+    """Ask before an action that cannot be undone. Raises UsageError without a terminal, Abort on no."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Say --yes, as there is no terminal to ask on")
+        raise UsageError(f"{question} Not a terminal: pass --yes")
     typer.confirm(question, abort=True)
 
 
+# --- Groups of options ---
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer: a parameter that is a dataclass stands for the options that its members are."""
+    """A command for typer in which a parameter that is a dataclass stands for one option per field."""
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:
-            parameters += _options(groups[name])
+            parameters += _group_options(groups[name])
         else:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -142,7 +170,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _options(group: type[Any]) -> list[inspect.Parameter]:
+def _group_options(group: type[Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(

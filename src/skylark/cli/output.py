@@ -14,7 +14,6 @@ import msgspec
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -23,13 +22,14 @@ from skylark.errors import RocketMQError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+EXIT_INCOMPLETE = 1
 NOT_KNOWN = "-"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 AGES_S = {"d": 86_400, "h": 3600, "min": 60}
 
 
 class Screen:
-    """Standard output and standard error as they are now."""
+    """Standard output and standard error, as they are when it is made."""
 
     def __init__(self) -> None:
         self.out = Console(highlight=False, soft_wrap=True)
@@ -42,7 +42,7 @@ class Screen:
         self.err.print(Text(f"skylark: {clean(text)}", style="yellow"))
 
     def section(self, title: str, lines: Iterable[str], style: str = "bold") -> None:
-        """A title and lines below it; nothing without lines."""
+        """A title and indented lines; prints nothing without lines."""
         for number, text in enumerate(lines):
             if number == 0:
                 self.line()
@@ -50,11 +50,11 @@ class Screen:
             self.line(f"  {text}")
 
     def cells(self, cells: Sequence[object]) -> None:
-        """A line of a table that is no table: tabs between the cells."""
+        """One tab-separated line."""
         sys.stdout.write("\t".join(clean(str(cell)) for cell in cells) + "\n")
 
     def facts(self, facts: Sequence[tuple[str, object]]) -> None:
-        """Names and values, one to a line."""
+        """Names and values, one pair per line."""
         width = max((len(name) for name, _ in facts), default=0)
         for name, value in facts:
             if self.out.is_terminal:
@@ -63,7 +63,6 @@ class Screen:
                 self.cells((name.strip(), value))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Numbers stand to the right."""
         if not self.out.is_terminal:
             for row in (columns, *rows):
                 self.cells(row)
@@ -73,7 +72,7 @@ class Screen:
             self.line("none", "dim")
 
     def as_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-        """For a terminal. A heading that is wider than what stands below it has several lines."""
+        """For a terminal: numbers are right-aligned, headings wider than their column are wrapped."""
         table = Table(
             box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
         )
@@ -89,7 +88,7 @@ class Screen:
 
     @contextmanager
     def progress(self, title: str, *, in_bytes: bool) -> Iterator[tuple[Progress, Any]]:
-        """A bar on standard error while it is a terminal; nothing stays of it."""
+        """A transient bar on standard error, if that is a terminal."""
         from rich.progress import (  # noqa: PLC0415 - most commands show none
             BarColumn,
             DownloadColumn,
@@ -107,13 +106,16 @@ class Screen:
 
 
 def print_json(value: object) -> None:
-    """One document on a line of its own."""
+    """One document on one line."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def clean(text: str) -> str:
-    """Without control characters: what a message holds must not steer the terminal or break a line."""
+    """Replace control characters: message contents must not steer the terminal or break a line."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "\u00b7" for char in text)
+
+
+# --- Values ---
 
 
 def counted(number: int, one: str, many: str) -> str:
@@ -131,7 +133,7 @@ def format_bytes(size: int) -> str:
 
 
 def format_time(timestamp_ms: int | None) -> str:
-    """Local time with milliseconds; the bare number where the calendar ends."""
+    """Local time with milliseconds; the number itself if `datetime` cannot represent it."""
     if timestamp_ms is None:
         return NOT_KNOWN
     try:
@@ -142,7 +144,7 @@ def format_time(timestamp_ms: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Milliseconds since 1970: a local time for people, the number for programs."""
+    """Milliseconds since 1970: a local time in tables, the number in JSON."""
 
     ms: int | None
 
@@ -152,7 +154,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Milliseconds since 1970, and now: so long ago for people, the number for programs."""
+    """Milliseconds since 1970: an age in tables, the number in JSON."""
 
     ms: int | None
     now_ms: int
@@ -169,7 +171,7 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of a whole, 0.0 to 1.0: per cent for people."""
+    """A ratio, 0.0 to 1.0: a percentage in tables."""
 
     ratio: float
 
@@ -179,7 +181,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many a second, None if it is not known yet."""
+    """A count per second, None if it is not known yet."""
 
     per_s: float | None
 
@@ -187,15 +189,15 @@ class Rate:
         return NOT_KNOWN if self.per_s is None else f"{self.per_s:,.1f}"
 
 
-EXIT_INCOMPLETE = 1
+# --- Listings ---
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Columns and rows, facts above them, and who could not be asked, by address.
+    """Columns and rows, facts above them, and the servers that did not answer, by address.
 
-    As JSON it is a list of objects, or with facts an object that holds it as `items`; whoever does not
-    answer does not change that.
+    As JSON it is a list of objects, or with facts an object that holds the list as `items`. Servers that did
+    not answer do not change the shape.
     """
 
     columns: Sequence[str]
@@ -240,28 +242,30 @@ class Listing:
 
 
 def show(listing: Listing, *, as_json: bool) -> None:
-    """Print it. Exit code 1 if some servers could not be asked."""
+    """Print a listing. Exit code 1 if some servers did not answer."""
     listing.show(Screen(), as_json=as_json)
     if listing.failures:
         raise typer.Exit(EXIT_INCOMPLETE)
 
 
 def show_or_watch(
-    look: Callable[[Rates | None, float], Listing], *, watch: bool, every_s: float, as_json: bool
+    sample: Callable[[Rates | None, float], Listing], *, watch: bool, every_s: float, as_json: bool
 ) -> None:
-    """Print what a look gives: once, or live until Ctrl-C, when it is given rates and the time for them."""
+    """Print one sample, or with `watch` new ones until Ctrl-C; those get rates and the time for them."""
     if not watch:
-        show(look(None, 0.0), as_json=as_json)
+        show(sample(None, 0.0), as_json=as_json)
         return
     rates = Rates()
-    show_live(lambda: look(rates, time.monotonic()), as_json=as_json, every_s=every_s)
+    show_live(lambda: sample(rates, time.monotonic()), as_json=as_json, every_s=every_s)
 
 
 def show_live(make: Callable[[], Listing], *, as_json: bool, every_s: float) -> None:
-    """Print it again and again until Ctrl-C: in place on a terminal, one after the other elsewhere.
+    """Print new listings until Ctrl-C: in place on a terminal, one after the other elsewhere.
 
-    While servers do not answer, their error stands there instead.
+    An error of the servers is shown instead of a listing, and the next one is tried.
     """
+    from rich.live import Live  # noqa: PLC0415 - most commands show none
+
     screen = Screen()
     try:
         if as_json or not screen.out.is_terminal:
@@ -288,13 +292,13 @@ def _or_error(make: Callable[[], Listing], screen: Screen) -> RenderableType:
 
 
 class Rates:
-    """How fast counters grow between two looks at them."""
+    """Growth of counters between two samples."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, tuple[float, int]] = {}
 
     def per_s(self, counter: Hashable, count: int, now_s: float) -> Rate:
-        """Not known at the first look, nor when no time has passed. A counter that went back has rate 0."""
+        """Unknown for the first sample, and if no time has passed; 0 for a counter that went back."""
         last = self._last.get(counter)
         self._last[counter] = (now_s, count)
         if last is None or now_s <= last[0]:
@@ -303,7 +307,7 @@ class Rates:
 
 
 def done(sentence: str, document: Mapping[str, object], *, as_json: bool) -> None:
-    """Say what was changed."""
+    """Print the result of a change."""
     if as_json:
         print_json({name: _plain(value) for name, value in document.items()})
     else:
@@ -331,7 +335,7 @@ def _text(value: object) -> object:
 
 
 def _cell(value: object) -> object:
-    """Lists read as words; whole numbers stay numbers, which stand to the right."""
+    """Lists are joined; numbers stay numbers, which the table right-aligns."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return _text(value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,9 +13,9 @@ import typer
 
 from skylark.cli.bench_output import check_files, extra_needed, interruptible
 from skylark.cli.errors import UsageError
-from skylark.cli.options import AsJson, grouped
+from skylark.cli.options import AsJson, grouped, parsed
 from skylark.cli.output import Screen, Share, format_bytes, print_json
-from skylark.cli.times import parse_duration_ms
+from skylark.quantities import parse_duration_ms, parse_number
 
 if TYPE_CHECKING:
     from skylark.bench.plan import CapacityPlan, Costs, Demand
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 CELL_S = 4.0
 """Each measurement of --measure."""
-NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*(k|M|G|KiB|MiB|GiB)?", re.IGNORECASE)
-FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
 # What a person types for a member of the model, where it is not the member's own name.
 OPTIONS = {
     "messages_per_s": "--rate",
@@ -71,11 +67,11 @@ class DemandOptions:
         from skylark.bench.plan import Demand  # noqa: PLC0415 - nobody else's
 
         given = asdict(self) | {
-            "body_bytes": round(parse_number(self.body_bytes, "--size")),
-            "clients": round(parse_number(self.clients, "--clients")),
-            "retention_h": parse_duration_ms(self.retention_h, "--retention") / HOUR_MS,
+            "body_bytes": round(parsed(parse_number, self.body_bytes, "--size")),
+            "clients": round(parsed(parse_number, self.clients, "--clients")),
+            "retention_h": parsed(parse_duration_ms, self.retention_h, "--retention") / HOUR_MS,
         }
-        loads = product(parse_numbers(self.topics, "--topics"), parse_numbers(self.messages_per_s, "--rate"))
+        loads = product(_numbers(self.topics, "--topics"), _numbers(self.messages_per_s, "--rate"))
         for topics, per_s in loads:
             yield Demand(**given | {"topics": round(topics), "messages_per_s": per_s})
 
@@ -155,18 +151,8 @@ def _measured(path: Path) -> Costs:
     return costs
 
 
-def parse_number(text: str, option: str) -> float:
-    """`300`, `1.5k`, `2M`, `1KiB`. Raises Mistake."""
-    found = NUMBER.fullmatch(text.strip())
-    number = float(found[1]) * FACTORS[(found[2] or "").lower()] if found is not None else math.inf
-    if number == math.inf:  # also of hundreds of digits
-        raise UsageError(f"{option} {text!r} is no number such as 300, 1.5k, 2M or 1KiB")
-    return number
-
-
-def parse_numbers(text: str, option: str) -> list[float]:
-    """Several, with commas between them. Raises Mistake."""
-    return [parse_number(part, option) for part in text.split(",")]
+def _numbers(text: str, option: str) -> list[float]:
+    return [parsed(parse_number, part, option) for part in text.split(",")]
 
 
 # --- For people and programs ---

@@ -1,4 +1,4 @@
-"""`skylark producer`: producers that are connected."""
+"""`skylark producer`: connected producers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from skylark.cli.options import NAMESRV, AsJson, Broker, Namesrv, connected
 from skylark.cli.output import Listing, show
 
-app = typer.Typer(no_args_is_help=True, help="Producers that are connected.")
+app = typer.Typer(no_args_is_help=True, help="Connected producers.")
 
 COLUMNS = ("group", "client", "address", "language", "version", "brokers")
 
@@ -17,13 +17,13 @@ COLUMNS = ("group", "client", "address", "language", "version", "brokers")
 @app.command("list")
 def list_producers(
     group: Annotated[
-        str | None, typer.Argument(metavar="GROUP", help="Of this group only; without: all.")
+        str | None, typer.Argument(metavar="GROUP", help="Only this group; all by default.")
     ] = None,
     broker: Broker = None,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """List the producers that are connected, of one group or all, to one broker or all.
+    """List connected producers, of one group or all, on one broker or all.
 
     Examples: skylark producer list
 

@@ -1,4 +1,4 @@
-"""The reference of all commands, from the commands themselves: `python -m skylark.cli.reference > FILE`."""
+"""Reference pages made from the code: `python -m skylark.cli.reference commands|errors > FILE`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import Any
 
 import typer.main
 
+from skylark import errors
+from skylark.cli.errors import hint_of_kind
 from skylark.cli.main import COMMANDS, app, load_command
+from skylark.errors import BrokerError, RocketMQError
+from skylark.protocol.codes import ResponseCode
 
-HEAD = """# Commands
+COMMANDS_HEAD = """# Commands
 
-Every command of `skylark`, written by `python -m skylark.cli.reference`. Which command of `mqadmin` is which
-of ours is said in [Coming from mqadmin](../howto/mqadmin.md).
+Every command of `skylark`, written by `python -m skylark.cli.reference commands`.
+[Coming from mqadmin](../howto/mqadmin.md) maps the commands of `mqadmin` to these.
 
-- On a terminal there are tables and colours; elsewhere lines with tabs between the cells. `--json` prints
-  JSON.
-- Exit codes: 0 all is well; 1 something was found that is not (nothing by that key, a server that does not
-  answer, a check that fails); 2 it cannot be done, and a sentence on standard error says why; 130 after
-  Ctrl-C.
-- `skylark --debug COMMAND` shows where an error comes from, and all that is logged.
-  `skylark --install-completion` makes the shell complete commands, topics, groups and brokers.
+- On a terminal, output is tables with colours; elsewhere tab-separated lines. `--json` prints JSON.
+- Exit codes: 0 success; 1 a negative result (nothing found, a server that does not answer, a failed check);
+  2 an error, described on standard error; 130 after Ctrl-C.
+- Times are local time unless a zone is given: `2026-11-15`, `'2026-11-15 10:30'`, `2026-11-15T10:30Z`,
+  `2026-11-15T10:30+08:00`; also milliseconds since 1970 and, where the past is meant, `10m`, `2h`, `3d` ago.
+- Messages have one JSON shape in all commands: `tail`, `message`, `dlq show`, `store dump`, `store export`.
+- `skylark --debug COMMAND` shows tracebacks and all log messages.
+- `skylark --install-completion` installs shell completion of commands, topics, groups and brokers.
 - Name servers are `--namesrv`, else the variable `NAMESRV_ADDR`, else `127.0.0.1:9876`.
 """
 EXAMPLE_WORDS = ("Example:", "Examples:")
@@ -29,14 +34,14 @@ HIDDEN_OPTIONS = frozenset({"--help", "--install-completion", "--show-completion
 
 
 def root() -> Any:
-    """The command with all its commands."""
+    """The `skylark` command with all commands loaded."""
     command = typer.main.get_group(app)
     command.commands = {name: load_command(name) for name in COMMANDS}
     return command
 
 
 def commands(command: Any, path: tuple[str, ...] = ("skylark",)) -> Iterator[tuple[str, Any]]:
-    """Every command below one, groups included, by its whole name."""
+    """All commands below one, groups included, by their full name."""
     for name in sorted(getattr(command, "commands", {})):
         found = command.commands[name]
         yield " ".join((*path, name)), found
@@ -44,7 +49,7 @@ def commands(command: Any, path: tuple[str, ...] = ("skylark",)) -> Iterator[tup
 
 
 def sentences_and_examples(text: str) -> tuple[str, list[str]]:
-    """The help of a command without its examples, and these."""
+    """The help of a command without its examples, and the examples."""
     words: list[str] = []
     examples: list[str] = []
     seen = False
@@ -56,9 +61,8 @@ def sentences_and_examples(text: str) -> tuple[str, list[str]]:
     return "\n".join(words).strip(), [line for line in examples if line]
 
 
-def markdown() -> str:
-    """The whole page."""
-    parts = [HEAD]
+def commands_page() -> str:
+    parts = [COMMANDS_HEAD]
     for name, command in commands(root()):
         parts.append("\n".join(_section(name, command)))
     return "\n".join(parts)
@@ -120,5 +124,85 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+# --- Errors ---
+
+
+ERRORS_HEAD = """# Response codes and errors
+
+This page is written by `python -m skylark.cli.reference errors`.
+
+A server answers a request with a code and, on failure, a remark with the reason. In Python a code that means
+failure is raised as `BrokerError` or the class in the table, with `code` and `remark`; ordinary results
+(nothing found, an offset that moved) are values. "Retried": a producer tries another broker.
+
+"""
+MEANINGS = {
+    ResponseCode.SUCCESS: "Done.",
+    ResponseCode.SYSTEM_ERROR: "Failed; the remark has the reason. Also used where no other code fits.",
+    ResponseCode.SYSTEM_BUSY: "Overloaded: a queue is full, or the disk is too slow. Try again later.",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server does not support this request.",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "Stored, but not flushed to disk in time. A status of the receipt.",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "Stored, but no slave is connected. A status of the receipt.",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "Stored, but not replicated in time. A status of the receipt.",
+    ResponseCode.MESSAGE_ILLEGAL: "The message exceeds a limit or is malformed.",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "The store cannot write: disk full or failed, or a slave.",
+    ResponseCode.NO_PERMISSION: "The permission of the broker, topic or group does not allow it.",
+    ResponseCode.TOPIC_NOT_EXIST: "The topic does not exist.",
+    ResponseCode.PULL_NOT_FOUND: "No new message.",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "There were messages, but none that matches the filter.",
+    ResponseCode.PULL_OFFSET_MOVED: "The offset is outside the queue; the reply has a valid one.",
+    ResponseCode.QUERY_NOT_FOUND: "No such message, offset or entry.",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "The tags or the SQL92 condition cannot be parsed.",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: "The broker does not know the group's subscription.",
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: "The broker has not seen the newest subscription yet.",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "The group does not exist, and is not created automatically.",
+    ResponseCode.FILTER_DATA_NOT_EXIST: "The broker does not know the group's filter.",
+    ResponseCode.INVALID_PARAMETER: "A field of the request is invalid.",
+    ResponseCode.CONSUMER_NOT_ONLINE: "No consumer of the group is connected.",
+    ResponseCode.CONSUME_MSG_TIMEOUT: "The consumer did not answer in time.",
+    ResponseCode.ILLEGAL_OPERATION: "The request is not possible here, for example on a slave.",
+    ResponseCode.GO_AWAY: "The server is about to stop.",
+}
+"""Of the codes that Skylark's servers use."""
+
+
+def errors_page() -> str:
+    return "".join((ERRORS_HEAD, *_codes(), *_errors()))
+
+
+def _codes() -> Iterator[str]:
+    yield "## Response codes\n\n| Code | Name | Meaning | Raised as | Retried |\n|---|---|---|---|---|\n"
+    for code in sorted(MEANINGS):
+        kind = type(BrokerError.for_code(code))
+        raised = "" if kind is BrokerError else f"`{kind.__name__}`"
+        again = "yes" if kind.retriable else ""
+        yield f"| {code.value} | `{code.name}` | {MEANINGS[code]} | {raised} | {again} |\n"
+    others = ", ".join(f"{code.value} `{code.name}`" for code in sorted(set(ResponseCode) - MEANINGS.keys()))
+    yield f"\nOther codes of RocketMQ, which Skylark's servers do not use: {others}.\n\n"
+
+
+def _errors() -> Iterator[str]:
+    yield "## Errors in Python\n\nAll are `RocketMQError`; each carries its facts as attributes.\n\n"
+    yield "| Error | A kind of | Meaning | What to do |\n|---|---|---|---|\n"
+    for kind in error_kinds():
+        [base, *_] = [each.__name__ for each in kind.__bases__ if issubclass(each, RocketMQError)]
+        meaning, advice = (text.replace("|", "\\|") for text in (_meaning(kind), hint_of_kind(kind) or ""))
+        yield f"| `{kind.__name__}` | `{base}` | {meaning} | {advice} |\n"
+
+
+def error_kinds(root: type[RocketMQError] = RocketMQError) -> Iterator[type[RocketMQError]]:
+    """All subclasses, each before its own subclasses."""
+    for kind in root.__subclasses__():
+        if kind.__module__.startswith(errors.__name__):
+            yield kind
+            yield from error_kinds(kind)
+
+
+def _meaning(kind: type[RocketMQError]) -> str:
+    return " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+
+
+PAGES = {"commands": commands_page, "errors": errors_page}
+
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    sys.stdout.write(PAGES[sys.argv[1]]())

@@ -18,8 +18,9 @@ import typer
 from rich.console import Console
 
 from skylark.cli.errors import UsageError
-from skylark.cli.options import pairs
+from skylark.cli.options import pairs, parsed
 from skylark.cli.output import Screen, format_bytes, print_json
+from skylark.quantities import parse_duration_ms, parse_rate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,40 +33,30 @@ if TYPE_CHECKING:
 
 
 def _check_trigger(text: str) -> str:
-    from skylark.pipelines.options import parse_duration_ms  # noqa: PLC0415
-
-    try:
-        parse_duration_ms(text)
-    except ValueError as error:
-        raise UsageError(f"--trigger: {error}") from None
+    parsed(parse_duration_ms, text, "--trigger")
     return text
 
 
 def _check_rate(text: str | None) -> str | None:
-    from skylark.pipelines.options import parse_rate  # noqa: PLC0415
-
-    try:
-        if text is not None:
-            parse_rate(text)
-    except ValueError as error:
-        raise UsageError(f"--rate: {error}") from None
+    if text is not None:
+        parsed(parse_rate, text, "--rate")
     return text
 
 
 def _check_decode(text: str | None) -> str | None:
     if text not in (None, "json", "text"):
-        raise UsageError(f"--decode: {text!r} is neither json nor text")
+        raise UsageError(f"invalid --decode {text!r}; choose json or text")
     return text
 
 
 NamesrvOption = Annotated[
     str | None,
     typer.Option(
-        "--namesrv", "-n", envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Name servers, several with ';'."
+        "--namesrv", "-n", envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="Name servers, separated by ;."
     ),
 ]
 StoreOption = Annotated[
-    Path | None, typer.Option("--store", metavar="DIR", help="Read store files, without a broker.")
+    Path | None, typer.Option("--store", metavar="DIR", help="Read a store directory, without a broker.")
 ]
 TopicOption = Annotated[
     str, typer.Option("--topic", "-t", help="Topics, comma-separated; each a name or a pattern.")
@@ -75,69 +66,75 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="START",
-        help="earliest, latest, group, a time ('2026-11-01 08:00', -10m), '-1000 rows', or JSON offsets.",
+        help="earliest, latest, group, '-1000 rows', JSON offsets, or a time: '2026-11-01 08:00' (local time"
+        " unless a zone is given), -10m, or milliseconds since 1970.",
     ),
 ]
-ToOption = Annotated[str | None, typer.Option("--to", metavar="END", help="Before this time, as --from.")]
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="END", help="Before this time; in the forms of --from.")
+]
 OutputOption = Annotated[
     str, typer.Option("--to", metavar="WHERE", help="delta:DIR, parquet:DIR, topic:NAME or console.")
 ]
-GroupOption = Annotated[
-    str | None, typer.Option("--group", help="Consumer group to which progress is written.")
-]
+GroupOption = Annotated[str | None, typer.Option("--group", help="Consumer group that gets the offsets.")]
 TagsOption = Annotated[str | None, typer.Option("--tags", help="Only these tags: 'Create || Pay'.")]
-Sql92Option = Annotated[str | None, typer.Option("--sql92", help="Only messages whose properties match.")]
-_DECODE = typer.Option("--decode", callback=_check_decode, help="How bodies are decoded: json or text.")
+Sql92Option = Annotated[
+    str | None, typer.Option("--sql92", help="Only messages whose properties match this SQL92 condition.")
+]
+_DECODE = typer.Option("--decode", callback=_check_decode, help="How to decode bodies: json or text.")
 DecodeOption = Annotated[str, _DECODE]
 DecodeIfOption = Annotated[str | None, _DECODE]
-SchemaOption = Annotated[str, typer.Option("--schema", help="DDL of JSON bodies, or auto: from a sample.")]
-WhereOption = Annotated[str | None, typer.Option("--where", help="Only rows of which this is true.")]
+SchemaOption = Annotated[
+    str, typer.Option("--schema", help="DDL of JSON bodies; auto: inferred from a sample.")
+]
+WhereOption = Annotated[str | None, typer.Option("--where", help="Only rows that match this SQL condition.")]
 RejectsOption = Annotated[
-    str | None, typer.Option("--rejects", metavar="WHERE", help="For bodies that do not decode; as --to.")
+    str | None,
+    typer.Option("--rejects", metavar="WHERE", help="Where bodies go that cannot be decoded; as --to."),
 ]
 ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", help="Which columns are kept, comma-separated; all if not given.")
+    str | None, typer.Option("--columns", help="Columns to keep, comma-separated; all by default.")
 ]
 RateOption = Annotated[
     str | None,
-    typer.Option("--rate", callback=_check_rate, help="At most so many messages a second: 200/s."),
+    typer.Option("--rate", callback=_check_rate, help="Messages per second at most: 200/s."),
 ]
-OnceOption = Annotated[bool, typer.Option("--once", help="Stop at the end of what is there now.")]
+OnceOption = Annotated[bool, typer.Option("--once", help="Stop at the end of the data.")]
 TriggerOption = Annotated[
-    str, typer.Option("--trigger", callback=_check_trigger, help="Without --once: a batch so often.")
+    str, typer.Option("--trigger", callback=_check_trigger, help="Interval of batches, without --once.")
 ]
 StateOption = Annotated[
     Path | None,
-    typer.Option("--state", metavar="DIR", help="Where the pipeline keeps what it needs to go on."),
+    typer.Option("--state", metavar="DIR", help="Where the pipeline keeps its state, to resume."),
 ]
 OptionOption = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="Any other option of the source; several times."),
+    typer.Option("--option", metavar="NAME=VALUE", help="Any other option of the source; may be repeated."),
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be read: ranges, messages, bytes.")
+    bool, typer.Option("--dry-run", help="Only show what would be read: ranges, messages, bytes.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MasterOption = Annotated[
-    str | None, typer.Option("--master", help="spark://HOST:7077, yarn, k8s://…; this machine if not given.")
+    str | None, typer.Option("--master", help="spark://HOST:7077, yarn, k8s://…; this machine by default.")
 ]
 RemoteOption = Annotated[
     str | None, typer.Option("--remote", metavar="sc://HOST:15002", help="A Spark Connect server.")
 ]
 PackOption = Annotated[
-    bool, typer.Option("--pack", help="With --master: send this environment to workers that have none.")
+    bool, typer.Option("--pack", help="With --master: send this Python environment to the workers.")
 ]
 ConfOption = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; several times.")
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
 ]
 MetricsOption = Annotated[
-    int | None, typer.Option("--metrics-port", help="With --group: lag as Prometheus text on this port.")
+    int | None, typer.Option("--metrics-port", help="With --group: serve the lag to Prometheus on this port.")
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OriginOptions:
-    """Where messages come from, and from when on."""
+    """Where messages are read, and from which start."""
 
     namesrv: NamesrvOption = None
     store: StoreOption = None
@@ -146,14 +143,14 @@ class OriginOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StretchOptions(OriginOptions):
-    """A stretch of time."""
+    """A time range."""
 
     end: ToOption = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(OriginOptions):
-    """What a pipeline reads as long as it runs."""
+    """What a pipeline reads while it runs."""
 
     topic: TopicOption
     group: GroupOption = None
@@ -165,7 +162,7 @@ class StreamOptions(OriginOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """What is shown, and how."""
+    """What is printed."""
 
     dry_run: DryRunOption = False
     as_json: JsonOption = False
@@ -173,7 +170,7 @@ class ShowOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ShowOptions):
-    """How long a pipeline runs, and where it goes on."""
+    """How long a pipeline runs, and where it keeps its state."""
 
     once: OnceOption = False
     state: StateOption = None
@@ -193,13 +190,13 @@ LINE_INTERVAL_S = 2.0
 LOGGERS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 CELL_CHARS_MAX = 200
 CHECK_TIMEOUT = "3s"
-"""For what is asked before anything is started: a person waits for it."""
+"""Of the checks before Spark is started, while the user waits."""
 
 
 def session_settings(place: SparkSessionOptions, *, shows_stages: bool = False) -> SessionSettings:
-    """Where Spark runs, as the options say. Raises Mistake, SettingsError.
+    """Settings of the Spark session. Raises UsageError, SettingsError.
 
-    `shows_stages` lets Spark draw its bar on a terminal; a Connect server has none.
+    `shows_stages` lets Spark draw its progress bar on a terminal; a Connect server has none.
     """
     _need_extra()
     from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
@@ -221,21 +218,21 @@ def _need_extra() -> None:
 
 
 def make_input(origin: OriginOptions, topic: str, *, end: str | None = None) -> Input:
-    """What is read of some topics. Raises Mistake, SettingsError."""
+    """What is read. Raises UsageError, SettingsError."""
     _need_extra()
     from skylark.pipelines.jobs.endpoints import Input  # noqa: PLC0415
 
     namesrv = origin.namesrv
     if origin.store is not None and namesrv == os.environ.get("NAMESRV_ADDR"):
-        namesrv = None  # said once for all commands, and not for this one
+        namesrv = None  # the variable is meant for other commands
     return Input(namesrv=namesrv, store=origin.store, topic=topic, start=origin.start, end=end)
 
 
 def stream_input(stream: StreamOptions) -> Input:
-    """What a pipeline reads. Raises Mistake, SettingsError."""
+    """What a pipeline reads. Raises UsageError, SettingsError."""
     options = pairs(stream.option, "--option")
     if stream.metrics_port is not None and (stream.group is None or stream.namesrv is None):
-        raise UsageError("--metrics-port shows the lag of a group: give --group and --namesrv")
+        raise UsageError("--metrics-port serves the lag of a group: pass --group and --namesrv, too")
     return replace(
         make_input(stream, stream.topic),
         group=stream.group,
@@ -247,7 +244,7 @@ def stream_input(stream: StreamOptions) -> Input:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A stream on its way to an output; `query` is the one whose offsets say how far it is."""
+    """A stream and its output; `query` is the one whose offsets are the progress."""
 
     name: str
     query: str
@@ -258,7 +255,7 @@ class Pipeline:
 
     @property
     def state(self) -> Path:
-        """Where it keeps what it needs to go on."""
+        """Directory of its state."""
         from skylark.pipelines.jobs.endpoints import state_directory  # noqa: PLC0415
 
         identity = (self.source.topic, self.source.namesrv or self.source.store, self.output)
@@ -277,10 +274,10 @@ def launch(
     *,
     metrics_port: int | None = None,
 ) -> None:
-    """Start Spark, do the job, print its summary as JSON. Raises RocketMQError in plain words.
+    """Start Spark, run the job, print its summary as JSON. Raises RocketMQError, also for errors of Spark.
 
-    If the source has a group, a listener measures the lag and writes the group's offsets. Jobs without a
-    source are no streams, and show no progress of their own: Spark shows its stages.
+    If the source has a group, a listener measures the lag and commits the group's offsets. Jobs without a
+    source are not streams: Spark shows its stages instead of our progress.
     """
     settings = session_settings(place, shows_stages=source is None)
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -299,7 +296,7 @@ def launch(
 
 
 def quieten() -> None:
-    """Let Spark's half in Python not log what it raises as well; `--debug` shows it, with its traces."""
+    """Stop PySpark from logging errors that it also raises, unless `--debug` is given."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -324,7 +321,7 @@ def _listening(spark: SparkSession, source: Input | None, metrics_port: int | No
 
 
 def watcher() -> Callable[[QueryProgress], None]:
-    """Shows where queries are: a line that moves on a terminal, elsewhere a line now and then."""
+    """Prints the progress of queries: a line in place on a terminal, elsewhere a line every few seconds."""
     console = Console(stderr=True, highlight=False)
     shown_at = float("-inf")
     totals: dict[str, int] = {}
@@ -350,12 +347,12 @@ def watcher() -> Callable[[QueryProgress], None]:
 
 
 def is_to_run(source: Input, show: ShowOptions, *, state: Path | None = None, query: str = "") -> bool:
-    """Whether Spark is to start: not for a dry run, which shows the plan.
+    """Check the source and return True; for a dry run, show the plan and return False.
 
-    Raises Mistake, and as `check_source`.
+    Raises UsageError, and as `check_source`.
     """
     if (source.start or "").startswith("group") and source.group is None:
-        raise UsageError(f"--from {source.start} means a consumer group's offsets, and no --group is given")
+        raise UsageError(f"--from {source.start} means a consumer group's offsets; pass --group, too")
     if show.dry_run:
         show_plan(source, state=state, query=query, as_json=show.as_json)
         return False
@@ -364,14 +361,14 @@ def is_to_run(source: Input, show: ShowOptions, *, state: Path | None = None, qu
 
 
 def check_source(source: Input) -> None:
-    """Ask the brokers, or look at the files, before Spark is started. Raises SettingsError, RocketMQError."""
+    """Ask the brokers, or read the files, before Spark is started. Raises SettingsError, RocketMQError."""
     from skylark.pipelines.planner import plan  # noqa: PLC0415
 
     plan({"retryTimeout": CHECK_TIMEOUT, **source.source_options(is_stream=False)})
 
 
 def show_plan(source: Input, *, state: Path | None = None, query: str = "", as_json: bool = False) -> None:
-    """What a run would read now: ranges, messages, bytes. Nothing is started. Raises SettingsError."""
+    """Print what a run would read now: ranges, messages, bytes. Raises SettingsError."""
     from skylark.pipelines.planner import plan  # noqa: PLC0415
 
     options = {"retryTimeout": CHECK_TIMEOUT, **source.source_options(is_stream=False)}
@@ -383,7 +380,7 @@ def show_plan(source: Input, *, state: Path | None = None, query: str = "", as_j
 
 
 def last_offsets(checkpoint: Path) -> str | None:
-    """Where a query will go on: the end of its last batch that was committed."""
+    """Where a query will resume: the end of its last committed batch."""
     done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdecimal()]
     if not done:
         return None
@@ -417,7 +414,7 @@ def _print_plan(rows: Sequence[RangeRow], start: str, *, as_json: bool) -> None:
 
 
 def show_files(files: Sequence[TableFile], *, as_json: bool) -> None:
-    """What of an archive would be read, by partition."""
+    """Print what would be read of an archive, by partition."""
     parts: dict[str, list[TableFile]] = {}
     for file in files:
         name = ", ".join(f"{name}={value}" for name, value in file.partition.items())
@@ -441,7 +438,7 @@ def show_files(files: Sequence[TableFile], *, as_json: bool) -> None:
 
 
 def show_rows(df: DataFrame, *, limit: int, as_json: bool) -> None:
-    """Print the rows of a query, at most so many."""
+    """Print at most `limit` rows of a query."""
     from skylark.pipelines.jobs.endpoints import plain_rows  # noqa: PLC0415
 
     rows = plain_rows(df, limit + 1)
@@ -452,11 +449,11 @@ def show_rows(df: DataFrame, *, limit: int, as_json: bool) -> None:
     else:
         Screen().table(df.columns, [[short(value) for value in row] for row in shown])
     if len(rows) > limit:
-        sys.stderr.write(f"skylark: there are more; --limit {limit}\n")
+        sys.stderr.write(f"skylark: more than {limit} rows; raise --limit to see them\n")
 
 
 def printable(value: Any) -> Any:
-    """What JSON can hold of a value."""
+    """A value that JSON can hold."""
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode(errors="replace")
     if hasattr(value, "asDict"):
@@ -471,7 +468,7 @@ def _as_json(value: Any) -> str:
 
 
 def short(value: Any) -> Any:
-    """A cell of a table for people."""
+    """A table cell."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     text = "" if value is None else value if isinstance(value, str) else _as_json(value)

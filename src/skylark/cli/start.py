@@ -9,12 +9,13 @@ from skylark.cli.errors import EXIT_INTERRUPTED
 
 
 def run() -> None:
-    """Run the command that the arguments name."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a message may hold what the terminal cannot show
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # messages may hold characters that the terminal cannot show
     try:
-        from skylark.cli.main import app  # noqa: PLC0415 - Ctrl-C may come meanwhile
+        from skylark.cli.main import app  # noqa: PLC0415 - Ctrl-C may come during the import
 
         app()
     except KeyboardInterrupt:

@@ -9,35 +9,70 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from skylark.admin.messages import TOOLS_GROUP
-from skylark.admin.results import QueueStats
-from skylark.cli import message_text
+import typer
+
 from skylark.cli.errors import UsageError
-from skylark.cli.options import connected
-from skylark.cli.output import Screen, print_json
-from skylark.cli.times import parse_time
-from skylark.client.consumer.pull_consumer import PullConsumer
-from skylark.client.received_message import ReceivedMessage
+from skylark.cli.options import NAMESRV, AsJson, Namesrv, Topic, connected, parsed
+from skylark.cli.output import EXIT_INCOMPLETE, Screen, print_json
 from skylark.errors import BadBody, CorruptRecord, RocketMQError
-from skylark.model.sql92 import BadSelector, compile_selector
-from skylark.protocol.bodies import MessageQueue
-from skylark.settings.client import PullConsumerSettings
+from skylark.quantities import PAST_TIME_HELP, parse_time_ms
 
+if TYPE_CHECKING:
+    from skylark.admin.results import QueueStats
+    from skylark.client.consumer.pull_consumer import PullConsumer
+    from skylark.client.received_message import ReceivedMessage
+    from skylark.protocol.bodies import MessageQueue
+
+LAST = 10
 POLL_MS = 200
-LOOK_AGAIN_S = 5.0
+REFRESH_S = 5.0
 """How often new queues and brokers are looked for."""
 HOLD_MS = 3000
 PULL_MESSAGES = 256
 WARNINGS_MAX = 100
-Printing = Callable[[ReceivedMessage], None]
+Printing = Callable[["ReceivedMessage"], None]
 
 log = logging.getLogger(__name__)
 
 
+def tail(
+    topic: Topic,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help=f"begin, end, or a time: {PAST_TIME_HELP}.")
+    ] = None,
+    last: Annotated[int, typer.Option("-n", "--last", min=0, help="Number of old messages.")] = LAST,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-f/-F", help="Wait for new messages, or stop.")
+    ] = True,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many.")] = None,
+    tags: Annotated[str, typer.Option("--tags", "-t", help="Such as 'created || paid'.")] = "*",
+    sql: Annotated[
+        str | None, typer.Option("--sql", metavar="CONDITION", help="SQL92, such as 'amount > 100'.")
+    ] = None,
+    body_only: Annotated[bool, typer.Option("--body", "-b", help="Print only bodies, as they are.")] = False,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a topic: its last messages, then each new one, until Ctrl-C. No group's offsets change.
+
+    Exit code 1 if a broker of the topic did not answer at the start.
+
+    Examples: skylark tail orders
+
+    skylark tail orders --from 30m --tags 'created || paid' --json
+
+    skylark tail orders --from begin --no-follow --body > bodies.txt
+    """
+    wanted = TailArguments(topic, start, last, follow, limit, tags, sql)
+    if not follow_topic(wanted, namesrv=namesrv, printing=printer(as_json=as_json, body_only=body_only)):
+        raise typer.Exit(EXIT_INCOMPLETE)
+
+
 @dataclass(frozen=True, slots=True)
 class TailArguments:
-    """As typed."""
+    """The options, as typed."""
 
     topic: str
     start: str | None
@@ -49,17 +84,19 @@ class TailArguments:
 
 
 def printer(*, as_json: bool, body_only: bool) -> Printing:
-    """How a message is printed. Raises Mistake."""
+    """The function that prints one message. Raises UsageError."""
+    from skylark.cli import message_text  # noqa: PLC0415 - `skylark tail --help` must not wait for it
+
     if as_json and body_only:
-        raise UsageError("say --json or --body, not both")
+        raise UsageError("pass --json or --body, not both")
     screen = Screen()
     if as_json:
-        return lambda message: print_json(message_text.received_document(message))
+        return lambda message: print_json(message_text.document(message))
     if body_only:
         return _print_body
     if screen.out.is_terminal:
         return lambda message: screen.out.print(message_text.pretty(message))
-    return lambda message: screen.cells(message_text.received_row(message))
+    return lambda message: screen.cells(message_text.row(message))
 
 
 def _print_body(message: ReceivedMessage) -> None:
@@ -72,18 +109,22 @@ def _print_body(message: ReceivedMessage) -> None:
     sys.stdout.buffer.write(body + b"\n")
 
 
-def follow(wanted: TailArguments, *, namesrv: str, printing: Printing) -> bool:
-    """Until Ctrl-C, the end or the limit; whether all brokers of the topic were there at the beginning.
+def follow_topic(wanted: TailArguments, *, namesrv: str, printing: Printing) -> bool:
+    """Print until Ctrl-C, the end or the limit; return whether all brokers answered at the start.
 
-    Raises Mistake, NoRoute, SettingsError.
+    Raises UsageError, NoRoute, SettingsError.
     """
+    from skylark.admin.messages import TOOLS_GROUP  # noqa: PLC0415
+    from skylark.client.consumer.pull_consumer import PullConsumer  # noqa: PLC0415
+    from skylark.settings.client import PullConsumerSettings  # noqa: PLC0415
+
     if wanted.sql is not None and wanted.tags != "*":
-        raise UsageError("say --tags or --sql, not both")
+        raise UsageError("pass --tags or --sql, not both")
     if wanted.sql is not None:
         _check_sql(wanted.sql)
     start_ms = None
     if wanted.start is not None and wanted.start not in ("begin", "end"):
-        start_ms = parse_time(wanted.start, "--from", round(time.time() * 1000))
+        start_ms = parsed(parse_time_ms, wanted.start, "--from", round(time.time() * 1000))
     with connected(namesrv) as admin:
         stats = admin.topics.stats(wanted.topic)
     for address, error in stats.failures.items():
@@ -108,25 +149,27 @@ def follow(wanted: TailArguments, *, namesrv: str, printing: Printing) -> bool:
 
 
 class _Warnings(logging.Handler):
-    """Tells on standard error why nothing comes: a consumer tries again for ever. Each reason once."""
+    """Prints each warning of the consumer once: it retries for ever, and the user must learn why."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         sentence = record.getMessage()
-        if sentence not in self._told and len(self._told) < WARNINGS_MAX:
-            self._told.add(sentence)
+        if sentence not in self._printed and len(self._printed) < WARNINGS_MAX:
+            self._printed.add(sentence)
             sys.stderr.write(f"skylark: {sentence}\n")
 
 
 def _check_sql(condition: str) -> None:
-    """Here, because a broker's refusal would be tried again for ever. Raises Mistake."""
+    """Checked here, because the consumer would retry a broker's refusal for ever. Raises UsageError."""
+    from skylark.model.sql92 import BadSelector, compile_selector  # noqa: PLC0415
+
     try:
         compile_selector(condition)
     except BadSelector as error:
-        raise UsageError(f"--sql {condition!r}: {error}") from None
+        raise UsageError(f"invalid --sql {condition!r}; {error}") from None
 
 
 def _seek(
@@ -144,19 +187,19 @@ def _seek(
             consumer.seek(queue, part.begin if wanted.start == "begin" else part.end)
 
 
-def _reader_has_left() -> bool:
-    """Say whether nobody reads our output any more, which else only the next message would show."""
+def _output_is_closed() -> bool:
+    """Return whether the reader of our output is gone. Writing would show it only at the next message."""
     try:
         output = sys.stdout.fileno()
     except io.UnsupportedOperation:
-        return False  # it goes to no file
+        return False  # not a file
     poll = select.poll()
-    poll.register(output, 0)  # errors are told in any case
+    poll.register(output, 0)  # errors are always reported
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 class _Following:
-    """What was there when it began is known by the queues' ends at that time."""
+    """Messages below the queues' ends at the start are old."""
 
     def __init__(
         self,
@@ -173,7 +216,7 @@ class _Following:
         self._began_ms = round(time.time() * 1000)
         self._queues = set(queues)
         self._brokers = {queue.broker_name for queue in queues}
-        self._look_at = time.monotonic() + LOOK_AGAIN_S
+        self._refresh_at = time.monotonic() + REFRESH_S
 
     def run(self) -> None:
         if self._wanted.start is None:
@@ -183,14 +226,14 @@ class _Following:
                 self._print(self._chosen(self._consumer.poll(POLL_MS)))
         while self._wanted.follow and self._left != 0:
             self._print(self._consumer.poll(POLL_MS))
-            if _reader_has_left():
+            if _output_is_closed():
                 raise BrokenPipeError
-            if time.monotonic() >= self._look_at:
-                self._take_new_queues()
-                self._look_at = time.monotonic() + LOOK_AGAIN_S
+            if time.monotonic() >= self._refresh_at:
+                self._add_new_queues()
+                self._refresh_at = time.monotonic() + REFRESH_S
 
-    def _take_new_queues(self) -> None:
-        """Follow queues that came since. Of a broker that was not there, only what came since, too."""
+    def _add_new_queues(self) -> None:
+        """Follow queues created since the start. Of new brokers, only messages stored since the start."""
         try:
             new = set(self._consumer.queues(self._wanted.topic)) - self._queues
             if not new:
@@ -203,10 +246,10 @@ class _Following:
                     self._consumer.seek_to_time(queue, self._began_ms)
                 self._queues.add(queue)
         except RocketMQError as error:
-            log.warning("new queues are not followed yet topic=%s error=%s", self._wanted.topic, error)
+            log.warning("cannot follow new queues yet topic=%s error=%s", self._wanted.topic, error)
 
     def _show_last(self) -> None:
-        """The last ones of all queues together, by time: as many of each queue are read."""
+        """Print the last messages of all queues together, by time."""
         messages: list[ReceivedMessage] = []
         while not self._is_at_end():
             messages += self._chosen(self._consumer.poll(POLL_MS))

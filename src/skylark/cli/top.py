@@ -5,24 +5,60 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
-from skylark.admin.results import ClusterSummary, TopicStats
-from skylark.admin.sync import Admin
 from skylark.cli.group import named_groups
-from skylark.cli.options import asked_at_once, connected
+from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Every, Namesrv, connected, in_parallel
 from skylark.cli.output import Listing, Rate, Rates, Screen, Share, clean, counted, format_time, print_json
 from skylark.cli.topic import named_topics
 from skylark.errors import RocketMQError
 
+if TYPE_CHECKING:
+    from skylark.admin.results import ClusterSummary, TopicStats
+    from skylark.admin.sync import Admin
+
+ROWS = 15
 TOPICS_MAX = 500
-"""Each is asked for at every look."""
+"""Each takes requests for every sample."""
 BROKER_COLUMNS = ("broker", "id", "address", "in/s", "out/s", "in today", "out today", "disk")
 TOPIC_COLUMNS = ("topic", "messages", "in/s")
 GROUP_COLUMNS = ("group", "topics", "lag", "in flight", "out/s")
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Take two samples, print, exit.")] = False,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="Number of topics and groups.")] = ROWS,
+    every: Every = EVERY_S,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Watch the whole system: brokers, topics, groups, rates and lag.
+
+    The busiest topics come first, and the groups that are furthest behind.
+
+    Examples: skylark top
+
+    skylark top --once --json
+    """
+    screen, view = Screen(), View(rows)
+    with connected(namesrv) as admin:
+        try:
+            if once or not screen.out.is_terminal:
+                view.tables(sample(admin))
+                time.sleep(every)
+                _print(view, sample(admin), screen, namesrv, as_json=as_json)
+            elif as_json:
+                while True:
+                    print_json(view.document(sample(admin)))
+                    time.sleep(every)
+            else:
+                _live(view, lambda: sample(admin), screen, namesrv, every)
+        except KeyboardInterrupt:
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +73,8 @@ class GroupState:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What there was at one time. `failures` are sentences."""
+class Sample:
+    """The state of the system at one time. `failures` are sentences."""
 
     time_ms: int
     monotonic_s: float
@@ -49,14 +85,14 @@ class Look:
     failures: tuple[str, ...]
 
 
-def look(admin: Admin) -> Look:
-    """Ask everybody once. Raises RemotingError if no name server answers."""
+def sample(admin: Admin) -> Sample:
+    """Ask all servers once. Raises RemotingError if no name server answers."""
     summary = admin.brokers.summary()
     names = named_topics(admin)
-    asked = asked_at_once(lambda name: _stats(admin, name), names[:TOPICS_MAX])
+    asked = in_parallel(lambda name: _stats(admin, name), names[:TOPICS_MAX])
     groups, failures = _groups(admin, summary)
     known = set(named_groups(admin))
-    return Look(
+    return Sample(
         time_ms=round(time.time() * 1000),
         monotonic_s=time.monotonic(),
         summary=summary,
@@ -71,11 +107,11 @@ def _stats(admin: Admin, name: str) -> TopicStats | None:
     try:
         return admin.topics.stats(name)
     except RocketMQError:
-        return None  # deleted meanwhile, or its brokers are away: those are told by the summary
+        return None  # deleted meanwhile, or its brokers do not answer, which the summary reports
 
 
 def _groups(admin: Admin, summary: ClusterSummary) -> tuple[list[GroupState], tuple[str, ...]]:
-    """One question to each master tells of all groups."""
+    """All groups, with one request to each master."""
     tables: dict[str, list[tuple[str, int, int, int]]] = {}
     failures: list[str] = []
     for broker in summary.brokers:
@@ -84,7 +120,7 @@ def _groups(admin: Admin, summary: ClusterSummary) -> tuple[list[GroupState], tu
         try:
             found = admin.brokers.consume_stats(broker.node.address)
         except RocketMQError as error:
-            failures.append(f"{broker.node.name} does not tell of groups: {error}")
+            failures.append(f"no groups from {broker.node.name}: {error}")
             continue
         for groups in found.consume_stats_list:
             for name, parts in groups.items():
@@ -107,13 +143,13 @@ def _groups(admin: Admin, summary: ClusterSummary) -> tuple[list[GroupState], tu
 
 
 class View:
-    """The three tables, with rates since the look before."""
+    """The three tables, with rates since the previous sample."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
         self._rates = Rates()
 
-    def tables(self, now: Look) -> tuple[Listing, Listing, Listing]:
+    def tables(self, now: Sample) -> tuple[Listing, Listing, Listing]:
         brokers = [
             (
                 item.node.name, item.node.broker_id, item.node.address, Rate(item.puts_per_s),
@@ -137,11 +173,11 @@ class View:
             Listing(GROUP_COLUMNS, groups[: self._rows_max]),
         )
 
-    def _topic_rate(self, stats: TopicStats, now: Look) -> Rate:
+    def _topic_rate(self, stats: TopicStats, now: Sample) -> Rate:
         end = sum(part.end for part in stats.queues)
         return self._rates.per_s(("topic", stats.topic), end, now.monotonic_s)
 
-    def document(self, now: Look) -> dict[str, object]:
+    def document(self, now: Sample) -> dict[str, object]:
         brokers, topics, groups = self.tables(now)
         return {
             "time_ms": now.time_ms,
@@ -151,7 +187,7 @@ class View:
             "failures": [*brokers.failure_sentences(), *now.failures],
         }
 
-    def renderable(self, now: Look, screen: Screen, namesrv: str) -> RenderableType:
+    def renderable(self, now: Sample, screen: Screen, namesrv: str) -> RenderableType:
         listings = self.tables(now)
         counts = ", ".join(
             (
@@ -169,27 +205,7 @@ class View:
         return Group(*parts, *failures)
 
 
-def show(namesrv: str, *, once: bool, rows_max: int, every_s: float, as_json: bool) -> None:
-    """Until Ctrl-C on a terminal; elsewhere, and with `once`, after two looks."""
-    screen = Screen()
-    view = View(rows_max)
-    with connected(namesrv) as admin:
-        try:
-            if once or not screen.out.is_terminal:
-                view.tables(look(admin))
-                time.sleep(every_s)
-                _print(view, look(admin), screen, namesrv, as_json=as_json)
-            elif as_json:
-                while True:
-                    print_json(view.document(look(admin)))
-                    time.sleep(every_s)
-            else:
-                _live(view, lambda: look(admin), screen, namesrv, every_s)
-        except KeyboardInterrupt:
-            return
-
-
-def _print(view: View, now: Look, screen: Screen, namesrv: str, *, as_json: bool) -> None:
+def _print(view: View, now: Sample, screen: Screen, namesrv: str, *, as_json: bool) -> None:
     if as_json:
         print_json(view.document(now))
     elif screen.out.is_terminal:
@@ -201,8 +217,10 @@ def _print(view: View, now: Look, screen: Screen, namesrv: str, *, as_json: bool
             listing.show(screen, as_json=False)
 
 
-def _live(view: View, ask: Callable[[], Look], screen: Screen, namesrv: str, every_s: float) -> None:
-    """Raises RocketMQError if the first look fails; of later failures the screen tells."""
+def _live(view: View, ask: Callable[[], Sample], screen: Screen, namesrv: str, every_s: float) -> None:
+    """Raises RocketMQError if the first sample fails; later failures are shown on the screen."""
+    from rich.live import Live  # noqa: PLC0415
+
     shown = view.renderable(ask(), screen, namesrv)
     with Live(console=screen.out, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
         while True:

@@ -1,4 +1,4 @@
-"""`skylark topic`: topics, where their queues are, and what is in them."""
+"""`skylark topic`: topics, their routes, settings and contents."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from skylark.cli.options import (
     Topic,
     Watch,
     Yes,
-    asked_at_once,
     confirm,
     connected,
+    in_parallel,
     pairs,
 )
 from skylark.cli.output import Listing, Rate, Rates, When, counted, done, show, show_or_watch
-from skylark.errors import NoRoute
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from skylark.admin.results import Route, TopicStats
+    from skylark.admin.results import TopicStats
     from skylark.admin.sync import Admin
 
-app = typer.Typer(no_args_is_help=True, help="Topics: make, change, delete, and see what is in them.")
+app = typer.Typer(no_args_is_help=True, help="Topics: create, change, delete, and inspect.")
 
 QUEUES = 8
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
 STATUS_COLUMNS = ("broker", "queue", "begin", "end", "messages", "last stored")
 Queues = Annotated[int, typer.Option("--queues", "-q", min=1, help="Queues on each broker.")]
-ReadQueues = Annotated[int | None, typer.Option("--read-queues", min=0, help="If not as many as written.")]
-WriteQueues = Annotated[int | None, typer.Option("--write-queues", min=0, help="If not as many as read.")]
+ReadQueues = Annotated[int | None, typer.Option("--read-queues", min=0, help="If different from --queues.")]
+WriteQueues = Annotated[int | None, typer.Option("--write-queues", min=0, help="If different from --queues.")]
 Attributes = Annotated[
     list[str] | None, typer.Option("--attribute", metavar="KEY=VALUE", help="Such as message.type=FIFO.")
 ]
@@ -48,37 +47,36 @@ Attributes = Annotated[
 def list_topics(
     cluster: Cluster = None,
     system: Annotated[
-        bool, typer.Option("--system", help="Built-in, retry and dead-letter ones too.")
+        bool, typer.Option("--system", help="Also built-in, retry and dead-letter topics.")
     ] = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """List topics with the brokers and queues they have.
+    """List topics with their brokers and queues.
 
     Example: skylark topic list
     """
     with connected(namesrv) as admin:
         names = named_topics(admin, cluster=cluster, system=system)
-        routes = asked_at_once(lambda name: _route(admin, name), names)
-    rows = [
-        (
-            route.topic,
-            sorted({queues.broker_name for queues in route.brokers}),
-            sum(queues.read_queues for queues in route.brokers),
-            sum(queues.write_queues for queues in route.brokers),
-            "+".join(sorted({permission_text(queues.permission) for queues in route.brokers})),
-        )
-        for route in routes
-        if route is not None
-    ]
-    show(Listing(("topic", "brokers", "read queues", "write queues", "permission"), rows), as_json=as_json)
-
-
-def _route(admin: Admin, name: str) -> Route | None:
-    try:
-        return admin.topics.route(name)
-    except NoRoute:
-        return None  # deleted meanwhile
+        found = admin.topics.on_brokers()
+        brokers = {node.address: node.name for node in admin.brokers.nodes()}
+    tables = {
+        brokers.get(address, address): {topic.name: topic for topic in topics}
+        for address, topics in found.answers.items()
+    }
+    rows = []
+    for name in names:
+        parts = {broker: table[name] for broker, table in sorted(tables.items()) if name in table}
+        if parts:  # else deleted meanwhile
+            permissions = {permission_text(part.permission) for part in parts.values()}
+            rows.append(
+                (
+                    name, list(parts), sum(part.read_queues for part in parts.values()),
+                    sum(part.write_queues for part in parts.values()), "+".join(sorted(permissions)),
+                )
+            )  # fmt: skip
+    columns = ("topic", "brokers", "read queues", "write queues", "permission")
+    show(Listing(columns, rows, failures=found.failures), as_json=as_json)
 
 
 @app.command()
@@ -89,7 +87,7 @@ def create(
     write_queues: WriteQueues = None,
     permission: Annotated[str, typer.Option("--permission", help="rw, r or w.")] = "rw",
     ordered: Annotated[
-        bool, typer.Option("--ordered", help="Queues keep their place when brokers go.")
+        bool, typer.Option("--ordered", help="Keep messages of a key in their queue when brokers go down.")
     ] = False,
     attribute: Attributes = None,
     cluster: Cluster = None,
@@ -97,7 +95,7 @@ def create(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Make a topic on all brokers, of one cluster, or on one; or replace its settings.
+    """Create a topic, or replace its settings: on all brokers, a cluster, or one.
 
     Example: skylark topic create orders --queues 8
     """
@@ -134,7 +132,7 @@ def update(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Change what is given, wherever the topic is, and leave the rest. An attribute without value goes.
+    """Change the given settings wherever the topic is. An attribute without a value is removed.
 
     Example: skylark topic update orders --permission r
     """
@@ -142,7 +140,7 @@ def update(
     wanted = (read_queues, write_queues, permission, ordered, attribute)
     if all(item is None for item in wanted):
         raise UsageError(
-            "nothing to change: say --read-queues, --write-queues, --permission or another option"
+            "nothing to change; pass --read-queues, --write-queues, --permission or another option"
         )
     with connected(namesrv) as admin:
         admin.topics.update(
@@ -155,7 +153,7 @@ def update(
             cluster=cluster,
             broker=broker,
         )
-    done(f"topic {topic} is changed", {"topic": topic, "updated": True}, as_json=as_json)
+    done(f"topic {topic} changed", {"topic": topic, "updated": True}, as_json=as_json)
 
 
 @app.command()
@@ -174,12 +172,12 @@ def delete(
         admin.topics.route(topic)
         confirm(f"Delete topic {topic} and all its messages?", yes=yes)
         admin.topics.delete(topic, cluster=cluster)
-    done(f"topic {topic} is deleted", {"topic": topic, "deleted": True}, as_json=as_json)
+    done(f"topic {topic} deleted", {"topic": topic, "deleted": True}, as_json=as_json)
 
 
 @app.command()
 def route(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """Show where a topic's queues are.
+    """Show the brokers of a topic's queues.
 
     Example: skylark topic route orders
     """
@@ -224,7 +222,7 @@ def status(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show where each queue begins and ends, and when it last grew.
+    """Show the offsets of each queue and the time of its last message.
 
     Examples: skylark topic status orders
 
@@ -259,13 +257,13 @@ def _status(stats: TopicStats, rates: Rates | None, now_s: float) -> Listing:
 
 @app.command()
 def groups(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
-    """List the groups that consume a topic, or have, with their lag in it.
+    """List the groups that consume a topic, or have consumed it, with their lag.
 
     Example: skylark topic groups orders
     """
     with connected(namesrv) as admin:
         names = admin.topics.groups(topic)
-        rows = asked_at_once(lambda name: (name, admin.groups.progress(name, topic).lag), names)
+        rows = in_parallel(lambda name: (name, admin.groups.progress(name, topic).lag), names)
     show(Listing(("group", "lag"), rows), as_json=as_json)
 
 
@@ -275,7 +273,7 @@ def order(
     wanted: Annotated[
         str | None, typer.Argument(metavar="BROKER:QUEUES;...", help="Such as broker-a:4;broker-b:4.")
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="No fixed order any more.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the fixed order.")] = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
@@ -284,7 +282,7 @@ def order(
     Example: skylark topic order orders 'broker-a:4;broker-b:4'
     """
     if wanted is not None and remove:
-        raise UsageError("say an order or --remove, not both")
+        raise UsageError("pass an order or --remove, not both")
     with connected(namesrv) as admin:
         if wanted is not None or remove:
             admin.topics.set_order(topic, wanted)
@@ -295,8 +293,8 @@ def order(
 @app.command()
 def share(
     topic: Topic,
-    members: Annotated[list[str], typer.Argument(metavar="CLIENT...", help="Names of members.")],
-    strategy: Annotated[str, typer.Option("--strategy", help="RocketMQ's name of it.")] = "AVG",
+    members: Annotated[list[str], typer.Argument(metavar="CLIENT...", help="Client ids of members.")],
+    strategy: Annotated[str, typer.Option("--strategy", help="RocketMQ's name of the strategy.")] = "AVG",
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
@@ -318,9 +316,9 @@ def share(
 
 
 def named_topics(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
-    """The names of topics; without `system` only those that people made."""
+    """The names of topics, with `system` also built-in, retry and dead-letter topics."""
     if cluster is not None:
-        admin.brokers.nodes(cluster=cluster)  # name servers say nothing of a cluster that they do not know
+        admin.brokers.nodes(cluster=cluster)  # name servers do not report an unknown cluster
     names = admin.topics.names(cluster=cluster)
     if system:
         return names
@@ -336,5 +334,5 @@ def permission_text(permission: int) -> str:
 
 def _permission(text: str) -> int:
     if text not in PERMISSIONS:
-        raise UsageError(f"--permission {text}: rw, r or w is possible")
+        raise UsageError(f"invalid --permission {text!r}; choose rw, r or w")
     return PERMISSIONS[text]

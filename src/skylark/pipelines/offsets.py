@@ -18,7 +18,7 @@ from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from skylark.model.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.message_source import MessageSource
-from skylark.pipelines.options import parse_time_ms
+from skylark.quantities import parse_time_ms
 
 Offsets = dict[SparkQueue, int]
 Nested = dict[str, dict[str, dict[str, int]]]

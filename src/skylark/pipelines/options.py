@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from skylark.errors import SettingsError
+from skylark.quantities import parse_bytes, parse_duration_ms, parse_rate
 from skylark.settings.fields import check_address
 
 T = TypeVar("T")
 
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|seconds?|minutes?|hours?|days?)", re.IGNORECASE)
-_BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -32,37 +27,6 @@ class OptionKind:
 
     name: str
     parse: Callable[[str], Any]
-
-
-def parse_bytes(text: str) -> int:
-    """`64MB`, `1g`, `4096`; units are powers of 1024. Raises ValueError."""
-    match = _BYTES.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"invalid size {text!r}; try 64MB")
-    return int(float(match[1]) * _BYTE_UNITS[match[2].lower()])
-
-
-def parse_duration_ms(text: str) -> int:
-    """`200ms`, `10s`, `5 minutes`, `7d`. Raises ValueError."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"invalid duration {text!r}; try 10s (units: ms, s, m, h, d)")
-    unit = match[2].lower()
-    return int(float(match[1]) * _DURATION_UNITS_MS[unit if unit in _DURATION_UNITS_MS else unit[0]])
-
-
-def parse_time_ms(text: str, now_ms: int) -> int:
-    """A point in time: ISO 8601 (UTC without a zone), `-10m` before now, milliseconds. Raises ValueError."""
-    text = text.strip()
-    if text.startswith("-"):
-        return now_ms - parse_duration_ms(text[1:])
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"invalid time {text!r}; try 2026-11-01T08:00, -10m or milliseconds") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _parse_flag(text: str) -> bool:
@@ -85,17 +49,6 @@ def _parse_addresses(text: str) -> str:
     for address in addresses:
         check_address(address, "namesrv")
     return text
-
-
-def parse_rate(text: str) -> float:
-    """`200`, `200/s`. Raises ValueError."""
-    try:
-        rate = float(text.strip().removesuffix("/s"))
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise ValueError(f"invalid rate {text!r}; try 200/s (rows per second)")
-    return rate
 
 
 TEXT = OptionKind("text", str)

@@ -59,10 +59,10 @@ def make_store(directory: Path) -> None:
         (
             ["."],
             4,
-            r"holds the store of one broker, which --brokers 4 would leave aside: move it to \S+broker-a",
+            r"holds the store of one broker, which --brokers 4 would not use; move it to \S+broker-a",
         ),
         (["broker-a", "broker-b"], 2, None),
-        (["broker-a", "broker-b"], 1, "holds the stores of broker-a, broker-b: say --brokers 2"),
+        (["broker-a", "broker-b"], 1, "holds the stores of broker-a, broker-b; pass --brokers 2"),
         ([".", "broker-a"], 1, None),
         ([".", "broker-a"], 2, None),
     ],

@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import typer
 
 from skylark.cli import doctor
 from skylark.cli.doctor import HealthCheck, HealthState
@@ -54,7 +55,7 @@ def test_the_disk_below_which_the_data_will_be(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(doctor, "FREE_BYTES_MIN", 1 << 62)
     assert doctor._disk(tmp_path).state is HealthState.FAULT
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)
-    assert doctor._disk(tmp_path).found == f"{tmp_path}: cannot be written to"
+    assert doctor._disk(tmp_path).found == f"{tmp_path}: not writable"
 
 
 def test_a_directory_that_may_not_be_looked_into_is_a_fault(
@@ -65,7 +66,7 @@ def test_a_directory_that_may_not_be_looked_into_is_a_fault(
 
     monkeypatch.setattr(Path, "exists", refuse)  # as for whoever is not root
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and path == tmp_path)
-    assert doctor._disk(tmp_path / "secret" / "data").found == f"{tmp_path}: cannot be written to"
+    assert doctor._disk(tmp_path / "secret" / "data").found == f"{tmp_path}: not writable"
 
 
 def test_limits() -> None:
@@ -112,7 +113,9 @@ def test_faults_are_told_as_lines_and_as_json(
     monkeypatch.setattr(
         doctor, "servers", lambda namesrv: [HealthCheck("name servers", HealthState.OK, namesrv)]
     )
-    assert not doctor.show(tmp_path, "h:1", as_json=False)
+    with pytest.raises(typer.Exit):
+        doctor.doctor(tmp_path, "h:1", as_json=False)
     assert capsys.readouterr().out == "disk\tFAULT\tfull\tfree some\nname servers\tok\th:1\t\n"
-    doctor.show(tmp_path, "h:1", as_json=True)
+    with pytest.raises(typer.Exit):
+        doctor.doctor(tmp_path, "h:1", as_json=True)
     assert capsys.readouterr().out.startswith('[{"check":"disk","state":"FAULT"')

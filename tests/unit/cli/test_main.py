@@ -123,7 +123,7 @@ def test_an_error_has_a_hint_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         "skylark: cannot connect to 127.0.0.1:9876: refused See the FAQ",
-        "  hint: is it running? `skylark serve` starts servers here; `skylark doctor` looks for faults",
+        "  hint: is it running? `skylark serve` starts servers here; `skylark doctor` checks them",
     ]
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)  # it would outlive the test
     debugged = CliRunner().invoke(app, ["--debug", "store", "info", "somewhere"])
@@ -174,13 +174,13 @@ def test_words_that_make_no_command_are_a_sentence_and_a_hint(
     said, hint = result.stderr.splitlines()
     assert said.startswith("skylark: ")
     assert sentence in said
-    assert hint == f"  hint: `{command} --help` shows how it is used"
+    assert hint == f"  hint: `{command} --help` shows the usage"
 
 
 def test_a_command_that_is_like_none_is_answered_by_those_that_there_are() -> None:
     result = CliRunner().invoke(app, ["dlq", "exhume"], prog_name="skylark")
     assert result.exit_code == 2
-    assert "`skylark dlq --help` shows how it is used; there are list, show, resend\n" in result.stderr
+    assert "`skylark dlq --help` shows the usage; commands: list, show, resend\n" in result.stderr
 
 
 def test_an_error_of_the_system_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,16 +192,16 @@ def test_an_error_of_the_system_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     assert result.exit_code == 2
     said, advice = result.stderr.splitlines()
     assert said == "skylark: /store/commitlog: Permission denied"
-    assert advice.startswith("  hint: this user may not")
+    assert advice.startswith("  hint: change the owner or the mode")
 
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.EADDRINUSE, "is in use already"), (errno.EADDRNOTAVAIL, "is no address of this machine")],
+    [(errno.EADDRINUSE, "is in use already"), (errno.EADDRNOTAVAIL, "is not an address of this machine")],
 )
 def test_where_a_server_cannot_listen_is_said_plainly(number: int, words: str) -> None:
     text = f"error while attempting to bind on address ('10.1.2.3', 9876): {os.strerror(number)}"
-    assert main.sentence(OSError(number, text)) == f"10.1.2.3:9876 {words}"
+    assert main.error_text(OSError(number, text)) == f"10.1.2.3:9876 {words}"
 
 
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

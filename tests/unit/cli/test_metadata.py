@@ -8,7 +8,7 @@ import pytest
 
 from skylark.admin.results import Group, Topic
 from skylark.cli.errors import UsageError
-from skylark.cli.metadata import AT_ONCE, Metadata, made, read, written
+from skylark.cli.metadata import BATCH_MAX, Metadata, create_in_batches, parse, to_text
 
 ORDERS = Topic("orders", 8, 4, 6, ordered=True, attributes={"message.type": "FIFO"})
 BILLING = Group("billing", retries_max=3, orderly=True)
@@ -20,9 +20,9 @@ CONFIG = {
 
 def test_what_is_written_is_read() -> None:
     found = Metadata({"orders": ORDERS.to_config()}, {"billing": BILLING.to_config()})
-    text = written(found)
+    text = to_text(found)
     assert json.loads(text)["topicConfigTable"]["orders"]["readQueueNums"] == 8
-    assert read(text.encode(), "file") == ([ORDERS], [BILLING])
+    assert parse(text.encode(), "file") == ([ORDERS], [BILLING])
 
 
 def test_what_mqadmin_exports_is_read() -> None:
@@ -36,28 +36,26 @@ def test_what_mqadmin_exports_is_read() -> None:
             }
         },
     }  # fmt: skip
-    assert read(json.dumps(data).encode(), "file") == ([ORDERS], [BILLING])
+    assert parse(json.dumps(data).encode(), "file") == ([ORDERS], [BILLING])
 
 
 def test_lists_for_mqadmin_are_read() -> None:
-    assert read(json.dumps([CONFIG]).encode(), "file") == ([ORDERS], [])
-    assert read(b' [{"groupName": "billing"}]', "file") == ([], [Group("billing")])
-    assert read(b"{}", "file") == ([], [])
+    assert parse(json.dumps([CONFIG]).encode(), "file") == ([ORDERS], [])
+    assert parse(b' [{"groupName": "billing"}]', "file") == ([], [Group("billing")])
+    assert parse(b"{}", "file") == ([], [])
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"orders", b"[1]", b'[{"perm": 6}]', b'{"topicConfigTable": []}', b"\xff"]
 )
 def test_what_is_no_such_file_is_said(data: bytes) -> None:
-    with pytest.raises(
-        UsageError, match=r"there\.json holds no topics and groups as `skylark cluster export`"
-    ):
-        read(data, "there.json")
+    with pytest.raises(UsageError, match=r"there\.json is not a file of `skylark cluster export`"):
+        parse(data, "there.json")
 
 
 def test_very_many_are_made_with_several_requests() -> None:
     asked: list[int] = []
-    made(lambda items, **where: asked.append(len(items)), range(2 * AT_ONCE + 1), broker="b")
-    assert asked == [AT_ONCE, AT_ONCE, 1]
-    made(lambda items, **where: asked.append(0), [])
+    create_in_batches(lambda items, **where: asked.append(len(items)), range(2 * BATCH_MAX + 1), broker="b")
+    assert asked == [BATCH_MAX, BATCH_MAX, 1]
+    create_in_batches(lambda items, **where: asked.append(0), [])
     assert len(asked) == 3

@@ -92,16 +92,25 @@ def test_options_count_more_than_the_line() -> None:
 @pytest.mark.parametrize(
     ("wanted", "standard_input", "words"),
     [
-        ({"body": "x", "delay": "5m", "delay_level": 3}, b"", "one of --delay, --delay-level and --at"),
-        ({"body": "x", "delay": "soon"}, b"", "--delay 'soon' is no duration"),
+        (
+            {"body": "x", "delay": "5m", "delay_level": 3},
+            b"",
+            "pass only one of --delay, --delay-level and --at",
+        ),
+        ({"body": "x", "delay": "soon"}, b"", "--delay: invalid duration 'soon'"),
         ({"body": "x", "at": "2001-01-01"}, b"", "--at 2001-01-01 is in the past"),
-        ({"body": "x", "properties": ["a"]}, b"", "--property a: KEY=VALUE is expected"),
-        ({"body": "x", "lines": True}, b"", "read standard input: give no body"),
+        ({"body": "x", "properties": ["a"]}, b"", "invalid --property 'a'; write KEY=VALUE"),
+        ({"body": "x", "lines": True}, b"", "read standard input: omit the body"),
         ({"lines": True, "count": 3}, b"a", "--count repeats one body"),
         ({"from_json": True, "count": 3}, b"{}", "--count repeats one body"),
-        ({"from_json": True}, b'{"body": "x"}\n{"body"', "line 2 is no message as JSON"),
-        ({"from_json": True}, b'{"tags": "x"}', "line 1 has neither body nor body_base64"),
-        ({"from_json": True}, b'{"body_base64": "!"}', "line 1 is no message as JSON"),
+        ({"from_json": True}, b'{"body": "x"}\n{"body"', "line 2: invalid message JSON"),
+        ({"from_json": True}, b'{"tags": "x"}', "line 1: neither body nor body_base64"),
+        (
+            {"from_json": True},
+            b'{"body": "x", "body_error": "bad CRC"}',
+            "line 1: the body is damaged: bad CRC",
+        ),
+        ({"from_json": True}, b'{"body_base64": "!"}', "line 1: invalid message JSON"),
     ],
 )
 def test_mistakes_are_said(wanted: dict[str, Any], standard_input: bytes, words: str) -> None:
@@ -114,5 +123,5 @@ def test_nothing_to_send_is_said() -> None:
         def isatty(self) -> bool:
             return True
 
-    with pytest.raises(UsageError, match="there is nothing to send"):
+    with pytest.raises(UsageError, match="nothing to send: pass a body"):
         list(messages(SendArguments("orders"), Terminal(), now_ms=NOW_MS))

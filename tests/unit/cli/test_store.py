@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from skylark.cli import output, store_dump
-from skylark.cli.selection import Selection
+from skylark.cli import output, store
+from skylark.cli.message_text import STORED_COLUMNS, stored_row
+from skylark.cli.store import Selection
 from skylark.model.message import PutMessage, SystemFlag
 from skylark.store.disk import RealDisk
 from skylark.store.store_reader import StoreReader
@@ -143,7 +144,7 @@ def test_verify_of_apaches_crashed_store(run: Run, golden: Path, tmp_path: Path)
     root = unpack_golden(golden, "crash", tmp_path)
     result = run("verify", root, *GOLDEN_GEOMETRY)
     assert result.exit_code == 0
-    assert "1 record waits for its unit" in result.output
+    assert "1 record is not yet in its queue" in result.output
     assert "was not closed" in result.output
     assert "Not supported, and not verified:" in result.output
 
@@ -177,8 +178,8 @@ def test_dump_shows_the_whole_log_in_order(run: Run, root: Path) -> None:
 
 def test_dump_of_a_topic_goes_queue_by_queue(run: Run, root: Path) -> None:
     dumped = lines(run("dump", root, "-t", "orders", "--json").output)
-    assert [line["queue_id"] for line in dumped] == [0] * 10 + [1] * 9
-    assert [line["queue_offset"] for line in dumped] == [*range(10), *range(9)]
+    assert [line["queue"] for line in dumped] == [0] * 10 + [1] * 9
+    assert [line["offset"] for line in dumped] == [*range(10), *range(9)]
 
 
 @pytest.mark.parametrize(
@@ -212,19 +213,23 @@ def test_dump_filters(run: Run, root: Path, options: list[str], expected: list[i
 def test_dump_gives_every_field(run: Run, root: Path) -> None:
     first, *_, last = lines(run("dump", root, "--json").output)
     assert first == {
-        "message_id": "7F00000100002A9F0000000000000000",
         "topic": "orders",
-        "queue_id": 0,
-        "queue_offset": 0,
+        "broker": None,
+        "queue": 0,
+        "offset": 0,
+        "message_id": "7F00000100002A9F0000000000000000",
+        "offset_message_id": "7F00000100002A9F0000000000000000",
+        "tags": "tag0",
+        "keys": ["key-0", "third-0"],
         "physical_offset": 0,
         "size": first["size"],
         "body_crc": zlib.crc32(b"body 0") & 0x7FFFFFFF,
         "properties": {"TAGS": "tag0", "KEYS": "key-0 third-0"},
         "flag": 0,
         "sys_flag": 0,
-        "born_timestamp": 0,
+        "born_ms": 0,
         "born_host": "127.0.0.1:0",
-        "store_timestamp": START_MS,
+        "stored_ms": START_MS,
         "store_host": "127.0.0.1:10911",
         "reconsume_times": 0,
         "prepared_transaction_offset": 0,
@@ -243,7 +248,7 @@ def test_dump_as_lines_of_tabs(run: Run, root: Path) -> None:
 def test_dump_as_a_table(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(store_dump, "ROWS_AT_A_TIME", 15)
+    monkeypatch.setattr(store, "ROWS_AT_A_TIME", 15)
     output_lines = run("dump", root).output.splitlines()
     assert len(output_lines) == 41  # one header for all stretches
     assert "body" in output_lines[0]
@@ -347,7 +352,7 @@ def test_a_failed_export_leaves_no_half_file(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("skylark.cli.store_export.document", interrupt)
+    monkeypatch.setattr("skylark.cli.message_text.document", interrupt)
     result = run("export", root, "-o", tmp_path / "out", "--format", "json")
     assert result.exit_code == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
@@ -360,7 +365,7 @@ def test_a_failed_export_leaves_no_half_file(
     ("command", "options", "sentence"),
     [
         ("info", [], ""),
-        ("dump", ["-t", "nothing"], "topic nothing is not in the store, which holds orders, payments"),
+        ("dump", ["-t", "nothing"], "topic nothing is not in the store; it has orders, payments"),
         ("dump", ["-t", "nothing", "-k", "key-1"], "topic nothing is not in the store"),
         ("dump", ["-t", "orders", "-q", "7"], "topic orders has no queue 7; its queues are 0, 1"),
         (
@@ -371,11 +376,11 @@ def test_a_failed_export_leaves_no_half_file(
         ("dump", ["-t", "orders", "-q", "0", "--to-offset", "0"], "holds offsets 0 to 9: nothing before 0"),
         ("dump", ["-t", "orders", "--from-offset", "3", "--to-offset", "1"], "3 is not below --to-offset 1"),
         ("dump", ["--from-offset", "3"], "they need --topic"),
-        ("dump", ["--since", "soon"], "is no time"),
-        ("dump", ["-t", "orders", "-k", "key-1"], "say with --index-slots and --index-items what it has"),
+        ("dump", ["--since", "soon"], "--since: invalid time 'soon'"),
+        ("dump", ["-t", "orders", "-k", "key-1"], "give its geometry with --index-slots and --index-items"),
         ("dump", ["--index-slots", "0"], "index_slots"),
         ("dump", ["--commit-log", "nowhere"], "nowhere is missing"),
-        ("export", ["-o", "nowhere/deep/out"], "there is no directory"),
+        ("export", ["-o", "nowhere/deep/out"], ": no directory"),
     ],
 )
 def test_nonsense_is_one_sentence(
@@ -401,7 +406,7 @@ def test_an_empty_queue_is_said_to_be_empty(run: Run, root: Path) -> None:
     for path in (root / "consumequeue" / "orders" / "0").iterdir():
         path.write_bytes(bytes(200))
     result = run("dump", root, "-t", "orders", "-q", "0")
-    assert (result.exit_code, result.stderr) == (2, "skylark: queue orders/0 holds no messages\n")
+    assert (result.exit_code, result.stderr) == (2, "skylark: queue orders/0 is empty\n")
 
 
 def test_a_batch_topic_is_refused(run: Run, golden: Path, tmp_path: Path) -> None:
@@ -424,7 +429,7 @@ def test_an_export_never_overwrites(run: Run, root: Path, tmp_path: Path) -> Non
     for out, sentence in (
         (root / "bodies", "inside the store"),
         (root, "inside the store"),
-        (tmp_path / "there", "there already"),
+        (tmp_path / "there", "exists already"),
     ):
         result = run("export", root, "-o", out)
         assert result.exit_code == 2
@@ -457,7 +462,7 @@ def test_a_topic_of_a_record_cannot_lead_out_of_the_export(run: Run, root: Path,
 def test_the_dump_streams(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first rows are printed before the last message is read."""
     printed: list[str] = []
-    monkeypatch.setattr(store_dump, "ROWS_AT_A_TIME", 5)
+    monkeypatch.setattr(store, "ROWS_AT_A_TIME", 5)
     monkeypatch.setattr(Console, "is_terminal", property(lambda self: True))
     monkeypatch.setattr(Console, "print", lambda self, *parts, **options: printed.append("rows"))
     reader = StoreReader(root)
@@ -469,6 +474,6 @@ def test_the_dump_streams(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             seen_at_read.append(len(printed))
             yield each
 
-    store_dump._print_table(output.Screen(), watched())
+    store._print_table(output.Screen(), STORED_COLUMNS, map(stored_row, watched()))
     assert seen_at_read[0] == 0
     assert seen_at_read[-1] == 7

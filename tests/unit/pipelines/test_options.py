@@ -11,9 +11,6 @@ from skylark.pipelines.options import (
     SourceOptions,
     load,
     option_table,
-    parse_bytes,
-    parse_duration_ms,
-    parse_time_ms,
 )
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "spark" / "source-options.md"
@@ -53,33 +50,6 @@ def test_what_cannot_be_used_is_refused(given: dict[str, str], complaint: str) -
     with pytest.raises(SettingsError) as failure:
         load(SourceOptions, given)
     assert complaint in str(failure.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("64MB", 64 << 20), ("1g", 1 << 30), ("10 KiB", 10_240), ("7", 7), ("1.5k", 1536)]
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
-
-
-@pytest.mark.parametrize(
-    ("text", "duration_ms"), [("200ms", 200), ("10s", 10_000), ("5 minutes", 300_000), ("7d", 604_800_000)]
-)
-def test_durations(text: str, duration_ms: int) -> None:
-    assert parse_duration_ms(text) == duration_ms
-
-
-@pytest.mark.parametrize(
-    ("text", "moment_ms"),
-    [
-        ("1970-01-01T00:00:01", 1000),
-        ("1970-01-01T01:00:01+01:00", 1000),
-        ("1234567890123", 1234567890123),
-        ("-10m", 10_000_000 - 600_000),
-    ],
-)
-def test_times(text: str, moment_ms: int) -> None:
-    assert parse_time_ms(text, now_ms=10_000_000) == moment_ms
 
 
 def test_the_documentation_lists_every_option() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,11 +94,15 @@ def archive(
     once: bool,
     trigger: str = "30s",
     upkeep: Upkeep | None = None,
+    sink: Mapping[str, str] | None = None,
     watch: queries.Watch | None = None,
 ) -> queries.JobSummary:
-    """Archive until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
+    """Archive until the end of data, or until interrupted. Raises SettingsError, RocketMQError.
+
+    `sink` is what `options` returned, if it was called before Spark was started.
+    """
     upkeep = upkeep or Upkeep()
-    sink = options(source, output, upkeep)
+    sink = sink or options(source, output, upkeep)
     settings = table_sink.read_options(sink)
     table_sink.prepare(settings, spark_schema(COLUMNS))
     before = settings.log().facts()

@@ -13,7 +13,7 @@ import yaml
 
 from skylark.errors import BadSettingsFile
 from skylark.model.names import topic_name_error
-from skylark.pipelines.options import parse_bytes, parse_duration_ms
+from skylark.quantities import parse_bytes, parse_duration_ms
 
 SOURCE_KEYS = ("namesrv", "path", "topic", "start", "group", "tags", "sql92", "limit", "options")
 LIMIT_KEYS = ("bytes", "rows")

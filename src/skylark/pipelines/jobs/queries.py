@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skylark.errors import RocketMQError, SettingsError
-from skylark.pipelines.options import parse_duration_ms
+from skylark.quantities import parse_duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -24,8 +24,8 @@ from skylark.pipelines.jobs.endpoints import Input, Output, write_batch
 from skylark.pipelines.lake.parquet_files import DATE, TableFile
 from skylark.pipelines.lake.table_log import open_log
 from skylark.pipelines.offsets import split_names
-from skylark.pipelines.options import parse_time_ms
 from skylark.pipelines.schema import COLUMNS
+from skylark.quantities import parse_time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,7 +33,8 @@ from skylark.pipelines.jobs.endpoints import (
 )
 from skylark.pipelines.jobs.pipeline_file import PipelineFile, PipelineStep, SinkEntry
 from skylark.pipelines.lake import table_sink
-from skylark.pipelines.options import SourceOptions, load, parse_duration_ms
+from skylark.pipelines.options import SourceOptions, load
+from skylark.quantities import parse_duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

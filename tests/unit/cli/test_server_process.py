@@ -1,4 +1,4 @@
-"""Logs of the servers: text or JSON, levels by component, clear words for what is wrong."""
+"""Logs of the servers: text or JSON, levels by component, usage errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from skylark.cli import logs
+from skylark.cli import server_process
 from skylark.cli.errors import UsageError
-from skylark.cli.logs import JsonLines, TextLines, component_of, configure, given_again
+from skylark.cli.server_process import JsonLines, TextLines, component_of, configure_logs, log_flags
 
 SCRIPT = """
 import logging, sys
-from skylark.cli import logs
-logs.configure(sys.argv[1], sys.argv[2:])
+from skylark.cli import server_process
+server_process.configure_logs(sys.argv[1], sys.argv[2:])
 for name in ("skylark.store.flush", "skylark.broker.broker", "asyncio"):
     for level in (logging.DEBUG, logging.INFO, logging.WARNING):
         logging.getLogger(name).log(level, "it is %s", name)
@@ -108,26 +108,30 @@ def test_components(logger: str, component: str) -> None:
 @pytest.mark.parametrize(
     ("log_format", "levels", "words"),
     [
-        ("xml", [], "--log-format xml: text or json is possible"),
-        ("text", ["LOUD"], "--log-level LOUD: levels are DEBUG, INFO, WARNING, ERROR, CRITICAL"),
-        ("text", ["stor=INFO"], "--log-level stor=INFO: components are broker, store, namesrv, remoting"),
-        ("text", ["=INFO"], "--log-level =INFO: components are broker, store, namesrv, remoting"),
-        ("text", ["store="], "--log-level store=: levels are"),
+        ("xml", [], "invalid --log-format 'xml'; choose text or json"),
+        ("text", ["LOUD"], "invalid --log-level 'LOUD'; levels are DEBUG, INFO, WARNING, ERROR, CRITICAL"),
+        (
+            "text",
+            ["stor=INFO"],
+            "invalid --log-level 'stor=INFO'; components are broker, store, namesrv, remoting",
+        ),
+        ("text", ["=INFO"], "invalid --log-level '=INFO'; components are broker, store, namesrv, remoting"),
+        ("text", ["store="], "invalid --log-level 'store='; levels are"),
     ],
 )
-def test_mistakes_are_told(log_format: str, levels: list[str], words: str) -> None:
+def test_usage_errors(log_format: str, levels: list[str], words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        configure(log_format, levels)
+        configure_logs(log_format, levels)
     assert str(caught.value).startswith(words)
 
 
 def test_processes_that_are_started_log_alike() -> None:
-    assert given_again("json", ["store=DEBUG", "INFO"]) == [
+    assert log_flags("json", ["store=DEBUG", "INFO"]) == [
         "--log-format", "json", "--log-level", "store=DEBUG", "--log-level", "INFO",
     ]  # fmt: skip
-    assert given_again(logs.TEXT, None) == ["--log-format", "text"]
+    assert log_flags(server_process.TEXT, None) == ["--log-format", "text"]
 
 
 def test_components_are_packages() -> None:
-    for component in logs.COMPONENTS:
+    for component in server_process.COMPONENTS:
         __import__(f"skylark.{component}")

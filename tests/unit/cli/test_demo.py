@@ -46,7 +46,7 @@ def test_all_agrees(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [wanted.orders for wanted in asked] == [1000]
     assert "- working" in result.output
     assert "\t2000\n" in result.output
-    assert "Everything agrees" in result.output
+    assert "All counts agree" in result.output
     assert "skylark demo --keep ./demo" in result.output
     assert list(temporary.iterdir()) == []
 
@@ -57,7 +57,7 @@ def test_a_count_that_is_wrong_is_exit_code_1(temporary: Path, monkeypatch: pyte
     assert result.exit_code == 1
     assert "orders billed\t10\t3\tWRONG" in result.output
     assert "Some counts are wrong." in result.output
-    assert "Everything agrees" not in result.output
+    assert "All counts agree" not in result.output
     assert list(temporary.iterdir()) == []
 
 

@@ -1,0 +1,160 @@
+"""`skylark serve`: a name server and a broker in one process, or several broker processes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skylark.cli import server_process
+from skylark.cli.options import NAMESRV
+from skylark.cli.server_process import (
+    BROKER_PREFIX,
+    NAME_SERVER_PREFIX,
+    PORT_MAX,
+    TEXT,
+    Advertise,
+    Bind,
+    Config,
+    Data,
+    Flush,
+    LogFormat,
+    LogLevels,
+    Sets,
+    load,
+    say_broker_ready,
+    say_ready,
+)
+
+if TYPE_CHECKING:
+    from skylark.settings import BrokerSettings, NameServerSettings
+    from skylark.settings.loader import LoadedSettings
+
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
+
+
+def serve(
+    data: Data = None,
+    name_server_port: Annotated[
+        int, typer.Option("--namesrv-port", min=0, max=PORT_MAX, help="0: any free port.")
+    ] = 9876,
+    broker_port: Annotated[
+        int | None,
+        typer.Option("--broker-port", min=0, max=PORT_MAX, help="10911 by default; 0: any free port."),
+    ] = None,
+    brokers: Annotated[
+        int, typer.Option("--brokers", metavar="N", help="Number of broker processes, ports 10 apart.")
+    ] = 1,
+    flush: Flush = None,
+    bind: Bind = None,
+    advertise: Advertise = None,
+    config: Config = None,
+    sets: Sets = None,
+    log_format: LogFormat = TEXT,
+    log_levels: LogLevels = None,
+) -> None:
+    """Run a name server and a broker in one process until Ctrl-C.
+
+    That is all that one machine needs. With --brokers, each broker is a process with its own core; one that
+    exits is restarted.
+
+    Examples: skylark serve --data ./skylark-data
+
+    skylark serve --brokers 4
+    """
+    from skylark.cli.broker_processes import check_layout, serve_processes  # noqa: PLC0415
+    from skylark.settings import BrokerSettings  # noqa: PLC0415
+
+    started = time.monotonic()
+    server_process.configure_logs(log_format, log_levels)
+    flags = {
+        "port": broker_port, "host": bind, "advertised_host": advertise,
+        **server_process.store_flags(data, flush),
+    }  # fmt: skip
+    loaded = load(BrokerSettings, BROKER_PREFIX, config, flags, sets)
+    _warn_of_name_servers(loaded)
+    settings = loaded.settings
+    server_process.warn_of_any_address(settings)
+    name_server = _name_server_settings(settings, name_server_port)
+    check_layout(settings.store.path, brokers)
+    if brokers == 1:
+        _serve_one(name_server, settings, started)
+        return
+
+    def ready(namesrv: str) -> None:
+        say_ready(started, f"name server on {namesrv}, {brokers} brokers")
+        _say_next(namesrv)
+
+    more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=_shared(sets))
+    more += server_process.log_flags(log_format, log_levels)
+    server_process.run(serve_processes(name_server, settings, brokers, more, typer.echo, ready))
+
+
+def _serve_one(name_server: NameServerSettings, settings: BrokerSettings, started: float) -> None:
+    from skylark import embedded  # noqa: PLC0415
+
+    async def main() -> None:
+        both = embedded.Embedded(name_server, settings)
+
+        def ready() -> None:
+            assert both.broker is not None
+            say_ready(started, f"name server on {both.name_server.address}")
+            say_broker_ready(started, both.broker)
+            _say_next(both.name_server.address)
+
+        await embedded.serve(both, ready)
+
+    server_process.run(main())
+
+
+def _warn_of_name_servers(loaded: LoadedSettings[BrokerSettings]) -> None:
+    """If a file or a flag names name servers. The variable is mostly set for clients."""
+    origin = loaded.origins.get("name_servers", NAMESRV_VARIABLE)
+    if origin != NAMESRV_VARIABLE:
+        typer.echo(
+            f"skylark: namesrvAddr ({origin}) has no effect: `serve` runs its own name server;"
+            " `skylark broker` registers with others",
+            err=True,
+        )
+
+
+def _name_server_settings(settings: BrokerSettings, port: int) -> NameServerSettings:
+    """From the environment; the name server's key-value table is kept in the broker's directory."""
+    from skylark.settings import NameServerSettings  # noqa: PLC0415
+
+    flags = {"host": settings.host, "port": port}
+    loaded: LoadedSettings[NameServerSettings] = load(
+        NameServerSettings, NAME_SERVER_PREFIX, None, flags, None
+    )
+    if "kv_config_path" in loaded.origins:
+        return loaded.settings
+    return replace(loaded.settings, kv_config_path=settings.store.path / "namesrv/kvConfig.json")
+
+
+def _say_next(namesrv: str) -> None:
+    """Two lines to copy."""
+    where = "" if namesrv == NAMESRV else f" --namesrv {namesrv}"
+    typer.echo(f"try: skylark send orders 'hello'{where}\n     skylark tail orders{where}")
+
+
+def _shared(sets: list[str] | None) -> list[str]:
+    """The --set texts for all brokers, without OWN_SETTINGS."""
+    from skylark.cli.broker_processes import OWN_SETTINGS  # noqa: PLC0415
+    from skylark.settings import BrokerSettings  # noqa: PLC0415
+    from skylark.settings.loader import known_settings  # noqa: PLC0415
+
+    known = known_settings(BrokerSettings)
+    own = {key for key, setting in known.items() if setting.name in OWN_SETTINGS}
+    return [text for text in sets or () if text.partition("=")[0].strip() not in own]
+
+
+def _shared_flags(
+    *, flush: str | None, bind: str | None, advertise: str | None, config: Path | None, sets: list[str]
+) -> list[str]:
+    """The flags that every broker process gets as they were given."""
+    flags = {"--flush": flush, "--bind": bind, "--advertise": advertise, "--config": config}
+    arguments = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
+    return arguments + [word for text in sets for word in ("--set", text)]

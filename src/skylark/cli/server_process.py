@@ -1,0 +1,231 @@
+"""How `serve`, `broker` and `namesrv` run a server: settings, logs, file descriptors, event loop.
+
+Logs go to standard error, one line per event, as text or JSON, with a level per component. Rotation is left
+to the system. Logs hold names, numbers and reasons, never message bodies.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skylark import __version__
+from skylark.cli.errors import UsageError
+from skylark.cli.options import pairs
+
+if TYPE_CHECKING:
+    from skylark.settings import BrokerSettings
+    from skylark.settings.loader import LoadedSettings
+
+BROKER_PREFIX = "SKYLARK_BROKER_"
+NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
+ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+COLLECT_AFTER = (50_000, 20, 50)
+"""Thresholds of the garbage collector: a reply consists of up to thousands of views, each of which counts."""
+PORT_MAX = 0xFFFF
+FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
+
+TEXT, JSON = "text", "json"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+COMPONENTS = ("broker", "store", "namesrv", "remoting")
+"""Parts of the servers that write logs, by the name of their package."""
+PACKAGE = "skylark"
+
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings: .properties or .toml.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, by its Skylark or RocketMQ name."),
+]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print all settings and exit.")]
+Bind = Annotated[
+    str | None, typer.Option("--bind", metavar="HOST", help="Address to listen on; 127.0.0.1 by default.")
+]
+Advertise = Annotated[
+    str | None, typer.Option("--advertise", metavar="HOST", help="Address that clients connect to.")
+]
+Flush = Annotated[
+    str | None, typer.Option("--flush", help="async or sync: acknowledge before or after the disk.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", file_okay=False, help="Store directory; ./skylark-data by default."
+    ),
+]
+LogFormat = Annotated[str, typer.Option("--log-format", metavar="text|json", help="Format of log lines.")]
+LogLevels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log-level",
+        metavar="[COMPONENT=]LEVEL",
+        help="WARNING by default; for one component, such as store=DEBUG; may be repeated.",
+    ),
+]
+
+
+# --- Settings ---
+
+
+def load(
+    settings_type: type[Any],
+    prefix: str,
+    config: Path | None,
+    flags: Mapping[str, Any],
+    sets: list[str] | None,
+) -> LoadedSettings[Any]:
+    """Settings from file, environment and flags. Prints warnings. Raises SettingsError, UsageError."""
+    from skylark.settings.loader import load_settings  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+    given = {key: str(value) for key, value in flags.items() if value is not None}
+    given |= {key.strip(): value.strip() for key, value in pairs(sets, "--set").items()}
+    loaded = load_settings(settings_type, file=config, environment=os.environ, prefix=prefix, flags=given)
+    for warning in loaded.warnings:
+        typer.echo(f"skylark: {warning}", err=True)
+    return loaded
+
+
+def store_flags(data: Path | None, flush: str | None) -> dict[str, Any]:
+    """Raises UsageError."""
+    if flush is not None and flush not in FLUSH_MODES:
+        raise UsageError(f"invalid --flush {flush!r}; choose async or sync")
+    mode = FLUSH_MODES[flush] if flush is not None else None
+    return {"store.path": None if data is None else str(data), "store.flush_mode": mode}
+
+
+def print_settings(settings: Any) -> None:
+    from skylark.settings.loader import to_properties  # noqa: PLC0415
+
+    typer.echo(to_properties(settings), nl=False)
+
+
+def warn_of_any_address(settings: BrokerSettings) -> None:
+    if settings.host in ANY_ADDRESS and not settings.advertised_host:
+        typer.echo(
+            f"skylark: listening on {settings.host}, which clients cannot connect to: pass --advertise HOST",
+            err=True,
+        )
+
+
+# --- Running ---
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a server on uvloop until it ends."""
+    import uvloop  # noqa: PLC0415 - only servers need it
+
+    raise_descriptor_limit()
+    gc.freeze()  # loaded modules are never garbage
+    gc.set_threshold(*COLLECT_AFTER)
+    uvloop.run(main)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit of open files to the hard limit: large stores and many clients need it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS names a hard limit that it does not grant
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def say_ready(started: float, text: str) -> None:
+    typer.echo(f"skylark {__version__}: {text}, ready after {time.monotonic() - started:.2f} s")
+
+
+def say_broker_ready(started: float, server: Any) -> None:
+    settings = server.live.current
+    bound = "" if server.advertised_host == settings.host else f", bound to {settings.host}"
+    say_ready(started, f"broker {settings.name} on {server.address} (fast port {server.port - 2}{bound})")
+    role = f"{settings.role.value}, port for slaves {server.replica_port}"
+    if settings.is_slave:
+        role = f"slave {settings.broker_id} of {settings.replication.slave_of or 'the master of its name'}"
+    typer.echo(f"store {settings.store.path.absolute()}, flush {settings.store.flush_mode.value}, {role}")
+    if server.monitor.address:
+        typer.echo(
+            f"metrics http://{server.monitor.address}/metrics, health http://{server.monitor.address}/health"
+        )
+
+
+# --- Logs ---
+
+
+class TextLines(logging.Formatter):
+    """One line of text per event. Names from clients cannot start another line or steer a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        if line.isprintable():
+            return line
+        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per event: time (UTC), level, component, logger, message; error has the traceback."""
+
+    def __init__(self) -> None:
+        import msgspec  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+        super().__init__()
+        self._encode = msgspec.json.Encoder().encode
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        event = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "component": component_of(record.name),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            event["error"] = self.formatException(record.exc_info)
+        return self._encode(event).decode()
+
+
+def component_of(logger: str) -> str:
+    """`store` for `skylark.store.flush`; the first part of other names."""
+    first, _, rest = logger.partition(".")
+    return rest.partition(".")[0] if first == PACKAGE and rest else first
+
+
+def configure_logs(log_format: str, levels: Iterable[str] | None) -> None:
+    """Send logs to standard error, unless logging is configured already. Raises UsageError."""
+    by_component = {"": logging.WARNING, **dict(map(_parse_level, levels or ()))}
+    handler = logging.StreamHandler()
+    if log_format == JSON:
+        handler.setFormatter(JsonLines())
+    elif log_format == TEXT:
+        handler.setFormatter(TextLines())
+    else:
+        raise UsageError(f"invalid --log-format {log_format!r}; choose text or json")
+    logging.basicConfig(handlers=[handler])
+    for component, level in by_component.items():
+        logging.getLogger(f"{PACKAGE}.{component}" if component else None).setLevel(level)
+
+
+def _parse_level(text: str) -> tuple[str, int]:
+    """The component, empty for all, and its level."""
+    component, equals, level = text.rpartition("=")
+    if equals and component not in COMPONENTS:
+        raise UsageError(f"invalid --log-level {text!r}; components are {', '.join(COMPONENTS)}")
+    if level.upper() not in LEVELS:
+        raise UsageError(f"invalid --log-level {text!r}; levels are {', '.join(LEVELS)}")
+    return component, logging.getLevelNamesMapping()[level.upper()]
+
+
+def log_flags(log_format: str, levels: Iterable[str] | None) -> list[str]:
+    """The flags that give a child process the same logs."""
+    return ["--log-format", log_format, *(word for text in levels or () for word in ("--log-level", text))]
