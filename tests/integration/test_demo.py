@@ -21,7 +21,7 @@ def test_the_demonstration_agrees_with_itself_and_can_be_kept(tmp_path: Path) ->
     done = skylark("demo", "--fast", "--no-spark", "--keep", str(kept))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout
-    assert "orders billed in the end\t990\t990\tok" in done.stdout
+    assert "orders billed after the resend\t990\t990\tok" in done.stdout
     dumped = skylark("store", "dump", str(kept / "store"), "-t", "orders", "--key", "order-42", "--json")
     assert dumped.returncode == 0, dumped.stderr
     assert '\\"id\\":42' in dumped.stdout
@@ -43,7 +43,7 @@ def test_ctrl_c_cleans_up(tmp_path: Path, keep: bool) -> None:
         env={**os.environ, "TMPDIR": str(temporary)},
     ) as demo:
         assert demo.stdout is not None
-        assert "a name server and a broker are up" in demo.stdout.readline()
+        assert "started a name server and a broker" in demo.stdout.readline()
         demo.send_signal(signal.SIGINT)
         _, errors = demo.communicate(timeout=200)
     assert (demo.returncode, errors) == (130, "skylark: interrupted\n")

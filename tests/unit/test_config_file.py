@@ -259,7 +259,9 @@ def test_the_defaults_are_rocketmqs_where_it_has_them() -> None:
 def test_a_key_without_effect_is_one_warning_with_the_reason() -> None:
     loaded = load(flags={"filterServerNums": "1"})
     assert loaded.settings == BrokerSettings()
-    assert loaded.warnings == ("filterServerNums has no effect: there are no filter servers (command line)",)
+    assert loaded.warnings == (
+        "filterServerNums has no effect: filter servers are not supported (command line)",
+    )
 
 
 def test_a_file_as_people_have_it_is_taken_with_keys_that_rocketmq_passes_over(tmp_path: Path) -> None:

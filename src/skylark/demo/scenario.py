@@ -36,16 +36,16 @@ class TransactionFate(Enum):
 
     COMMIT = "committed"
     ROLLBACK = "rolled back"
-    COMMIT_WHEN_ASKED = "committed when asked"
-    ROLLBACK_WHEN_ASKED = "rolled back when asked"
+    COMMIT_WHEN_CHECKED = "committed on check"
+    ROLLBACK_WHEN_CHECKED = "rolled back on check"
 
     @property
     def is_delivered(self) -> bool:
-        return self in (TransactionFate.COMMIT, TransactionFate.COMMIT_WHEN_ASKED)
+        return self in (TransactionFate.COMMIT, TransactionFate.COMMIT_WHEN_CHECKED)
 
     @property
-    def waits_for_a_question(self) -> bool:
-        return self in (TransactionFate.COMMIT_WHEN_ASKED, TransactionFate.ROLLBACK_WHEN_ASKED)
+    def is_undecided(self) -> bool:
+        return self in (TransactionFate.COMMIT_WHEN_CHECKED, TransactionFate.ROLLBACK_WHEN_CHECKED)
 
 
 def fate(number: int) -> TransactionFate | None:
@@ -60,20 +60,20 @@ class Shop:
     """The local side of the transactions. It leaves some undecided until the broker checks them."""
 
     def __init__(self) -> None:
-        self.asked: set[int] = set()
+        self.checked: set[int] = set()
         """Orders decided by a check of the broker."""
 
     async def execute(self, message: Message, number: int) -> TransactionState:
         outcome = _fate(number)
-        if outcome.waits_for_a_question:
+        if outcome.is_undecided:
             return TransactionState.UNKNOWN
         return _state(outcome)
 
     async def check(self, message: ReceivedMessage) -> TransactionState:
         number = int(message.json()["id"])
         outcome = _fate(number)
-        if outcome.waits_for_a_question:
-            self.asked.add(number)
+        if outcome.is_undecided:
+            self.checked.add(number)
         return _state(outcome)
 
 
@@ -182,53 +182,53 @@ def order(number: int) -> Message:
 
 
 class Billing:
-    """The consumer: fails once for flaky orders, and for bad ones until `mended` is set."""
+    """The consumer: fails once for flaky orders, and for bad ones until `fixed` is set."""
 
     def __init__(self) -> None:
         self.billed: Counter[int] = Counter()
         self.tried: Counter[int] = Counter()
-        self.mended = False
+        self.fixed = False
 
     async def handle(self, messages: list[ReceivedMessage]) -> ConsumeResult:
         [message] = messages
         value = message.json()
         number = value["id"]
         self.tried[number] += 1
-        if (value["bad"] and not self.mended) or (value["flaky"] and self.tried[number] == 1):
+        if (value["bad"] and not self.fixed) or (value["flaky"] and self.tried[number] == 1):
             return ConsumeResult.LATER
         self.billed[number] += 1
         return ConsumeResult.SUCCESS
 
 
-async def run(wanted: DemoOptions, say: Say, archive: Archive | None = None) -> DemoResult:
+async def run(options: DemoOptions, say: Say, archive: Archive | None = None) -> DemoResult:
     """Run the scenario; without `archive`, skip the Spark part. Raises RocketMQError, OSError."""
-    outcome = DemoResult(places={"store": wanted.directory / "store"})
-    store = StoreSettings(path=wanted.directory / "store", delay_levels=DELAY_LEVELS)
+    result = DemoResult(places={"store": options.directory / "store"})
+    store = StoreSettings(path=options.directory / "store", delay_levels=DELAY_LEVELS)
     servers = Embedded(
-        NameServerSettings(port=0, kv_config_path=wanted.directory / "kvConfig.json"),
+        NameServerSettings(port=0, kv_config_path=options.directory / "kvConfig.json"),
         BrokerSettings(port=0, metrics_port=0, store=store, transactions=TRANSACTIONS),
     )
     await servers.start()
     try:
         namesrv = servers.name_server.address
-        say(f"a name server and a broker are up: {namesrv}")
-        await _Scenario(wanted, namesrv, say, outcome).tell(archive)
+        say(f"started a name server and a broker: {namesrv}")
+        await _Scenario(options, namesrv, say, result).run(archive)
     finally:
         await servers.stop()
-    return outcome
+    return result
 
 
 class _Scenario:
-    def __init__(self, wanted: DemoOptions, namesrv: str, say: Say, outcome: DemoResult) -> None:
-        self._wanted = wanted
+    def __init__(self, options: DemoOptions, namesrv: str, say: Say, result: DemoResult) -> None:
+        self._options = options
         self._namesrv = namesrv
         self._say = say
-        self._outcome = outcome
+        self._result = result
         self._billing = Billing()
         self._shop = Shop()
-        self._bad = {number for number in range(wanted.orders) if number % BAD_EVERY == BAD_EVERY - 1}
+        self._bad = {number for number in range(options.orders) if number % BAD_EVERY == BAD_EVERY - 1}
 
-    async def tell(self, archive: Archive | None) -> None:
+    async def run(self, archive: Archive | None) -> None:
         async with AsyncAdmin(namesrv=self._namesrv, client=_client("admin")) as admin:
             await admin.topics.create(TOPIC, queues=QUEUES)
             await admin.topics.create(TOTALS_TOPIC, queues=1)
@@ -245,7 +245,7 @@ class _Scenario:
                 await self._send(producer)
                 await self._bill(admin)
                 if archive is not None:
-                    await archive(self._wanted, self._namesrv, self._say, self._outcome)
+                    await archive(self._options, self._namesrv, self._say, self._result)
                 await self._resend(admin)
 
     def _producer(self) -> AsyncTransactionProducer:
@@ -259,7 +259,7 @@ class _Scenario:
         )
 
     async def _send(self, producer: AsyncTransactionProducer) -> None:
-        orders, started = self._wanted.orders, time.monotonic()
+        orders, started = self._options.orders, time.monotonic()
         room = asyncio.Semaphore(IN_FLIGHT)
         receipts = []
 
@@ -277,51 +277,49 @@ class _Scenario:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None  # one error stands for all
         seconds = time.monotonic() - started
-        self._outcome.rates.append(("sent", orders, seconds))
-        self._outcome.check("orders acknowledged", orders, sum(receipt.is_ok for receipt in receipts))
-        self._say(f"{orders} orders are sent, every hundredth to be delivered a second later")
+        self._result.rates.append(("sent", orders, seconds))
+        self._result.check("orders acknowledged", orders, sum(receipt.is_ok for receipt in receipts))
+        self._say(f"sent {orders} orders, every hundredth with a delay of one second")
         fates = Counter(filter(None, map(fate, range(orders))))
-        told = ", ".join(f"{count} {end.value}" for end, count in fates.items())
-        self._say(f"{fates.total()} of them are transactions: {told}")
+        counts = ", ".join(f"{count} {end.value}" for end, count in fates.items())
+        self._say(f"{fates.total()} of them in transactions: {counts}")
 
     async def _bill(self, admin: AsyncAdmin) -> None:
-        started, good = time.monotonic(), self._wanted.delivered - len(self._bad)
+        started, good = time.monotonic(), self._options.delivered - len(self._bad)
         await self._until(lambda: _is(len(self._billing.billed) >= good), "all good orders to be billed")
-        self._outcome.rates.append(("consumed", good, time.monotonic() - started))
-        self._outcome.check("orders billed", good, len(self._billing.billed))
+        self._result.rates.append(("consumed", good, time.monotonic() - started))
+        self._result.check("orders billed", good, len(self._billing.billed))
 
-        async def is_buried() -> bool:
+        async def are_dead() -> bool:
             return len(await admin.dead_letters.find(GROUP)) >= len(self._bad)
 
-        await self._until(is_buried, "bad orders to become dead letters")
+        await self._until(are_dead, "bad orders to become dead letters")
         letters = await admin.dead_letters.find(GROUP)
-        self._outcome.check("dead letters", len(self._bad), len(letters))
+        self._result.check("dead letters", len(self._bad), len(letters))
         self._say(
             f"{good} are billed, some at the second try; {len(letters)} are in {dead_letter_topic(GROUP)}"
         )
 
     async def _resend(self, admin: AsyncAdmin) -> None:
-        self._billing.mended = True
+        self._billing.fixed = True
         report = await admin.dead_letters.resend(GROUP)
-        self._outcome.check(
-            "dead letters sent again", len(self._bad), len(report.resent) - len(report.failures)
-        )
-        wanted = self._wanted.delivered
-        await self._until(lambda: _is(len(self._billing.billed) >= wanted), "mended orders to be billed")
-        self._outcome.check("orders billed in the end", wanted, len(self._billing.billed))
-        self._say("billing is mended, the dead letters are sent again and billed")
+        self._result.check("dead letters resent", len(self._bad), len(report.resent) - len(report.failures))
+        expected = self._options.delivered
+        await self._until(lambda: _is(len(self._billing.billed) >= expected), "resent orders to be billed")
+        self._result.check("orders billed after the resend", expected, len(self._billing.billed))
+        self._say("fixed the consumer; dead letters resent and billed")
         await self._check_transactions()
 
     async def _check_transactions(self) -> None:
         undecided = {
             number
-            for number in range(self._wanted.orders)
-            if (end := fate(number)) is not None and end.waits_for_a_question
+            for number in range(self._options.orders)
+            if (end := fate(number)) is not None and end.is_undecided
         }
-        await self._until(lambda: _is(self._shop.asked >= undecided), "the broker to ask")
-        self._outcome.check("transactions that the broker asked about", len(undecided), len(self._shop.asked))
-        seen = self._wanted.rolled_back & self._billing.tried.keys()
-        self._outcome.check("rolled back orders that were delivered", 0, len(seen))
+        await self._until(lambda: _is(self._shop.checked >= undecided), "transaction checks")
+        self._result.check("transactions checked by the broker", len(undecided), len(self._shop.checked))
+        seen = self._options.rolled_back & self._billing.tried.keys()
+        self._result.check("rolled-back orders delivered", 0, len(seen))
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         """Wait for a condition; a timeout shows up in the checks."""

@@ -22,11 +22,11 @@ STOP_CHECK_S = 0.1
 ORDER_SCHEMA = "id bigint, customer string, amount double, state string"
 
 
-async def archive(wanted: DemoOptions, namesrv: str, say: Say, outcome: DemoResult) -> None:
+async def archive(options: DemoOptions, namesrv: str, say: Say, result: DemoResult) -> None:
     """Run the Spark part in a thread while the loop keeps serving. Raises RocketMQError."""
     sessions: list[SparkSession] = []
     loop = asyncio.get_running_loop()
-    work = loop.run_in_executor(None, _archive, wanted, namesrv, say, outcome, sessions)
+    work = loop.run_in_executor(None, _archive, options, namesrv, say, result, sessions)
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
@@ -44,35 +44,35 @@ async def _stopped(work: asyncio.Future[None], sessions: list[SparkSession]) -> 
 
 
 def _archive(
-    wanted: DemoOptions, namesrv: str, say: Say, outcome: DemoResult, sessions: list[SparkSession]
+    options: DemoOptions, namesrv: str, say: Say, result: DemoResult, sessions: list[SparkSession]
 ) -> None:
-    say("Spark starts, which takes a few seconds")
+    say("starting Spark (takes a few seconds)")
     with session(SessionSettings(master="local[2]")) as spark:
         sessions.append(spark)
         orders = Input(namesrv=namesrv, topic=TOPIC)
-        say("Spark is up: a streaming query copies the topic to a Delta table")
-        _to_delta(spark, wanted, orders, outcome)
-        say("the orders are in the table; now their totals, by state and ten seconds")
-        _to_totals(spark, wanted, orders, namesrv, outcome)
-        say(f"the totals are in topic {TOTALS_TOPIC}; now a report as an HTML page")
-        page = wanted.directory / "report.html"
+        say("Spark started; copying the topic to a Delta table with a streaming query")
+        _to_delta(spark, options, orders, result)
+        say("archived the orders; computing totals by state and ten-second window")
+        _to_totals(spark, options, orders, namesrv, result)
+        say(f"wrote the totals to topic {TOTALS_TOPIC}; writing the HTML report")
+        page = options.directory / "report.html"
         page.write_text(render(report.report(spark, orders)))
-        outcome.places["report"] = page
+        result.places["report"] = page
 
 
-def _to_delta(spark: SparkSession, wanted: DemoOptions, orders: Input, outcome: DemoResult) -> None:
+def _to_delta(spark: SparkSession, options: DemoOptions, orders: Input, result: DemoResult) -> None:
     started = time.monotonic()
-    table = wanted.directory / "orders-delta"
+    table = options.directory / "orders-delta"
     output = Output(kind="delta", where=str(table))
-    summary = archiving.archive(spark, orders, output, state=wanted.directory / "archive-state", once=True)
+    summary = archiving.archive(spark, orders, output, state=options.directory / "archive-state", once=True)
     seconds = time.monotonic() - started
-    outcome.rates.append(("archived, with Spark's start of a query", summary.messages, seconds))
-    outcome.check("orders archived", wanted.delivered, summary.messages)
-    outcome.places["Delta table"] = table
+    result.rates.append(("archived, including query start", summary.messages, seconds))
+    result.check("orders archived", options.delivered, summary.messages)
+    result.places["Delta table"] = table
 
 
 def _to_totals(
-    spark: SparkSession, wanted: DemoOptions, orders: Input, namesrv: str, outcome: DemoResult
+    spark: SparkSession, options: DemoOptions, orders: Input, namesrv: str, result: DemoResult
 ) -> None:
     decoded = orders.read(spark, decode="json", decodeSchema=ORDER_SCHEMA).select("bornTimestamp", "value.*")
     totals = agg.transform(
@@ -84,4 +84,4 @@ def _to_totals(
     write_batch(totals, Output(kind="topic", where=TOTALS_TOPIC), namesrv)
     back = Input(namesrv=namesrv, topic=TOTALS_TOPIC).read(spark, decode="json", decodeSchema="orders bigint")
     row = back.select(F.sum("value.orders")).first()
-    outcome.check("orders in the totals", wanted.delivered, int(row[0] or 0) if row is not None else 0)
+    result.check("orders in the totals", options.delivered, int(row[0] or 0) if row is not None else 0)

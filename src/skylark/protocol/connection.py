@@ -125,9 +125,9 @@ class Connection(Generic[W]):
         return commands
 
     def receive_in_place(self, data: memoryview) -> tuple[list[Command], int]:
-        """As `receive`, for who keeps what was read: return also how many bytes the commands took.
+        """As `receive`, for callers that own the buffer: also return the number of bytes consumed.
 
-        What is behind those is to come again with more behind it; `frame_bytes_needed` says how much.
+        Pass the remaining bytes again, followed by more; `frame_bytes_needed` is their final length.
         """
         commands: list[Command] = []
         try:

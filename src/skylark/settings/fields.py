@@ -17,7 +17,7 @@ def setting(
 ) -> Any:
     """Declare a field with its RocketMQ key and its allowed range, both ends included.
 
-    A `live` one may be changed while the server runs: whoever uses it reads it each time (see `Live`).
+    A `live` setting may change while the server runs: read it at each use (see `LiveSettings`).
     """
     return field(default=default, metadata={"java": java, "low": low, "high": high, "live": live})
 

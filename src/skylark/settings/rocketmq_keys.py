@@ -6,7 +6,7 @@ A file that contains them is accepted.
 from __future__ import annotations
 
 _UNUSED_BY_REASON = {
-    "one loop serves all requests, there are no pools of threads": """
+    "one event loop serves all requests; there are no thread pools": """
         ackMessageThreadPoolNums adminBrokerThreadPoolNums batchDispatchRequestThreadPoolNums
         clientManageThreadPoolNums clientRequestThreadPoolNums consumerManageThreadPoolNums
         defaultThreadPoolNums dispatchCqCacheNum dispatchCqThreads enableAsyncReput
@@ -14,7 +14,7 @@ _UNUSED_BY_REASON = {
         litePullMessageThreadPoolNums loadBalanceProcessorThreadPoolNums processReplyMessageThreadPoolNums
         pullMessageThreadPoolNums putMessageFutureThreadPoolNums queryMessageThreadPoolNums
         recoverConcurrently recoverThreadPoolNums sendMessageThreadPoolNums""",
-    "these requests are answered at once and never queue": """
+    "these requests are answered immediately and never queued": """
         ackThreadPoolQueueCapacity adminBrokerThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
         clientRequestThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity
         defaultThreadPoolQueueCapacity endTransactionPoolQueueCapacity heartbeatThreadPoolQueueCapacity
@@ -22,10 +22,10 @@ _UNUSED_BY_REASON = {
         unRegisterBrokerQueueCapacity waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
         waitTimeMillsInHeartbeatQueue
         waitTimeMillsInTransactionQueue""",
-    "sends are stored when they are read and never queue: what is too much is refused at once": """
+    "sends are stored as they are read and never queued; excess sends are rejected immediately": """
         brokerFastFailureEnable waitTimeMillsInSendQueue""",
     "a broker registers at every interval and whenever topics change": "forceRegister",
-    "lite pulls share the queue of pulls": "litePullThreadPoolQueueCapacity waitTimeMillsInLitePullQueue",
+    "lite pulls share the pull queue": "litePullThreadPoolQueueCapacity waitTimeMillsInLitePullQueue",
     "the network layer is not Netty": """
         clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
         clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
@@ -38,13 +38,13 @@ _UNUSED_BY_REASON = {
         serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads
         socksProxyConfig transferMsgByHeap useEpollNativeSelector writeBufferHighWaterMark
         writeBufferLowWaterMark""",
-    "the log is written by one thread, without locks and without a pool of buffers": """
+    "one thread writes the log, without locks and buffer pools": """
         asyncSendEnable commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
         debugLockEnable dispatchFromSenderThread fastFailIfNoBufferInStorePool highSpeedMode
         maxAsyncPutMessageRequests putMessageTimeout spinLockCollisionRetreatOptimalDegree
         topicQueueLockNum transientStorePoolEnable transientStorePoolSize useABSLock
         useReentrantLockWhenPutMessage wakeCommitWhenPutMessage""",
-    "files are written by system calls and read through maps that the kernel manages": """
+    "files are written by system calls and read through memory maps": """
         cleanSwapedMapInterval commitLogForceSwapMapInterval commitLogSwapMapInterval
         commitLogSwapMapReserveFileNum dataReadAheadEnable destroyMapedFileIntervalForcibly
         flushLeastPagesWhenWarmMapedFile logicQueueForceSwapMapInterval logicQueueSwapMapInterval
@@ -60,38 +60,38 @@ _UNUSED_BY_REASON = {
         messageIndexSafe pullBatchMaxMessageCount putMsgIndexHightWater readUnCommitted
         recheckReputOffsetFromCq sampleCountThreshold sampleSteps travelCqFileNumWhenGetMessage
         useStaticSubscription wakeFlushWhenPutMessage""",
-    "topics longer than 127 bytes get the newer form of record by themselves": """
+    "topics longer than 127 bytes use the newer record format automatically": """
         autoMessageVersionOnTopicLen maxTopicLength""",
-    "queues are files, never RocksDB": """
+    "queues are files; RocksDB is not supported": """
         bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin
         combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes
         combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType configManagerVersion enableRocksDBLog
         flushConsumerOffsetHistoryInterval memTableFlushIntervalMs realTimePersistRocksDBConfig
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec""",
-    "batch queues are not served yet": "mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable",
-    "compaction topics are not served yet": """
+    "batch queues are not supported yet": "mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable",
+    "compaction topics are not supported yet": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
         enableCompaction maxOffsetMapSize""",
-    "timed messages are enqueued and delivered by one loop, which tries again until it succeeds": """
+    "one loop enqueues and delivers timed messages and retries until it succeeds": """
         disappearTimeAfterStart timerCheckMetricsWhen timerColdDataCheckIntervalMs timerEnableCheckMetrics
         timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
         timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum timerSkipUnknownError
         timerStopDequeue timerStopEnqueue timerWarmEnable""",
-    "delay levels are always served by their queues": "maxDelayTime timerInterceptDelayLevel",
-    "what takes a message back is a message": "allowRecallWhenBrokerNotWriteable",
-    "delayed messages are delivered in order, one level after the other": """
+    "each delay level has its own queue": "maxDelayTime timerInterceptDelayLevel",
+    "a recall is stored as a message": "allowRecallWhenBrokerNotWriteable",
+    "delayed messages are delivered in order, level by level": """
         enableScheduleAsyncDeliver enableScheduleMessageStats scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked""",
-    "what ends a transaction is written at once, one message for each": """
+    "the end of a transaction is written immediately, one message each": """
         transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize""",
-    "producers are always known": "enableRegisterProducer",
+    "producers are always registered": "enableRegisterProducer",
     "SQL92 filters are evaluated when messages are pulled, not when they are stored": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt expectConsumerNumUseFilter
         mappedFileSizeConsumeQueueExt maxErrorRateOfBloomFilter""",
-    "what a group failed to consume is tried again without a filter": "filterSupportRetry",
-    "filters of groups that are gone are forgotten after a day": "filterDataCleanTimeSpan",
-    "pop consumption is not served yet": """
+    "retries are delivered without a filter": "filterSupportRetry",
+    "filters of inactive groups are removed after a day": "filterDataCleanTimeSpan",
+    "pop consumption is not supported yet": """
         appendAckAsync appendCkAsync defaultMessageRequestMode defaultPopShareQueueNum enableBatchPush
         enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
         enablePopBufferMerge enablePopLog enablePopMessageThreshold enableRetryTopicV2
@@ -103,9 +103,9 @@ _UNUSED_BY_REASON = {
         popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveMaxAttemptTimes
         popReviveMaxReturnSizePerRead retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
         reviveMaxSlow reviveScanTime skipWhenCKRePutReachMaxTimes""",
-    "name servers are asked for a route when a consumer asks for its queues": """
+    "the route is fetched when a consumer queries its assignment": """
         loadBalancePollNameServerInterval""",
-    "brokers do not change their role by themselves yet": """
+    "automatic role changes are not supported yet": """
         allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
         brokerNotActiveTimeoutMillis checkSyncStateSetPeriod cleanOfflineBrokerInterval controllerAddr
         controllerHeartBeatTimeoutMills dLegerGroup dLegerPeers dLegerSelfId enableRemoteEscape
@@ -113,26 +113,26 @@ _UNUSED_BY_REASON = {
         sendHeartbeatTimeoutMillis skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
         storePathEpochFile syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
         syncControllerMetadataPeriod totalReplicas""",
-    "a slave takes all of its master's metadata at once, every slaveMetadataSyncPeriod": """
+    "a slave copies all metadata of its master every slaveMetadataSyncPeriod": """
         enableSplitMetadata splitMetadataSize""",
-    "since RocketMQ 5 it is haMaxGapNotInSync": "haSlaveFallbehindMax",
-    "an empty slave always gets the whole log": "syncFromLastFile syncMasterFlushOffsetWhenStartup",
-    "a log lies on one disk": "replicasPerDiskPartition",
-    "it was for messages in RocketMQ's first releases": "maxSlaveResendLength",
-    "the broker always registers all topics with all name servers, and new ones by themselves": """
+    "replaced by haMaxGapNotInSync since RocketMQ 5": "haSlaveFallbehindMax",
+    "an empty slave always copies the whole log": "syncFromLastFile syncMasterFlushOffsetWhenStartup",
+    "the commit log is on one disk": "replicasPerDiskPartition",
+    "used only by the first releases of RocketMQ": "maxSlaveResendLength",
+    "the broker registers all topics with all name servers, and new topics individually": """
         compatibleWithOldNameSrv compressedRegister enableSingleTopicRegister enableSplitRegistration
         isScanAvailableNameSrv splitRegistrationSize updateNameServerAddrPeriod""",
     "name servers are listed in namesrvAddr": """
         fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval""",
-    "static topics are not served yet": "forwardTimeout",
-    "the gRPC proxy is not served yet": """
+    "static topics are not supported yet": "forwardTimeout",
+    "the gRPC proxy is not supported yet": """
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore""",
-    "groups that fall behind are not disabled": """
+    "groups that fall behind stay enabled": """
         consumerFallbehindThreshold disableConsumeIfConsumerReadSlowly enableCleanExpiredOffset""",
-    "limits for reads of cold data are as they were set": "coldCtrStrategyEnable usePIDColdCtrStrategy",
-    "the kernel is asked what is in memory, at every read": "coldDataScanEnable",
-    "members of a group are told of changes at once": "realTimeNotifyConsumerChange",
-    "statistics are always kept, and only of what is in use": """
+    "limits of cold reads are fixed by their settings": "coldCtrStrategyEnable usePIDColdCtrStrategy",
+    "every read asks the kernel whether the data is in memory": "coldDataScanEnable",
+    "group members are notified of changes immediately": "realTimeNotifyConsumerChange",
+    "statistics are always recorded, for active topics and groups only": """
         accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats commercialBaseCount
         commercialBigCount commercialEnable commercialSizePerMsg commercialTimerCount commercialTransCount
         enableDetailStat enableLmqStats maxStatsIdleTimeInMinutes""",
@@ -143,22 +143,22 @@ _UNUSED_BY_REASON = {
         metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
         metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
         metricsPromExporterHost""",
-    "there are no light queues": "maxLmqConsumeQueueNum",
-    "there are no filter servers": "filterServerNums",
-    "there is no container of several brokers": "isBrokerContainer isInBrokerContainer",
+    "light message queues are not supported": "maxLmqConsumeQueueNum",
+    "filter servers are not supported": "filterServerNums",
+    "broker containers are not supported": "isBrokerContainer isInBrokerContainer",
     "logs are configured on the command line": "isolateLogEnable",
-    "a server closes within shutdownTimeout": "enableShutdownGracefully shutdownWaitTimeSeconds",
-    "nothing is read from there": "clusterTest productEnvName rocketmqHome",
+    "a server stops within shutdownTimeout": "enableShutdownGracefully shutdownWaitTimeSeconds",
+    "not used": "clusterTest productEnvName rocketmqHome",
     # In very many files that people have; RocketMQ passes over keys that it does not know.
-    "RocketMQ does not read it either, as all but the log lies in storePathRootDir": """
+    "RocketMQ ignores it, too: all files but the log are in storePathRootDir": """
         abortFile storeCheckpoint storePathAbort storePathCheckpoint storePathConsumeQueue
         storePathConsumerQueue storePathIndex""",
-    "RocketMQ does not read this spelling either, only mappedFileSize…": """
+    "RocketMQ ignores this spelling, too; use mappedFileSize…": """
         mapedFileSizeCommitLog mapedFileSizeConsumeQueue""",
-    "a name server does not look after the replicas of brokers": """
+    "the name server does not manage replicas": """
         enableControllerInNamesrv notifyMinBrokerIdChanged supportActingMaster""",
-    "which keys of a name server cannot change is fixed": "configBlackList",
-    "access control is not served yet": """
+    "the fixed keys of a name server cannot be configured": "configBlackList",
+    "access control is not supported yet": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
         authenticationMetadataProvider authenticationProvider authenticationStrategy
         authenticationWhitelist authorizationMetadataProvider authorizationProvider authorizationStrategy
@@ -174,18 +174,18 @@ UNUSED_KEYS = {key: reason for reason, keys in _UNUSED_BY_REASON.items() for key
 
 _OFF = ("false", "")
 REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
-    "aclEnable": (_OFF, "access control is not served yet, and clients would not be checked"),
-    "authenticationEnabled": (_OFF, "access control is not served yet, and clients would not be checked"),
-    "authorizationEnabled": (_OFF, "access control is not served yet, and clients would not be checked"),
-    "duplicationEnable": (_OFF, "brokers do not change their role by themselves yet"),
-    "enableControllerMode": (_OFF, "brokers do not change their role by themselves yet"),
-    "enableDLegerCommitLog": (_OFF, "brokers do not change their role by themselves yet"),
-    "enableLmq": (_OFF, "there are no light queues, and messages for them would be lost"),
-    "enableMultiDispatch": (_OFF, "there are no light queues, and messages for them would be lost"),
-    "enableSlaveActingMaster": (_OFF, "brokers do not change their role by themselves yet"),
-    "messageStorePlugIn": (("",), "the store takes no plug-ins"),
-    "readOnlyCommitLogStorePaths": (("",), "a commit log lies in one directory"),
-    "storeType": (("default",), "queues are files, never RocksDB"),
+    "aclEnable": (_OFF, "access control is not supported yet; clients would not be checked"),
+    "authenticationEnabled": (_OFF, "access control is not supported yet; clients would not be checked"),
+    "authorizationEnabled": (_OFF, "access control is not supported yet; clients would not be checked"),
+    "duplicationEnable": (_OFF, "automatic role changes are not supported yet"),
+    "enableControllerMode": (_OFF, "automatic role changes are not supported yet"),
+    "enableDLegerCommitLog": (_OFF, "automatic role changes are not supported yet"),
+    "enableLmq": (_OFF, "light message queues are not supported; their messages would be lost"),
+    "enableMultiDispatch": (_OFF, "light message queues are not supported; their messages would be lost"),
+    "enableSlaveActingMaster": (_OFF, "automatic role changes are not supported yet"),
+    "messageStorePlugIn": (("",), "store plug-ins are not supported"),
+    "readOnlyCommitLogStorePaths": (("",), "the commit log is in one directory"),
+    "storeType": (("default",), "queues are files; RocksDB is not supported"),
     "useTLS": (_OFF, "connections are not encrypted yet"),
 }
 """Key to accepted values and reason: any other value requests a feature that does not exist here."""
