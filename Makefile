@@ -10,16 +10,18 @@ COVERED := model protocol store
 # Seconds for each cell of `make figures`; parts of `make figures-others`, and what `make figures-peers` compares.
 CELL_S := 3
 OTHERS := store clients spark apache peers
+PARTS := $(OTHERS) soak growth
 PEERS := apache,kafka,nats
 COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start stop memory recover
 COMPARED_AT = $(shell date -u +%Y%m%d-%H%M)
 # What a program prints, kept only if it came to its end.
 printed = $(PYTHON) -m $(2) > build/figures/$(1).part && mv build/figures/$(1).part build/figures/$(1).json
-BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+# Programs of the parts; the commands of `python -m benchmarks` have targets of their own below.
+BENCHMARKS := cli store filters broker client replication spark
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve quick test test-nightly coverage check bench figures figures-page figures-others \
-  $(OTHERS:%=figures-%) docs build clean
+  $(PARTS:%=figures-%) docs build clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -54,13 +56,13 @@ check: setup docs ## lint, format, types, the rules of the house
 	$(PYTEST) -q tests/test_house.py
 
 bench: setup ## benchmarks, each printing JSON: parts beside what they cannot avoid, then all of `skylark bench`
-	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(basename $(notdir $(benchmark))) &&) true
-	@$(PYTHON) -m skylark.cli.start bench all --json
+	@$(foreach benchmark,$(BENCHMARKS),$(PYTHON) -m benchmarks.$(benchmark) &&) true
+	@$(PYTHON) -m benchmarks survey --json
 
 figures: setup ## measure what docs/performance.md says of ours: 9 minutes of a machine that does nothing else
 	@mkdir -p build/figures
-	-$(PYTHON) -m skylark.cli.start bench all --seconds $(CELL_S) --out build/figures/all.json --svg docs/charts
-	-$(PYTHON) -m skylark.cli.start plan --measure src/skylark/bench/costs.json
+	-$(PYTHON) -m benchmarks survey --seconds $(CELL_S) --out build/figures/survey.json --svg docs/charts
+	-$(PYTHON) -m benchmarks costs src/skylark/bench/costs.json
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
 figures-others: $(OTHERS:%=figures-%) ## what it says beside others, of clients and of Spark: 50 minutes, or in parts
@@ -69,15 +71,17 @@ figures-others: $(OTHERS:%=figures-%) ## what it says beside others, of clients 
 figures-page: setup ## its tables from what was measured before
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
-$(OTHERS:%=figures-%): setup
+$(PARTS:%=figures-%): setup
 	@mkdir -p build/figures
 	-$($@)
 figures-store = $(call printed,store,benchmarks.store --gib 4)
 figures-clients = $(call printed,client,benchmarks.client --others)
 figures-spark = $(call printed,spark,benchmarks.spark --body 200)
+figures-soak = $(PYTHON) -m benchmarks soak --out build/figures/soak.json
+figures-growth = $(PYTHON) -m benchmarks growth --out build/figures/growth.json --svg docs/charts
 figures-apache = $(call printed,broker,benchmarks.broker --peer apache --seconds 3)
 # A file of its own each time: what was measured before, and not now, stays on the page.
-figures-peers = $(PYTHON) -m skylark.cli.start bench compare --peer $(PEERS) --seconds 2 --warm-up 20 \
+figures-peers = $(PYTHON) -m benchmarks compare --peer $(PEERS) --seconds 2 --warm-up 20 \
   $(foreach cell,$(COMPARED),--cell '$(cell)') --out build/figures/compare-$(COMPARED_AT).json
 
 docs: setup ## check the documentation's links, build the site into build/site; warnings are errors

@@ -352,7 +352,7 @@ def main() -> None:
         }
     }
     try:
-        if CLIENT_CELL in arguments.names and client.is_compiled:
+        if CLIENT_CELL in arguments.names:
             results[CLIENT_CELL] = client_cell(client, min(arguments.seconds, 1.0))
         for flush in [arguments.flush] if arguments.flush else FLUSH_TYPES:
             cells = [cell for cell in CELLS if cell.name in arguments.names and cell.flush == flush]

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks._common import ratio, report, side_by_side
 from skylark.bench.machine import scratch
-from skylark.bench.storing import HOST, TOPIC, open_store
+from skylark.bench.store import HOST, TOPIC, open_store
 from skylark.broker.filters.compiled_subscription import parse_subscription
 from skylark.model.message import PutMessage, encode_properties
 from skylark.store.log_reader import GetStatus

@@ -22,7 +22,7 @@ from zlib_ng.zlib_ng import crc32
 from benchmarks._common import ratio, report, side_by_side
 from skylark.bench.load import LoadFailed
 from skylark.bench.machine import anonymous_bytes, free_bytes, scratch
-from skylark.bench.storing import (
+from skylark.bench.store import (
     BATCH,
     HOST,
     PROPERTIES,

@@ -1,4 +1,4 @@
-"""Tables of docs/performance.md that compare: `skylark bench compare` and the programs in `benchmarks/`."""
+"""Comparison tables of docs/performance.md: `python -m benchmarks compare` and other benchmarks."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def cell_title(name: str) -> str:
     return {"batch": f"batches of {c.BATCH}, ", "pull": "pulls of 32, backlog of "}[kind] + BODIES[body]
 
 
-# --- `skylark bench compare` ---
+# --- `python -m benchmarks compare` ---
 
 SHOWN: dict[c.Kind, tuple[c.Metric, ...]] = {
     c.Kind.JAVA: (c.PER_S,),

@@ -2,8 +2,8 @@
 
 python -m scripts.performance_page FILE...
 
-Files are what `--out` of `skylark bench all`, `growth`, `compare` and `soak` wrote, and what the programs
-`benchmarks.broker --peer apache`, `.client`, `.store` and `.spark` printed, in any order; they are recognised
+Files are written by `--out` of `python -m benchmarks survey`, `growth`, `compare` and `soak`, or printed by
+`benchmarks.broker --peer apache`, `.client`, `.store` and `.spark`, in any order; they are recognised
 by their content, and of two that tell the same the later one counts. A table stands between
 `<!-- table: NAME -->` and `<!-- end -->`; what no file tells stays as it is. Figures in sentences follow the
 tables, the plans are made from the shipped costs.
@@ -47,7 +47,7 @@ def each(make: Callable[[Any], dict[str, str]]) -> Callable[[Sequence[Any]], dic
 
 
 KINDS: dict[str, Kind] = {
-    "all": (Survey, each(survey_tables)),
+    "survey": (Survey, each(survey_tables)),
     "growth": (Document, each(growth_tables)),
     "soak": (SoakReport, each(soak_tables)),
     "compare": (Comparison, compare_tables),

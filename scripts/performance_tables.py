@@ -1,4 +1,4 @@
-"""Tables of docs/performance.md that `skylark bench all`, `growth` and `soak` tell."""
+"""Tables of docs/performance.md that `python -m benchmarks survey`, `growth` and `soak` tell."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def when(made_at: str, load_1m: float) -> str:
     return f"*Measured on {' and '.join(times)} UTC, load average {load_1m:g} at the end.*\n\n"
 
 
-# --- Of `skylark bench all` ---
+# --- Of `python -m benchmarks survey` ---
 
 
 def _load(name: str, cell: Cell) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def predictions(found: Survey) -> str:
 
 
 def _is_fitted(step: str, cell: Cell) -> bool:
-    """Whether `skylark plan --measure` knows such a load."""
+    """Whether `python -m benchmarks costs` knows such a load."""
     in_flight, batch, body_bytes = (cell.settings[name] for name in ("in_flight", "batch", "body_bytes"))
     if (in_flight, body_bytes) == (1, 128):
         return True
@@ -204,7 +204,7 @@ def _behind(cell: Cell) -> str:
     return f"the slave is {behind} ms behind (p50 / p99)"
 
 
-# --- Of `skylark bench soak` ---
+# --- Of `python -m benchmarks soak` ---
 
 
 def soak(found: SoakReport) -> str:
@@ -263,7 +263,7 @@ def survey_tables(found: Survey) -> dict[str, str]:
 
 
 def growth_tables(found: Document) -> dict[str, str]:
-    """Of `skylark bench growth` alone."""
+    """Of `python -m benchmarks growth` alone."""
     return {"growth": when(found.made_at, found.machine.load_1m) + growth(found)}
 
 

@@ -65,7 +65,7 @@ SPARK_METRICS = {
     name: Metric(f"rows/s, {name}", "", more_is_better=True)
     for name in ("read from the broker", "read from files", "write to the broker")
 }
-"""By the names of the cells of `skylark bench spark`."""
+"""By the names of the cells of `measure_spark`."""
 START_TIME, STOP_TIME, MEMORY = "start", "stop", "memory"
 FRESH_METRICS = {START_TIME: (START,), STOP_TIME: (STOP,), MEMORY: (IDLE, LOADED)}
 METRICS = {
@@ -167,7 +167,7 @@ def _others() -> list[Cell]:
     stop = "a server that has just started, and had its load if `memory` is measured: from SIGTERM to its end"
     memory = f"RssAnon after the start, and the most at {LATENCY_RATE:,}/s of 1 KiB"
     recover = "kill -9 right after a load, then from the start to the first acknowledged send"
-    spark = "rows a second through Spark, as `skylark bench spark` measures them"
+    spark = "rows a second through Spark: from the broker, from files, into a topic"
     cells += [
         Cell(START_TIME, Kind.FRESH, start, bars=((START, 8.0),)),
         Cell(STOP_TIME, Kind.FRESH, stop),

@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.compare.cells import APACHE, CELLS, METRICS, OURS, PEERS, Cell, Metric
 from skylark.bench.machine import Machine
-from skylark.bench.results import Stamped, Value
+from skylark.bench.results import ResultFile, Value
 
 BENCHMARK = "compare"
 AHEAD, BEHIND, EVEN = "ahead", "behind", "even"
@@ -85,7 +85,7 @@ class SystemFacts(msgspec.Struct, frozen=True):
     client: str
 
 
-class Comparison(Stamped, frozen=True, kw_only=True):
+class Comparison(ResultFile, frozen=True, kw_only=True):
     """A whole run, or several that were merged, as `--json` and `--out` write it."""
 
     benchmark: str = BENCHMARK

@@ -13,11 +13,11 @@ from typing import Self
 from benchmarks.compare import cells as c
 from benchmarks.compare.systems import System
 from benchmarks.periodic import watched
+from benchmarks.survey.features import ask_routes
 from skylark.bench.load import Load, discrepancies
 from skylark.bench.load_client import LoadClient
 from skylark.bench.load_target import FILL_BATCH, LoadTarget
 from skylark.bench.machine import CLIENT_CPU, ListeningProcess, can_pin
-from skylark.bench.producer import ask_routes
 from skylark.bench.results import Cell as Measured
 from skylark.bench.results import Value
 from skylark.bench.servers import ServerChoice
@@ -268,7 +268,7 @@ class Measures:
 
 
 def read_with_spark(effort: Effort) -> Round:
-    """What `skylark bench spark` measures, on servers of its own. Raises NotPossible without pyspark."""
+    """The Spark cells on servers of their own. Raises NotPossible without pyspark."""
     if find_spec("pyspark") is None:
         raise NotPossible("pyspark is missing: pip install 'skylarkmq[spark]'")
     from benchmarks.survey.spark import measure_spark  # noqa: PLC0415 - most cells need no Spark

@@ -16,10 +16,9 @@ from benchmarks.compare.cells import APACHE, KAFKA, NATS, OURS
 from benchmarks.compare.figures import SystemFacts
 from benchmarks.peers import apache, kafka, nats
 from benchmarks.peers.java import JavaLoadDriver, driver_classpath, fetch_jars
-from benchmarks.peers.skylark_servers import SkylarkServers
 from skylark import __version__
 from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, ListeningProcess, pinned
-from skylark.bench.servers import SETTINGS
+from skylark.bench.servers import SETTINGS, SkylarkServers
 from skylark.errors import RocketMQError
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.processes import ProcessFailed, Server

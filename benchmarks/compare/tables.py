@@ -113,7 +113,7 @@ def page(comparison: Comparison) -> str:
         _systems(comparison),
         conditions_section(comparison),
     ]
-    return render(HtmlReport("skylark bench compare", comparison.made_at, sections))
+    return render(HtmlReport("python -m benchmarks compare", comparison.made_at, sections))
 
 
 def _peer_section(comparison: Comparison, peer: str) -> Section:

@@ -16,7 +16,7 @@ from benchmarks.soak.load import BODY_BYTES_MEAN, MixedLoad
 from benchmarks.soak.slopes import KEPT_FILES_MIN, Finding, Sample, Slope, log_findings, slopes
 from skylark.bench.latencies import LatencyHistogram, Percentiles
 from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, ListeningProcess, anonymous_bytes, pinned
-from skylark.bench.results import Stamped, Value, conditions_section
+from skylark.bench.results import ResultFile, Value, conditions_section
 from skylark.bench.servers import Served, own_servers
 from skylark.html_report import Chart, HtmlReport, Section, render
 
@@ -56,7 +56,7 @@ class SoakOptions:
     log_file_bytes: int = 16 << 20
 
 
-class SoakReport(Stamped, frozen=True, kw_only=True):
+class SoakReport(ResultFile, frozen=True, kw_only=True):
     """What a run came to, as `--out` writes it."""
 
     slopes: list[Slope]
@@ -314,7 +314,7 @@ def finding_rows(report: SoakReport) -> list[list[object]]:
     return [[each.name, each.value, _FOUND_WORDS[each.ok]] for each in report.findings]
 
 
-def page(report: SoakReport) -> str:
+def soak_page(report: SoakReport) -> str:
     """The run as one HTML page that fetches nothing."""
     sections = [
         Section("verdict", "Flat?", SLOPE_COLUMNS, slope_rows(report)),
@@ -322,7 +322,7 @@ def page(report: SoakReport) -> str:
         *(_course(report, name, title, fields) for name, title, fields in _COURSES),
         conditions_section(report),
     ]
-    return render(HtmlReport("skylark bench soak", report.made_at, sections))
+    return render(HtmlReport("python -m benchmarks soak", report.made_at, sections))
 
 
 def _course(report: SoakReport, name: str, title: str, fields: dict[str, str]) -> Section:

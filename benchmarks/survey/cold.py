@@ -29,22 +29,22 @@ STILL_IN_MEMORY_MAX = 0.1
 SENT = "cold-sent"
 
 
-def measure_cold(place: ServerChoice, load: Load, log_bytes: int, progress: Progress) -> Document:
+def measure_cold(choice: ServerChoice, load: Load, log_bytes: int, progress: Progress) -> Document:
     """Pull a log of so many bytes once from the disk: alone, and while messages are sent at the load's rate.
 
     The broker is started anew before each pass, since what it has mapped stays in memory. Raises BadLoad if
     the place is not our own, LoadFailed, ProcessFailed, RocketMQError.
     """
-    if not place.is_own or not load.rate:
+    if not choice.is_own or not load.rate:
         raise BadLoad("cold reads are measured on a broker of our own, beside sends at a rate")
     if sys.platform != "linux":
         raise BadLoad("only Linux tells what is in memory, and lets go of it")
     with scratch() as directory:
-        run = _Run(place, load, directory, log_bytes, progress)
+        run = _Run(choice, load, directory, log_bytes, progress)
         cells = list(run.cells())
         conditions: dict[str, Value] = {
-            "servers": "our own, started for this run",
-            "flush": place.flush,
+            "servers": "started for this run",
+            "flush": choice.flush,
             "log_mib": log_bytes >> 20,
             "rate": load.rate,
             "client": run.client.kind,
@@ -54,9 +54,9 @@ def measure_cold(place: ServerChoice, load: Load, log_bytes: int, progress: Prog
 
 class _Run:
     def __init__(
-        self, place: ServerChoice, load: Load, directory: Path, log_bytes: int, progress: Progress
+        self, choice: ServerChoice, load: Load, directory: Path, log_bytes: int, progress: Progress
     ) -> None:
-        self._place = place
+        self._choice = choice
         self._directory = directory
         self._progress = progress
         self.client = LoadClient()
@@ -83,7 +83,7 @@ class _Run:
             seconds = max(alone.seconds, SENDS_S_MIN)
             with (
                 ThreadPoolExecutor(1, "skylark-cold-sends") as thread,
-                LoadTarget(target.address, self.client, cpu=self._place.client_cpu) as pulling,
+                LoadTarget(target.address, self.client, cpu=self._choice.client_cpu) as pulling,
             ):
                 sent = thread.submit(self._sent, target, "sends beside cold pulls", seconds)
                 yield self._pulled(pulling, "cold pulls beside sends")
@@ -93,14 +93,13 @@ class _Run:
     def _broker(self) -> Iterator[LoadTarget]:
         """A broker on the same files, none of which are in memory."""
         drop_from_memory(self._directory)
-        (self._directory / "server.log").unlink(missing_ok=True)  # its greeting tells the address
-        place = self._place
-        cpu = BROKER_CPU if place.pin else None
+        choice = self._choice
+        cpu = BROKER_CPU if choice.pin else None
         with (
             own_servers(
-                self._directory, flush=place.flush, settings=place.settings, cpu=cpu, is_needed_again=True
+                self._directory, flush=choice.flush, settings=choice.settings, cpu=cpu, is_needed_again=True
             ) as served,
-            LoadTarget(served.broker, self.client, cpu=place.client_cpu) as target,
+            LoadTarget(served.broker, self.client, cpu=choice.client_cpu) as target,
         ):
             yield target
 

@@ -28,18 +28,18 @@ ROLES = {ALONE: "ASYNC_MASTER", "async slave": "ASYNC_MASTER", "sync slave": "SY
 
 
 @contextmanager
-def own_pair(directory: Path, role: str, place: ServerChoice, *, has_slave: bool) -> Iterator[str]:
+def own_pair(directory: Path, role: str, choice: ServerChoice, *, has_slave: bool) -> Iterator[str]:
     """The address of a master, which has its slave already. Raises ProcessFailed, LoadFailed."""
     with ExitStack() as stack:
-        settings = {**place.settings, "brokerRole": role}
-        cpu = BROKER_CPU if place.pin else None
-        flags = ("--flush", place.flush)
+        settings = {**choice.settings, "brokerRole": role}
+        cpu = BROKER_CPU if choice.pin else None
+        flags = ("--flush", choice.flush)
         master = own_broker(directory / "master", *flags, settings=settings, cpu=cpu)
         address = stack.enter_context(master).broker
         if has_slave:
-            cpu = CLIENT_CPU if place.pin else None
+            cpu = CLIENT_CPU if choice.pin else None
             follow = (*flags, "--slave-of", address)
-            stack.enter_context(own_broker(directory / "slave", *follow, settings=place.settings, cpu=cpu))
+            stack.enter_context(own_broker(directory / "slave", *follow, settings=choice.settings, cpu=cpu))
             wait_for_slave(address)
         yield address
 
@@ -77,17 +77,17 @@ class Lag:
         }
 
 
-def measure_replication(place: ServerChoice, load: Load, progress: Progress) -> Document:
+def measure_replication(choice: ServerChoice, load: Load, progress: Progress) -> Document:
     """The same load three times. Raises BadLoad if the place is not our own, LoadFailed, RocketMQError."""
-    if not place.is_own:
+    if not choice.is_own:
         raise BadLoad("replication is measured between brokers of our own: leave the name server out")
     client = LoadClient()
     cells: list[Cell] = []
     for name, role in ROLES.items():
         with (
             scratch() as directory,
-            own_pair(directory, role, place, has_slave=name != ALONE) as address,
-            LoadTarget(address, client, cpu=place.client_cpu) as target,
+            own_pair(directory, role, choice, has_slave=name != ALONE) as address,
+            LoadTarget(address, client, cpu=choice.client_cpu) as target,
         ):
             room = messages_that_fit(directory, load.body_bytes)
             fitted = replace(load, address=address, messages_max=min(load.messages_max or room, room))
@@ -101,9 +101,9 @@ def measure_replication(place: ServerChoice, load: Load, progress: Progress) -> 
             wait_for_slave(address)
             cells.append(cell.beside(cells[0], **lag.figures()))
     conditions: dict[str, Value] = {
-        "servers": "our own, started for this run",
-        "flush": place.flush,
-        "pinned": place.pin and can_pin(),
+        "servers": "started for this run",
+        "flush": choice.flush,
+        "pinned": choice.pin and can_pin(),
         "seconds": load.seconds,
         "client": client.kind,
     }

@@ -1,6 +1,6 @@
 """Everything that a page about performance needs, in one sitting: benchmark after benchmark, one document.
 
-`skylark bench compare` (other systems), `soak` (half an hour) and `spark` are not among them.
+`compare` (other systems) and `soak` (half an hour) are commands of their own.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any
 
 from benchmarks.growth import Growth, GrowthOptions, sections
 from benchmarks.survey.cold import measure_cold
+from benchmarks.survey.features import measure_features, measure_filters, measure_routes
 from benchmarks.survey.replication import measure_replication
 from benchmarks.survey.topics import measure_topics
 from skylark.bench.consumer import Consuming, measure_consumer, measure_delay, measure_latency
 from skylark.bench.load import Load, LoadKind
 from skylark.bench.machine import scratch
-from skylark.bench.producer import Progress, measure_features, measure_filters, measure_loads, measure_routes
-from skylark.bench.results import Cell, Document, Stamped, also_seen, conditions_section, table
+from skylark.bench.producer import Progress, measure_loads
+from skylark.bench.results import Cell, Document, ResultFile, conditions_section, figure_rows, table
 from skylark.bench.servers import ServerChoice
-from skylark.bench.storing import measure_store
+from skylark.bench.store import measure_store
 from skylark.bench.transaction import Shares, measure_transactions
 from skylark.errors import RocketMQError
 from skylark.html_report import HtmlReport, Section, render
 
-BENCHMARK = "all"
+BENCHMARK = "survey"
 WARM_UP_S = 1.0
 BACKLOG = 200_000
 PULLED = 32
@@ -43,7 +44,7 @@ GROWTH = "growth"
 Step = Callable[[Progress], Document]
 
 
-class Survey(Stamped, frozen=True, kw_only=True):
+class Survey(ResultFile, frozen=True, kw_only=True):
     """What was found, by the names of the steps; and what was not, with the reason."""
 
     benchmark: str = BENCHMARK
@@ -119,12 +120,12 @@ def _sends(base: Load) -> dict[str, Load]:
     }
 
 
-def _fan_out(place: ServerChoice, load: Load, progress: Progress) -> Document:
+def _fan_out(choice: ServerChoice, load: Load, progress: Progress) -> Document:
     loads = {
         **{f"{readers} readers, 4 queues": replace(load, processes=readers) for readers in (1, 4, 16)},
         "1 readers, 1 queues": replace(load, queues=1, topic=f"{load.topic}-1"),
     }
-    return measure_loads("pull", place, loads, progress, backlog=BACKLOG)
+    return measure_loads("pull", choice, loads, progress, backlog=BACKLOG)
 
 
 def _growth(progress: Progress) -> Document:
@@ -206,10 +207,12 @@ def page(found: Survey) -> str:
         [name, *seen]
         for name, document in found.documents.items()
         if name != GROWTH
-        for seen in also_seen(document.cells)
+        for seen in figure_rows(document.cells)
     ]
     parts.append(Section("figures", "Also seen", ["step", "cell", "figure", "value"], extra))
     parts.append(
         Section("missing", "Not measured", ["step", "reason"], [list(each) for each in found.missing.items()])
     )
-    return render(HtmlReport("skylark bench all", found.made_at, [*parts, conditions_section(found)]))
+    return render(
+        HtmlReport("python -m benchmarks survey", found.made_at, [*parts, conditions_section(found)])
+    )

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skylark.bench.load import Load, LoadFailed
-from skylark.bench.producer import Progress, made_known
+from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, make_cell, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, standing
+from skylark.bench.servers import BenchServers, ServerChoice, running_servers
 from skylark.errors import StoreError
 from skylark.pipelines.jobs.session import SessionSettings, check_java, session
 from skylark.store.store_reader import StoreReader
@@ -27,37 +27,37 @@ SINK_SHARE = 4
 """The sink gets a quarter of the rows: every one of them is acknowledged."""
 
 
-def measure_spark(place: ServerChoice, load: Load, rows: int, rounds: int, progress: Progress) -> Document:
+def measure_spark(choice: ServerChoice, load: Load, rows: int, rounds: int, progress: Progress) -> Document:
     """The best of some rounds of each cell; the first of them, which warms up, is not counted.
 
     Raises SettingsError without Java, LoadFailed, RocketMQError.
     """
     check_java()
-    with standing(place) as site:
-        load = made_known(site, site.fitted(load))
-        with site.target() as target:
+    with running_servers(choice) as servers:
+        load = servers.with_topic(servers.fitted(load))
+        with servers.target() as target:
             target.fill(load, rows)
             rows = target.stored(load)
         with session(SessionSettings(master=MASTER, name="skylark-bench")) as spark:
-            cells = list(spark_cells(spark, site, load, rows, rounds, progress))
-        conditions = site.conditions(rows=rows, rounds=rounds, master=MASTER)
+            cells = list(spark_cells(spark, servers, load, rows, rounds, progress))
+        conditions = servers.conditions(rows=rows, rounds=rounds, master=MASTER)
         return make_document("spark", conditions, cells)
 
 
 def spark_cells(
-    spark: SparkSession, site: BenchServers, load: Load, rows: int, rounds: int, progress: Progress
+    spark: SparkSession, servers: BenchServers, load: Load, rows: int, rounds: int, progress: Progress
 ) -> Iterator[Cell]:
     """Over a topic that holds so many rows."""
-    from_broker = {"namesrv": site.served.namesrv, "topic": load.topic}
+    from_broker = {"namesrv": servers.served.namesrv, "topic": load.topic}
     yield _best("read from the broker", partial(_read, spark, from_broker), rows, rounds, load, progress)
-    if site.directory is not None:
-        store = site.directory / "data"
+    if servers.directory is not None:
+        store = servers.directory / "data"
         _wait_for_files(store, load.topic, rows)
         from_files = {"path": str(store), "topic": load.topic}
         yield _best("read from files", partial(_read, spark, from_files), rows, rounds, load, progress)
-    sunk = made_known(site, replace(load, topic=f"{load.topic}-sunk"))
+    sunk = servers.with_topic(replace(load, topic=f"{load.topic}-sunk"))
     count = max(rows // SINK_SHARE, 1)
-    write = partial(_write, spark, site, sunk, count)
+    write = partial(_write, spark, servers, sunk, count)
     yield _best("write to the broker", write, count, rounds, load, progress)
 
 
@@ -68,11 +68,11 @@ def _read(spark: SparkSession, options: dict[str, str]) -> int:
     return int(row["rows"])
 
 
-def _write(spark: SparkSession, site: BenchServers, load: Load, rows: int) -> int:
+def _write(spark: SparkSession, servers: BenchServers, load: Load, rows: int) -> int:
     """How many more the topic holds then."""
     frame = spark.range(0, rows, 1, 2).selectExpr(f"lpad(cast(id as string), {load.body_bytes}, 'x') as body")
-    options = {"namesrv": site.served.namesrv, "topic": load.topic}
-    with site.target() as target:
+    options = {"namesrv": servers.served.namesrv, "topic": load.topic}
+    with servers.target() as target:
         before = target.stored(load)
         frame.write.format("rocketmq").mode("append").options(**options).save()
         return target.wait_stored(load, before + rows) - before

@@ -14,7 +14,7 @@ from skylark.bench.load import Load
 from skylark.bench.load_target import LoadTarget
 from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, standing
+from skylark.bench.servers import BenchServers, ServerChoice, running_servers
 
 ROUNDS = 5
 """Odd: the one in the middle counts."""
@@ -28,7 +28,7 @@ REST_S = 0.002
 REST_S_MAX = 21.0
 
 
-def measure_topics(place: ServerChoice, load: Load, counts: Sequence[int], progress: Progress) -> Document:
+def measure_topics(choice: ServerChoice, load: Load, counts: Sequence[int], progress: Progress) -> Document:
     """The same load spread over more and more topics: of many both while they are new and later.
 
     Machines have quick and slow minutes. So the first count is measured again right before each of the
@@ -36,13 +36,18 @@ def measure_topics(place: ServerChoice, load: Load, counts: Sequence[int], progr
     rounds, with rests between: the one with the middle share of the first's rate counts, and the lowest and
     the highest share are told. Raises LoadFailed, RocketMQError.
     """
-    with standing(place) as lone, _another(lone) as site, lone.target() as alone, site.target() as target:
+    with (
+        running_servers(choice) as lone,
+        _another(lone) as servers,
+        lone.target() as alone,
+        servers.target() as target,
+    ):
         turns = _Turns(alone, lone.fitted(_spread(load, counts[0])), target, progress)
         if len(counts) == 1:
             turns.measure_first(load.seconds)
         cells: list[Cell] = []
         for count in counts[1:]:
-            spread = site.fitted(_spread(load, count))
+            spread = servers.fitted(_spread(load, count))
             started = time.perf_counter()
             target.create(spread)
             made_per_s = round(count / (time.perf_counter() - started))
@@ -50,7 +55,7 @@ def measure_topics(place: ServerChoice, load: Load, counts: Sequence[int], progr
             cells.append(turns.measure(f"{count} new topics", spread, topics_created_per_s=made_per_s))
             time.sleep(min(count * load.queues * SETTLE_S, SETTLE_S_MAX))
             cells.append(turns.measure_often(f"{count} topics", spread))
-        conditions = site.conditions(seconds=load.seconds, warm_up_s=load.warm_up_s, rounds=ROUNDS)
+        conditions = servers.conditions(seconds=load.seconds, warm_up_s=load.warm_up_s, rounds=ROUNDS)
         return make_document("topics", conditions, [turns.first, *cells])
 
 
@@ -115,10 +120,10 @@ def _spread(load: Load, count: int) -> Load:
 
 
 @contextmanager
-def _another(site: BenchServers) -> Iterator[BenchServers]:
-    """One more site like this; the same where servers are not our own."""
-    if not site.place.is_own:
-        yield site
+def _another(servers: BenchServers) -> Iterator[BenchServers]:
+    """Another started broker; the same servers where they were not started here."""
+    if not servers.choice.is_own:
+        yield servers
         return
-    with standing(site.place) as other:
+    with running_servers(servers.choice) as other:
         yield other

@@ -1,4 +1,4 @@
-"""Child processes: free ports, process groups with a log and hard time limits, restartable servers.
+"""Child processes: free ports, process groups with a log and time limits, servers that can be restarted.
 
 A group ends with its parent, even when the parent is killed.
 """
@@ -10,6 +10,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -21,26 +22,50 @@ from typing import Any, Self
 
 from skylark.errors import RocketMQError
 
+HOST = "127.0.0.1"
 # Below the range from which Linux and macOS take the ports of outgoing connections.
 PORTS = range(20_000, 32_000)
-TRIES = 200
+PORT_TRIES = 200
+KILL_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
+POLL_S = 0.05
+LOG_TAIL_LINES = 40
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GUARD = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')
+"""A shell whose standard input closes when this process ends, however it ends; it then kills the group."""
+
+_given_out: set[int] = set()
+
+
+class ProcessFailed(RocketMQError):
+    """A process failed or exceeded its time limit; the text includes the end of its log."""
+
+
+# --- Ports ---
 
 
 class PortReservation:
-    """Free ports at fixed distances from a base, held by bound sockets until `release`. Raises OSError."""
+    """Free ports at fixed distances from a base, held by bound sockets until `release`.
+
+    A process never reserves a port twice, so a killed server finds its port free. Raises OSError.
+    """
 
     def __init__(self, *distances: int) -> None:
-        for base in random.sample(PORTS, TRIES):
+        for base in random.sample(PORTS, PORT_TRIES):
+            ports = {base + distance for distance in distances}
+            if ports & _given_out:
+                continue
             self._sockets: list[socket.socket] = []
             try:
-                for distance in distances:
-                    self._hold(base + distance)
+                for port in ports:
+                    self._hold(port)
             except OSError:
                 self.release()
                 continue
+            _given_out.update(ports)
             self.base = base
             return
-        raise OSError(f"no free ports at distances {distances}")
+        raise OSError(f"no free ports at distances {distances} from a base in {PORTS[0]}-{PORTS[-1]}")
 
     def _hold(self, port: int) -> None:
         held = socket.socket()
@@ -48,13 +73,20 @@ class PortReservation:
         held.bind(("", port))
 
     def release(self) -> None:
-        """Free the ports for the server that was meant to have them."""
+        """Free the ports for the server that will bind them."""
         while self._sockets:
             self._sockets.pop().close()
 
 
+def free_ports(*distances: int) -> int:
+    """A free port, with free ports at these distances from it. Raises OSError."""
+    ports = PortReservation(0, *distances)
+    ports.release()
+    return ports.base
+
+
 def listens(address: str, timeout_s: float) -> bool:
-    """Whether something accepts connections at HOST:PORT."""
+    """Whether HOST:PORT accepts connections."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout_s).close()
@@ -63,20 +95,16 @@ def listens(address: str, timeout_s: float) -> bool:
     return True
 
 
-KILL_TIMEOUT_S = 60
-POLL_S = 0.05
-LOG_TAIL_LINES = 40
-INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-GUARD = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')
-"""Its input ends when we do, whatever ended us; then it kills the group that it was told."""
+# --- Processes ---
 
 
-class ProcessFailed(RocketMQError):
-    """A process ended badly or not in time; carries the end of its output."""
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command line of a module of this installation."""
+    return [sys.executable, "-m", module, *arguments]
 
 
 def run(command: Sequence[str], *, log: Path, timeout_s: float, directory: Path | None = None) -> None:
-    """Run a command to its end, output in `log`. Raises ProcessFailed on a bad code or after `timeout_s`."""
+    """Run a command to its end with its output in `log`. Raises ProcessFailed."""
     with GroupProcess(command, log=log, directory=directory) as process:
         code = process.wait(timeout_s)
         if code != 0:
@@ -84,9 +112,9 @@ def run(command: Sequence[str], *, log: Path, timeout_s: float, directory: Path 
 
 
 def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a process in a group of its own, with options of Popen.
+    """Start a process in a new process group; `options` are those of Popen.
 
-    A Ctrl-C that comes meanwhile waits until the process can be ended, and then ends it.
+    A signal such as Ctrl-C that arrives meanwhile is delivered afterwards: no process is left behind.
     """
     heard: list[int] = []
     before: dict[signal.Signals, Any] = {}
@@ -95,7 +123,7 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, lambda number, frame: heard.append(number))
     try:
-        process = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - we name it
+        process = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - the caller's command
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -111,10 +139,7 @@ def _name(command: Sequence[str]) -> str:
 
 
 class GroupProcess:
-    """A process in a group of its own, its output in a log file. Leaving the context kills the group.
-
-    A `kill -9` of this process takes the group along, too.
-    """
+    """A process in its own group with its output in a log file. Leaving the context kills the group."""
 
     def __init__(
         self,
@@ -159,13 +184,13 @@ class GroupProcess:
         return self._process.poll() is None
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code. Raises ProcessFailed, and kills the group, when it outlives `timeout_s`."""
+        """Return the exit code. Kills the group and raises ProcessFailed after `timeout_s`."""
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise ProcessFailed(
-                f"{_name(self._command)} killed after {timeout_s} s\n{self.log_tail()}"
+                f"{_name(self._command)} killed after {timeout_s:g} s\n{self.log_tail()}"
             ) from None
         self._dismiss_guard()
         return code
@@ -183,35 +208,34 @@ class GroupProcess:
                 )
             if time.monotonic() > deadline:
                 raise ProcessFailed(
-                    f"{_name(self._command)}: no {what} within {timeout_s} s\n{self.log_tail()}"
+                    f"{_name(self._command)}: no {what} within {timeout_s:g} s\n{self.log_tail()}"
                 )
             time.sleep(poll_s)
 
     def terminate(self, timeout_s: float) -> int:
-        """SIGTERM, then the exit code; SIGKILL and ProcessFailed when the process does not follow."""
+        """Send SIGTERM, return the exit code. Kills the group and raises ProcessFailed after `timeout_s`."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL for the whole group, and wait until the process is gone. Harmless on one that has ended."""
+        """Send SIGKILL to the group and wait for the process. Does nothing if it has ended."""
         self.signal(signal.SIGKILL)
         self._dismiss_guard()
         self._process.wait(KILL_TIMEOUT_S)
 
     def _dismiss_guard(self) -> None:
-        """Before the number of the group can become somebody else's."""
+        # Before the system reuses the group's number.
         guard, self._guard = self._guard, None
         if guard is not None:
             with guard:  # waits, and closes its pipe
                 guard.kill()
 
-    def signal(self, number: signal.Signals) -> None:
-        """Give the whole group a signal; nothing if the process has ended."""
+    def signal(self, number: Signals) -> None:
+        """Send a signal to the group. Does nothing if the process has ended."""
         if self.running:
             os.killpg(self._process.pid, number)
 
     def log_text(self) -> str:
-        """What the process has written so far."""
         return self.log.read_text(errors="replace")
 
     def log_tail(self) -> str:
@@ -219,18 +243,21 @@ class GroupProcess:
         return "\n".join(self.log_text().splitlines()[-LOG_TAIL_LINES:])
 
 
-STOP_TIMEOUT_S = 60
-HOST = "127.0.0.1"
+# --- Servers ---
 
 
 class Server(ABC):
-    """What all servers share. The ports are chosen with the object; the first reservation is the address."""
+    """A server process that can be stopped, killed and restarted on the same ports and directory.
+
+    Entering the context starts it and waits until it serves; leaving kills it. `stop` ends it in order.
+    """
 
     title: str
-    """What its logs are called."""
+    """Prefix of its log files."""
     start_timeout_s: float = 90
 
     def __init__(self, home: Path, *ports: PortReservation) -> None:
+        """The base of the first reservation is the server's port."""
         self.home = home
         self._ports = ports
         self._process: GroupProcess | None = None
@@ -253,12 +280,12 @@ class Server(ABC):
         """The command line of a start, the first being 1. May write files below `home`."""
 
     def environment(self) -> Mapping[str, str]:
-        """Variables beside those of this process."""
+        """Variables in addition to those of this process."""
         return {}
 
     @abstractmethod
     def wait_until_serving(self) -> None:
-        """Return when clients may come. Raises ProcessFailed."""
+        """Return when clients can connect. Raises ProcessFailed."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -271,7 +298,7 @@ class Server(ABC):
         self.release_ports()
 
     def start(self) -> None:
-        """Start and wait until it serves; again after `stop` or `kill`. Raises ProcessFailed."""
+        """Start, or restart after `stop` or `kill`, and wait until it serves. Raises ProcessFailed."""
         self.launch()
         try:
             self.wait_until_serving()
@@ -280,7 +307,7 @@ class Server(ABC):
             raise
 
     def launch(self) -> GroupProcess:
-        """Start the process and do not wait."""
+        """Start the process without waiting."""
         assert self._process is None, "already running"
         self.home.mkdir(parents=True, exist_ok=True)
         self._starts += 1
@@ -295,18 +322,18 @@ class Server(ABC):
             ports.release()
 
     def stop(self) -> int:
-        """An orderly end by SIGTERM; the exit code. Raises ProcessFailed if SIGKILL was needed."""
+        """Send SIGTERM and return the exit code. Raises ProcessFailed if SIGKILL was needed."""
         process, self._process = self._running(), None
         return process.terminate(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash; nothing if it does not run."""
+        """Send SIGKILL, as in a crash. Does nothing if it is not running."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
 
     def signal(self, number: Signals) -> None:
-        """Give the server's group a signal; nothing if it does not run."""
+        """Send a signal to the server's group. Does nothing if it is not running."""
         if self._process is not None:
             self._process.signal(number)
 

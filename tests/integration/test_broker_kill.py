@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 from skylark.errors import BrokerError, RocketMQError, TopicNotExist
+from skylark.processes import free_ports
 from skylark.protocol.command import encode
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
 from skylark.protocol.requests.send import SendMessageV2
-from skylark.torture.cluster import free_ports
 from tests.integration.broker_rig import anonymous_bytes
 from tests.support.broker import BrokerClient, until
 
@@ -52,7 +52,7 @@ class Process:
 
     def __init__(self, directory: Path, *flags: str, **settings: Any) -> None:
         self.directory = directory
-        self._port = free_ports("127.0.0.1", -2, 1)
+        self._port = free_ports(-2, 1)
         self.address = f"127.0.0.1:{self._port}"
         sets = [f"--set={key}={value}" for key, value in {**SMALL_STORE, **settings}.items()]
         ports = ["--broker-port", str(self._port), "--namesrv-port", "0"]

@@ -21,9 +21,9 @@ from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError, SendFailed
 from skylark.model.message import Message
 from skylark.namesrv.server import NameServer
+from skylark.processes import free_ports
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.client import ClientSettings, MessageModel, ProducerSettings
-from skylark.torture.cluster import free_ports
 from tests.support.broker import running_broker, running_name_server, until
 from tests.support.consumer import FAST_CLIENT, consumer_rig, eventually, fast, until_owned
 from tests.support.replication import connected, in_step, running_master, running_slave
@@ -193,7 +193,7 @@ async def test_a_fixed_order_of_queues_keeps_keys_in_their_place_while_a_broker_
     async with contextlib.AsyncExitStack() as stack:
         name_server = await stack.enter_async_context(running_name_server(tmp_path, order_messages=True))
         shared: dict[str, Any] = {"name_servers": name_server.address}
-        port = free_ports("127.0.0.1", -2, 1)
+        port = free_ports(-2, 1)
         await stack.enter_async_context(running_broker(tmp_path / "a", **shared))
         admin = await stack.enter_async_context(AsyncAdmin(namesrv=name_server.address))
         settings = ProducerSettings(send_timeout_ms=3000)

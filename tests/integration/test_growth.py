@@ -1,4 +1,4 @@
-"""`skylark bench growth` in small: each point is measured on a real broker, charts are written."""
+"""`python -m benchmarks growth` in small: each point is measured on a real broker, charts are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from skylark.cli.main import app
+from benchmarks.__main__ import app
 
 
 @pytest.mark.nightly
@@ -16,7 +16,7 @@ def test_growth_with_connections_and_log_in_small(tmp_path: Path) -> None:
     out = tmp_path / "growth.json"
     result = CliRunner().invoke(
         app,
-        ["bench", "growth", "-d", "connections", "-d", "log", "--scale", "0.003", "--rounds", "1",
+        ["growth", "-d", "connections", "-d", "log", "--scale", "0.003", "--rounds", "1",
          "--messages", "500", "--out", str(out), "--svg", str(tmp_path / "charts")],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -34,8 +34,8 @@ def test_growth_with_connections_and_log_in_small(tmp_path: Path) -> None:
 
 
 def test_an_unknown_dimension_is_one_sentence() -> None:
-    result = CliRunner().invoke(app, ["bench", "growth", "-d", "height"])
+    result = CliRunner().invoke(app, ["growth", "-d", "height"])
     assert result.exit_code == 2
     assert result.stderr == (
-        "skylark: --dimension height: messages, topics, queues, connections, log are possible\n"
+        "benchmarks: invalid --dimension 'height'; choose messages, topics, queues, connections, log\n"
     )

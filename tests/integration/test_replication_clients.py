@@ -16,9 +16,9 @@ from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from skylark.client.producer.producer import AsyncProducer
 from skylark.client.received_message import ReceivedMessage
 from skylark.model.message import Message
+from skylark.processes import free_ports
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.settings.client import ClientSettings
-from skylark.torture.cluster import free_ports
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
 from tests.support.consumer import FAST_CLIENT, fast
 from tests.support.replication import (
@@ -65,7 +65,7 @@ async def test_a_dead_master_stops_neither_consumers_nor_producers(tmp_path: Pat
         shared: dict[str, Any] = {"name_servers": name_server.address, "slave_read": True}
         consumer = AsyncPushConsumer("G", namesrv=name_server.address, settings=fast(), client=client)
         consumer.subscribe("T", listener=handle)
-        port = free_ports("127.0.0.1", -2, 1)
+        port = free_ports(-2, 1)
         async with (
             running_broker(tmp_path / "other", name="broker-b", **shared) as other,
             running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave,

@@ -17,6 +17,7 @@ from skylark.broker.replication import restore_offsets
 from skylark.broker.replication.metadata_sync import MetadataSync
 from skylark.errors import BrokerError, ConnectionLost, MasterExists, SystemBusy
 from skylark.model.record import decode_all
+from skylark.processes import free_ports
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.request import Request
@@ -47,7 +48,6 @@ from skylark.protocol.requests.pull import (
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.requests.topic import DeleteTopicInBroker
 from skylark.remoting.connection_pool import ConnectionPool
-from skylark.torture.cluster import free_ports
 from tests.integration.broker_rig import healthy_client
 from tests.support.broker import BrokerClient, broker_settings, running_broker, running_name_server, until
 from tests.support.raw_server import raw_server
@@ -156,7 +156,7 @@ async def test_sf_117_a_slave_with_nothing_to_give_sends_to_its_master_at_once(t
 
 
 async def test_with_the_master_dead_consumers_go_on_at_the_slave_and_return(tmp_path: Path) -> None:
-    port = free_ports("127.0.0.1", -2, 1)
+    port = free_ports(-2, 1)
     async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave:
         async with BrokerClient(slave.address) as at_slave:
             async with running_master(tmp_path / "master", port=port) as master:
@@ -244,7 +244,7 @@ async def test_a_master_that_is_back_knows_at_once_how_far_groups_came_at_its_sl
     monkeypatch.setattr(registration, "MASTER_TIMEOUT_S", 60.0)
     async with running_name_server(tmp_path) as name_server:
         shared: dict[str, Any] = {"name_servers": name_server.address}
-        port = free_ports("127.0.0.1", -2, 1)
+        port = free_ports(-2, 1)
         async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave:
             async with running_master(tmp_path / "master", port=port, **shared) as master:
                 async with BrokerClient(master.address) as client:
@@ -275,7 +275,7 @@ async def test_a_master_that_is_back_leaves_a_group_where_it_was_sent(
 
     async with running_name_server(tmp_path) as name_server:
         shared: dict[str, Any] = {"name_servers": name_server.address}
-        port = free_ports("127.0.0.1", -2, 1)
+        port = free_ports(-2, 1)
         async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave:
             async with running_master(tmp_path / "master", port=port, **shared) as master:
                 async with BrokerClient(master.address) as client:
@@ -295,7 +295,7 @@ async def test_a_master_that_is_back_leaves_a_group_where_it_was_sent(
 async def test_what_a_crash_took_from_the_master_its_slave_still_has(tmp_path: Path) -> None:
     async with running_name_server(tmp_path) as name_server:
         shared: dict[str, Any] = {"name_servers": name_server.address}
-        port = free_ports("127.0.0.1", -2, 1)
+        port = free_ports(-2, 1)
         async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", **shared) as slave:
             async with running_master(tmp_path / "master", port=port, **shared) as master:
                 async with BrokerClient(master.address) as client:
@@ -315,7 +315,7 @@ async def test_what_a_crash_took_from_the_master_its_slave_still_has(tmp_path: P
 async def test_what_was_committed_at_a_slave_reaches_its_master_though_the_slave_was_restarted(
     tmp_path: Path,
 ) -> None:
-    port = free_ports("127.0.0.1", -2, 1)
+    port = free_ports(-2, 1)
     async with (
         running_slave(tmp_path / "slave", f"127.0.0.1:{port}") as slave,
         running_master(tmp_path / "master", port=port) as master,
@@ -504,7 +504,7 @@ async def leave_a_tail(directory: Path) -> None:
 
 async def test_an_old_master_shows_nothing_before_it_has_joined_the_new_one(tmp_path: Path) -> None:
     await leave_a_tail(tmp_path)
-    port = free_ports("127.0.0.1", -2, 1)
+    port = free_ports(-2, 1)
     async with (
         running_slave(tmp_path / "a", f"127.0.0.1:{port}") as old,
         BrokerClient(old.address) as at_old,
@@ -545,7 +545,7 @@ async def test_an_old_master_does_not_send_groups_back_to_where_they_were(tmp_pa
     await leave_a_tail(tmp_path)
     async with running_broker(tmp_path / "a") as alone, BrokerClient(alone.address) as client:
         await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
-    port = free_ports("127.0.0.1", -2, 1)
+    port = free_ports(-2, 1)
     async with (
         running_slave(tmp_path / "a", f"127.0.0.1:{port}") as old,
         BrokerClient(old.address) as at_old,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from skylark.processes import HOST, ProcessFailed, free_ports
 from skylark.torture.child import Journal, Knob, Tail
-from skylark.torture.cluster import HOST, FakeClock, Process, ProcessFailed, free_ports, python_command
+from skylark.torture.cluster import FakeClock, Process
 from skylark.torture.faults import Targets
 from skylark.torture.plan import Planned, inflict
 from skylark.torture.server import SlowDisk
@@ -35,20 +34,6 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("deaf", flush=True)
 time.sleep(600)
 """
-CHILD = """
-import time
-from skylark.torture.child import end_with_parent
-end_with_parent()
-print("ready", flush=True)
-time.sleep(600)
-"""
-PARENT = """
-import subprocess, sys, time
-process = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
-process.stdout.readline()
-print(process.pid, flush=True)
-time.sleep(600)
-"""
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -59,7 +44,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def listener(tmp_path: Path) -> tuple[Process, int]:
-    port = free_ports(HOST)
+    port = free_ports()
     command = [sys.executable, "-c", LISTEN, HOST, str(port)]
     return Process("listener", command, tmp_path / "log", port), port
 
@@ -96,8 +81,8 @@ async def test_a_frozen_process_can_be_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_ends_at_its_start_is_told(tmp_path: Path) -> None:
-    process = Process("short", [sys.executable, "-c", "print('oh no')"], tmp_path / "log", free_ports(HOST))
-    with pytest.raises(ProcessFailed, match=r"short: it ended at its start; its words are in .*log"):
+    process = Process("short", [sys.executable, "-c", "print('oh no')"], tmp_path / "log", free_ports())
+    with pytest.raises(ProcessFailed, match=r"short: ended at startup; see .*log"):
         await process.start()
     assert process.log.read_text() == "oh no\n"
 
@@ -148,41 +133,12 @@ async def test_faults_are_done_side_by_side_and_healed(tmp_path: Path) -> None:
 async def test_a_process_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
     process = Process("once", [sys.executable, "-c", SLEEP], tmp_path / "log")
     await process.start()
-    lost = Process("lost", [sys.executable, "-c", "raise SystemExit(1)"], tmp_path / "log", free_ports(HOST))
+    lost = Process("lost", [sys.executable, "-c", "raise SystemExit(1)"], tmp_path / "log", free_ports())
     targets = Targets(lost, [], [process], [process], [])
     endless = [Planned("freeze-member", 0, 600, 1)]
-    with pytest.raises(ProcessFailed, match="lost: it ended at its start"):
+    with pytest.raises(ProcessFailed, match="lost: ended at startup"):
         await inflict(targets, [at_once("kill-namesrv"), endless], lambda name, words: None)
     await process.kill()
-
-
-def test_children_end_with_a_parent_that_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        assert state_of(child) not in ("", "Z")
-        parent.kill()
-    until(lambda: state_of(child) in ("", "Z"))
-
-
-def test_ports_and_their_neighbours_are_given_out_once() -> None:
-    ports = [free_ports(HOST, -2, 1) for _ in range(50)]
-    together = {port + distance for port in ports for distance in (-2, 0, 1)}
-    assert len(together) == 150
-
-
-def test_a_port_that_is_taken_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        port = taken.getsockname()[1]
-        monkeypatch.setattr("skylark.torture.cluster.PORTS", [port + 2])
-        monkeypatch.setattr("skylark.torture.cluster.PORT_TRIES", 1)
-        with pytest.raises(OSError, match="no free ports at"):
-            free_ports(HOST, -2, 1)
-
-
-def test_a_module_is_run_by_this_python() -> None:
-    assert python_command("skylark.x", "a") == [sys.executable, "-m", "skylark.x", "a"]
 
 
 def test_a_knob_is_turned_here_and_seen_there(tmp_path: Path) -> None:

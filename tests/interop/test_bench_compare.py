@@ -1,4 +1,4 @@
-"""`skylark bench compare` with real peers: short rounds, and nothing of them is left afterwards."""
+"""`python -m benchmarks compare` with real peers: short rounds, and nothing of them is left afterwards."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from benchmarks.peers.java import MissingToolchain
 from tests.support.java import missing
 
 LIMIT_S = 600
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -31,7 +32,7 @@ def fetched(name: str) -> None:
 
 def command(directory: Path, *words: str) -> list[str]:
     out = ["--out", str(directory / "found.json"), "--report", str(directory / "found.html")]
-    return [sys.executable, "-m", "skylark.cli.start", "bench", "compare", "--quick", *out, *words]
+    return [sys.executable, "-m", "benchmarks", "compare", "--quick", *out, *words]
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -70,6 +71,7 @@ def assert_nothing_stays(directory: Path) -> None:
 def compared(directory: Path, *words: str) -> Comparison:
     done = subprocess.run(
         command(directory, *words),
+        cwd=ROOT,
         env=environment(directory),
         capture_output=True,
         text=True,
@@ -125,6 +127,7 @@ def test_an_interruption_takes_our_server_along(tmp_path: Path) -> None:
     )
     with subprocess.Popen(
         words,
+        cwd=ROOT,
         env={**environment(tmp_path), "PATH": "", "JAVA_HOME": ""},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

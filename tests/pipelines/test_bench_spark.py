@@ -1,4 +1,4 @@
-"""`skylark bench spark` in a session that is there already: every row is read, from broker and files."""
+"""The Spark cells of the benchmarks in an existing session: every row is read, from broker and files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.survey.spark import spark_cells
 from skylark.bench.load import Load
-from skylark.bench.producer import made_known
-from skylark.bench.servers import ServerChoice, standing
+from skylark.bench.servers import ServerChoice, running_servers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,12 +20,12 @@ SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 10_000, "maxInde
 @pytest.mark.timeout(600)  # the first job of a session takes its time on a busy machine
 def test_rows_are_read_and_written(spark: SparkSession) -> None:
     words: list[str] = []
-    with standing(ServerChoice(pin=False, settings={**SMALL})) as site:
-        load = made_known(site, site.fitted(Load(address="", topic="rows", queues=2, body_bytes=50)))
-        with site.target() as target:
+    with running_servers(ServerChoice(pin=False, settings={**SMALL})) as servers:
+        load = servers.with_topic(servers.fitted(Load(address="", topic="rows", queues=2, body_bytes=50)))
+        with servers.target() as target:
             target.fill(load, 640)
             assert target.stored(load) == 640
-            cells = list(spark_cells(spark, site, load, 640, 1, lambda name, word: words.append(word)))
+            cells = list(spark_cells(spark, servers, load, 640, 1, lambda name, word: words.append(word)))
             assert target.stored(replace(load, topic="rows-sunk")) == 2 * 160  # the first round warms up
     assert [cell.name for cell in cells] == [
         "read from the broker",

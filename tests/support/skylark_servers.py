@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.peers import skylark_servers
+from skylark.bench import servers as commands
 
 SMALL_STORE = {
     "mappedFileSizeCommitLog": 16 << 20,
@@ -22,7 +22,7 @@ SLOW_DISK = " append took "
 """What a store says on a machine that stood still for a second."""
 
 
-class SkylarkServers(skylark_servers.SkylarkServers):
+class SkylarkServers(commands.SkylarkServers):
     """`skylark serve`: a name server and a broker, everything they write below `directory`."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int]) -> None:
@@ -33,7 +33,7 @@ class SkylarkServers(skylark_servers.SkylarkServers):
         return complaints(self)
 
 
-class SkylarkBroker(skylark_servers.SkylarkCommand):
+class SkylarkBroker(commands.SkylarkCommand):
     """`skylark broker` with somebody else's name server."""
 
     def __init__(self, directory: Path, name_server: str, settings: Mapping[str, str | int]) -> None:
@@ -49,7 +49,7 @@ class SkylarkBroker(skylark_servers.SkylarkCommand):
         return complaints(self)
 
 
-def complaints(servers: skylark_servers.SkylarkCommand) -> str:
+def complaints(servers: commands.SkylarkCommand) -> str:
     """The lines of all logs that are no greeting, and not about the machine."""
     lines = [
         line

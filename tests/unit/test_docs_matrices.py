@@ -8,8 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import typer
 
+from benchmarks.__main__ import app
 from benchmarks.compare.cells import PEERS, choose
+from benchmarks.survey.run import steps
 from skylark.torture.faults import ALL_FAULTS
 from skylark.torture.plan import MODES
 from tests.unit.cli.test_reference import check_line
@@ -56,9 +59,9 @@ def test_a_benchmark_is_run_by_commands_that_there_are_or_says_why_not(row: list
 
 
 def whole(words: str, before: str) -> str:
-    """A command. Options alone belong to the one before, `compare` to `skylark bench`."""
+    """A command. Options alone belong to the one before, `compare` to `python -m benchmarks`."""
     if words.startswith("compare "):
-        return f"skylark bench {words}"
+        return f"python -m benchmarks {words}"
     if words.startswith("-"):
         return f"{before.partition(' -')[0]} {words}"
     return words
@@ -67,15 +70,24 @@ def whole(words: str, before: str) -> str:
 def check(command: str) -> None:
     if command.startswith("skylark "):
         check_line(command)
-        given = shlex.split(command)
-        patterns = [word for option, word in pairwise(given) if option == "--cell"]
-        assert choose(patterns, PEERS)
+        return
+    if command.startswith("python -m benchmarks "):
+        check_benchmark(shlex.split(command)[3:])
         return
     found = re.match(r"python -m benchmarks\.(\w+)", command)
     assert found is not None, f"{command} is nothing that can be run"
     source = (ROOT / "benchmarks" / f"{found[1]}.py").read_text()
     for option in re.findall(r"(--[a-z-]+)", command):
         assert f'"{option}"' in source, f"benchmarks.{found[1]} has no {option}"
+
+
+def check_benchmark(words: list[str]) -> None:
+    """That the command exists, its options, and the cells or steps that it names."""
+    command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+    options = {option for param in command.params for option in param.opts}
+    assert {word for word in words if word.startswith("-")} <= options
+    assert choose([word for option, word in pairwise(words) if option == "--cell"], PEERS)
+    assert {word for option, word in pairwise(words) if option == "--step"} <= set(steps(1.0))
 
 
 @pytest.mark.parametrize("row", PLAYED, ids=[row[0] for row in PLAYED])

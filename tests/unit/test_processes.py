@@ -1,7 +1,8 @@
-"""Processes with limits, that take their children along."""
+"""Process groups with time limits that end with their parent; free ports."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from skylark.processes import GroupProcess, ProcessFailed
+from skylark import processes
+from skylark.processes import PORTS, GroupProcess, PortReservation, ProcessFailed, free_ports, python_command
 
 SPAWNS_A_CHILD = """
 import subprocess, sys, time
@@ -73,7 +75,7 @@ def test_killed_process_has_its_signal_as_code(tmp_path: Path) -> None:
 
 INTERRUPTED_WHILE_STARTING = """
 import os, signal, subprocess, sys
-from skylark.bench.peers import process
+from skylark import processes
 
 started = []
 
@@ -83,9 +85,9 @@ class Slow(subprocess.Popen):
         started.append(self)
         os.kill(os.getpid(), signal.SIGINT)  # the moment at which nobody else knows of the process
 
-process.subprocess.Popen = Slow
+processes.subprocess.Popen = Slow
 try:
-    process.spawn([sys.executable, "-c", "import time; time.sleep(600)"])
+    processes.spawn([sys.executable, "-c", "import time; time.sleep(600)"])
 except KeyboardInterrupt:
     assert started[0].returncode == -signal.SIGKILL, started[0].returncode
     print("interrupted")
@@ -110,7 +112,7 @@ time.sleep(600)
 """
 
 
-def test_who_is_killed_leaves_no_processes_behind(tmp_path: Path) -> None:
+def test_a_killed_parent_leaves_no_processes_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTS_AND_WAITS, SPAWNS_A_CHILD, str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
@@ -134,3 +136,46 @@ def children() -> set[int]:
     return {
         int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()
     }
+
+
+# --- Ports ---
+
+
+def test_reserved_ports_are_held_together_until_released() -> None:
+    ports = PortReservation(-2, 0, 1)
+    assert ports.base in PORTS
+    for distance in (-2, 0, 1):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", ports.base + distance))
+    ports.release()
+    for distance in (-2, 0, 1):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", ports.base + distance))
+
+
+def test_reservations_do_not_overlap() -> None:
+    reservations = [PortReservation(-2, 0, 1) for _ in range(20)]
+    taken = [reservation.base + distance for reservation in reservations for distance in (-2, 0, 1)]
+    for reservation in reservations:
+        reservation.release()
+    assert len(set(taken)) == len(taken)
+
+
+def test_ports_and_their_neighbours_are_given_out_once() -> None:
+    ports = [free_ports(-2, 1) for _ in range(50)]
+    together = {port + distance for port in ports for distance in (-2, 0, 1)}
+    assert len(together) == 150
+
+
+def test_a_port_that_is_taken_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(processes, "PORTS", [port + 2])
+        monkeypatch.setattr(processes, "PORT_TRIES", 1)
+        with pytest.raises(OSError, match="no free ports at"):
+            free_ports(-2, 1)
+
+
+def test_a_module_is_run_by_this_python() -> None:
+    assert python_command("skylark.x", "a") == [sys.executable, "-m", "skylark.x", "a"]

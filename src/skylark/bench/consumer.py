@@ -1,4 +1,4 @@
-"""What our own push consumer sees: backlogs, messages from end to end, delays."""
+"""`skylark bench consumer` and `latency`: backlogs, end-to-end latency and delays with the push consumer."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from skylark.bench.load import STAMP, Counted, Load, LoadFailed, discrepancies
 from skylark.bench.load_client import Watch
 from skylark.bench.load_target import Usage
 from skylark.bench.machine import ListeningProcess, pinned
-from skylark.bench.producer import Progress, made_known
+from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_cell, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, standing
+from skylark.bench.servers import BenchServers, ServerChoice, running_servers
 from skylark.client.consumer.listeners import ConsumeResult
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from skylark.settings.client import ConsumeFrom, PushConsumerSettings
 
 GROUP = "benchmark_consumer"
+FILTERED = {"TAGS": "TagA", "number": "7", "region": "north"}
+"""Properties of the backlog's messages, for filters."""
 LATE_TIMEOUT_S = 30.0
-"""Without a new message for so long, what is missing is taken for lost."""
+"""Maximum time without a new message; missing messages then count as lost."""
 READY_TIMEOUT_S = 60.0
 POLL_S = 0.02
 SLOW_S = 1.0
-"""What a listener of a slow group takes for a message."""
+"""Duration of a listener call in a slow group."""
 EARLY_TOLERATED_NS = 2_000_000
-"""Delays are counted in milliseconds, and begin when the broker has the message."""
+"""Delays are whole milliseconds and start when the broker has the message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +44,23 @@ class Consuming:
     threads: int = 20
     batch: int = 1
     slow_groups: int = 0
-    """Others on the same topic, whose listeners take a second for each message: they fall far behind."""
+    """Other groups on the topic whose listeners take a second per call, so they lag far behind."""
     group: str = GROUP
-    """What a group's name begins with; each run has a new one."""
+    """Prefix of the group name; each run has a new group."""
     expression: str = "*"
     expression_type: str = "TAG"
-    """Or `SQL92`."""
+    """TAG or SQL92."""
     fail_rate: float = 0.0
-    """The share of calls whose messages the listener wants again later."""
+    """Share of listener calls that ask for redelivery."""
 
 
 class Receiver:
-    """A push consumer that notes what arrives, each message once, and when. Loop thread only."""
+    """A push consumer that records each message once with its time of arrival. Loop thread only."""
 
     def __init__(
-        self, site: BenchServers, load: Load, how: Consuming, tags: str = "", *, takes_s: float = 0.0
+        self, servers: BenchServers, load: Load, how: Consuming, tags: str = "", *, takes_s: float = 0.0
     ) -> None:
-        """`tags` instead of what the group asks for; `takes_s`: so long a listener takes for each call."""
+        """`tags` replaces the group's filter; `takes_s` is the duration of a listener call."""
         settings = PushConsumerSettings(
             consume_from=ConsumeFrom.FIRST_OFFSET,
             threads_max=how.threads,
@@ -67,13 +69,13 @@ class Receiver:
         )
         group = f"{how.group}_{uuid.uuid4().hex[:8]}"
         sql = how.expression if how.expression_type == "SQL92" and not tags else None
-        self.consumer = AsyncPushConsumer(group, namesrv=site.served.namesrv, settings=settings)
+        self.consumer = AsyncPushConsumer(group, namesrv=servers.served.namesrv, settings=settings)
         self.consumer.subscribe(load.topic, tags or how.expression, self._listen, sql=sql)
         self._queues = load.queues
-        # Numbers alone, which the garbage collector need not look at: its pauses would be messages' delays.
+        # Plain numbers, which the garbage collector does not visit: its pauses would add to the latencies.
         self._seen: set[int] = set()
         self.due_ns, self.arrived_ns = array("q"), array("q")
-        """When messages were due and when they came; only of stamped loads."""
+        """Due and arrival times of stamped messages."""
         self._is_stamped = load.is_stamped
         self._takes_s = takes_s
         self._fail_rate = how.fail_rate
@@ -90,11 +92,11 @@ class Receiver:
         self.last_at = now_ns / 1e9
         self.first_at = self.first_at or self.last_at
         for message in messages:
-            place = message.queue_offset * self._queues + message.queue.queue_id
-            if place in self._seen or message.reconsume_times:
+            position = message.queue_offset * self._queues + message.queue.queue_id
+            if position in self._seen or message.reconsume_times:
                 self.repeated += 1
                 continue
-            self._seen.add(place)
+            self._seen.add(position)
             if self._is_stamped:
                 self.due_ns.append(STAMP.unpack_from(message.body)[0])
                 self.arrived_ns.append(now_ns)
@@ -107,17 +109,15 @@ class Receiver:
         return ConsumeResult.SUCCESS
 
     async def wait_ready(self) -> None:
-        """Until all queues are ours. Raises LoadFailed."""
+        """Wait until all queues are assigned. Raises LoadFailed."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while (count := len(self.consumer.queues())) < self._queues:
             if time.monotonic() > deadline:
-                raise LoadFailed(
-                    f"the consumer got {count} of {self._queues} queues in {READY_TIMEOUT_S:g} s"
-                )
+                raise LoadFailed(f"consumer has {count} of {self._queues} queues after {READY_TIMEOUT_S:g} s")
             await asyncio.sleep(POLL_S)
 
     async def wait_for(self, count: int, patience_s: float, watch: Watch) -> None:
-        """Until so many have come, or nothing new for too long."""
+        """Wait for this many messages, at most `patience_s` without a new one."""
         started = last = tick = time.monotonic()
         before = self.count
         while self.count < count and time.monotonic() < last + patience_s:
@@ -133,27 +133,27 @@ class Receiver:
 
 
 def measure_consumer(
-    place: ServerChoice, load: Load, messages: int, how: Consuming, progress: Progress
+    choice: ServerChoice, load: Load, messages: int, how: Consuming, progress: Progress
 ) -> Document:
-    """How fast a new group takes a topic's messages, from its first to its last.
+    """Consume a topic with a new group, from the first message to the last.
 
-    So many are sent before; 0: what the topic holds. Raises LoadFailed, RocketMQError.
+    Stores `messages` first; with 0, consumes what the topic holds. Raises LoadFailed, RocketMQError.
     """
-    with standing(place) as site:
-        load = made_known(site, site.fitted(load))
-        with site.target() as target:
+    with running_servers(choice) as servers:
+        load = servers.with_topic(servers.fitted(load))
+        with servers.target() as target:
             if messages:
                 target.fill(load, messages)
             expected = target.held(load)
         watch = partial(progress, "consumer")
-        with pinned(site.place.client_cpu):
-            cell = asyncio.run(_consume(site, load, expected, how, watch))
-        return make_document("consumer", site.conditions(backlog=expected), [cell])
+        with pinned(servers.choice.client_cpu):
+            cell = asyncio.run(_consume(servers, load, expected, how, watch))
+        return make_document("consumer", servers.conditions(backlog=expected), [cell])
 
 
-async def _consume(site: BenchServers, load: Load, expected: int, how: Consuming, watch: Watch) -> Cell:
-    receiver = Receiver(site, load, how)
-    usage = Usage(ListeningProcess(site.served.broker), watch)
+async def _consume(servers: BenchServers, load: Load, expected: int, how: Consuming, watch: Watch) -> Cell:
+    receiver = Receiver(servers, load, how)
+    usage = Usage(ListeningProcess(servers.served.broker), watch)
     cpu = time.process_time()
     async with receiver.consumer:
         usage.hear("begin")
@@ -176,70 +176,72 @@ async def _consume(site: BenchServers, load: Load, expected: int, how: Consuming
         server_cpu_us=usage.cpu_us_of(receiver.count),
         client_cpu_us=round((time.process_time() - cpu) * 1e6 / max(receiver.count, 1), 2),
         figures={"repeated": receiver.repeated, "calls_failed": receiver.failed},
-        wrong=[f"{missing} of {expected} did not come"] if missing else [],
+        wrong=[f"{missing} of {expected} messages missing"] if missing else [],
     )
 
 
-# --- From end to end ---
+# --- End to end ---
 
 
 def measure_latency(
-    place: ServerChoice, loads: Sequence[Load], how: Consuming, progress: Progress
+    choice: ServerChoice, loads: Sequence[Load], how: Consuming, progress: Progress
 ) -> Document:
-    """From the moment at which a message was due to be sent until a listener has it: a cell for each load.
+    """Time from when a message is due to be sent until a listener receives it, one cell per load.
 
     Raises LoadFailed, RocketMQError.
     """
-    return _measure_arrivals("latency", place, loads, how, progress, 0)
+    return _measure_arrivals("latency", choice, loads, how, progress, 0)
 
 
-def measure_delay(place: ServerChoice, load: Load, delay_ms: int, progress: Progress) -> Document:
-    """How late delayed messages come: the load's properties must say the same delay.
+def measure_delay(choice: ServerChoice, load: Load, delay_ms: int, progress: Progress) -> Document:
+    """Lateness of delayed messages; the load's properties must have the same delay.
 
     Raises LoadFailed, RocketMQError.
     """
-    return _measure_arrivals("delay", place, [load], Consuming(batch=32), progress, delay_ms)
+    return _measure_arrivals("delay", choice, [load], Consuming(batch=32), progress, delay_ms)
 
 
 def _measure_arrivals(
     benchmark: str,
-    place: ServerChoice,
+    choice: ServerChoice,
     loads: Sequence[Load],
     how: Consuming,
     progress: Progress,
     delay_ms: int,
 ) -> Document:
     cells: list[Cell] = []
-    with standing(place) as site:
+    with running_servers(choice) as servers:
         for each in loads:
-            load = made_known(site, replace(site.fitted(each), is_stamped=True))
+            load = servers.with_topic(replace(servers.fitted(each), is_stamped=True))
             name = f"{load.rate:,.0f}/s" if load.rate else f"{load.in_flight} in flight"
-            with pinned(site.place.client_cpu):
-                cells.append(asyncio.run(_arrivals(site, load, how, name, partial(progress, name), delay_ms)))
+            with pinned(servers.choice.client_cpu):
+                cells.append(
+                    asyncio.run(_arrivals(servers, load, how, name, partial(progress, name), delay_ms))
+                )
         conditions: dict[str, Value] = {"seconds": loads[0].seconds, "warm_up_s": loads[0].warm_up_s}
         if delay_ms:
             conditions["delay_ms"] = delay_ms
         if how.slow_groups:
             conditions["slow_groups"] = how.slow_groups
-        return make_document(benchmark, site.conditions(**conditions), cells)
+        return make_document(benchmark, servers.conditions(**conditions), cells)
 
 
 async def _arrivals(
-    site: BenchServers, load: Load, how: Consuming, name: str, watch: Watch, delay_ms: int
+    servers: BenchServers, load: Load, how: Consuming, name: str, watch: Watch, delay_ms: int
 ) -> Cell:
-    # A tag of this run alone: what earlier ones left in the topic is none of its business.
+    # The tag excludes messages that earlier runs left in the topic.
     tag = uuid.uuid4().hex[:8]
     load = replace(load, properties={**load.properties, "TAGS": tag})
-    receiver = Receiver(site, load, how, tag)
-    usage = Usage(ListeningProcess(site.served.broker), watch)
+    receiver = Receiver(servers, load, how, tag)
+    usage = Usage(ListeningProcess(servers.served.broker), watch)
     async with AsyncExitStack() as stack:
         for _ in range(how.slow_groups):
-            slow = Receiver(site, load, Consuming(), takes_s=SLOW_S)
+            slow = Receiver(servers, load, Consuming(), takes_s=SLOW_S)
             await stack.enter_async_context(slow.consumer)
             await slow.wait_ready()
         await stack.enter_async_context(receiver.consumer)
         await receiver.wait_ready()
-        counted = await asyncio.to_thread(site.client.run, load, usage.hear, site.place.client_cpu)
+        counted = await asyncio.to_thread(servers.client.run, load, usage.hear, servers.choice.client_cpu)
         patience_s = LATE_TIMEOUT_S + delay_ms / 1000
         await receiver.wait_for(counted.acknowledged * load.batch, patience_s, watch)
     return _arrival_cell(name, load, counted, receiver, usage, delay_ms)
@@ -253,7 +255,7 @@ def _arrival_cell(
     usage: Usage,
     delay_ms: int,
 ) -> Cell:
-    # The first message was due when the client began to warm up.
+    # The first message was due at the start of the warm-up.
     began_ns = min(receiver.due_ns, default=0) + round(load.warm_up_s * 1e9)
     latencies = LatencyHistogram()
     early = 0
@@ -265,7 +267,7 @@ def _arrival_cell(
     sent = counted.latencies.percentiles()
     wrong = discrepancies(counted, counted.acknowledged * load.batch, receiver.count)
     if early:
-        wrong.append(f"{early} came before their time")
+        wrong.append(f"{early} messages arrived before their delay was over")
     return make_cell(
         name,
         len(latencies),

@@ -19,70 +19,70 @@ from skylark.protocol.command import ONEWAY_FLAG, VERSION, prefix
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION
 
 TOPIC = BENCHMARK_TOPIC
-"""Every broker has it from its first start, with 1,024 queues."""
+"""Every broker has this topic from its first start, with 1,024 queues."""
 QUEUES = 4
 IN_FLIGHT_MAX = 1 << 15
-"""Of one connection of the thin client: its ring of open questions has twice as many places."""
+"""Limit of one connection of the load client: its ring of open requests has twice as many slots."""
 TOPICS_MAX = 10_000
 STAMP = struct.Struct(">q")
-"""Nanoseconds of the monotonic clock."""
+"""Due time in nanoseconds of the monotonic clock, at the start of a body."""
 PROCESSES_MAX = 64
 
 
 class LoadKind(Enum):
-    """What the frames of a load are."""
+    """The requests of a load."""
 
     SEND = "send"
-    """Messages, each frame answered when they are stored."""
+    """Sends, answered when the messages are stored."""
     ONEWAY = "oneway"
-    """Messages that nobody answers."""
+    """One-way sends."""
     PULL = "pull"
-    """Pulls that read the queues from their begin, again and again: one in flight for each queue."""
+    """Pulls that read the queues repeatedly from their start: one in flight per queue."""
     ROUTE = "route"
-    """Questions for routes, to a name server."""
+    """Route requests to a name server."""
 
 
 class BadLoad(RocketMQError):
-    """A load that cannot be made; the text says why."""
+    """An invalid load."""
 
 
 class LoadFailed(RocketMQError):
-    """The load client ended badly; the text is what it said."""
+    """The load client failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load for the thin client. Raises BadLoad."""
+    """A load for the load client. Raises BadLoad."""
 
     address: str
-    """Of a broker; of a name server for routes."""
+    """Broker address; the name server's for ROUTE."""
     kind: LoadKind = LoadKind.SEND
     topic: str = TOPIC
     topics: int = 1
-    """More than one: `topic-0`, `topic-1`, … take turns."""
+    """With more than one, `topic-0`, `topic-1`, … are used in turn."""
     queues: int = QUEUES
     body_bytes: int = 128
     batch: int = 1
-    """Messages in one frame; of a pull the most that an answer may hold."""
+    """Messages per send; the maximum per pull."""
     in_flight: int = 64
-    """Frames without an answer, of all processes together. With a rate: the most that may pile up."""
+    """Requests in flight, of all processes together; with a rate, the maximum."""
     rate: float = 0.0
-    """Messages a second (open loop), each timed from the moment at which it was due; 0: as fast as answers
-    come (closed loop)."""
+    """Messages a second (open loop), each timed from when it was due; 0: as fast as replies come (closed
+    loop)."""
     seconds: float = 10.0
     warm_up_s: float = 1.0
     messages_max: int = 0
-    """Stop sending after so many, warm-up included; 0: when the time is over."""
+    """Stop after this many messages, warm-up included; 0: when the time is over."""
     processes: int = 1
     properties: dict[str, str] = field(default_factory=lambda: {"TAGS": "TagA"})
-    """Of each message, beside its unique key; `@NUMBER@` in a value is a number that never comes again."""
+    """Properties of each message besides its unique key; `@NUMBER@` in a value becomes a unique number."""
     expression: str = "*"
-    """What pulls ask for; all messages must match it, as no record of a queue may be left out."""
+    """Filter of the pulls; every message must match it."""
     expression_type: str = "TAG"
     late_s: float = 0.0
-    """So much later than its answer says a message comes to its queue: delayed ones."""
+    """Delay between the reply to a send and the message in its queue, for delayed messages."""
     is_stamped: bool = False
-    """Bodies begin with eight bytes: when the message was due, in nanoseconds of the monotonic clock."""
+    """Bodies begin with a STAMP."""
 
     def __post_init__(self) -> None:
         limits = {
@@ -96,11 +96,14 @@ class Load:
         }
         for name, (value, lowest, highest) in limits.items():
             if not lowest <= value <= highest:
-                raise BadLoad(f"{name} is {value}: {lowest} to {highest} is possible")
+                raise BadLoad(f"invalid {name} {value}; choose {lowest} to {highest}")
         if self.seconds <= 0 or self.warm_up_s < 0 or self.rate < 0:
-            raise BadLoad("seconds must be positive, warm-up and rate not negative")
+            raise BadLoad(
+                f"invalid seconds {self.seconds}, warm_up_s {self.warm_up_s} or rate {self.rate}:"
+                " seconds must be positive, the others not negative"
+            )
         if self.is_stamped and self.body_bytes < STAMP.size:
-            raise BadLoad(f"body_bytes is {self.body_bytes}: at least {STAMP.size}, for the time of sending")
+            raise BadLoad(f"invalid body_bytes {self.body_bytes}; the send time needs at least {STAMP.size}")
 
     @property
     def topic_names(self) -> list[str]:
@@ -108,7 +111,7 @@ class Load:
 
     @property
     def body(self) -> bytes:
-        """Of each message, the same in every run: nothing that could be compressed."""
+        """The body of every message: incompressible, the same in every run."""
         return random.Random(self.body_bytes).randbytes(self.body_bytes)  # noqa: S311
 
     @property
@@ -136,9 +139,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a client saw. `seconds`, `answers`, `records`, `latencies`, `client_cpu_us` and `series` are of
-    the window; the others of the whole run, warm-up and last answers included. All count frames, but
-    `records` counts messages that pulls brought."""
+    """Counts of a client.
+
+    `seconds`, `answers`, `records`, `latencies`, `client_cpu_us` and `series` cover the measured window, the
+    others the whole run. `records` counts pulled messages, all others count frames.
+    """
 
     seconds: float
     sent: int
@@ -147,7 +152,7 @@ class Counted:
     refusal_code: int
     unexpected: int
     unsent: int
-    """Frames that were due in an open loop and never sent: too many were without an answer for too long."""
+    """Frames due in an open loop that were never sent because too many were in flight."""
     answers: int
     records: int
     client_cpu_us: float
@@ -156,7 +161,7 @@ class Counted:
 
     @classmethod
     def together(cls, parts: list[Self]) -> Self:
-        """Of several clients that ran at the same time."""
+        """The sum of clients that ran at the same time."""
         latencies = LatencyHistogram()
         for part in parts:
             latencies.add(part.latencies)
@@ -177,7 +182,7 @@ class Counted:
 
 
 def _sum_of_series(series: list[list[tuple[float, int]]]) -> list[tuple[float, int]]:
-    """Every client reports once a second: the nth reports belong together."""
+    """The nth reports of all clients, which come once a second, are added."""
     return [
         (max(second for second, _ in reports), sum(count for _, count in reports))
         for reports in zip(*series, strict=False)
@@ -185,30 +190,30 @@ def _sum_of_series(series: list[list[tuple[float, int]]]) -> list[tuple[float, i
 
 
 def discrepancies(counted: Counted, expected: int, stored: int) -> list[str]:
-    """Sent, acknowledged and stored must be the same number; one sentence for each difference."""
+    """One sentence per difference between the numbers sent, acknowledged and stored."""
     wrong = []
     if counted.refused:
         wrong.append(f"{counted.refused} refused, the last with code {counted.refusal_code}")
     if counted.unexpected:
-        wrong.append(f"{counted.unexpected} answers that nothing asked for, or with wrong records")
+        wrong.append(f"{counted.unexpected} unexpected replies, or replies with wrong records")
     if counted.unsent:
-        wrong.append(f"the rate was not kept: {counted.unsent} were due and could not be sent")
+        wrong.append(f"rate not reached: {counted.unsent} messages were due and not sent")
     if counted.acknowledged != counted.sent:
         wrong.append(f"{counted.acknowledged} of {counted.sent} acknowledged")
     if stored != expected:
-        wrong.append(f"{stored} messages stored instead of {expected}")
+        wrong.append(f"{stored} messages stored, expected {expected}")
     return wrong
 
 
 GROUP = "benchmark"
 DUE = b"@DUE_NS@"
-# element_bytes, magic, body_crc, flag, body_bytes: clients leave the second to the fourth
+# element_bytes, magic, body_crc, flag, body_bytes; clients leave magic, body_crc and flag 0
 ELEMENT = struct.Struct(">iiiii")
 PROPERTIES_BYTES = struct.Struct(">h")
 
 
 def frames_of(load: Load, now_ns: int) -> bytes:
-    """One frame for every queue of every topic, of routes one for every topic. `now_ns`: no other run's."""
+    """One frame per queue of each topic; for routes one per topic. `now_ns` makes keys unique."""
     if load.kind is LoadKind.ROUTE:
         return b"".join(_frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": t}) for t in load.topic_names)
     one_topic = _pull_frames if load.kind is LoadKind.PULL else _send_frames
@@ -216,7 +221,7 @@ def frames_of(load: Load, now_ns: int) -> bytes:
 
 
 def _send_frames(load: Load, topic: str, now_ns: int) -> bytes:
-    """One 310 per queue, or one 320 with a batch; each message has a unique key."""
+    """One request 310 per queue, or 320 for a batch; each message has a unique key."""
     properties = {"UNIQ_KEY": f"7F000001{now_ns:016X}@NUMBER@", "WAIT": "true", **load.properties}
     body = load.body
     if load.is_stamped:
@@ -237,7 +242,7 @@ def _send_frames(load: Load, topic: str, now_ns: int) -> bytes:
 
 
 def _pull_frames(load: Load, topic: str, now_ns: int) -> bytes:
-    """One 11 per queue: messages from a place that the client fills in, no waiting."""
+    """One request 11 per queue, without long polling, from an offset that the client fills in."""
     fields = {
         "queueId": "0", "commitOffset": "0", "subscription": load.expression, "suspendTimeoutMillis": "0",
         "bname": "broker-a", "sysFlag": str(PULL_SUBSCRIPTION), "expressionType": load.expression_type,
@@ -249,7 +254,7 @@ def _pull_frames(load: Load, topic: str, now_ns: int) -> bytes:
 
 
 def _element(body: bytes, properties: bytes) -> bytes:
-    """A message within a batch."""
+    """One message of a batch body."""
     length = ELEMENT.size + len(body) + PROPERTIES_BYTES.size + len(properties)
     head = ELEMENT.pack(length, 0, 0, 0, len(body))
     return head + body + PROPERTIES_BYTES.pack(len(properties)) + properties

@@ -1,13 +1,8 @@
-"""The thin client: processes that only fill numbers into frames, so that the server is measured.
-
-It is `load.c`, compiled on first use into the cache outside any clone; where there is no compiler it is
-`thin_python.py`, in as many processes as there are processors, and then the client may be the limit.
-"""
+"""The load client: processes that only fill numbers into prepared frames, so the server is measured."""
 
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import queue
 import shutil
@@ -18,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,36 +27,29 @@ SOURCE = Path(__file__).with_name("load.c")
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_TIMEOUT_S = 60
-# What a client may take beyond the time it was given: connecting, and 15 s for the last answers.
+# Time beyond that of the load: connecting, and 15 s for the last replies.
 RUN_MARGIN_S = 30
-IN_FLIGHT_PER_PROCESS_MIN = 8
-"""Of the client in Python: with fewer, more processes would not drive more."""
 
 Watch = Callable[[str], None]
 
 
 class LoadClient:
-    """Runs loads. `kind` says which client it is."""
+    """Runs loads with `load.c`, compiled on first use into the cache outside any checkout."""
 
-    def __init__(self, *, compiled: bool = True) -> None:
-        """`compiled=False` takes the client in Python even where there is a compiler."""
-        program = compiled_program() if compiled else None
-        self.is_compiled = program is not None
-        self.kind = "C" if program else "Python: no C compiler was used, the client may be the limit"
-        python = [sys.executable, "-m", "skylark.bench.thin_python"]
-        self._command = [str(program)] if program else python
+    kind = "C"
 
     def run(self, load: Load, watch: Watch | None = None, cpu: int | None = None) -> Counted:
-        """Make the load and count. `watch` hears "begin" and "end" of the window, and meanwhile, once a
-        second, "tick SECONDS ANSWERS". Raises LoadFailed when a client fails or does not end in time.
+        """Run the load and count replies.
+
+        `watch` is called with "begin" and "end" of the measured window, and in between, once a second, with
+        "tick SECONDS REPLIES". Raises LoadFailed without a compiler, or if a client fails or does not end.
         """
-        load = self._spread(load)
+        program = load_program()
         with tempfile.TemporaryDirectory(prefix="skylark-load-") as directory:
-            shares = load.shares()
             with pinned(cpu):
                 started = [
-                    self._start(share, Path(directory) / f"frames-{number}")
-                    for number, share in enumerate(shares)
+                    self._start(program, share, Path(directory) / f"frames-{number}")
+                    for number, share in enumerate(load.shares())
                 ]
             try:
                 return Counted.together(_gather(started, _limit_s(load), watch or (lambda _: None)))
@@ -71,18 +58,12 @@ class LoadClient:
                     with process:  # waits, and closes its pipes
                         process.kill()
 
-    def _spread(self, load: Load) -> Load:
-        if self.is_compiled or load.processes > 1:
-            return load
-        useful = min(os.cpu_count() or 1, load.in_flight // IN_FLIGHT_PER_PROCESS_MIN)
-        return replace(load, processes=max(useful, 1))
-
-    def _start(self, load: Load, frames: Path) -> subprocess.Popen[str]:
+    def _start(self, program: Path, load: Load, frames: Path) -> subprocess.Popen[str]:
         frames.write_bytes(frames_of(load, time.time_ns()))
         host, _, port = load.address.rpartition(":")
         numbers = [load.in_flight, load.frames_per_s, load.warm_up_s, load.seconds, load.frames_max]
         return subprocess.Popen(  # noqa: S603 - our own program
-            [*self._command, "run", host.strip("[]"), port, str(frames), *map(str, numbers)],
+            [str(program), "run", host.strip("[]"), port, str(frames), *map(str, numbers)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,12 +71,8 @@ class LoadClient:
 
     @contextmanager
     def answering(self, seconds: int) -> Iterator[str]:
-        """The address of a server that answers and does nothing: what the client can drive.
-
-        Only the compiled client has one.
-        """
-        assert self.is_compiled
-        command = [*self._command, "answer", str(seconds)]
+        """The address of a server that replies to everything at once: the limit of the client."""
+        command = [str(load_program()), "answer", str(seconds)]
         with (
             pinned(BROKER_CPU),
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,  # noqa: S603
@@ -112,23 +89,23 @@ def _limit_s(load: Load) -> float:
 
 
 def _gather(processes: list[subprocess.Popen[str]], limit_s: float, watch: Watch) -> list[Counted]:
-    """Read what all of them say until each has told its figures."""
+    """Read the output of all clients until each has reported its figures."""
     said: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     for number, process in enumerate(processes):
         threading.Thread(
             target=_pass_on, args=(process, number, said), name=f"skylark-load-{number}", daemon=True
         ).start()
-    together = _Together(len(processes), watch)
+    joined = _JoinedClients(len(processes), watch)
     deadline = time.monotonic() + limit_s
-    while not together.is_complete:
+    while not joined.is_complete:
         try:
             number, line = said.get(timeout=max(deadline - time.monotonic(), 0))
         except queue.Empty:
-            raise LoadFailed(f"the load client did not end within {limit_s:g} s") from None
+            raise LoadFailed(f"load client not ended within {limit_s:g} s") from None
         if not line:
-            together.check_end(number, processes[number])
-        together.hear(number, line.strip())
-    return together.counted
+            joined.check_end(number, processes[number])
+        joined.hear(number, line.strip())
+    return joined.counted
 
 
 def _pass_on(process: subprocess.Popen[str], number: int, said: queue.SimpleQueue[tuple[int, str]]) -> None:
@@ -138,8 +115,8 @@ def _pass_on(process: subprocess.Popen[str], number: int, said: queue.SimpleQueu
     said.put((number, ""))
 
 
-class _Together:
-    """Several clients as if they were one."""
+class _JoinedClients:
+    """The output of several clients as that of one."""
 
     def __init__(self, count: int, watch: Watch) -> None:
         self._watch = watch
@@ -181,7 +158,7 @@ class _Together:
         if number not in self._parts:
             assert process.stderr is not None
             reason = process.stderr.read().strip()
-            raise LoadFailed(reason or f"the load client ended with code {process.wait()}")
+            raise LoadFailed(reason or f"load client ended with code {process.wait()}")
 
 
 def _counted(line: str, series: list[tuple[float, int]]) -> Counted:
@@ -191,21 +168,22 @@ def _counted(line: str, series: list[tuple[float, int]]) -> Counted:
 
 
 @functools.cache
-def compiled_program() -> Path | None:
-    """The compiled client, None where it cannot be compiled."""
+def load_program() -> Path:
+    """The compiled client. Raises LoadFailed where it cannot be compiled."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None or sys.platform != "linux":
-        return None
+        raise LoadFailed(f"cannot compile the load client: install one of {', '.join(COMPILERS)} on Linux")
     directory = cache_dir("benchmarks") / f"{digest(SOURCE)}-{platform.machine()}"
 
     def build(target: Path) -> None:
         command = [compiler, *FLAGS, "-o", str(target / "load"), str(SOURCE)]
         subprocess.run(  # noqa: S603 - the compiler
-            command, check=True, timeout=COMPILE_TIMEOUT_S, capture_output=True
+            command, check=True, timeout=COMPILE_TIMEOUT_S, capture_output=True, text=True
         )
 
     try:
         build_once(directory, build)
-    except subprocess.SubprocessError:
-        return None  # a compiler without the C library's headers
+    except subprocess.SubprocessError as error:  # such as a compiler without the headers of the C library
+        detail = getattr(error, "stderr", None) or error
+        raise LoadFailed(f"cannot compile the load client with {compiler}: {detail}") from None
     return directory / "load"

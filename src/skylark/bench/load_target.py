@@ -24,7 +24,7 @@ from skylark.remoting.blocking_connection import BlockingConnection
 T = TypeVar("T")
 
 STORED_TIMEOUT_S = 30
-"""Without one more."""
+"""Maximum time without a newly stored message."""
 STORED_POLL_S = 0.05
 CALL_TIMEOUT_S = 30
 ASKED_AT_ONCE = 256
@@ -32,17 +32,17 @@ FILL_TIMEOUT_S = 120
 FILL_BATCH = 32
 FILL_IN_FLIGHT = 16
 FILL_FRAME_BYTES = 1 << 20
-"""Large bodies travel in smaller batches: a broker takes no more than 4 MiB at once."""
+"""Limit of a batch: a broker accepts at most 4 MiB."""
 DISK_RESERVE_BYTES = 4 << 30
 RECORD_OVERHEAD_BYTES = 400
-"""Of a stored message, queue and index entries included; a generous guess."""
+"""Upper estimate of the size of a stored message without its body, with queue and index entries."""
 
 
 class LoadTarget:
-    """A running broker, anybody's, and what is needed to measure it. One thread."""
+    """A running RocketMQ-compatible broker under load. One thread."""
 
     def __init__(self, address: str, client: LoadClient, *, cpu: int | None = None) -> None:
-        """`cpu` is the client's, see `pinned`."""
+        """`cpu` is that of the client, see `pinned`."""
         self.address = address
         self.process = ListeningProcess(address)
         self._client = client
@@ -61,9 +61,9 @@ class LoadTarget:
         self.close()
 
     def measure(self, name: str, load: Load, watch: Watch | None = None) -> Cell:
-        """Make the topics, run the load, check that what was acknowledged is stored.
+        """Create the topics, run the load, check that what was acknowledged is stored.
 
-        Pulls need what `fill` left. Raises LoadFailed, RocketMQError.
+        Pulls need a backlog, see `fill`. Raises LoadFailed, RocketMQError.
         """
         self.create(load)
         before = self.stored(load)
@@ -71,18 +71,18 @@ class LoadTarget:
         counted = self.run(load, usage.hear)
         expected = before + (0 if load.kind is LoadKind.PULL else counted.acknowledged * load.batch)
         wrong = discrepancies(counted, expected, self.wait_stored(load, expected))
-        # What this load left in memory must not be written during the next one, another broker's perhaps.
+        # Dirty pages of this load must not be written during the next one.
         os.sync()
         return cell_of(name, load, counted, usage, wrong)
 
     def run(self, load: Load, watch: Watch | None = None) -> Counted:
-        """The client alone, on its processor: nothing is made before and checked after. Raises LoadFailed."""
+        """Run the client alone, without creating topics or checking counts. Raises LoadFailed."""
         return self._client.run(load, watch, self._cpu)
 
     def fill(self, load: Load, messages: int) -> None:
-        """Leave a backlog of at least so many for pulls of this load, however often a busy broker refuses.
+        """Store at least this many messages for pulls of this load, repeating what a busy broker rejects.
 
-        Raises LoadFailed if nothing more is stored, or another number than was acknowledged.
+        Raises LoadFailed if nothing more is stored, or not the number that was acknowledged.
         """
         batch = max(min(FILL_BATCH, FILL_FRAME_BYTES // max(load.body_bytes, 1)), 1)
         fill = replace(
@@ -98,12 +98,12 @@ class LoadTarget:
             stored = self.wait_stored(load, expected)
             if stored != expected or counted.unexpected or not counted.acknowledged:
                 wrong = "; ".join(discrepancies(counted, expected, stored))
-                raise LoadFailed(f"the backlog could not be made: {wrong}")
+                raise LoadFailed(f"cannot store the backlog: {wrong}")
 
     def create(self, load: Load) -> None:
-        """Make the load's topics, or give them its number of queues. Built-in ones stay as they are."""
+        """Create the load's topics with its number of queues. Built-in topics are left unchanged."""
         names = [topic for topic in load.topic_names if topic not in SYSTEM_TOPICS]
-        # Making thousands again would take minutes; asking which there are does not.
+        # Creating thousands again would take minutes; listing them does not.
         known = self._connection.call(GetAllTopicConfig()).topic_config_table if len(names) > 1 else {}
         requests = [
             UpdateAndCreateTopic(
@@ -117,15 +117,15 @@ class LoadTarget:
         self._answers(requests)
 
     def stored(self, load: Load) -> int:
-        """How many messages the load's queues have ever held."""
+        """Sum of the maximum offsets of the load's queues."""
         return sum(self._answers([GetMaxOffset(*queue) for queue in _queues(load)]))
 
     def held(self, load: Load) -> int:
-        """How many they hold now."""
+        """Number of messages in the load's queues."""
         return self.stored(load) - sum(self._answers([GetMinOffset(*queue) for queue in _queues(load)]))
 
     def log_end(self) -> int:
-        """Physical offset: what all messages together have taken in the log."""
+        """Physical offset of the end of the log."""
         return int(self._connection.call(GetBrokerRuntimeInfo()).table["commitLogMaxOffset"])
 
     def _answers(self, requests: Sequence[Request[T]]) -> list[T]:
@@ -137,7 +137,7 @@ class LoadTarget:
         return answers
 
     def wait_stored(self, load: Load, expected: int) -> int:
-        """What the queues hold; they may be filled a while after the answers, delayed ones even later."""
+        """Wait until the queues hold `expected` messages or no more arrive; returns the number."""
         patience_s = STORED_TIMEOUT_S + load.late_s
         stored, deadline = self.stored(load), time.monotonic() + patience_s
         while stored < expected and time.monotonic() < deadline:
@@ -153,7 +153,7 @@ def _queues(load: Load) -> list[tuple[str, int]]:
 
 
 class Usage:
-    """What a server used between the begin and the end of a window."""
+    """Processor time and memory of a server in a measured window."""
 
     def __init__(self, process: ListeningProcess, watch: Watch | None) -> None:
         self._process = process
@@ -192,7 +192,7 @@ def cell_of(name: str, load: Load, counted: Counted, usage: Usage, wrong: Sequen
         client_cpu_us=round(counted.client_cpu_us / messages, 2) if messages else None,
         anonymous_mib=round(usage.anonymous_mib, 1) if usage.anonymous_mib is not None else None,
         series=[(second, count * series_of) for second, count in counted.series],
-        wrong=[*wrong, *([] if messages else ["nothing was answered in the time measured"])],
+        wrong=[*wrong, *([] if messages else ["no reply in the measured time"])],
     )
 
 
@@ -210,15 +210,12 @@ def settings_of(load: Load) -> dict[str, Value]:
 
 
 def messages_that_fit(directory: Path, body_bytes: int) -> int:
-    """What the disk has room for, with a reserve; a load should stop there (`messages_max`).
-
-    Raises BadLoad if there is none.
-    """
+    """Messages that fit on the disk with a reserve. Raises BadLoad if none do."""
     free = free_bytes(directory)
     room = (free - DISK_RESERVE_BYTES) // (body_bytes + RECORD_OVERHEAD_BYTES)
     if room < 1:
         raise BadLoad(
-            f"{directory.parent} has {free >> 20} MiB free, of which {DISK_RESERVE_BYTES >> 20} stay so: "
-            "TMPDIR says where there is more"
+            f"{directory.parent} has {free >> 20} MiB free, {DISK_RESERVE_BYTES >> 20} MiB are reserved: "
+            "set TMPDIR to a larger disk"
         )
     return room

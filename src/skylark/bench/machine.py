@@ -19,7 +19,7 @@ GIT_TIMEOUT_S = 10
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What decides about figures."""
+    """Facts that decide about figures."""
 
     system: str
     processor: str
@@ -27,9 +27,9 @@ class Machine(msgspec.Struct, frozen=True):
     memory_mib: int
     python: str
     load_1m: float
-    """The load average when the run ended; other people's work if it is above the run's own."""
+    """Load average at the end of the run."""
     commit: str | None
-    """Of the checkout that the package lies in, if it lies in one."""
+    """Commit of the checkout that holds the package, if any."""
 
 
 def describe() -> Machine:
@@ -56,7 +56,7 @@ def commit() -> str | None:
     git = shutil.which("git")
     if git is None:
         return None
-    done = subprocess.run(  # noqa: S603 - our own question
+    done = subprocess.run(  # noqa: S603 - git
         [git, "rev-parse", "--short", "HEAD"],
         capture_output=True,
         text=True,
@@ -69,7 +69,7 @@ def commit() -> str | None:
 
 @contextmanager
 def scratch(where: str | None = None) -> Iterator[Path]:
-    """A directory that is gone afterwards."""
+    """A temporary directory."""
     path = Path(tempfile.mkdtemp(prefix="skylark-bench-", dir=where))
     try:
         yield path
@@ -86,14 +86,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LISTENING = "0A"  # in the kernel's table of connections
 SETTLE_TIMEOUT_S = 30
 SETTLED_SHARE = 0.2
-"""Of a processor: below it a process that nobody asks for anything is at rest."""
+"""Share of a processor below which a server without requests counts as idle."""
 
 
 @contextmanager
 def pinned(cpu: int | None) -> Iterator[None]:
-    """What is started inside runs on BROKER_CPU, or, for CLIENT_CPU, on the others: each has its own.
+    """Processes started inside run on BROKER_CPU, or, for CLIENT_CPU, on all others.
 
-    Nothing for None, and where there is only one processor.
+    Does nothing for None, and on a machine with one processor.
     """
     if cpu is None or not can_pin():
         yield
@@ -112,7 +112,7 @@ def can_pin() -> bool:
 
 
 def anonymous_bytes() -> int:
-    """Anonymous memory of this process: mapped log pages belong to the page cache."""
+    """Anonymous memory of this process, without mapped files."""
     return _anonymous_kib(Path("/proc/self")) * 1024
 
 
@@ -124,7 +124,7 @@ def _anonymous_kib(process: Path) -> int:
 
 
 class ListeningProcess:
-    """Whoever listens at an address of the loopback, as far as this machine lets us see it."""
+    """The process that listens at a loopback address, if it is visible in /proc."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -135,7 +135,7 @@ class ListeningProcess:
         return int(self._directory.name) if self._directory is not None else None
 
     def cpu_us(self) -> float | None:
-        """Microseconds used so far, in steps of 10 ms; None for a process that we cannot see."""
+        """Processor time so far, in steps of 10 ms; None if the process is not visible."""
         if self._directory is None:
             return None
         fields = (self._directory / "stat").read_text().rpartition(")")[2].split()
@@ -145,7 +145,7 @@ class ListeningProcess:
         return _anonymous_kib(self._directory) / 1024 if self._directory is not None else None
 
     def wait_settled(self) -> None:
-        """Until it rests, or for as long as compilers of a JVM may need; not at all if we cannot see it."""
+        """Wait until it is idle, or until the time that the compilers of a JVM need is over."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         before, share = self.cpu_us(), 1.0
         while before is not None and share > SETTLED_SHARE and time.monotonic() < deadline:
@@ -159,7 +159,7 @@ class ListeningProcess:
 
     @contextmanager
     def spread(self) -> Iterator[None]:
-        """Meanwhile it may use every processor that we may."""
+        """Let it use all processors inside the block."""
         if self._directory is None or not can_pin():
             yield
             return
@@ -190,5 +190,5 @@ def _listener(port: int) -> Path | None:
                 if any(os.readlink(entry) in inodes for entry in entries):  # noqa: PTH115
                     return process
         except OSError:
-            continue  # gone, or another user's
+            continue  # ended, or of another user
     return None

@@ -26,7 +26,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 @dataclass(eq=False)
 class BadCosts(RocketMQError):
-    """A file of costs that cannot be used."""
+    """An invalid file of costs."""
 
     text = "{path}: {reason}"
     path: str
@@ -34,60 +34,60 @@ class BadCosts(RocketMQError):
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Measured on one machine. Microseconds are of processor time; `kib` is of a message's body."""
+    """Costs measured on one machine. Microseconds are processor time; `kib` refers to the message body."""
 
     measured: str
     machine: str
     commit: str
 
     wake_us: Microseconds
-    """The broker wakes up; shared by all sends that it then finds."""
+    """A wake-up of the broker, shared by all sends that it then handles."""
     send_us: Microseconds
     """A send of one message."""
     send_kib_us: Microseconds
     batch_us: Microseconds
-    """A send of a batch, however many messages it carries."""
+    """A send of a batch, without its messages."""
     batch_message_us: Microseconds
     """Each message of a batch."""
     batch_kib_us: Microseconds
     sync_us: Microseconds
-    """More per message, when it is answered after a flush."""
+    """Extra cost per message with synchronous flush."""
     flush_us: Microseconds
-    """A flush: its threads wake each other up; shared by all sends that it answers."""
+    """A synchronous flush, shared by all sends that it completes."""
     pull_us: Microseconds
-    """A consumer's request, however many messages it brings."""
+    """A pull, without its messages."""
     pull_message_us: Microseconds
     pull_kib_us: Microseconds
     replica_us: Microseconds
-    """A message that the master hands to a slave."""
+    """A message sent by the master to a slave."""
     slave_us: Microseconds
-    """A message that a slave takes."""
+    """A message received by a slave."""
     slave_kib_us: Microseconds
     queues_growth: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    """The share by which a send gets dearer with each tenfold number of queues above ten."""
+    """Relative growth of the cost of a send with each tenfold number of queues above ten."""
 
     broker_mib: Positive
-    """Anonymous memory of a broker under load, without what follows."""
+    """Anonymous memory of a broker under load, without connections, topics and queues."""
     connection_kib: Microseconds
     topic_kib: Microseconds
     """With one queue."""
     queue_kib: Microseconds
-    """Each further one."""
+    """Each further queue of a topic."""
 
     sync_ms: Positive
     """One flush of the disk."""
 
     spark_row_us: Microseconds
-    """A row into an archive, core time of Spark."""
+    """Core time of Spark for a row into an archive."""
     spark_kib_us: Microseconds
     client_send_us: Microseconds
-    """Our asyncio producer, many in flight."""
+    """The asyncio producer with many sends in flight."""
     client_receive_us: Microseconds
-    """Our push consumer."""
+    """The push consumer."""
 
 
 def load_costs(path: Path | None = None) -> Costs:
-    """The costs in a file, else those that were measured for this version. Raises BadCosts, OSError."""
+    """The costs in a file, or the recorded ones. Raises BadCosts, OSError."""
     data = files(__package__).joinpath(SHIPPED).read_bytes() if path is None else path.read_bytes()
     try:
         return msgspec.json.decode(data, type=Costs)
@@ -103,18 +103,18 @@ def save_costs(costs: Costs, path: Path) -> None:
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 BODY_BYTES_MAX = 4 * MIB
 TOPICS_PER_BROKER_MAX = 99_900
-"""`topicsMax` without room for built-in ones."""
+"""`topicsMax` minus the built-in topics."""
 QUEUES_PER_BROKER_MAX = 1_000_000
 CLIENTS_MAX = 100_000
-"""More would keep a broker's core busy by their heartbeats alone."""
+"""Heartbeats of more clients would keep a core busy."""
 BROKERS_MAX = 100_000
-"""What needs more than this is a mistake in the question."""
+"""A load that needs more is rejected."""
 
 RECORD_BYTES = 91 + 20
-"""A stored message without body and properties; a topic of 20 characters."""
+"""A stored message without body and properties, with a topic of 20 characters."""
 UNIT_BYTES = 20
 INDEX_BYTES = 21
-"""An entry and its share of slots, for each key."""
+"""An index entry and its share of slots, per key."""
 REQUEST_BYTES = 320
 ANSWER_BYTES = 180
 PULL_BYTES = 420
@@ -122,23 +122,23 @@ PULL_ANSWER_BYTES = 220
 NETWORK_OVERHEAD = 1.05
 """Headers of TCP and IP."""
 FILES_BYTES = 2 * GIB + 420_000_040
-"""Of each broker, whatever it holds: the log file in use and the next one, an index file."""
+"""Files of an empty broker: the current and the next log file, an index file."""
 QUEUE_FILE_BYTES = 64 * KIB
-"""Blocks of a queue's file in use."""
+"""Allocated size of a queue's current file."""
 DELAYED_WRITES = 1
 TRANSACTION_WRITES = 2
-"""Messages that are stored beside the one that was sent: the waiting one; the half message and its end."""
+"""Extra stored messages: the delayed one; the half message and its end."""
 FEW_QUEUES = 10
-"""Up to so many cost nothing."""
+"""Number of queues up to which the cost of a send does not grow."""
 HEARTBEAT_S = 30
 HEARTBEAT_US = 200
 SHARE = (0.01, 1.0)
-"""Of what there is, as far as it may be used."""
+"""Range of the usable share of a resource."""
 
 
 @dataclass(eq=False)
 class BadPlan(RocketMQError):
-    """A load or a machine that nothing can be planned for."""
+    """An invalid load or machine."""
 
     text = "{name} {value}: {reason}"
     name: str
@@ -147,7 +147,7 @@ class BadPlan(RocketMQError):
 
 
 def limited(default: float | None, low: float, high: float) -> Any:
-    """A member that has this default and may be from `low` to `high`."""
+    """A member with a default and a range."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
@@ -158,58 +158,60 @@ def _check(values: Demand | Hardware) -> None:
         if not each.metadata or value is None:
             continue
         low, high = each.metadata["low"], each.metadata["high"]
-        if not low <= value <= high:  # NaN is not, either
-            raise BadPlan(each.name, value, f"from {low:,.10g} to {high:,.10g} is possible")
+        if not low <= value <= high:  # also rejects NaN
+            raise BadPlan(each.name, value, f"choose {low:,.10g} to {high:,.10g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What is wanted."""
+    """The load to plan for."""
 
     messages_per_s: float = limited(1000.0, 0.001, 1e9)
-    """On average over the day; `peak_factor` times as many in the worst minutes."""
+    """Daily average; the peak is `peak_factor` times as much."""
     body_bytes: int = limited(1024, 0, BODY_BYTES_MAX)
     fan_out: float = limited(1.0, 0.0, 1000.0)
     retention_h: float = limited(72.0, 0.0, 24 * 3650)
     replicas: int = limited(2, 1, 10)
-    """Copies of each message, the master's included."""
+    """Copies of each message, including the master's."""
     peak_factor: float = limited(3.0, 1.0, 1000.0)
     topics: int = limited(10, 1, 10_000_000)
     queues: int = limited(8, 1, 65_536)
-    """Of each topic, on each broker that has it."""
+    """Queues per topic and broker."""
     topic_brokers: int = limited(2, 1, BROKERS_MAX)
-    """Brokers that a topic is on, if there are so many; more if there are more brokers than that fills."""
+    """Minimum number of brokers per topic."""
     batch: int = limited(1, 1, 10_000)
     """Messages per send."""
     pull_batch: int = limited(8, 1, 32)
-    """Messages that a pull brings on average; 32 is the most."""
+    """Average messages per pull; at most 32."""
     flush: str = "async"
     in_flight: int = limited(64, 1, 1_000_000)
-    """Sends that wait at the same time for a broker's answer."""
+    """Sends in flight per broker."""
     clients: int = limited(100, 0, CLIENTS_MAX)
-    """Each has a connection to every broker."""
+    """Each is connected to every broker."""
     keys: float = limited(1.0, 0.0, 100.0)
-    """Keys by which a message can be found, the unique one included."""
+    """Index keys per message, including the unique one."""
     properties_bytes: int = limited(120, 0, 32_767)
     delayed: float = limited(0.0, 0.0, 1.0)
     transactional: float = limited(0.0, 0.0, 1.0)
-    """Shares of all messages."""
+    """Share of all messages, as is `delayed`."""
     spark_jobs: int = limited(1, 0, 1000)
-    """Pipelines, each of which reads everything."""
+    """Pipelines that each read every message."""
     cached_s: float = limited(60.0, 0.0, 86_400.0)
-    """What consumers may be behind and still be served from memory."""
+    """Consumer lag that is still served from memory."""
 
     def __post_init__(self) -> None:
         _check(self)
         if self.flush not in ("async", "sync"):
-            raise BadPlan("flush", self.flush, "async and sync are possible")
+            raise BadPlan("flush", self.flush, "choose async or sync")
         if self.delayed + self.transactional > 1:
-            raise BadPlan("transactional", self.transactional, "together with delayed it is more than 1")
+            raise BadPlan(
+                "transactional", self.transactional, f"exceeds 1 together with delayed {self.delayed:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """One machine, and how much of it may be used at the peak."""
+    """One machine, and the share of it that may be used at the peak."""
 
     cores: int = limited(8, 1, 4096)
     memory_gib: float = limited(32.0, 0.5, 65_536)
@@ -217,12 +219,12 @@ class Hardware:
     disk_mib_per_s: float = limited(400.0, 1, 1e6)
     network_gbit_per_s: float = limited(10.0, 0.01, 1e4)
     sync_ms: float | None = limited(None, 0.001, 10_000)
-    """One flush of the disk; None: as it was measured with the costs."""
+    """Duration of a flush; None: as recorded in the costs."""
     core_speed: float = limited(1.0, 0.01, 100)
-    """Compared with the machine on which the costs were measured."""
+    """Relative to the machine of the costs."""
     core_share: float = limited(0.7, *SHARE)
     disk_share: float = limited(0.7, *SHARE)
-    """Above 75 % a broker begins to delete early."""
+    """Above 75 % a broker deletes files early."""
     write_share: float = limited(0.5, *SHARE)
     network_share: float = limited(0.6, *SHARE)
     memory_share: float = limited(0.8, *SHARE)
@@ -234,10 +236,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the whole load needs of a thing, and what one broker or machine has.
-
-    Of that, the share `ceiling` may be used.
-    """
+    """What the load needs of a resource and what each broker or machine has; `ceiling`: usable share."""
 
     name: str
     per: str
@@ -249,13 +248,13 @@ class Limit:
 
     @property
     def count(self) -> int:
-        """How many brokers or machines this alone asks for."""
+        """Brokers or machines needed for this limit alone."""
         return max(1, math.ceil(self.needed / (self.each * self.ceiling) - 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A limit in the plan: `share` of what there is is used at the peak; `load` of what may be used."""
+    """A limit in the plan: `share` of the resource is used at the peak; `load` of the usable part."""
 
     limit: Limit
     share: float
@@ -264,7 +263,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """Masters, and machines for them and their slaves."""
+    """Masters, and machines for masters and slaves."""
 
     brokers: int = 1
     machines: int = 1
@@ -272,7 +271,7 @@ class ClusterSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPlan:
-    """What the load needs."""
+    """The brokers, machines and resources that a load needs."""
 
     demand: Demand
     hardware: Hardware
@@ -280,7 +279,7 @@ class CapacityPlan:
     slaves: int
     machines: int
     cores: int
-    """That brokers and slaves use together, with the share of each that may be used."""
+    """Cores of masters and slaves together, at the usable share of each."""
     disk_bytes: float
     memory_bytes: float
     network_in_bytes_per_s: float
@@ -290,11 +289,11 @@ class CapacityPlan:
     producer_cores: float
     consumer_cores: float
     message_core_us: float
-    """Of a master, all in all."""
+    """Core time of a master per message, in total."""
     broker_messages_per_s_max: float
-    """What one broker carries of this load with its core used up."""
+    """Messages a second of this load that saturate a broker's core."""
     limits: list[Used]
-    """The most used one first: it binds."""
+    """The most used limit, which binds, first."""
 
     @property
     def binding(self) -> Used:
@@ -302,14 +301,14 @@ class CapacityPlan:
 
 
 def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> CapacityPlan:
-    """Raises BadPlan if no number of brokers suffices, or if by the costs a message needs no broker."""
+    """Raises BadPlan if too many brokers are needed, or if a message costs nothing."""
     size = ClusterSize(machines=demand.replicas)
     while (larger := _grown(size, demand, hardware, costs)) != size and size.brokers <= BROKERS_MAX:
         size = larger
     limits = list(_limits(size, demand, hardware, costs))
     if size.brokers > BROKERS_MAX:
         most = max(limits, key=lambda limit: limit.count / (demand.replicas if limit.per == "machine" else 1))
-        reason = f"needs more than {BROKERS_MAX:,} brokers, because of {most.name}"
+        reason = f"needs more than {BROKERS_MAX:,} brokers because of {most.name}"
         raise BadPlan("messages_per_s", demand.messages_per_s, reason)
     used = [_used(limit, size) for limit in limits]
     by_name = {limit.name: limit for limit in limits}
@@ -318,7 +317,7 @@ def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> CapacityPlan:
     spark_us = demand.spark_jobs * (costs.spark_row_us + kib * costs.spark_kib_us) / hardware.core_speed
     master_us = _message_us(demand, costs) / hardware.core_speed
     if not master_us:
-        raise BadPlan("costs", f"of {costs.measured}", "by them a message costs its broker nothing")
+        raise BadPlan("costs", f"of {costs.measured}", "a message costs nothing")
     return CapacityPlan(
         demand=demand,
         hardware=hardware,
@@ -341,7 +340,7 @@ def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> CapacityPlan:
 
 
 def _grown(size: ClusterSize, demand: Demand, hardware: Hardware, costs: Costs) -> ClusterSize:
-    """As large as its limits ask for. Grows with size and load, so that repeating it finds the least size."""
+    """The size that its limits need. Monotonic, so repeating it finds the least sufficient size."""
     limits = list(_limits(size, demand, hardware, costs))
     machines = max(demand.replicas, *(limit.count for limit in limits if limit.per == "machine"))
     brokers = max(limit.count for limit in limits if limit.per == "broker")
@@ -357,7 +356,7 @@ def _used(limit: Limit, size: ClusterSize) -> Used:
 
 
 def _message_us(demand: Demand, costs: Costs) -> float:
-    """Core time of a master for one message: taken, stored, handed out to all."""
+    """Core time of a master for one message: received, stored, delivered to all groups."""
     kib = demand.body_bytes / KIB
     growth = 1 + costs.queues_growth * math.log10(max(demand.topics * demand.queues / FEW_QUEUES, 1))
     stored = costs.wake_us / (demand.in_flight * demand.batch)
@@ -380,7 +379,7 @@ def _limits(size: ClusterSize, demand: Demand, hardware: Hardware, costs: Costs)
     writes = 1 + DELAYED_WRITES * demand.delayed + TRANSACTION_WRITES * demand.transactional
     record = demand.body_bytes + demand.properties_bytes + RECORD_BYTES
     stored = record + UNIT_BYTES + demand.keys * INDEX_BYTES
-    # Every topic on some brokers, and no broker without a topic.
+    # Every topic is on some brokers, and every broker has a topic.
     topics = min(demand.topics * size.brokers, max(demand.topics * demand.topic_brokers, size.brokers))
     processes, connections = size.brokers * demand.replicas, size.brokers * demand.clients
 
@@ -392,7 +391,7 @@ def _limits(size: ClusterSize, demand: Demand, hardware: Hardware, costs: Costs)
     yield Limit("slave core", "broker", slave, speed, cores, "cores")
     if demand.flush == "sync":
         sync_ms = costs.sync_ms if hardware.sync_ms is None else hardware.sync_ms
-        # All that wait are answered by one flush, and send again: work and flush take turns.
+        # One flush completes all sends in flight, which are then sent again: work and flush alternate.
         turn_us = _message_us(demand, costs) / speed + sync_ms * 1000 / (demand.in_flight * demand.batch)
         yield Limit("flushes", "broker", peak, 1e6 / turn_us, hardware.flush_share, "messages/s")
     yield Limit("topics", "broker", topics, TOPICS_PER_BROKER_MAX, 1.0, "topics")
@@ -422,7 +421,7 @@ def _limits(size: ClusterSize, demand: Demand, hardware: Hardware, costs: Costs)
 
 
 def assumptions(demand: Demand, hardware: Hardware, costs: Costs) -> list[str]:
-    """What the plan takes for granted, for people to disagree with."""
+    """The assumptions of the plan, as sentences."""
     sync_ms = costs.sync_ms if hardware.sync_ms is None else hardware.sync_ms
     return [
         f"Costs were measured on {costs.measured} on {costs.machine}, commit {costs.commit}; "

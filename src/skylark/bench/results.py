@@ -1,4 +1,4 @@
-"""What a run found: cells, the machine, one JSON document, one table, one page."""
+"""The format of result files, and their presentation as a table and an HTML page."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from skylark.bench.machine import Machine, describe
 from skylark.html_report import Chart, HtmlReport, Section, render
 
 SCHEMA = 1
-"""Of the JSON document; raised when a member changes its meaning or goes away."""
+"""Version of the format; incremented when a member changes or disappears."""
 
 Value = str | int | float | bool | None
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement: what was done, how fast it went, and why it does not count, if it does not.
-
-    Times and counts are those of the window alone, without warm-up and without the last answers.
-    """
+    """One measurement. Times and counts cover the measured window, without warm-up and last replies."""
 
     name: str
     settings: dict[str, Value] = {}
     operations: int
-    """Messages, rows or questions answered within the window."""
+    """Messages, rows or requests answered in the window."""
     unit: str = "messages"
     seconds: float
     per_s: float
@@ -36,25 +33,25 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     latency_us: Percentiles | None = None
     hdr: str = ""
-    """The latencies, in HdrHistogram's own format."""
+    """The latencies in HdrHistogram's format."""
     server_cpu_us: float | None = None
-    """Processor time of the server for one operation."""
+    """Processor time of the server per operation."""
     client_cpu_us: float | None = None
     anonymous_mib: float | None = None
-    """Of the server, at the end: mapped log pages belong to the page cache."""
+    """Memory of the server at the end, without mapped files."""
     series: list[tuple[float, int]] = []
-    """Seconds since the begin, and operations so far."""
+    """Seconds since the start, and operations so far."""
     figures: dict[str, Value] = {}
-    """What only this benchmark knows."""
+    """Figures of this benchmark only."""
     wrong: list[str] = []
-    """Why the cell is void: a sentence for each count that differs."""
+    """Reasons why the cell is void, one sentence each."""
 
     @property
     def is_void(self) -> bool:
         return bool(self.wrong)
 
     def beside(self, first: Cell, **figures: Value) -> Cell:
-        """The cell with its rate and its server's time as shares of another cell's, and more figures."""
+        """This cell with rate and server time relative to the first cell, and more figures."""
         shares = {
             "rate_of_first": (self.per_s, first.per_s),
             "server_time_of_first": (self.server_cpu_us, first.server_cpu_us),
@@ -63,8 +60,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, figures={**self.figures, **figures, **found})
 
 
-class Stamped(msgspec.Struct, frozen=True, kw_only=True):
-    """What every run writes down beside what it found: when, on which machine, under which conditions."""
+class ResultFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of every result file: time, version, machine and conditions of a run."""
 
     schema: int = SCHEMA
     benchmark: str
@@ -75,7 +72,7 @@ class Stamped(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def now(cls, benchmark: str, conditions: Mapping[str, Value], **found: Any) -> Self:
-        """Of a run that ends now. `found` are the members of the class itself."""
+        """The result of a run that ends now. `found` are the members of the subclass."""
         return cls(
             benchmark=benchmark,
             made_at=datetime.now(UTC).isoformat(" ", "seconds"),
@@ -86,8 +83,8 @@ class Stamped(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Document(Stamped, frozen=True, kw_only=True):
-    """A whole run of cells, as `--json` and `--out` write it."""
+class Document(ResultFile, frozen=True, kw_only=True):
+    """A run of cells, as `--json` and `--out` write it."""
 
     cells: list[Cell]
     notes: list[str] = []
@@ -102,7 +99,7 @@ def make_cell(
     operation_bytes: int = 0,
     **more: Any,
 ) -> Cell:
-    """A cell with its rates computed. `more` are members of Cell."""
+    """A cell with computed rates. `more` are members of Cell."""
     per_s = operations / seconds if seconds else 0.0
     return Cell(
         name=name,
@@ -122,23 +119,22 @@ def make_document(
     return Document.now(benchmark, conditions, cells=list(cells), notes=list(notes))
 
 
-def encode(found: Stamped) -> bytes:
-    """JSON for people and programs."""
+def encode(found: ResultFile) -> bytes:
     return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
 
 
 def decode(data: bytes) -> Document:
-    """Raises msgspec.ValidationError for what is no such document."""
+    """Raises msgspec.ValidationError."""
     return msgspec.json.decode(data, type=Document)
 
 
-# --- For people ---
+# --- Presentation ---
 
 COLUMNS = ("cell", "per s", "MiB/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "server µs", "verdict")
 
 
 def table(cells: Sequence[Cell]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows; columns of which no cell knows anything are left out."""
+    """Columns and rows, without columns that are empty in all cells."""
     rows = [_row(cell) for cell in cells]
     kept = [place for place in range(len(COLUMNS)) if any(row[place] is not None for row in rows)]
     return [COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows]
@@ -152,22 +148,22 @@ def _row(cell: Cell) -> list[Any]:
 
 
 def report(document: Document, more: Sequence[Section] = ()) -> HtmlReport:
-    """The run as a page's contents: rates, latencies, the course of time, conditions. `more` comes first."""
+    """The contents of the page: `more`, then rates, latencies, the series over time, conditions."""
     sections = [*more, _rates(document.cells)]
     sections += [section for make in (_latencies, _course) if (section := make(document.cells)).rows]
-    if extra := also_seen(document.cells):
-        sections.append(Section("figures", "Also seen", ["cell", "figure", "value"], extra))
+    if extra := figure_rows(document.cells):
+        sections.append(Section("figures", "Other figures", ["cell", "figure", "value"], extra))
     sections.append(conditions_section(document, " ".join(document.notes)))
     return HtmlReport(f"skylark bench {document.benchmark}", document.made_at, sections)
 
 
-def also_seen(cells: Sequence[Cell]) -> list[list[Any]]:
-    """What only some benchmarks know of a cell: its name, the figure's, and the value."""
+def figure_rows(cells: Sequence[Cell]) -> list[list[Any]]:
+    """Rows of cell, figure and value."""
     return [[cell.name, name, value] for cell in cells for name, value in cell.figures.items()]
 
 
 def page(document: Document, more: Sequence[Section] = ()) -> str:
-    """The run as one HTML page that fetches nothing."""
+    """The run as a self-contained HTML page."""
     return render(report(document, more))
 
 
@@ -203,8 +199,8 @@ def _course(cells: Sequence[Cell]) -> Section:
     return Section("course", "Over time", ["cell", "second", "per s"], rows, chart)
 
 
-def conditions_section(found: Stamped, note: str = "") -> Section:
-    """Where and how a run was made."""
+def conditions_section(found: ResultFile, note: str = "") -> Section:
+    """Machine and conditions of a run."""
     facts = {"skylark": found.skylark, **msgspec.structs.asdict(found.machine), **found.conditions}
     rows = [[name, "" if value is None else str(value)] for name, value in facts.items()]
     return Section("conditions", "Conditions", ["what", "value"], rows, note=note)

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import re
-import sys
+import compileall
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
+import skylark
 from skylark.bench.load import BadLoad, Load, LoadFailed
 from skylark.bench.load_client import LoadClient
 from skylark.bench.load_target import LoadTarget, messages_that_fit
 from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, can_pin, pinned, scratch
 from skylark.bench.results import Value
-from skylark.errors import BrokerUnknown, RemotingError
-from skylark.processes import GroupProcess
+from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RocketMQError
+from skylark.processes import HOST, PortReservation, Server, listens, python_command
 from skylark.protocol.bodies import MASTER_ID
 from skylark.protocol.requests.admin import GetBrokerHaStatus
-from skylark.protocol.requests.name_server import GetBrokerClusterInfo
+from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.remoting.blocking_connection import BlockingConnection
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 60
 SLAVE_TIMEOUT_S = 90
-POLL_S = 0.02
-NAME_SERVER = re.compile(r"name server on (\S+),")
-BROKER = re.compile(r"broker \S+ on (\S+) ")
+SLAVE_POLL_S = 0.1
+START_POLL_S = 0.02
+ROUTE_TIMEOUT_S = 60
+ROUTE_POLL_S = 0.05
+CONNECT_TIMEOUT_S = 1.0
+BROKER_PORTS = (0, -2, 1)  # the broker's, the fast ("VIP") port, the port for slaves
+FLUSH_MODES = ("async", "sync")
 
 Settings = Mapping[str, str | int]
 
-# The same for all brokers that are compared. Waiting in the send queue is no error here: rates are measured,
-# not refusals.
+# The same for all compared brokers. A send may wait long in the queue: rates are measured, not rejections.
 SETTINGS: dict[str, str | int] = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 6_000_000,
@@ -42,14 +45,88 @@ SETTINGS: dict[str, str | int] = {
 }
 
 
+# --- Started servers ---
+
+
+@cache
+def _write_bytecode() -> None:
+    """Compile all modules once, as pip does: with PYTHONDONTWRITEBYTECODE every start would compile them."""
+    for directory in skylark.__path__:
+        compileall.compile_dir(directory, quiet=2)
+
+
+class SkylarkCommand(Server):
+    """A `skylark` command that runs a broker, registered at the name server `name_server` if not empty."""
+
+    title = "output"
+    start_timeout_s = 60
+    name_server = ""
+
+    def __init__(self, directory: Path, settings: Settings, *more: PortReservation) -> None:
+        super().__init__(directory, PortReservation(*BROKER_PORTS), *more)
+        _write_bytecode()
+        self._settings = {"metricsPromExporterPort": 0, **settings}
+
+    @property
+    def broker(self) -> str:
+        """The broker's address."""
+        return self.address
+
+    @abstractmethod
+    def arguments(self) -> Sequence[str]:
+        """The command and its flags, without settings."""
+
+    def command(self, start: int) -> list[str]:
+        sets = [flag for key, value in self._settings.items() for flag in ("--set", f"{key}={value}")]
+        return python_command("skylark.cli.start", *self.arguments(), *sets)
+
+    def wait_until_serving(self) -> None:
+        self._running().wait_until(self._is_ready, "registration", self.start_timeout_s, START_POLL_S)
+
+    def _is_ready(self) -> bool:
+        if not self.name_server:
+            return listens(self.broker, CONNECT_TIMEOUT_S)
+        try:
+            with BlockingConnection(self.name_server) as connection:
+                table = connection.call(GetBrokerClusterInfo()).broker_addr_table
+        except RocketMQError:
+            return False
+        return any(self.broker in group.broker_addrs.values() for group in table.values())
+
+
+class SkylarkServers(SkylarkCommand):
+    """`skylark serve`: a name server and a broker in one process, all files below `directory`."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._name_server_port = PortReservation(0)
+        self.name_server = f"{HOST}:{self._name_server_port.base}"
+        super().__init__(directory, settings, self._name_server_port)
+
+    def arguments(self) -> Sequence[str]:
+        ports = ["--namesrv-port", str(self._name_server_port.base), "--broker-port", str(self.port)]
+        return ["serve", "--data", str(self.home / "data"), *ports]
+
+
+class SkylarkBroker(SkylarkCommand):
+    """`skylark broker` without a name server."""
+
+    def __init__(self, directory: Path, settings: Settings, *flags: str) -> None:
+        super().__init__(directory, settings)
+        self._flags = flags
+
+    def arguments(self) -> Sequence[str]:
+        return ["broker", "--data", str(self.home / "data"), "--port", str(self.port), *self._flags]
+
+
 @dataclass(frozen=True)
 class Served:
-    """Servers that run."""
+    """Addresses of running servers."""
 
     namesrv: str
     """Empty for a broker without a name server."""
     broker: str
     pid: int
+    """0 for servers that were not started here."""
 
 
 @contextmanager
@@ -61,16 +138,16 @@ def own_servers(
     cpu: int | None = None,
     is_needed_again: bool = False,
 ) -> Iterator[Served]:
-    """A name server and a broker in one process; killed at the end, or ended in order if the directory is
-    needed again. Raises ProcessFailed."""
-    command = ["serve", "--data", str(directory / "data"), "--flush", flush]
-    command += ["--namesrv-port", "0", "--broker-port", "0"]
-    with _running(directory, command, settings, cpu) as process:
-        served = Served(_said(process, NAME_SERVER), _said(process, BROKER), process.pid)
-        process.wait_until(lambda: _is_registered(served), "registration", START_TIMEOUT_S, POLL_S)
-        yield served
+    """A name server and a broker in one process, killed at the end, or stopped if the files are needed again.
+
+    Raises ProcessFailed.
+    """
+    flush_type = {"flushDiskType": f"{flush.upper()}_FLUSH"}
+    servers = SkylarkServers(directory, {**SETTINGS, **flush_type, **(settings or {})})
+    with _pinned_server(servers, cpu):
+        yield Served(servers.name_server, servers.broker, servers.pid)
         if is_needed_again:
-            process.terminate(STOP_TIMEOUT_S)
+            servers.stop()
 
 
 @contextmanager
@@ -78,78 +155,52 @@ def own_broker(
     directory: Path, *flags: str, settings: Settings | None = None, cpu: int | None = None
 ) -> Iterator[Served]:
     """A broker without a name server. Raises ProcessFailed."""
-    command = ["broker", "--data", str(directory / "data"), "--port", "0", *flags]
-    with _running(directory, command, settings, cpu) as process:
-        yield Served("", _said(process, BROKER), process.pid)
+    broker = SkylarkBroker(directory, {**SETTINGS, **(settings or {})}, *flags)
+    with _pinned_server(broker, cpu):
+        yield Served("", broker.broker, broker.pid)
 
 
 @contextmanager
-def _running(
-    directory: Path, command: list[str], settings: Settings | None, cpu: int | None
-) -> Iterator[GroupProcess]:
-    directory.mkdir(parents=True, exist_ok=True)
-    for key, value in {**SETTINGS, "metricsPromExporterPort": 0, **(settings or {})}.items():
-        command += ["--set", f"{key}={value}"]
-    with pinned(cpu):
-        process = GroupProcess(
-            [sys.executable, "-m", "skylark.cli.start", *command], log=directory / "server.log"
-        )
-    with process:
-        yield process
-
-
-def _said(process: GroupProcess, words: re.Pattern[str]) -> str:
-    """What a server says of itself when it is ready."""
-    process.wait_until(
-        lambda: words.search(process.log_text()) is not None, "greeting", START_TIMEOUT_S, POLL_S
-    )
-    found = words.search(process.log_text())
-    assert found is not None
-    return found[1]
-
-
-def _is_registered(served: Served) -> bool:
-    try:
-        with BlockingConnection(served.namesrv) as connection:
-            table = connection.call(GetBrokerClusterInfo()).broker_addr_table
-    except RemotingError:
-        return False
-    return any(served.broker in group.broker_addrs.values() for group in table.values())
+def _pinned_server(server: SkylarkCommand, cpu: int | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        with pinned(cpu):  # the process inherits the processors of this one
+            stack.enter_context(server)
+        yield
 
 
 def wait_for_slave(address: str) -> None:
-    """Until a master's slave has all of its log. Raises LoadFailed."""
+    """Wait until a slave of this master has its whole log. Raises LoadFailed."""
     deadline = time.monotonic() + SLAVE_TIMEOUT_S
     with BlockingConnection(address) as connection:
         while not any(slave.diff == 0 for slave in connection.call(GetBrokerHaStatus()).ha_connection_info):
             if time.monotonic() > deadline:
-                raise LoadFailed(f"{address} got no slave within {SLAVE_TIMEOUT_S} s")
-            time.sleep(0.1)
+                raise LoadFailed(f"no slave of {address} in sync within {SLAVE_TIMEOUT_S} s")
+            time.sleep(SLAVE_POLL_S)
 
 
-FLUSH_MODES = ("async", "sync")
+# --- The servers of a run ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerChoice:
-    """What a person says about servers. Raises BadLoad."""
+    """Which servers to measure. Raises BadLoad."""
 
     namesrv: str = ""
-    """Empty: servers of our own."""
+    """Addresses of running name servers; empty: start servers."""
     broker: str = ""
-    """The name of one broker; empty: the first."""
+    """Name of the broker; empty: the first."""
     flush: str = "async"
-    """Of our own broker."""
+    """Flush mode of the started broker."""
     settings: dict[str, str | int] = field(default_factory=dict)
-    """Of our own broker, by Apache's names."""
+    """Settings of the started broker, by Apache's names."""
     pin: bool = True
-    """Our own broker gets one processor, clients the others, where there are several."""
+    """Give the started broker one processor and clients the others."""
 
     def __post_init__(self) -> None:
         if self.flush not in FLUSH_MODES:
-            raise BadLoad(f"flush is {self.flush!r}: {' or '.join(FLUSH_MODES)} is possible")
+            raise BadLoad(f"invalid flush mode {self.flush!r}; choose {' or '.join(FLUSH_MODES)}")
         if self.broker and not self.namesrv:
-            raise BadLoad("a broker is chosen among those of a name server: say which name server")
+            raise BadLoad(f"broker {self.broker!r} needs a name server: give its address")
 
     @property
     def is_own(self) -> bool:
@@ -162,67 +213,95 @@ class ServerChoice:
 
 @dataclass(frozen=True)
 class BenchServers:
-    """Servers that are ready."""
+    """Running servers and the client that loads them."""
 
-    place: ServerChoice
+    choice: ServerChoice
     served: Served
     client: LoadClient
     directory: Path | None
-    """Of our own servers."""
+    """Directory of the started servers."""
 
     @property
     def name_server(self) -> str:
-        """The first of them."""
+        """The first name server."""
         return self.served.namesrv.split(";")[0].strip()
 
     def target(self) -> LoadTarget:
-        """Close it after use."""
-        return LoadTarget(self.served.broker, self.client, cpu=self.place.client_cpu)
+        """The broker, to be closed after use."""
+        return LoadTarget(self.served.broker, self.client, cpu=self.choice.client_cpu)
 
     def fitted(self, load: Load) -> Load:
-        """The load, aimed at the broker, and ended where the disk of our own one would be full."""
+        """The load for this broker, limited to what fits on the disk of a started one."""
         load = replace(load, address=self.served.broker)
         if self.directory is None:
             return load
         room = messages_that_fit(self.directory, load.body_bytes)
         return replace(load, messages_max=min(load.messages_max or room, room))
 
+    def with_topic(self, load: Load) -> Load:
+        """Create the load's topic and wait for its route; returns the load with the queues that it has.
+
+        Raises NoRoute, RocketMQError.
+        """
+        with self.target() as target:
+            return replace(load, queues=create_topics(target, self.name_server, load))
+
     def conditions(self, **more: Value) -> dict[str, Value]:
-        """For the document."""
-        own = self.place.is_own
+        """Conditions for the result document."""
+        own = self.choice.is_own
         return {
-            "servers": "our own, started for this run" if own else self.place.namesrv,
+            "servers": "started for this run" if own else self.choice.namesrv,
             "broker": self.served.broker,
-            **({"flush": self.place.flush, "pinned": self.place.pin and can_pin()} if own else {}),
-            **self.place.settings,
+            **({"flush": self.choice.flush, "pinned": self.choice.pin and can_pin()} if own else {}),
+            **self.choice.settings,
             "client": self.client.kind,
             **more,
         }
 
 
 @contextmanager
-def standing(place: ServerChoice) -> Iterator[BenchServers]:
-    """The servers of a place. Raises ProcessFailed, RocketMQError."""
+def running_servers(choice: ServerChoice) -> Iterator[BenchServers]:
+    """The chosen servers, started if need be. Raises ProcessFailed, RocketMQError."""
     client = LoadClient()
-    if not place.is_own:
-        yield BenchServers(place, _find(place), client, None)
+    if not choice.is_own:
+        yield BenchServers(choice, _find(choice), client, None)
         return
     with scratch() as directory:
-        cpu = BROKER_CPU if place.pin else None
-        with own_servers(directory, flush=place.flush, settings=place.settings, cpu=cpu) as served:
-            yield BenchServers(place, served, client, directory)
+        cpu = BROKER_CPU if choice.pin else None
+        with own_servers(directory, flush=choice.flush, settings=choice.settings, cpu=cpu) as served:
+            yield BenchServers(choice, served, client, directory)
 
 
-def _find(place: ServerChoice) -> Served:
-    """A master that the name servers know. Raises BrokerUnknown, RocketMQError."""
-    with BlockingConnection(place.namesrv.split(";")[0].strip()) as connection:
+def _find(choice: ServerChoice) -> Served:
+    """A registered master. Raises BrokerUnknown, RocketMQError."""
+    with BlockingConnection(choice.namesrv.split(";")[0].strip()) as connection:
         table = connection.call(GetBrokerClusterInfo()).broker_addr_table
     masters = {
         name: group.broker_addrs[MASTER_ID]
         for name, group in sorted(table.items())
         if MASTER_ID in group.broker_addrs
     }
-    name = place.broker or next(iter(masters), "")
+    name = choice.broker or next(iter(masters), "")
     if name not in masters:
         raise BrokerUnknown(name)
-    return Served(place.namesrv, masters[name], 0)
+    return Served(choice.namesrv, masters[name], 0)
+
+
+def create_topics(target: LoadTarget, namesrv: str, load: Load) -> int:
+    """Create the load's topics and wait until the name server knows them; returns the queues of the last.
+
+    Raises NoRoute, RocketMQError.
+    """
+    target.create(load)
+    deadline = time.monotonic() + ROUTE_TIMEOUT_S
+    with BlockingConnection(namesrv) as connection:
+        while True:
+            try:
+                connection.call(GetRouteInfoByTopic(load.topic_names[0]))
+                route = connection.call(GetRouteInfoByTopic(load.topic_names[-1]))
+            except BrokerError:
+                if time.monotonic() > deadline:
+                    raise NoRoute(load.topic_names[-1]) from None
+                time.sleep(ROUTE_POLL_S)
+            else:
+                return max(queues.write_queue_nums for queues in route.queue_datas)

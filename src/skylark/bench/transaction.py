@@ -15,9 +15,9 @@ from skylark.bench.load import Load
 from skylark.bench.load_client import Watch
 from skylark.bench.load_target import LoadTarget, Usage
 from skylark.bench.machine import ListeningProcess, pinned
-from skylark.bench.producer import Progress, made_known
+from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, make_cell, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, standing
+from skylark.bench.servers import BenchServers, ServerChoice, running_servers
 from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError
@@ -26,17 +26,17 @@ from skylark.model.message import Message
 
 @dataclass(frozen=True)
 class OpenLoopSchedule:
-    """Operation `n` is due at `start + n / rate` seconds. A `rate` of 0 is a closed loop: nothing is due."""
+    """Operation `n` is due at `start + n / rate` seconds. Rate 0 is a closed loop: all are due at once."""
 
     start: float
     rate: float
 
     def due(self, number: int) -> float:
-        """Of a closed loop: long ago, so that it may begin at once."""
+        """-inf in a closed loop."""
         return self.start + number / self.rate if self.rate else -math.inf
 
     def count_until(self, moment: float) -> int:
-        """How many operations are due before a moment, to the last digit of `due`."""
+        """Number of operations due before a moment, consistent with `due` to the last digit."""
         count = max(math.ceil((moment - self.start) * self.rate), 0)
         while count and self.due(count - 1) >= moment:
             count -= 1
@@ -47,12 +47,12 @@ class OpenLoopSchedule:
 
 TICK_S = 1.0
 LATE_S = 15.0
-"""After the end, for operations that were due before it."""
+"""Extra time for operations that were due before the end."""
 
 
 @dataclass
 class Driven:
-    """What came of it. `answers`, `seconds`, `latencies` and `series` are of the window."""
+    """Counts of a run. `answers`, `seconds`, `latencies` and `series` cover the measured window."""
 
     done: int = 0
     failed: int = 0
@@ -65,11 +65,11 @@ class Driven:
 
 
 class Driver:
-    """Keeps so many operations going. With a rate (operations a second) each is timed from when it was due,
-    however late it begins; without, from its begin."""
+    """Keeps `in_flight` operations running. With a rate (operations a second) each is timed from when it was
+    due; without, from its start."""
 
     def __init__(self, operation: Callable[[], Awaitable[None]], *, in_flight: int, rate: float) -> None:
-        """An operation fails by raising RocketMQError."""
+        """A failing operation raises RocketMQError."""
         self._operation = operation
         self._in_flight = in_flight
         self._rate = rate
@@ -79,7 +79,7 @@ class Driver:
         self._driven = Driven()
 
     async def run(self, warm_up_s: float, seconds: float, watch: Watch) -> Driven:
-        """`watch` hears what that of `LoadClient.run` hears."""
+        """`watch` is called as by `LoadClient.run`."""
         start = time.perf_counter()
         self._pace = OpenLoopSchedule(start, self._rate)
         self._began = start + warm_up_s
@@ -135,7 +135,7 @@ GROUP = "benchmark_transaction_producer"
 
 
 def outcomes(rollback_rate: float, unknown_rate: float) -> Iterator[TransactionState]:
-    """What becomes of one local transaction after the other: evenly spread, the same in every run."""
+    """The outcomes of successive local transactions: evenly spread, the same in every run."""
     counts = dict.fromkeys(TransactionState, 0)
     shares = {
         TransactionState.ROLLBACK: rollback_rate,
@@ -150,7 +150,7 @@ def outcomes(rollback_rate: float, unknown_rate: float) -> Iterator[TransactionS
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What local transactions come to, and what is said of those that the broker asks about; else commit."""
+    """Shares of local transactions and of transaction checks by outcome; the rest is committed."""
 
     rollback: float = 0.0
     unknown: float = 0.0
@@ -158,16 +158,13 @@ class Shares:
     check_unknown: float = 0.0
 
 
-def measure_transactions(place: ServerChoice, load: Load, shares: Shares, progress: Progress) -> Document:
-    """Transactions a second. Those that the local transaction does not know, the broker asks about later.
-
-    Raises LoadFailed, RocketMQError.
-    """
-    with standing(place) as site, site.target() as target:
-        load = made_known(site, site.fitted(load))
-        run = _TransactionRun(site, load, shares)
+def measure_transactions(choice: ServerChoice, load: Load, shares: Shares, progress: Progress) -> Document:
+    """Transactions a second. Raises LoadFailed, RocketMQError."""
+    with running_servers(choice) as servers, servers.target() as target:
+        load = servers.with_topic(servers.fitted(load))
+        run = _TransactionRun(servers, load, shares)
         before = target.stored(load)
-        with pinned(site.place.client_cpu):
+        with pinned(servers.choice.client_cpu):
             driven = asyncio.run(run.drive(partial(progress, run.name)))
         cell = run.cell(driven, target, before)
         conditions = {
@@ -175,19 +172,19 @@ def measure_transactions(place: ServerChoice, load: Load, shares: Shares, progre
             "warm_up_s": load.warm_up_s,
             **{f"{name}_rate": share for name, share in asdict(shares).items()},
         }
-        return make_document("transaction", site.conditions(**conditions), [cell])
+        return make_document("transaction", servers.conditions(**conditions), [cell])
 
 
 class _TransactionRun:
-    def __init__(self, site: BenchServers, load: Load, shares: Shares) -> None:
+    def __init__(self, servers: BenchServers, load: Load, shares: Shares) -> None:
         self.name = f"{load.in_flight} in flight"
-        self._site = site
+        self._site = servers
         self._load = load
         self._outcomes = outcomes(shares.rollback, shares.unknown)
         self._counts = dict.fromkeys(TransactionState, 0)
         self._check_outcomes = outcomes(shares.check_rollback, shares.check_unknown)
         self._checked = dict.fromkeys(TransactionState, 0)
-        self._usage = Usage(ListeningProcess(site.served.broker), None)
+        self._usage = Usage(ListeningProcess(servers.served.broker), None)
         self._cpu_s = 0.0
 
     async def _execute(self, message: Message, argument: object) -> TransactionState:
@@ -227,10 +224,10 @@ class _TransactionRun:
         stored = target.wait_stored(self._load, expected)
         wrong = [f"{driven.failed} failed: {'; '.join(driven.reasons)}"] if driven.failed else []
         if driven.unsent:
-            wrong.append(f"the rate was not kept: {driven.unsent} were due and could not be sent")
-        # What was committed because the broker had asked may have been on its way when the client stopped.
+            wrong.append(f"rate not reached: {driven.unsent} transactions were due and not sent")
+        # Commits after a check may still be in flight when the client stops.
         if not expected <= stored <= expected + self._checked[TransactionState.COMMIT]:
-            wrong.append(f"{stored - before} of {committed} committed messages can be seen")
+            wrong.append(f"{stored - before} of {committed} committed messages are visible")
         return make_cell(
             self.name,
             driven.answers,

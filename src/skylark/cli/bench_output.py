@@ -18,7 +18,7 @@ from skylark.cli.output import NOT_KNOWN, Screen
 
 if TYPE_CHECKING:
     from skylark.bench.producer import Progress
-    from skylark.bench.results import Document, Stamped
+    from skylark.bench.results import Document, ResultFile
     from skylark.html_report import Section
 
 AsJson = Annotated[bool, typer.Option("--json", help="The whole result as JSON, instead of a table.")]
@@ -29,15 +29,6 @@ ReportFile = Annotated[
 EXIT_VOID = 1
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 """Somebody's `kill`, and a terminal that is closed; `nohup` ignores the latter, and so do we then."""
-
-
-@contextmanager
-def extra_needed() -> Iterator[None]:
-    """Around the imports of a command. Raises Mistake without the extra."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is missing: pip install 'skylarkmq[bench]'") from error
 
 
 def check_files(*files: Path | None) -> None:
@@ -72,7 +63,7 @@ class Outputs:
     def __post_init__(self) -> None:
         check_files(self.out, self.report)
 
-    def keep(self, found: Stamped) -> None:
+    def keep(self, found: ResultFile) -> None:
         """Write the JSON, which replaces what was there as a whole. Raises OSError."""
         from skylark.bench.results import encode  # noqa: PLC0415 - `skylark --help` must not wait for it
 
@@ -81,7 +72,7 @@ class Outputs:
             part.write_bytes(encode(found))
             part.replace(self.out)
 
-    def deliver(self, found: Stamped, page: Callable[[], str], show: Callable[[Screen], None]) -> None:
+    def deliver(self, found: ResultFile, page: Callable[[], str], show: Callable[[Screen], None]) -> None:
         """Write and print what was found; `show` is for people. Raises OSError, after it was printed."""
         from skylark.bench.results import encode  # noqa: PLC0415
 
@@ -166,7 +157,7 @@ def _show_cells(screen: Screen, document: Document) -> None:
         screen.line(note, "dim")
 
 
-def show_conditions(screen: Screen, found: Stamped, *but: str) -> None:
+def show_conditions(screen: Screen, found: ResultFile, *but: str) -> None:
     """Where and how a run was made, in one line, but for some conditions."""
     machine = found.machine
     conditions = [

@@ -1,4 +1,4 @@
-"""`skylark plan`: how many brokers, machines and Spark cores a load needs, and what binds first."""
+"""`skylark plan`: how many brokers, machines and Spark cores a load needs, and which limit binds first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.bench_output import check_files, extra_needed, interruptible
 from skylark.cli.errors import UsageError
 from skylark.cli.options import AsJson, grouped, parsed
 from skylark.cli.output import Screen, Share, format_bytes, print_json
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from skylark.bench.plan import CapacityPlan, Costs, Demand
 
 HOUR_MS = 3_600_000
-CELL_S = 4.0
-"""Each measurement of --measure."""
-# What a person types for a member of the model, where it is not the member's own name.
+# Options whose names differ from those of the model's members.
 OPTIONS = {
     "messages_per_s": "--rate",
     "body_bytes": "--size",
@@ -40,31 +37,31 @@ _costs = partial(typer.Option, rich_help_panel="Costs")
 
 @dataclass(frozen=True, kw_only=True)
 class DemandOptions:
-    """A `Demand`, or several, as a person says it; members have the same names."""
+    """Options of one or several `Demand`s; members have the same names."""
 
     messages_per_s: Annotated[
-        str, _load("--rate", help="Messages a second, a day's average: 5k; several: 1k,1M.")
+        str, _load("--rate", help="Messages a second, daily average: 5k; several: 1k,1M.")
     ] = "1k"
-    body_bytes: Annotated[str, _load("--size", help="Of a body: 300, 1KiB.")] = "1KiB"
-    fan_out: Annotated[float, _load(help="Groups that each get every message.")] = 1.0
-    retention_h: Annotated[str, _load("--retention", help="How long messages are kept: 72h, 7d.")] = "72h"
-    replicas: Annotated[int, _load(help="Copies of a message, the master's included.")] = 2
-    peak_factor: Annotated[float, _load("--peak", help="The peak, times the average.")] = 3.0
-    topics: Annotated[str, _load(help="How many; several: 10,100k.")] = "10"
-    queues: Annotated[int, _load(help="Of a topic on each of its brokers.")] = 8
-    topic_brokers: Annotated[int, _load(help="Brokers that a topic is on, at least.")] = 2
-    batch: Annotated[int, _load(help="Messages in one send.")] = 1
-    pull_batch: Annotated[int, _load(help="Messages that a pull brings on average.")] = 8
-    flush: Annotated[str, _load(help="When a send is answered: async or sync.")] = "async"
-    in_flight: Annotated[int, _load(help="Sends that wait for one broker's answer.")] = 64
+    body_bytes: Annotated[str, _load("--size", help="Size of a message body: 300, 1KiB.")] = "1KiB"
+    fan_out: Annotated[float, _load(help="Consumer groups that each receive every message.")] = 1.0
+    retention_h: Annotated[str, _load("--retention", help="Retention of messages: 72h, 7d.")] = "72h"
+    replicas: Annotated[int, _load(help="Copies of a message, including the master's.")] = 2
+    peak_factor: Annotated[float, _load("--peak", help="Peak rate as a multiple of the average.")] = 3.0
+    topics: Annotated[str, _load(help="Number of topics; several: 10,100k.")] = "10"
+    queues: Annotated[int, _load(help="Queues of a topic on each of its brokers.")] = 8
+    topic_brokers: Annotated[int, _load(help="Minimum number of brokers per topic.")] = 2
+    batch: Annotated[int, _load(help="Messages per send.")] = 1
+    pull_batch: Annotated[int, _load(help="Average messages per pull.")] = 8
+    flush: Annotated[str, _load(help="Flush mode: async or sync.")] = "async"
+    in_flight: Annotated[int, _load(help="Sends in flight per broker.")] = 64
     clients: Annotated[str, _load(help="Producers and consumers, each connected to every broker.")] = "100"
-    delayed: Annotated[float, _load(help="Share of the messages, 0 to 1.")] = 0.0
-    transactional: Annotated[float, _load("--transactions", help="Share of the messages, 0 to 1.")] = 0.0
-    spark_jobs: Annotated[int, _load(help="Pipelines that each read everything.")] = 1
+    delayed: Annotated[float, _load(help="Share of messages, 0 to 1.")] = 0.0
+    transactional: Annotated[float, _load("--transactions", help="Share of messages, 0 to 1.")] = 0.0
+    spark_jobs: Annotated[int, _load(help="Pipelines that each read every message.")] = 1
 
     def demands(self) -> Iterator[Demand]:
-        """One for each number of topics and each rate. Raises Mistake, BadPlan."""
-        from skylark.bench.plan import Demand  # noqa: PLC0415 - nobody else's
+        """One per number of topics and rate. Raises UsageError, BadPlan."""
+        from skylark.bench.plan import Demand  # noqa: PLC0415 - keeps `skylark --help` fast
 
         given = asdict(self) | {
             "body_bytes": round(parsed(parse_number, self.body_bytes, "--size")),
@@ -78,18 +75,22 @@ class DemandOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions:
-    """A `Hardware`, as a person says it; members have the same names."""
+    """Options of a `Hardware`; members have the same names."""
 
     cores: Annotated[int, _machine(help="Processor cores.")] = 8
     memory_gib: Annotated[float, _machine(help="Memory.")] = 32.0
     disk_gib: Annotated[float, _machine(help="Disk space.")] = 4000.0
-    disk_mib_per_s: Annotated[float, _machine("--disk-mib-s", help="What the disk writes, lastingly.")] = (
+    disk_mib_per_s: Annotated[float, _machine("--disk-mib-s", help="Sustained write rate of the disk.")] = (
         400.0
     )
-    network_gbit_per_s: Annotated[float, _machine("--network-gbit", help="In each direction.")] = 10.0
-    sync_ms: Annotated[float | None, _machine(help="A flush of the disk; without: as in the costs.")] = None
-    core_speed: Annotated[float, _machine(help="Times that of the costs' machine.")] = 1.0
-    core_share: Annotated[float, _machine(help="How much of a core the peak may use.")] = 0.7
+    network_gbit_per_s: Annotated[
+        float, _machine("--network-gbit", help="Network bandwidth per direction.")
+    ] = 10.0
+    sync_ms: Annotated[float | None, _machine(help="Duration of a disk flush; default: as in the costs.")] = (
+        None
+    )
+    core_speed: Annotated[float, _machine(help="Core speed relative to the machine of the costs.")] = 1.0
+    core_share: Annotated[float, _machine(help="Usable share of a core at the peak.")] = 0.7
 
 
 @grouped
@@ -97,30 +98,29 @@ def plan(
     *,
     load: DemandOptions,
     machine: MachineOptions,
-    costs: Annotated[Path | None, _costs(metavar="FILE", help="Costs from there.")] = None,
-    measure: Annotated[
-        Path | None, _costs(metavar="FILE", help="Measure the costs here, write them there.")
+    costs: Annotated[
+        Path | None, _costs(metavar="FILE", help="File of measured costs; default: the recorded ones.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan for a load: brokers, machines, disk, memory, network, Spark cores, and what binds first.
 
-    It computes from what a message costs, as it was measured with this version, or in your file (--costs).
-    --measure takes two minutes of a machine that does nothing else. What is taken for granted is printed.
+    The plan is computed from the recorded cost of a message, or from your own measurements (--costs).
+    It prints its assumptions.
 
     Examples: skylark plan --rate 20k --size 1KiB --fan-out 2 --retention 72h
     skylark plan --rate 1k,10k,100k,1M --topics 10,100k --flush sync --sync-ms 0.5
     skylark plan --rate 5k --replicas 1 --cores 2 --network-gbit 1 --json
-    skylark plan --measure here.json && skylark plan --costs here.json --rate 5k
+    skylark plan --costs costs.json --rate 5k
     """
-    from skylark.bench.plan import (  # noqa: PLC0415 - nobody else's
+    from skylark.bench.plan import (  # noqa: PLC0415 - keeps `skylark --help` fast
         BadPlan,
         Hardware,
         load_costs,
         make_plan,
     )
 
-    known = load_costs(costs) if measure is None else _measured(measure)
+    known = load_costs(costs)
     try:
         hardware = Hardware(**asdict(machine))
         plans = [make_plan(demand, hardware, known) for demand in load.demands()]
@@ -130,32 +130,11 @@ def plan(
     _show(plans, known, as_json=as_json)
 
 
-def _measured(path: Path) -> Costs:
-    """The costs of this machine, also written to a file. Raises Mistake."""
-    import tempfile  # noqa: PLC0415
-
-    from skylark.bench.plan import load_costs, save_costs  # noqa: PLC0415
-
-    with extra_needed():
-        from benchmarks.plan_costs import measure_costs  # noqa: PLC0415
-
-    check_files(path)
-    screen = Screen()
-
-    def say(name: str, used_us: float) -> None:
-        screen.err.print(f"{name}: {used_us:.2f} µs a message", style="dim")
-
-    with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-plan-") as directory:
-        costs = measure_costs(Path(directory), CELL_S, load_costs(), say)
-    save_costs(costs, path)
-    return costs
-
-
 def _numbers(text: str, option: str) -> list[float]:
     return [parsed(parse_number, part, option) for part in text.split(",")]
 
 
-# --- For people and programs ---
+# --- Output ---
 
 
 def _show(plans: Sequence[CapacityPlan], costs: Costs, *, as_json: bool) -> None:
@@ -171,7 +150,7 @@ def _show(plans: Sequence[CapacityPlan], costs: Costs, *, as_json: bool) -> None
     else:
         columns = ["messages/s", "topics", "brokers", "slaves", "machines", "disk", "memory", "in", "out"]
         screen.table([*columns, "Spark cores", "binds first"], [_row(each) for each in plans])
-    screen.section("Taken for granted", said)
+    screen.section("Assumptions", said)
 
 
 def _show_one(screen: Screen, plan: CapacityPlan) -> None:

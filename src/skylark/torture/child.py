@@ -1,27 +1,17 @@
-"""What the processes of a run share: they end with their parent, obey knobs, and keep journals."""
+"""Files by which the processes of a torture run communicate: knobs and journals."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
-import signal
 import struct
-import sys
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
 VALUE = struct.Struct("<q")
 
 
-def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent is gone: a run that is killed leaves none behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class Knob:
-    """A number in a small file that one process turns and another looks at, as often as it likes."""
+    """A number in a memory-mapped file, set by one process and read by another."""
 
     def __init__(self, file: Path) -> None:
         """Raises OSError."""
@@ -45,14 +35,14 @@ class Knob:
 
 
 class Journal:
-    """A file of lines. Each call is one write, so that a kill loses no line that was acted on."""
+    """A file of lines. Each call is one write, so a kill loses no line that was acted on."""
 
     def __init__(self, file: Path) -> None:
         """Raises OSError."""
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         length = os.fstat(self._descriptor).st_size
         if length and os.pread(self._descriptor, 1, length - 1) != b"\n":
-            os.write(self._descriptor, b"\n")  # a kill cut the last line off: it ends here
+            os.write(self._descriptor, b"\n")  # ends a line that a kill cut off
 
     def write(self, lines: bytes) -> None:
         os.write(self._descriptor, lines)
@@ -62,14 +52,14 @@ class Journal:
 
 
 class Tail:
-    """Reads a journal while it grows: whole lines, each once."""
+    """Reads a growing journal: complete lines, each once."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._position = 0
 
     def read(self) -> list[bytes]:
-        """The lines that have come since the last call, without their ends; none while there is no file."""
+        """The new lines since the last call; none while the file does not exist."""
         if not self._file.exists():
             return []
         with self._file.open("rb") as file:

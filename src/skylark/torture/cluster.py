@@ -3,70 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
 import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
-from typing import IO
 
 import msgspec
 
 from skylark.admin.admin import AsyncAdmin
 from skylark.errors import RocketMQError
+from skylark.processes import HOST, GroupProcess, ProcessFailed, free_ports, listens, python_command
 from skylark.settings.client import ClientSettings
 from skylark.torture.child import Knob
 from skylark.torture.proxy import Proxy
 
-HOST = "127.0.0.1"
 CLIENT_HOST = "127.0.0.2"
-"""Where clients find brokers: a second loopback address, on which the proxy listens."""
+"""Where clients reach brokers: a second loopback address, on which the proxy listens."""
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.02
-PORT_TRIES = 200
-# Below the range from which Linux and macOS take the ports of outgoing connections.
-PORTS = range(20_000, 32_000)
-
-_given_out: set[int] = set()
+CONNECT_TIMEOUT_S = 1.0
 
 
-class ProcessFailed(RocketMQError):
-    """A process of the run did not come up, or ended by itself."""
-
-    def __init__(self, name: str, reason: str, log: Path) -> None:
-        super().__init__(name, reason, log)
-        self.name, self.reason, self.log = name, reason, log
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}; its words are in {self.log}"
-
-
-def free_ports(host: str, *distances: int) -> int:
-    """A port that is free, and so are those at these distances; no call gives out any of them again.
-
-    A server that was killed finds its port free, since no outgoing connection has taken it. Raises OSError.
-    """
-    for base in random.sample(PORTS, PORT_TRIES):
-        wanted = {base, *(base + distance for distance in distances)}
-        if wanted & _given_out:
-            continue
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for port in wanted:
-                held.enter_context(socket.socket()).bind((host, port))
-            _given_out.update(wanted)
-            return base
-    raise OSError(f"no free ports at {host}")
+def failure(name: str, reason: str, log: Path) -> ProcessFailed:
+    return ProcessFailed(f"{name}: {reason}; see {log}")
 
 
 class Process:
-    """One process that is started, killed, frozen and started again. Its output goes to a file."""
+    """A process of the run that is killed, frozen and restarted; its output goes to one log file."""
 
     def __init__(
         self,
@@ -78,15 +44,15 @@ class Process:
     ) -> None:
         self.name = name
         self.command = command
-        """What the next start runs."""
+        """The command of the next start."""
         self.log = log
         self._environment = environment or {}
         self._port = port
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: GroupProcess | None = None
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.running
 
     @property
     def pid(self) -> int:
@@ -97,65 +63,45 @@ class Process:
         """Start, and wait until it listens. Raises ProcessFailed."""
         self.spawn()
         if self._port is not None:
-            await self._wait_ready(self._port)
+            await asyncio.to_thread(self._wait_ready, f"{HOST}:{self._port}")
 
     def spawn(self) -> None:
-        """Start, and wait for nothing."""
+        """Start without waiting."""
         assert not self.is_running
-        with self.log.open("ab") as out:
-            self._process = self._spawn(out)
+        self._process = GroupProcess(self.command, log=self.log, env=self._environment)
 
-    def _spawn(self, out: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - our own command
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self._environment},
-        )
-
-    async def _wait_ready(self, port: int) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + READY_TIMEOUT_S
-        while True:
-            if not self.is_running:
-                raise ProcessFailed(self.name, "it ended at its start", self.log)
-            try:
-                _, writer = await asyncio.open_connection(HOST, port)
-            except OSError:
-                if loop.time() > deadline:
-                    raise ProcessFailed(
-                        self.name, f"not ready after {READY_TIMEOUT_S:g} s", self.log
-                    ) from None
-                await asyncio.sleep(POLL_S)
-            else:
-                writer.close()
-                return
+    def _wait_ready(self, address: str) -> None:
+        assert self._process is not None
+        try:
+            self._process.wait_until(
+                lambda: listens(address, CONNECT_TIMEOUT_S), "listening", READY_TIMEOUT_S, POLL_S
+            )
+        except ProcessFailed:
+            reason = f"not ready after {READY_TIMEOUT_S:g} s" if self.is_running else "ended at startup"
+            self._process.kill()
+            raise failure(self.name, reason, self.log) from None
 
     def signal(self, number: Signals) -> None:
         assert self._process is not None
-        self._process.send_signal(number)
+        self._process.signal(number)
 
     async def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Send SIGKILL, as in a crash, and wait."""
         await self._end(Signals.SIGKILL)
 
     async def terminate(self) -> None:
-        """Ask it to end, and wait until it has. Raises ProcessFailed if it does not."""
+        """Send SIGTERM and wait. Kills it and raises ProcessFailed if it does not end."""
         await self._end(Signals.SIGTERM)
 
     async def _end(self, number: Signals) -> None:
         if self._process is None:
             return
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-            self._process.send_signal(Signals.SIGCONT)  # a frozen one hears nothing but this and a kill
+        self._process.signal(number)
+        self._process.signal(Signals.SIGCONT)  # a frozen process receives nothing but this and SIGKILL
         try:
             await asyncio.to_thread(self._process.wait, STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
-            raise ProcessFailed(self.name, f"not ended after {STOP_TIMEOUT_S:g} s", self.log) from None
+        except ProcessFailed:
+            raise failure(self.name, f"not ended after {STOP_TIMEOUT_S:g} s", self.log) from None
 
 
 class FakeClock:
@@ -184,11 +130,6 @@ class FakeClock:
 def find_faketime() -> Path | None:
     """libfaketime, where Debian's package `faketime` puts it."""
     return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
-
-
-def python_command(module: str, *arguments: str) -> list[str]:
-    """A module of this installation as a program."""
-    return [sys.executable, "-m", module, *arguments]
 
 
 SYNC_TIMEOUT_S = 120.0
@@ -235,7 +176,7 @@ class TortureNode:
         """Raises OSError without free ports."""
         self._around = around
         self._name = name
-        self.port = free_ports(HOST, -2, 1)
+        self.port = free_ports(-2, 1)
         self.directory = around.directory / label
         self.disk_delay_ms = Knob(around.directory / f"{label}.disk")
         log = around.directory / f"{label}.log"
@@ -344,9 +285,9 @@ class BrokerPair:
                 if slaves.get(link, -1) >= wanted and is_known:
                     return
                 await asyncio.sleep(SYNC_POLL_S)
-        raise ProcessFailed(
+        raise failure(
             self.slave.label,
-            f"it has not what its master has after {SYNC_TIMEOUT_S:g} s",
+            f"not in sync with its master after {SYNC_TIMEOUT_S:g} s",
             self.slave.process.log,
         )
 

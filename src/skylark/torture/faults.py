@@ -12,8 +12,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from skylark.processes import HOST
 from skylark.torture.child import Knob
-from skylark.torture.cluster import HOST, BrokerPair, FakeClock, Process, TortureNode
+from skylark.torture.cluster import BrokerPair, FakeClock, Process, TortureNode
 from skylark.torture.proxy import FINE, Proxy, Way, Weather
 
 FLOOD_CONNECTIONS = 500

@@ -21,7 +21,7 @@ from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError
 from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
-from skylark.torture.child import Journal, Knob, end_with_parent
+from skylark.torture.child import Journal, Knob
 from skylark.torture.history import BrokerQueue, QueuePosition, Receipt, number_in, receipt_line
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,6 @@ def _lines(task: MemberTask, messages: list[ReceivedMessage], now_ns: int) -> It
 
 
 def main(text: str) -> None:
-    end_with_parent()
     asyncio.run(consume(msgspec.json.decode(text, type=MemberTask)))
 
 

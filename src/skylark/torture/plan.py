@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from skylark.torture.cluster import ProcessFailed
+from skylark.processes import ProcessFailed
 from skylark.torture.faults import (
     ALL_FAULTS,
     CLIENT_FAULTS,

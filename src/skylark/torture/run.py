@@ -15,24 +15,21 @@ import msgspec
 from skylark.admin.admin import AsyncAdmin
 from skylark.client.consumer.pull_consumer import AsyncPullConsumer
 from skylark.errors import RocketMQError
+from skylark.processes import HOST, free_ports, python_command
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.offset import QueryConsumerOffset
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings.client import ClientSettings
-from skylark.torture import fates
 from skylark.torture.checker import REGRESS_ALLOWED_NS, check
 from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import (
-    HOST,
     TOPIC,
     BrokerPair,
     FakeClock,
     Process,
-    ProcessFailed,
     Surroundings,
+    failure,
     find_faketime,
-    free_ports,
-    python_command,
 )
 from skylark.torture.faults import Targets
 from skylark.torture.history import (
@@ -48,7 +45,7 @@ from skylark.torture.history import (
 from skylark.torture.member import MemberTask
 from skylark.torture.plan import MODES, Planned, inflict, plan
 from skylark.torture.report import Inflicted, TortureOptions, TortureReport
-from skylark.torture.sender import NUMBERS_OF_A_SENDER, SenderTask
+from skylark.torture.sender import NUMBERS_OF_A_SENDER, SenderTask, is_committed
 
 QUEUES = 4
 PULL_MESSAGES = 32
@@ -78,7 +75,7 @@ class Torture:
         self._inflicted: list[Inflicted] = []
         self._loaded_at = 0.0
         wanted.directory.mkdir(parents=True, exist_ok=True)
-        self._namesrv = f"{HOST}:{free_ports(HOST)}"
+        self._namesrv = f"{HOST}:{free_ports()}"
         self._quiet = Knob(wanted.directory / "quiet")
         self._targets = self._make_targets()
         self._receipts = {member.name: self._tail(member.name) for member in self._targets.members}
@@ -199,11 +196,11 @@ class Torture:
         targets = self._targets
         await targets.name_server.start()
         await asyncio.gather(*(pair.start() for pair in targets.pairs))
-        await self._until(self._make_topic, "the topic to be made")
+        await self._until(self._make_topic, "creation of the topic")
         if self._mode.with_slaves:
             await asyncio.gather(*(pair.in_sync() for pair in targets.pairs))
         await asyncio.gather(*(process.start() for process in (*targets.members, *targets.senders)))
-        await self._until(self._first_messages, "the first messages")
+        await self._until(self._first_messages, "first delivery")
         self._say(
             f"{self._wanted.mode}: {len(targets.nodes)} brokers, {len(targets.senders)} senders, "
             f"{len(targets.members)} members"
@@ -246,7 +243,7 @@ class Torture:
             if self._quiet_senders >= len(self._targets.senders):
                 return
             if time.monotonic() > deadline:
-                raise ProcessFailed("senders", "they do not come to an end", self._wanted.directory)
+                raise failure("senders", f"still sending after {QUIET_TIMEOUT_S:g} s", self._wanted.directory)
             await asyncio.sleep(READ_PAUSE_S)
 
     async def _sample(self) -> None:
@@ -302,7 +299,7 @@ class Torture:
         brokers = [node.process for node in targets.nodes]
         for process in (targets.name_server, *brokers, *targets.members, *targets.senders):
             if not process.is_running:
-                raise ProcessFailed(process.name, "it ended by itself", process.log)
+                raise failure(process.name, "ended unexpectedly", process.log)
 
     def _read_journals(self) -> None:
         history = self._history
@@ -310,7 +307,7 @@ class Torture:
             lines = tail.read()
             self._quiet_senders += lines.count(QUIET_LINE.strip())
             for send in history.take_sends(lines):
-                send.rolled_back = self._mode.transactions and not fates.is_committed(send.number)
+                send.rolled_back = self._mode.transactions and not is_committed(send.number)
         for name, tail in self._receipts.items():
             history.take_receipts(name, tail.read())
 
@@ -319,7 +316,7 @@ class Torture:
         async with AsyncPullConsumer(
             f"R-{self._run}", namesrv=self._namesrv, client=_client("reader")
         ) as consumer:
-            await self._until(lambda: self._knows_all_queues(consumer), "all queues to be known")
+            await self._until(lambda: self._knows_all_queues(consumer), "registration of all queues")
             for queue in await consumer.queues(TOPIC):
                 await self._read_queue(consumer, queue)
 
@@ -366,7 +363,7 @@ class Torture:
             except RocketMQError as error:
                 self._say(f"waiting for {what}: {error}")
             await asyncio.sleep(READ_PAUSE_S)
-        raise ProcessFailed("servers", f"waited in vain for {what}", self._wanted.directory)
+        raise failure("servers", f"{what} did not happen within {PATIENCE_S:g} s", self._wanted.directory)
 
 
 def _client(name: str) -> ClientSettings:

@@ -1,4 +1,4 @@
-"""Senders as a process: every message is one attempt, written down before and after.
+"""A sender process of a torture run: every message is one attempt, journaled before and after.
 
 python -m skylark.torture.sender JSON     (the fields of `SenderTask`)
 """
@@ -22,8 +22,7 @@ from skylark.errors import NoRoute, RocketMQError, SendFailed
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.client import ClientSettings, ProducerSettings
-from skylark.torture import fates
-from skylark.torture.child import Journal, Knob, Tail, end_with_parent
+from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.history import (
     QUIET_LINE,
     BrokerQueue,
@@ -44,30 +43,71 @@ NUMBERS_OF_A_SENDER = 10**9
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 
 
+COMMIT_SHARE, ROLLBACK_SHARE = 80, 10
+"""Percent of transactions; the rest is unknown at first."""
+UNKNOWN_TWICE_SHARE = 2
+"""Percent of transactions that are still unknown at the first check."""
+GOLDEN = 0x9E3779B1
+
+
+# --- The state of a transaction: a function of the message's number ---
+
+
+def first_state(number: int) -> TransactionState:
+    """The result of the local transaction."""
+    share = _share(number)
+    if share < COMMIT_SHARE:
+        return TransactionState.COMMIT
+    return TransactionState.ROLLBACK if share < COMMIT_SHARE + ROLLBACK_SHARE else TransactionState.UNKNOWN
+
+
+def checked_state(number: int, check_times: int) -> TransactionState:
+    """The answer to a check, the first being 1."""
+    if _share(number) >= 100 - UNKNOWN_TWICE_SHARE and check_times < 2:
+        return TransactionState.UNKNOWN
+    return TransactionState.COMMIT if is_committed(number) else TransactionState.ROLLBACK
+
+
+def is_committed(number: int) -> bool:
+    """The final state."""
+    state = first_state(number)
+    if state is TransactionState.UNKNOWN:
+        return _share(number) % 2 == 0
+    return state is TransactionState.COMMIT
+
+
+def _share(number: int) -> int:
+    """0 to 99, evenly distributed."""
+    return (number * GOLDEN % (1 << 32)) * 100 >> 32
+
+
+# --- The process ---
+
+
 class SenderTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process of senders is to do."""
+    """The task of a sender process."""
 
     index: int
-    """Of this process: its messages have numbers and keys of their own."""
+    """Number of this process; gives its messages numbers and keys of their own."""
     keys: int
-    """Each has its messages sent one after the other."""
+    """Number of keys; the messages of a key are sent one after the other."""
     run: str
     topic: str
     namesrv: str
     journal: str
     quiet: str
-    """A knob: when it is turned, no more is sent; questions about transactions are still answered."""
+    """File of a knob: once turned, sending stops; transaction checks are still answered."""
     queues: list[tuple[str, int]] = []
-    """Each key has one of these queues, as ordered messages need it; none: any queue will do."""
+    """One queue per key, for ordered messages; empty: any queue."""
     delayed: bool = False
-    """Half of the messages wait for a second."""
+    """Delay half of the messages by a second."""
     transactions: bool = False
     pause_ms: float = 4.0
-    """Between two messages of one key, on average."""
+    """Mean pause between two messages of a key."""
 
 
 class Senders:
-    """Sends until the knob is turned, and stays until SIGTERM."""
+    """Sends until the knob is turned, then runs until SIGTERM."""
 
     def __init__(self, task: SenderTask) -> None:
         """Raises OSError."""
@@ -82,7 +122,7 @@ class Senders:
 
     def _make_producer(self) -> AsyncProducer:
         task = self._task
-        # One attempt each: what is tried again by itself would be one message with two places.
+        # One attempt each: a retried message could be stored at two positions.
         settings = ProducerSettings(retries=0, send_timeout_ms=SEND_TIMEOUT_MS)
         client = ClientSettings(
             instance_name=f"sender-{task.index}", heartbeat_interval_ms=1000, route_refresh_interval_ms=3000
@@ -158,16 +198,15 @@ class Senders:
         """The half message is stored: from here on the transaction must end as its fate says."""
         send.outcome = SendOutcome.OK
         self._journal.write(outcome_line(send))
-        return fates.first_state(send.number)
+        return first_state(send.number)
 
     async def _check(self, message: ReceivedMessage) -> TransactionState:
         number = number_in(self._task.run, message.body)
         assert number is not None
-        return fates.checked_state(number, int(message.properties.get(CHECK_TIMES, 0)))
+        return checked_state(number, int(message.properties.get(CHECK_TIMES, 0)))
 
 
 def main(text: str) -> None:
-    end_with_parent()
     asyncio.run(Senders(msgspec.json.decode(text, type=SenderTask)).run())
 
 

@@ -23,7 +23,7 @@ from skylark.namesrv import server
 from skylark.settings import BrokerSettings, NameServerSettings
 from skylark.settings.loader import load_settings
 from skylark.store.disk import DiskFile, Part, RealDisk
-from skylark.torture.child import Knob, end_with_parent
+from skylark.torture.child import Knob
 
 THROTTLED_SHARE = 0.02
 """So many writes wait, too: the kernel makes writers wait when too much of memory is dirty."""
@@ -94,7 +94,6 @@ async def run_broker(settings: BrokerSettings, delay_ms: Knob) -> None:
 
 
 def main(kind: str, text: str, *knobs: str) -> None:
-    end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from skylark.errors import RocketMQError
+from skylark.processes import free_ports
 from skylark.protocol.requests.admin import GetBrokerHaStatus, GetBrokerRuntimeInfo
-from skylark.torture.cluster import free_ports
 from tests.support.broker import BrokerClient, until
 
 TIMEOUT_S = 60.0
@@ -38,7 +38,7 @@ class Node:
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
         self.directory = directory
-        self.port = free_ports("127.0.0.1", -2, 1)
+        self.port = free_ports(-2, 1)
         self.address = f"127.0.0.1:{self.port}"
         self.replica_port = self.port + 1
         self._process: subprocess.Popen[bytes] | None = None

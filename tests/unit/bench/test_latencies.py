@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hdrh.histogram import HdrHistogram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skylark.bench.latencies import HIGHEST_NS, LatencyHistogram
+from skylark.bench.latencies import CURVE, DIGITS, HIGHEST_NS, LOWEST_NS, LatencyHistogram
 
 NANOSECONDS = st.integers(1, HIGHEST_NS)
 MANY = st.lists(NANOSECONDS, min_size=1, max_size=200)
-# Every percentile walks through tens of thousands of counts.
 FEW = settings(max_examples=30)
 PERCENTS = st.sampled_from([1.0, 25.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0])
 
@@ -62,6 +62,29 @@ def test_the_text_holds_everything(values: list[int]) -> None:
     assert [again.at_percent(percent) for percent in (50, 99, 100)] == [
         latencies.at_percent(percent) for percent in (50, 99, 100)
     ]
+
+
+@FEW
+@given(MANY)
+def test_hdrhistogram_reads_our_text_and_we_read_its(values: list[int]) -> None:
+    reference = HdrHistogram(LOWEST_NS, HIGHEST_NS, DIGITS)
+    for value in values:
+        reference.record_value(value)
+    latencies = of(values)
+    decoded = HdrHistogram.decode(latencies.encode())
+    for percent in CURVE:
+        assert decoded.get_value_at_percentile(percent) == reference.get_value_at_percentile(percent)
+    assert latencies.curve() == [
+        (percent, round(reference.get_value_at_percentile(percent) / 1000, 1)) for percent in CURVE
+    ]
+    again = LatencyHistogram.decode(reference.encode().decode())
+    assert again.percentiles() == latencies.percentiles()
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "HISTFAAAAA54", "not base64 at all"])
+def test_a_text_that_is_no_histogram_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"histogram|base64|padding"):
+        LatencyHistogram.decode(text)
 
 
 @FEW

@@ -24,13 +24,13 @@ COUNTED = Counted(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"topics": 0}, "topics is 0: 1 to 10000"),
-        ({"body_bytes": (4 << 20) + 1}, "body_bytes is 4194305"),
-        ({"in_flight": 0}, "in_flight is 0"),
-        ({"in_flight": IN_FLIGHT_MAX + 1}, "in_flight is"),
-        ({"processes": 2, "in_flight": 1}, "in_flight is 1: 2 to"),
+        ({"topics": 0}, "invalid topics 0; choose 1 to 10000"),
+        ({"body_bytes": (4 << 20) + 1}, "invalid body_bytes 4194305"),
+        ({"in_flight": 0}, "invalid in_flight 0"),
+        ({"in_flight": IN_FLIGHT_MAX + 1}, "invalid in_flight"),
+        ({"processes": 2, "in_flight": 1}, "invalid in_flight 1; choose 2 to"),
         ({"seconds": 0}, "seconds must be positive"),
-        ({"rate": -1.0}, "rate not negative"),
+        ({"rate": -1.0}, "rate -1.0: seconds must be positive, the others not negative"),
         ({"is_stamped": True, "body_bytes": 7}, "at least 8"),
     ],
 )
@@ -97,11 +97,11 @@ def test_several_clients_are_one() -> None:
     ("changes", "stored", "words"),
     [
         ({}, 10, []),
-        ({}, 9, ["9 messages stored instead of 10"]),
+        ({}, 9, ["9 messages stored, expected 10"]),
         ({"acknowledged": 9}, 10, ["9 of 10 acknowledged"]),
         ({"refused": 3, "refusal_code": 2}, 10, ["3 refused, the last with code 2"]),
-        ({"unexpected": 1}, 10, ["1 answers that nothing asked for, or with wrong records"]),
-        ({"unsent": 7}, 10, ["the rate was not kept: 7 were due and could not be sent"]),
+        ({"unexpected": 1}, 10, ["1 unexpected replies, or replies with wrong records"]),
+        ({"unsent": 7}, 10, ["rate not reached: 7 messages were due and not sent"]),
     ],
 )
 def test_every_difference_is_a_sentence(changes: dict[str, Any], stored: int, words: list[str]) -> None:

@@ -194,7 +194,7 @@ def test_more_brokers_share_topics_that_one_cannot_have() -> None:
 
 
 def test_a_machine_that_cannot_hold_a_broker_is_refused() -> None:
-    with pytest.raises(BadPlan, match=r"needs more than 100,000 brokers, because of disk space$"):
+    with pytest.raises(BadPlan, match=r"needs more than 100,000 brokers because of disk space$"):
         make_plan(Demand(messages_per_s=1e6), Hardware(disk_gib=5, disk_share=0.01), COSTS)
 
 
@@ -217,7 +217,7 @@ def test_a_load_that_no_number_of_brokers_carries_says_what_it_lacks(
 
 def test_costs_of_nothing_are_refused() -> None:
     free = {name: 0.0 for name in COSTS.__struct_fields__ if name.endswith("_us")}
-    with pytest.raises(BadPlan, match="a message costs its broker nothing"):
+    with pytest.raises(BadPlan, match="a message costs nothing"):
         make_plan(Demand(), Hardware(), msgspec.structs.replace(COSTS, **free))
 
 
@@ -243,7 +243,7 @@ def test_a_bad_value_is_named(bad: dict[str, Any], name: str) -> None:
 
 
 def test_a_bad_machine_is_named() -> None:
-    with pytest.raises(BadPlan, match=r"^cores 0: from 1 to 4,096 is possible$"):
+    with pytest.raises(BadPlan, match=r"^cores 0: choose 1 to 4,096$"):
         Hardware(cores=0)
 
 

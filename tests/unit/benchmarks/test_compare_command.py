@@ -1,4 +1,4 @@
-"""The command: which cells it lists, what it refuses, and what it prints and writes."""
+"""`python -m benchmarks compare`: cells, usage errors, output and files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.compare import run
+from benchmarks import __main__ as commands
+from benchmarks.__main__ import app
 from benchmarks.compare.figures import Comparison, NotRun, Row, Spread, SystemFacts
 from benchmarks.compare.measures import Effort
 from benchmarks.compare.run import Keep
 from skylark.bench.machine import describe
-from skylark.cli.main import app
 
 FOUND = Comparison(
     made_at="2030-01-01 00:00:00+00:00",
@@ -47,12 +47,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str], E
             raise KeyboardInterrupt
         return FOUND
 
-    monkeypatch.setattr(run, "compare", compare)
+    monkeypatch.setattr(commands, "run_comparison", compare)
     return calls
 
 
 def test_cells_are_listed() -> None:
-    done = CliRunner().invoke(app, ["bench", "compare", "--list"])
+    done = CliRunner().invoke(app, ["compare", "--list"])
     assert done.exit_code == 0
     assert "recover\tapache, ours\tkill -9" in done.stdout
 
@@ -66,14 +66,14 @@ def test_cells_are_listed() -> None:
     ],
 )
 def test_mistakes_are_sentences(words: list[str], sentence: str) -> None:
-    done = CliRunner().invoke(app, ["bench", "compare", *words])
+    done = CliRunner().invoke(app, ["compare", *words])
     assert done.exit_code == 2
     assert sentence in done.stderr
 
 
 def test_options_change_what_quick_says(asked: list[tuple[list[str], list[str], Effort, bool]]) -> None:
     words = ["--quick", "--peer", "nats,apache", "--cell", "start", "--rounds", "2", "--recover-gib", "0.5"]
-    done = CliRunner().invoke(app, ["bench", "compare", *words])
+    done = CliRunner().invoke(app, ["compare", *words])
     assert done.exit_code == 0, done.stderr
     (peers, patterns, effort, quick) = asked[0]
     assert (peers, patterns, quick) == (["nats", "apache"], ["start"], True)
@@ -85,9 +85,9 @@ def test_losses_and_what_is_missing_are_printed_and_files_written(
     asked: list[tuple[list[str], list[str], Effort, bool]], tmp_path: Path
 ) -> None:
     json, html = tmp_path / "found.json", tmp_path / "found.html"
-    done = CliRunner().invoke(app, ["bench", "compare", "--out", str(json), "--report", str(html)])
+    done = CliRunner().invoke(app, ["compare", "--out", str(json), "--report", str(html)])
     assert done.exit_code == 0, done.stderr
-    assert "Where ours is worse" in done.stdout
+    assert "Behind, or below the bar" in done.stdout
     assert "start to first acknowledged send, s: 0.5 against 0.25 of nats, 0.50" in done.stdout
     assert "recover, nats: a cell about log files" in done.stdout
     assert msgspec.json.decode(json.read_bytes(), type=Comparison) == FOUND
@@ -97,7 +97,7 @@ def test_losses_and_what_is_missing_are_printed_and_files_written(
 
 
 def test_json_is_the_whole_result(asked: list[tuple[list[str], list[str], Effort, bool]]) -> None:
-    done = CliRunner().invoke(app, ["bench", "compare", "--json"])
+    done = CliRunner().invoke(app, ["compare", "--json"])
     assert msgspec.json.decode(done.stdout, type=Comparison) == FOUND
 
 
@@ -105,7 +105,7 @@ def test_what_was_found_before_an_interruption_is_in_the_file(
     asked: list[tuple[list[str], list[str], Effort, bool]], tmp_path: Path
 ) -> None:
     out = tmp_path / "found.json"
-    done = CliRunner().invoke(app, ["bench", "compare", "--cell", "spark", "--out", str(out)])
+    done = CliRunner().invoke(app, ["compare", "--cell", "spark", "--out", str(out)])
     assert done.exit_code == 130
     assert msgspec.json.decode(out.read_bytes(), type=Comparison) == FOUND
     assert list(tmp_path.iterdir()) == [out]
@@ -116,7 +116,7 @@ def test_files_of_several_runs_become_one_page(tmp_path: Path) -> None:
     for file in files:
         file.write_bytes(msgspec.json.encode(FOUND))
     page, out = tmp_path / "all.html", tmp_path / "all.json"
-    words = ["bench", "merge", *map(str, files), "--report", str(page), "--out", str(out)]
+    words = ["merge", *map(str, files), "--report", str(page), "--out", str(out)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.stderr
     assert "start to first acknowledged send, s: 0.5 against 0.25 of nats, 0.50" in done.stdout
@@ -128,14 +128,14 @@ def test_files_of_several_runs_become_one_page(tmp_path: Path) -> None:
     ("content", "sentence"),
     [
         (None, "No such file or directory"),
-        (b"{}", "is no result of `skylark bench compare`"),
-        (b"x", "is no result"),
+        (b"{}", "is not a result of `compare`"),
+        (b"x", "is not a result"),
     ],
 )
 def test_what_is_no_comparison_cannot_be_merged(tmp_path: Path, content: bytes | None, sentence: str) -> None:
     file = tmp_path / "wrong.json"
     if content is not None:
         file.write_bytes(content)
-    done = CliRunner().invoke(app, ["bench", "merge", str(file)])
+    done = CliRunner().invoke(app, ["merge", str(file)])
     assert done.exit_code == 2
     assert sentence in done.stderr

@@ -80,7 +80,7 @@ def systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[StandIn]:
     stand_ins = {each.name: each for each in (StandInOurs, StandInApache, AbsentKafka)}
     monkeypatch.setattr(run, "SYSTEMS", stand_ins)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(run, "ThinClient", lambda: type("Client", (), {"kind": "none"}))
+    monkeypatch.setattr(run, "LoadClient", lambda: type("Client", (), {"kind": "none"}))
     return StandIn
 
 

@@ -222,10 +222,10 @@ def test_growth_alone_fills_its_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b'{"a": 1}', b'{"benchmark": "filters"}', b'{"benchmark": "all"}']
+    "data", [b"", b"[]", b'{"a": 1}', b'{"benchmark": "filters"}', b'{"benchmark": "survey"}']
 )
 def test_what_is_no_result_is_named(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"mine\.json is the result of none of all, growth"):
+    with pytest.raises(ValueError, match=r"mine\.json is the result of none of survey, growth"):
         tables_of({"mine.json": data})
 
 

@@ -31,7 +31,7 @@ def a_cell(name: str, **more: object) -> Cell:
 @pytest.fixture(scope="module")
 def found() -> Survey:
     documents = {name: make_document(name, {}, [a_cell(f"cell of {name}")]) for name in steps(1.0)}
-    return Survey.now("all", {}, documents=documents, missing={"spark": "no Java"}, taken_s={"sends": 2.0})
+    return Survey.now("survey", {}, documents=documents, missing={"spark": "no Java"}, taken_s={"sends": 2.0})
 
 
 def test_every_table_of_the_page_is_made_by_something_and_stands_there_once() -> None:

@@ -14,9 +14,9 @@ from skylark.broker.broker import Broker
 from skylark.broker.registration import name_servers
 from skylark.errors import BrokerError
 from skylark.namesrv.server import NameServer
+from skylark.processes import free_ports
 from skylark.protocol.bodies import TopicConfig, TopicRouteData
 from skylark.protocol.requests.name_server import GetRouteInfoByTopic, PutKvConfig
-from skylark.torture.cluster import free_ports
 from tests.support.broker import (
     BrokerClient,
     broker_settings,
@@ -122,7 +122,7 @@ async def test_a_name_server_that_comes_late_or_back_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("skylark.broker.registration.RETRY_S", 0.02)
-    port = free_ports("127.0.0.1")
+    port = free_ports()
     address = f"127.0.0.1:{port}"
     async with running_broker(tmp_path / "store", name_servers=address, register_interval_ms=50) as broker:
         assert await served(broker)
@@ -136,7 +136,7 @@ async def test_a_name_server_that_comes_late_or_back_is_told(
 async def test_a_name_server_that_was_started_anew_hears_of_old_topics_with_the_first_new_one(
     tmp_path: Path,
 ) -> None:
-    port = free_ports("127.0.0.1")
+    port = free_ports()
     async with running_name_server(tmp_path, port=port) as first:
         broker = Broker(
             broker_settings(tmp_path / "store", name_servers=first.address, register_interval_ms=30_000)

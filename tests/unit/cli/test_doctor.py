@@ -14,7 +14,7 @@ import typer
 
 from skylark.cli import doctor
 from skylark.cli.doctor import HealthCheck, HealthState
-from skylark.torture.cluster import free_ports
+from skylark.processes import free_ports
 
 BOOT_MS = 1_700_000_000_000
 RUNTIME = {"bootTimestamp": str(BOOT_MS), "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"}
@@ -38,7 +38,7 @@ def test_java(version: str | None, state: HealthState) -> None:
 
 
 def test_a_port_in_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_ports("127.0.0.1")
+    port = free_ports()
     monkeypatch.setattr(doctor, "PORTS", {port: "name server"})
     with socket.create_server(("127.0.0.1", port)):
         busy = asyncio.run(doctor._ports())

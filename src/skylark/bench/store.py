@@ -1,4 +1,4 @@
-"""The store alone, in this process: appends, batches, reads, scans, group commit."""
+"""`skylark bench store`: appends, reads, scans and group commit of the store in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skylark.store.disk import Disk
 from skylark.store.message_store import MessageStore
 
 BATCH = 64
-"""Messages of one append, as a busy broker has them."""
+"""Messages of one append, as in a busy broker."""
 PULLED = 32
 SCANNED_BYTES = 32 << 20
 FILE_BYTES = 1 << 30
@@ -37,7 +37,7 @@ PROPERTIES = encode_properties(
 )
 UNFLUSHED_MAX_BYTES = 256 << 20
 EXPIRY_S = 0.1
-"""So often who waits for the disk in vain is looked for."""
+"""Interval of the check for expired waiters."""
 
 
 def open_store(path: Path, *, disk: Disk | None = None, **changes: Any) -> MessageStore:
@@ -57,15 +57,15 @@ def messages(count: int, body_bytes: int, queues: int = 4) -> list[PutMessage]:
 
 
 def append(store: MessageStore, batch: list[PutMessage]) -> Sequence[PutResult]:
-    """What became of a batch, all of which was stored. Raises LoadFailed, on a full disk above all."""
+    """Append a batch. Raises LoadFailed if the store rejects it, for example on a full disk."""
     results = store.append(batch)
     if isinstance(last := results[-1], Refused):
-        raise LoadFailed(f"the store took no more: {last.status.name}, {last.reason}")
+        raise LoadFailed(f"append rejected: {last.status.name}, {last.reason}")
     return results
 
 
 def fill(store: MessageStore, end: int, body_bytes: int = 4096, queues: int = 4) -> None:
-    """Append until the log has so many bytes. Raises LoadFailed."""
+    """Append until the log ends at `end`. Raises LoadFailed."""
     batch = messages(BATCH, body_bytes, queues)
     while store.appended_offset < end:
         append(store, batch)
@@ -75,7 +75,7 @@ def fill(store: MessageStore, end: int, body_bytes: int = 4096, queues: int = 4)
 
 @dataclass(frozen=True)
 class SyncRate:
-    """Of a store that answers when bytes are on disk."""
+    """Rate of a store with synchronous flush."""
 
     answered: int
     seconds: float
@@ -85,10 +85,7 @@ class SyncRate:
 def sync_rate(
     path: Path, waiters: int, disk: Disk | None, seconds: float = 2.0, body_bytes: int = 128
 ) -> SyncRate:
-    """As a broker does it: so many sends in flight, each answered when its bytes are on disk.
-
-    Raises LoadFailed.
-    """
+    """Appends with `waiters` in flight, each answered after a flush, as in a broker. Raises LoadFailed."""
     store = open_store(path, disk=disk, flush_mode=FlushMode.SYNC, commit_log_file_bytes=64 << 20)
     store.start()
     template = messages(1, body_bytes)[0]
@@ -108,13 +105,13 @@ def sync_rate(
             while not answered.acquire(timeout=EXPIRY_S):
                 store.expire_waiters()
             if bad := statuses.keys() - {PutStatus.PUT_OK}:
-                raise LoadFailed(f"the store answered {', '.join(sorted(status.name for status in bad))}")
+                raise LoadFailed(f"append failed: {', '.join(sorted(status.name for status in bad))}")
             ready = 1
             while answered.acquire(blocking=False):
                 ready += 1
             for result in append(store, [template] * ready):
                 store.when_flushed(result.end, answer)  # type: ignore[union-attr]
-        # What the end of the store still answers is not among them.
+        # Excludes what closing the store still answers.
         return SyncRate(
             statuses[PutStatus.PUT_OK], time.perf_counter() - started, store.flusher.count - flushes
         )
@@ -126,9 +123,11 @@ def sync_rate(
 
 
 def measure_store(body_bytes: int, seconds: float, progress: Progress) -> Document:
-    """Every cell for so many seconds, in a directory that is thrown away. Raises BadLoad, LoadFailed."""
+    """Run every cell for `seconds` in a temporary directory. Raises BadLoad, LoadFailed."""
     if seconds <= 0 or not 1 <= body_bytes <= 4 << 20:
-        raise BadLoad("seconds must be positive, a message has 1 B to 4 MiB")
+        raise BadLoad(
+            f"invalid seconds {seconds} or body_bytes {body_bytes}; choose more than 0, and 1 to {4 << 20}"
+        )
     with scratch() as directory:
         cells = list(_cells(directory, body_bytes, seconds, progress))
     conditions: dict[str, Value] = {
@@ -147,7 +146,7 @@ def _cells(directory: Path, body_bytes: int, seconds: float, progress: Progress)
         before = store.appended_offset
         yield _repeated("put", partial(_put, store, batch), seconds, body_bytes, watch)
         if store.appended_offset <= before:
-            raise BadLoad(f"nothing was appended in {seconds} s: give it more time")
+            raise BadLoad(f"nothing appended in {seconds} s; choose more seconds")
         store.flush_log()
         store.housekeeper.flush()
         read = partial(_get, store)
@@ -177,7 +176,7 @@ def _cells(directory: Path, body_bytes: int, seconds: float, progress: Progress)
 def _repeated(
     name: str, step: Callable[[], int], seconds: float, body_bytes: int, watch: Callable[[str], None]
 ) -> Cell:
-    """Do a step again and again; it returns how many messages it handled. Latencies are of steps."""
+    """Repeat a step that returns the number of messages it handled. Latencies are those of steps."""
     latencies = LatencyHistogram()
     count, series = 0, []
     watch("begin")

@@ -1,4 +1,4 @@
-"""`skylark plan --measure` in small: all costs, on real brokers, a master and a slave among them."""
+"""`python -m benchmarks costs` in small: all costs, on real brokers, with a master and its slave."""
 
 from __future__ import annotations
 
