@@ -1,5 +1,5 @@
 """The clock that our own tests move is the one that users get."""
 
-from skylark.testing.manual_clock import ManualClock
+from skylark.testing import ManualClock
 
 __all__ = ["ManualClock"]

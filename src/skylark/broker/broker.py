@@ -25,8 +25,7 @@ from skylark.clock import Clock
 from skylark.model.sql92 import compile_selector
 from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.connection import Limits
-from skylark.remoting.rate_limit import RequestRate
-from skylark.remoting.server import Peer, RemotingServer, ServerLimits
+from skylark.remoting.server import Peer, RemotingServer, RequestRate, ServerLimits
 from skylark.settings import BrokerSettings
 from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.store.append_result import AppendedRecord

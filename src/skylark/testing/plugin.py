@@ -49,8 +49,8 @@ def skylark_group(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def skylark_manual_servers() -> Iterator[EmbeddedServers]:
     """Servers for this test whose broker uses a `ManualClock`: the test advances delays."""
+    from skylark.testing import ManualClock  # noqa: PLC0415
     from skylark.testing.embedded_servers import EmbeddedServers  # noqa: PLC0415
-    from skylark.testing.manual_clock import ManualClock  # noqa: PLC0415
 
     with EmbeddedServers(clock=ManualClock()) as servers:
         yield servers

@@ -20,7 +20,7 @@ from skylark.protocol.requests.admin import UpdateBrokerConfig
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from skylark.protocol.requests.topic import DeleteTopicInBroker
-from skylark.remoting.rate_limit import RequestRate
+from skylark.remoting.server import RequestRate
 from skylark.settings import BrokerSettings
 from skylark.settings.store import FlushMode
 from skylark.store.message_store import MessageStore

@@ -40,8 +40,7 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import TypedCommand
 from skylark.protocol.requests.send import SendMessage, SendMessageV2
 from skylark.remoting.latency import ONEWAY
-from skylark.remoting.offloop_reply import OffloopReply
-from skylark.remoting.server import Peer
+from skylark.remoting.server import OffloopReply, Peer
 from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
 from skylark.store.batch_encoder import ClientBatch
 from skylark.store.consume_queue import ConsumeQueue

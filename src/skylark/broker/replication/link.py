@@ -10,7 +10,7 @@ from skylark.errors import ConnectionLost, MalformedFrame, OffsetOutOfRange
 from skylark.protocol.command import Buffer
 from skylark.protocol.ha import FRAME_HEAD, ReportReader
 from skylark.remoting.ha import HaLink
-from skylark.remoting.rate_limit import RequestRate, TokenBucket
+from skylark.remoting.server import RequestRate, TokenBucket
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.message_store import MessageStore

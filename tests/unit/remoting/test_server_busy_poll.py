@@ -8,8 +8,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.remoting.busy_poll import CLOSELY_WINDOWS, RUN_MAX, RUN_MIN, BusyPoll
-from skylark.remoting.server import ServerLimits
+from skylark.remoting.server import CLOSELY_WINDOWS, RUN_MAX, RUN_MIN, BusyPoll, ServerLimits
 from tests.unit.remoting.rig import SEND, frame, raw_client, run_on, running, until
 
 WINDOW_US = 100

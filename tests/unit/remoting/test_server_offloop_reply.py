@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from skylark.remoting.offloop_reply import OffloopReply
-from skylark.remoting.server import Peer
+from skylark.remoting.server import OffloopReply, Peer
 from tests.unit.remoting.rig import HOST, LOOPS, Rig, run_on, running, until
 
 FRAME = b"an answer"
