@@ -41,7 +41,6 @@ from benchmarks._spark_cells import (
 from benchmarks._spark_ratios import ratios
 from skylark.bench.machine import anonymous_bytes, free_bytes, scratch
 from skylark.model.message import PutMessage, pack_host
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.decode.decoder import Decoder
 from skylark.pipelines.decode.record_layout import locate, record_starts
 from skylark.pipelines.jobs.endpoints import Input
@@ -51,6 +50,7 @@ from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import keep_freed_memory
 from skylark.pipelines.schema import arrow_schema, columns_schema
 from skylark.pipelines.store_source import StoreSource, shared_reader
+from skylark.protocol.bodies import MessageQueue
 from skylark.settings import StoreSettings
 from skylark.store.append_result import Refused
 from skylark.store.message_store import MessageStore
@@ -112,7 +112,7 @@ def decoder_cells(directory: Path, rows: int) -> dict[str, Any]:
     keep_freed_memory()
     origin = StoreSource(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
     losses = LossPolicy(load(SourceOptions, {"path": str(directory), "topic": TOPIC}))
-    ranges = [OffsetRange(SparkQueue(TOPIC, "store", queue), 0, rows // QUEUES) for queue in range(QUEUES)]
+    ranges = [OffsetRange(MessageQueue(TOPIC, "store", queue), 0, rows // QUEUES) for queue in range(QUEUES)]
     sample = b"".join(
         bytes(view)
         for view in shared_reader(str(directory)).get(TOPIC, 0, 0, 32).records  # type: ignore[union-attr]

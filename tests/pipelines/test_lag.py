@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.listener import LagListener, measure, offsets_of
+from skylark.protocol.bodies import MessageQueue
 from tests.pipelines.streams import Stream, until
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
@@ -121,4 +121,4 @@ def test_lag_of_queues_without_messages_is_zero(shared_cluster: PipelineCluster)
 
 def test_progress_of_other_sources_is_ignored() -> None:
     assert offsets_of(None) == offsets_of("17") == offsets_of('{"a": 1}') == offsets_of("not json") == {}
-    assert offsets_of('{"t": {"b": {"0": 7}}}') == {SparkQueue("t", "b", 0): 7}
+    assert offsets_of('{"t": {"b": {"0": 7}}}') == {MessageQueue("t", "b", 0): 7}

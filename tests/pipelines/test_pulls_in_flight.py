@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from skylark.pipelines.broker_source import BrokerSource
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.decode.decoder import Decoder
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.schema import arrow_schema, columns_schema
-from skylark.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from skylark.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData, encode_body
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import Buffer, TypedCommand, encode
 from skylark.protocol.connection import Command, Connection
@@ -129,7 +128,7 @@ def read(broker: MoodyBroker, count: int, *, bulk: bool = False) -> list[int]:
     options = load(SourceOptions, {"namesrv": broker.address, "topic": "T", "bulkPulls": str(bulk).lower()})
     origin = BrokerSource(options)
     try:
-        wanted = OffsetRange(SparkQueue("T", BROKER, 0), 0, count)
+        wanted = OffsetRange(MessageQueue("T", BROKER, 0), 0, count)
         return [
             queue_offset
             for records in origin.read(wanted, LossPolicy(options))

@@ -26,7 +26,7 @@ from skylark.model.message import decode_properties
 from skylark.model.record import split_batch
 from skylark.pipelines.dedup import SeenKeys
 from skylark.pipelines.options import option_table
-from skylark.pipelines.row_sender import OutMessage, RowPace, encode_batch, targets
+from skylark.pipelines.row_sender import OutMessage, RowPace, SendRoute, encode_batch
 from skylark.pipelines.sink import (
     Identity,
     RowReader,
@@ -237,9 +237,9 @@ def test_only_queues_of_a_master_that_may_be_written_to_count() -> None:
             QueueData(broker_name="closed", write_queue_nums=2, perm=4),
         ],
     )
-    queues, masters = targets(route)
-    assert [(queue.broker_name, queue.queue_id) for queue in queues] == [("a", 0), ("a", 1), ("b", 0)]
-    assert masters["b"] == "b:1"
+    found = SendRoute("T", route)
+    assert [(queue.broker_name, queue.queue_id) for queue in found.queues] == [("a", 0), ("a", 1), ("b", 0)]
+    assert found.masters["b"] == "b:1"
 
 
 @given(st.floats(1, 1e4), st.lists(st.floats(0, 1), max_size=50))

@@ -11,7 +11,8 @@ from typing import Self
 from skylark.errors import StoreError
 from skylark.model.message import encode_properties
 from skylark.model.names import AUTO_CREATE_TOPIC
-from skylark.pipelines.cluster_client import ClusterClient, SparkQueue
+from skylark.pipelines.cluster_client import ClusterClient
+from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.store.store_reader import StoreReader
@@ -99,8 +100,8 @@ class PipelineCluster:
             return {}
         return {queue.queue_id: queue.max_offset for queue in found if queue.count}
 
-    def queue(self, topic: str, queue_id: int = 0) -> SparkQueue:
-        return SparkQueue(topic, BROKER, queue_id)
+    def queue(self, topic: str, queue_id: int = 0) -> MessageQueue:
+        return MessageQueue(topic, BROKER, queue_id)
 
     def send(
         self,

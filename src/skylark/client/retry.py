@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skylark.errors import BrokerError, ConnectFailed, RemotingError, RocketMQError
+from skylark.errors import (
+    BrokerError,
+    ConnectFailed,
+    GoAway,
+    RemotingError,
+    RocketMQError,
+    ServiceNotAvailable,
+    SystemBusy,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,11 @@ def next_step(error: RocketMQError, *, attempts_left: int, time_left_s: float) -
     if not error.retriable or attempts_left <= 0 or time_left_s <= 0:
         return GIVE_UP
     return RetryStep(give_up=False, refresh_route=error.refresh_route)
+
+
+def is_transient(error: RocketMQError) -> bool:
+    """Return whether the same server may answer later: network failure, server busy or stopping."""
+    return isinstance(error, RemotingError | SystemBusy | ServiceNotAvailable | GoAway)
 
 
 def may_be_done(error: RocketMQError) -> bool:

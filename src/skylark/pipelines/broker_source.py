@@ -22,13 +22,13 @@ from skylark.pipelines.cluster_client import (
     PULL_MESSAGES,
     SAMPLE_UNITS,
     ClusterClient,
-    SparkQueue,
     shared_client,
 )
 from skylark.pipelines.decode.record_layout import Ints, Records, locate, record_starts
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions
 from skylark.pipelines.store_source import UNIT_TYPE
+from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Buffer, RemotingCommand, prefix
 from skylark.protocol.requests.pull import PullMessage, PullResult
@@ -124,7 +124,7 @@ class BrokerSource:
     def topics(self) -> list[str]:
         return self._cluster.topics()
 
-    def queues(self, topic: str) -> list[SparkQueue]:
+    def queues(self, topic: str) -> list[MessageQueue]:
         """Raises SettingsError for a selector that the broker rejects, before any task starts."""
         queues = self._cluster.queues(topic)
         if queues and not self._is_selector_known:
@@ -138,16 +138,16 @@ class BrokerSource:
             self._is_selector_known = True
         return queues
 
-    def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def min_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         return self._cluster.min_offsets(queues)
 
-    def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def max_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         return self._cluster.max_offsets(queues)
 
-    def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
+    def offsets_by_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         return self._cluster.offsets_by_time(queues, timestamp_ms)
 
-    def group_offset(self, group: str, queue: SparkQueue) -> int | None:
+    def group_offset(self, group: str, queue: MessageQueue) -> int | None:
         return self._cluster.group_offset(group, queue)
 
     # --- Sizes ---
@@ -194,7 +194,7 @@ class BrokerSource:
             found += [place for place in _places(record, queue.broker_name) if place.queue.topic in topics]
         return found
 
-    def _one_of_each_broker(self, topics: Sequence[str]) -> list[SparkQueue]:
+    def _one_of_each_broker(self, topics: Sequence[str]) -> list[MessageQueue]:
         queues = {queue.broker_name: queue for topic in topics for queue in self._cluster.queues(topic)}
         return list(queues.values())
 
@@ -216,7 +216,7 @@ class BrokerSource:
 def _places(records: bytes, broker_name: str) -> list[OffsetRange]:
     return [
         OffsetRange(
-            SparkQueue(message.topic, broker_name, message.queue_id),
+            MessageQueue(message.topic, broker_name, message.queue_id),
             message.queue_offset,
             message.queue_offset + 1,
         )

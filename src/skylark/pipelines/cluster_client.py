@@ -12,23 +12,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from skylark.client import retry
+from skylark.client.session.routes import TopicRoute
 from skylark.errors import (
     BrokerError,
     ConnectionLost,
-    GoAway,
     NoRoute,
-    RemotingError,
     RocketMQError,
-    ServiceNotAvailable,
     SubscriptionGroupNotExist,
-    SystemBusy,
     TopicNotExist,
 )
 from skylark.model.record import decode_all
 from skylark.model.tag_expression import MATCH_ALL, TAG
-from skylark.protocol.bodies import MASTER_ID, PERM_READ, ClusterInfo, TopicRouteData
+from skylark.protocol.bodies import MASTER_ID, ClusterInfo, MessageQueue, TopicRouteData
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.request import Request
 from skylark.protocol.requests.name_server import (
@@ -59,8 +57,6 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S = 10.0
 RETRY_TIMEOUT_S = 120.0
-RETRY_PAUSE_S = 0.1
-RETRY_PAUSE_MAX_S = 2.0
 ROUTE_AGE_MAX_S = 5.0
 QUESTIONS_IN_FLIGHT_MAX = 256
 """Requests per round."""
@@ -70,15 +66,6 @@ BULK_MESSAGES = 2048
 BULK_BYTES = 1 << 20
 # Exists on every broker: reading with it creates no group.
 READER_GROUP = "TOOLS_CONSUMER"
-_WORTH_ANOTHER_TRY = (RemotingError, SystemBusy, ServiceNotAvailable, GoAway)
-
-
-class SparkQueue(NamedTuple):
-    """One queue of a topic on one broker."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
 
 
 class ClusterClient:
@@ -115,16 +102,17 @@ class ClusterClient:
     def retried(self, ask: Callable[[], T], *, retry_timeout_s: float | None = None) -> T:
         """Retry transient failures until the timeout."""
         limit_s = self.retry_timeout_s if retry_timeout_s is None else retry_timeout_s
-        deadline, pause_s = time.monotonic() + limit_s, RETRY_PAUSE_S
+        deadline, failures = time.monotonic() + limit_s, 0
         while True:
             try:
                 return ask()
-            except _WORTH_ANOTHER_TRY as error:
-                if time.monotonic() + pause_s > deadline:
+            except RocketMQError as error:
+                failures += 1
+                pause_s = retry.pause_s(failures, has_other_broker=False)
+                if not retry.is_transient(error) or time.monotonic() + pause_s > deadline:
                     raise
-                log.warning("retrying pause_s=%.1f error=%s", pause_s, error)
+                log.warning("retrying pause_s=%.2f error=%s", pause_s, error)
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_PAUSE_MAX_S)
 
     def _ask_name_server(self, request: Request[T]) -> T:
         """Try the name servers in order until one answers."""
@@ -139,11 +127,11 @@ class ClusterClient:
         assert failure is not None
         raise failure
 
-    def ask_broker(self, queue: SparkQueue, request: Request[T]) -> T:
+    def ask_broker(self, queue: MessageQueue, request: Request[T]) -> T:
         """Send a request to the queue's current master."""
         return self.ask_all([(queue, request)])[0]
 
-    def ask_all(self, questions: Sequence[tuple[SparkQueue, Request[T]]]) -> list[T]:
+    def ask_all(self, questions: Sequence[tuple[MessageQueue, Request[T]]]) -> list[T]:
         """Send many requests concurrently; replies are in request order."""
         answers: list[T] = []
         while len(answers) < len(questions):
@@ -151,7 +139,7 @@ class ClusterClient:
             answers += self.retried(lambda part=part: self._ask_round(part))  # type: ignore[misc]
         return answers
 
-    def _ask_round(self, questions: Sequence[tuple[SparkQueue, Request[T]]]) -> list[T]:
+    def _ask_round(self, questions: Sequence[tuple[MessageQueue, Request[T]]]) -> list[T]:
         try:
             places = [self.connection(self.address(queue)) for queue, _ in questions]
             asked = [
@@ -200,36 +188,33 @@ class ClusterClient:
         if topic in self._routes:
             self._routes[topic] = (-ROUTE_AGE_MAX_S, self._routes[topic][1])
 
-    def queues(self, topic: str, *, refresh: bool = False) -> list[SparkQueue]:
+    def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         """Readable queues of a topic on brokers that have a master."""
         route = self.route(topic, refresh=refresh)
-        masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+        addresses = masters(route)
         return sorted(
-            SparkQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
-            if data.perm & PERM_READ and data.broker_name in masters
-            for queue_id in range(data.read_queue_nums)
+            queue for queue in TopicRoute.of(topic, route).read_queues if queue.broker_name in addresses
         )
 
-    def address(self, queue: SparkQueue) -> str:
+    def address(self, queue: MessageQueue) -> str:
         """Address of the queue's master. Raises ConnectionLost, which is retried, if no route has it."""
         with contextlib.suppress(NoRoute):
-            for data in self._route(queue.topic).broker_datas:
-                if data.broker_name == queue.broker_name and MASTER_ID in data.broker_addrs:
-                    return data.broker_addrs[MASTER_ID]
+            address = masters(self._route(queue.topic)).get(queue.broker_name)
+            if address is not None:
+                return address
         raise ConnectionLost(queue.broker_name, f"no route to it for topic {queue.topic}")
 
     # --- Offsets ---
 
-    def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def min_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The first retained offset of each queue."""
         return self._offsets(queues, lambda queue: GetMinOffset(queue.topic, queue.queue_id))
 
-    def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def max_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The offset after the last message of each queue."""
         return self._offsets(queues, lambda queue: GetMaxOffset(queue.topic, queue.queue_id))
 
-    def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
+    def offsets_by_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         """The first offset stored at or after a time; the maximum offset if there is none."""
         found = self._offsets(
             queues, lambda queue: SearchOffsetByTimestamp(queue.topic, queue.queue_id, timestamp_ms, "LOWER")
@@ -244,16 +229,16 @@ class ClusterClient:
         return found
 
     def _offsets(
-        self, queues: Sequence[SparkQueue], request: Callable[[SparkQueue], Request[int]]
-    ) -> dict[SparkQueue, int]:
+        self, queues: Sequence[MessageQueue], request: Callable[[MessageQueue], Request[int]]
+    ) -> dict[MessageQueue, int]:
         answers = self.ask_all([(queue, request(queue)) for queue in queues])
         return dict(zip(queues, answers, strict=True))
 
-    def _stored_ms(self, queue: SparkQueue, queue_offset: int) -> int | None:
+    def _stored_ms(self, queue: MessageQueue, queue_offset: int) -> int | None:
         result = self.pull(queue, queue_offset, messages_max=1)
         return next((message.store_timestamp for message in decode_all(result.records)), None)
 
-    def group_offset(self, group: str, queue: SparkQueue) -> int | None:
+    def group_offset(self, group: str, queue: MessageQueue) -> int | None:
         """A group's committed offset; None if there is none."""
         request = QueryConsumerOffset(group, queue.topic, queue.queue_id, set_zero_if_not_found=False)
         try:
@@ -265,7 +250,7 @@ class ClusterClient:
                 return None
             raise
 
-    def commit_offsets(self, group: str, offsets: dict[SparkQueue, int]) -> None:
+    def commit_offsets(self, group: str, offsets: dict[MessageQueue, int]) -> None:
         """Commit a group's offsets; creates the group where brokers allow it."""
         commits = [
             (queue, UpdateConsumerOffset(group, queue.topic, queue.queue_id, queue_offset))
@@ -278,7 +263,7 @@ class ClusterClient:
                 self.ask_broker(queue, self.pull_request(queue, offsets[queue], messages_max=1, group=group))
             self.ask_all(commits)
 
-    def advance_offsets(self, group: str, offsets: dict[SparkQueue, int]) -> None:
+    def advance_offsets(self, group: str, offsets: dict[MessageQueue, int]) -> None:
         """Commit a group's offsets where they are ahead of the committed ones."""
         ahead = {
             queue: queue_offset
@@ -291,7 +276,7 @@ class ClusterClient:
 
     def pull_request(
         self,
-        queue: SparkQueue,
+        queue: MessageQueue,
         queue_offset: int,
         *,
         messages_max: int = PULL_MESSAGES,
@@ -318,11 +303,13 @@ class ClusterClient:
             bulk_units=bulk_units,
         )
 
-    def pull(self, queue: SparkQueue, queue_offset: int, *, messages_max: int = PULL_MESSAGES) -> PullResult:
+    def pull(
+        self, queue: MessageQueue, queue_offset: int, *, messages_max: int = PULL_MESSAGES
+    ) -> PullResult:
         """Records from an offset, as many as the broker returns."""
         return self.ask_broker(queue, self.pull_request(queue, queue_offset, messages_max=messages_max))
 
-    def record_bytes(self, places: Sequence[tuple[SparkQueue, int]]) -> list[list[int]]:
+    def record_bytes(self, places: Sequence[tuple[MessageQueue, int]]) -> list[list[int]]:
         """Sizes of up to 32 records from each offset, from the consume queues."""
         questions = [
             (queue, QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, SAMPLE_UNITS))
@@ -330,7 +317,7 @@ class ClusterClient:
         ]
         return [[unit.physic_size for unit in answer.queue_data] for answer in self.ask_all(questions)]
 
-    def by_key(self, queue: SparkQueue, key: str, *, maximum: int, unique: bool) -> bytes:
+    def by_key(self, queue: MessageQueue, key: str, *, maximum: int, unique: bool) -> bytes:
         """Records with a key, from all queues of the topic on the queue's broker."""
         request = QueryMessage(queue.topic, key, maximum, 0, (1 << 62), unique_key=unique or None)
         try:
@@ -340,13 +327,22 @@ class ClusterClient:
                 return b""
             raise
 
-    def record_at(self, queue: SparkQueue, physical_offset: int) -> bytes:
+    def record_at(self, queue: MessageQueue, physical_offset: int) -> bytes:
         """The record at a physical offset of the queue's broker."""
         return bytes(self.ask_broker(queue, ViewMessageById(physical_offset, queue.topic)))
 
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def masters(route: TopicRouteData) -> dict[str, str]:
+    """The addresses of the masters, by broker name. Pure."""
+    return {
+        data.broker_name: data.broker_addrs[MASTER_ID]
+        for data in route.broker_datas
+        if MASTER_ID in data.broker_addrs
+    }
 
 
 @cache

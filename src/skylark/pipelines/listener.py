@@ -31,8 +31,9 @@ from pyspark.sql.streaming.listener import (
 
 from skylark.errors import RocketMQError
 from skylark.model.record import decode_all
-from skylark.pipelines.cluster_client import ClusterClient, SparkQueue
+from skylark.pipelines.cluster_client import ClusterClient
 from skylark.pipelines.offsets import Offsets, from_nested
+from skylark.protocol.bodies import MessageQueue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,13 +45,13 @@ _LABELS = ("group", "topic", "broker", "queue")
 class QueueLag:
     """A queue's lag. Bytes are estimated; seconds are the age of the first unread message."""
 
-    queue: SparkQueue
+    queue: MessageQueue
     messages: int
     record_bytes: int
     seconds: float
 
 
-def measure(brokers: ClusterClient, offsets: Mapping[SparkQueue, int], now_ms: int) -> list[QueueLag]:
+def measure(brokers: ClusterClient, offsets: Mapping[MessageQueue, int], now_ms: int) -> list[QueueLag]:
     """Return the lag of every queue. Raises RocketMQError."""
     queues = sorted(offsets)
     highs = brokers.max_offsets(queues)
@@ -67,7 +68,7 @@ def measure(brokers: ClusterClient, offsets: Mapping[SparkQueue, int], now_ms: i
 
 
 def _sizes(
-    brokers: ClusterClient, queues: Sequence[SparkQueue], offsets: Mapping[SparkQueue, int]
+    brokers: ClusterClient, queues: Sequence[MessageQueue], offsets: Mapping[MessageQueue, int]
 ) -> list[float]:
     try:
         samples = brokers.record_bytes([(queue, offsets[queue]) for queue in queues])
@@ -77,7 +78,7 @@ def _sizes(
 
 
 def _stored_ms(
-    brokers: ClusterClient, queues: Sequence[SparkQueue], offsets: Mapping[SparkQueue, int]
+    brokers: ClusterClient, queues: Sequence[MessageQueue], offsets: Mapping[MessageQueue, int]
 ) -> list[int | None]:
     """Store time of the first message at or after each offset."""
     pulls = [(queue, brokers.pull_request(queue, offsets[queue], messages_max=1)) for queue in queues]

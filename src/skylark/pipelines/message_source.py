@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from skylark.errors import CorruptRecord, StoreError
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.decode.record_layout import Records
 from skylark.pipelines.options import SourceOptions
+from skylark.protocol.bodies import MessageQueue
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,15 @@ class DataLost(StoreError):
         )
 
 
+def queue_name(queue: MessageQueue) -> str:
+    """`topic/broker/queue id`, for messages."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
 class OffsetRange(NamedTuple):
     """Messages of a queue with `from_offset` <= queue offset < `to_offset`."""
 
-    queue: SparkQueue
+    queue: MessageQueue
     from_offset: int
     to_offset: int
 
@@ -64,19 +69,19 @@ class MessageSource(Protocol):
     def topics(self) -> list[str]:
         """Return all topics."""
 
-    def queues(self, topic: str) -> list[SparkQueue]:
+    def queues(self, topic: str) -> list[MessageQueue]:
         """Return a topic's readable queues. Raises NoRoute for an unknown topic."""
 
-    def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def min_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The first retained offset of each queue."""
 
-    def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def max_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The offset after the last message of each queue."""
 
-    def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
+    def offsets_by_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         """The first offset stored at or after a time; the maximum offset if there is none."""
 
-    def group_offset(self, group: str, queue: SparkQueue) -> int | None:
+    def group_offset(self, group: str, queue: MessageQueue) -> int | None:
         """A group's committed offset; None if there is none."""
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
@@ -104,7 +109,7 @@ class LossPolicy:
 
     def aged_out(self, gone: OffsetRange, reason: str = "deleted before they were read") -> None:
         """Report offsets without messages. Raises DataLost."""
-        error = DataLost("/".join(map(str, gone.queue)), gone.from_offset, gone.to_offset, reason)
+        error = DataLost(queue_name(gone.queue), gone.from_offset, gone.to_offset, reason)
         if self._is_fatal:
             raise error
         self.lost += gone.messages
@@ -119,7 +124,7 @@ class LossPolicy:
 
 
 def clamped(
-    ranges: Sequence[OffsetRange], min_offsets: Mapping[SparkQueue, int], losses: LossPolicy
+    ranges: Sequence[OffsetRange], min_offsets: Mapping[MessageQueue, int], losses: LossPolicy
 ) -> list[OffsetRange]:
     """Drop expired offsets from ranges and report them to `losses`; empty ranges are left out."""
     kept = []

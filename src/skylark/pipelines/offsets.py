@@ -16,11 +16,11 @@ import msgspec
 from skylark.errors import SettingsError
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from skylark.model.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-from skylark.pipelines.cluster_client import SparkQueue
-from skylark.pipelines.message_source import MessageSource
+from skylark.pipelines.message_source import MessageSource, queue_name
+from skylark.protocol.bodies import MessageQueue
 from skylark.quantities import parse_time_ms
 
-Offsets = dict[SparkQueue, int]
+Offsets = dict[MessageQueue, int]
 Nested = dict[str, dict[str, dict[str, int]]]
 
 EARLIEST, LATEST = -2, -1
@@ -31,7 +31,7 @@ _NAMES_SHOWN = 10
 _HIDDEN = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 
 
-def to_nested(offsets: Mapping[SparkQueue, int]) -> Nested:
+def to_nested(offsets: Mapping[MessageQueue, int]) -> Nested:
     """Offsets as a checkpoint stores them."""
     nested: Nested = {}
     for queue, queue_offset in sorted(offsets.items()):
@@ -47,7 +47,7 @@ def from_nested(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offset
     except msgspec.ValidationError as error:
         raise ValueError(f"invalid offsets, expected topic -> broker -> queue -> offset: {error}") from None
     return {
-        SparkQueue(topic, broker, queue_id): queue_offset
+        MessageQueue(topic, broker, queue_id): queue_offset
         for topic, brokers in shaped.items()
         for broker, queues in brokers.items()
         for queue_id, queue_offset in queues.items()
@@ -58,7 +58,7 @@ def from_nested(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offset
 class Position:
     """A position in every queue; exactly one kind is set. `fixed` may hold EARLIEST and LATEST."""
 
-    fixed: Mapping[SparkQueue, int] = field(default_factory=dict)
+    fixed: Mapping[MessageQueue, int] = field(default_factory=dict)
     otherwise: int = EARLIEST
     time_ms: int | None = None
     last_rows: int | None = None
@@ -97,16 +97,16 @@ def _fixed(text: str, *, is_end: bool) -> Offsets:
     return fixed
 
 
-def check_queues(position: Position, queues: Sequence[SparkQueue]) -> None:
+def check_queues(position: Position, queues: Sequence[MessageQueue]) -> None:
     """Raise ValueError for fixed offsets of queues that do not exist."""
     unknown = sorted(position.fixed.keys() - set(queues))
     if unknown:
-        names = ", ".join("/".join(map(str, queue)) for queue in unknown[:_NAMES_SHOWN])
+        names = ", ".join(queue_name(queue) for queue in unknown[:_NAMES_SHOWN])
         raise ValueError(f"no such queue: {names}")
 
 
 def resolve(
-    position: Position, origin: MessageSource, queues: Sequence[SparkQueue], group: str | None
+    position: Position, origin: MessageSource, queues: Sequence[MessageQueue], group: str | None
 ) -> Offsets:
     """Return the offsets of a position at this moment."""
     if position.time_ms is not None:
@@ -168,7 +168,9 @@ def _unknown(topic: str, known: list[str]) -> str:
     return f"unknown topic {topic!r}{hint} existing topics: {names or 'none'}"
 
 
-def assigned(assign: str, queues: Sequence[SparkQueue], is_read: Callable[[str], bool]) -> list[SparkQueue]:
+def assigned(
+    assign: str, queues: Sequence[MessageQueue], is_read: Callable[[str], bool]
+) -> list[MessageQueue]:
     """Return the queues that the option `assign` names, of topics that are read.
 
     Raises SettingsError for an unknown queue.
@@ -182,10 +184,10 @@ def assigned(assign: str, queues: Sequence[SparkQueue], is_read: Callable[[str],
     there = {(queue.topic, queue.broker_name) for queue in queues}
     for topic in filter(is_read, shape):
         for broker, numbers in shape[topic].items():
-            missing = [str(number) for number in numbers if SparkQueue(topic, broker, number) not in queues]
+            missing = [str(number) for number in numbers if MessageQueue(topic, broker, number) not in queues]
             if missing or (topic, broker) not in there:
                 name = "/".join([topic, broker, *missing[:1]])
-                known = ", ".join("/".join(map(str, queue)) for queue in queues[:_NAMES_SHOWN])
+                known = ", ".join(queue_name(queue) for queue in queues[:_NAMES_SHOWN])
                 raise SettingsError("assign", f"no such queue {name}; existing queues: {known or 'none'}")
     return [
         queue

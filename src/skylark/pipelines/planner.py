@@ -22,7 +22,6 @@ from pyspark import TaskContext
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
 from skylark.model.tag_expression import split_tags
 from skylark.pipelines.broker_source import BrokerSource
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.decode.json_bodies import JsonBodies
 from skylark.pipelines.message_source import LossPolicy, MessageSource, OffsetRange, clamped
 from skylark.pipelines.offsets import (
@@ -45,6 +44,7 @@ from skylark.pipelines.schema import (
     table_columns,
 )
 from skylark.pipelines.store_source import StoreSource
+from skylark.protocol.bodies import MessageQueue
 
 TASK_BYTES = 64 << 20
 """Bytes that justify another task: starting one costs about 60 ms of a slot."""
@@ -55,7 +55,7 @@ TASK_BYTES_MAX = 1 << 30
 RECORD_BYTES_GUESS = 1024
 
 
-def ranges_between(start: Mapping[SparkQueue, int], end: Mapping[SparkQueue, int]) -> list[OffsetRange]:
+def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[OffsetRange]:
     """The ranges between two sets of offsets. A queue without a start is new and read from offset 0."""
     ranges = [OffsetRange(queue, start.get(queue, 0), to_offset) for queue, to_offset in sorted(end.items())]
     return [item for item in ranges if item.messages > 0]
@@ -97,7 +97,7 @@ def limit_bytes(
     return kept or [ranges[0]._replace(to_offset=ranges[0].from_offset + 1)]
 
 
-def end_of(start: Mapping[SparkQueue, int], ranges: Sequence[OffsetRange]) -> Offsets:
+def end_of(start: Mapping[MessageQueue, int], ranges: Sequence[OffsetRange]) -> Offsets:
     """The offsets after reading `ranges`; other queues keep their offset."""
     return {**start, **{item.queue: item.to_offset for item in ranges}}
 
@@ -237,11 +237,11 @@ class Planner:
         self.options = options
         self.origin: MessageSource = open_source(options)
         self._restrictions = restrictions or Restrictions()
-        self._queues: list[SparkQueue] = []
+        self._queues: list[MessageQueue] = []
         self._queues_at: float | None = None
-        self._record_bytes: dict[SparkQueue, tuple[float, float]] = {}
+        self._record_bytes: dict[MessageQueue, tuple[float, float]] = {}
 
-    def queues(self) -> list[SparkQueue]:
+    def queues(self) -> list[MessageQueue]:
         """The queues of the selected topics, refreshed every `routeRefresh`."""
         now = time.monotonic()
         if self._queues_at is None or now - self._queues_at >= self.options.route_refresh_ms / 1000:
@@ -253,9 +253,9 @@ class Planner:
             self._queues_at = now
         return self._queues
 
-    def _find_queues(self) -> list[SparkQueue]:
+    def _find_queues(self) -> list[MessageQueue]:
         assert self.options.topic is not None
-        queues: list[SparkQueue] = []
+        queues: list[MessageQueue] = []
         for topic in choose_topics(self.options.topic, self.origin):
             if not self._restrictions.allows_topic(topic):
                 continue
@@ -369,7 +369,16 @@ class Planner:
     def rows(self, ranges: Sequence[OffsetRange]) -> list[RangeRow]:
         sizes = self.record_bytes(ranges)
         return [
-            RangeRow(*item.queue, *item[1:], item.messages, round(item.messages * size), item.to_bytes())
+            RangeRow(
+                item.queue.topic,
+                item.queue.broker_name,
+                item.queue.queue_id,
+                item.from_offset,
+                item.to_offset,
+                item.messages,
+                round(item.messages * size),
+                item.to_bytes(),
+            )
             for item, size in zip(ranges, sizes, strict=True)
         ]
 

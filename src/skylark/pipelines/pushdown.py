@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 
 from skylark.model.message import KEY_SEPARATOR
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.message_source import OffsetRange
+from skylark.protocol.bodies import MessageQueue
 
 OFFSET_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,10 +45,10 @@ class Restrictions:
     def allows_topic(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
 
-    def allows(self, queue: SparkQueue) -> bool:
+    def allows(self, queue: MessageQueue) -> bool:
         return self.allows_topic(queue.topic) and self.allows_queue(queue)
 
-    def allows_queue(self, queue: SparkQueue) -> bool:
+    def allows_queue(self, queue: MessageQueue) -> bool:
         return (self.brokers is None or queue.broker_name in self.brokers) and (
             self.queue_ids is None or queue.queue_id in self.queue_ids
         )

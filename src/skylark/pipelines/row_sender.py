@@ -11,15 +11,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from skylark.errors import BrokerError, MessageIllegal, NoRoute, RocketMQError, SettingsError
+from skylark.client import retry
+from skylark.client.producer.queue_selectors import RoundRobin
+from skylark.client.session.routes import TopicRoute, limited
+from skylark.errors import BrokerError, BrokerUnknown, MessageIllegal, NoRoute, RocketMQError, SettingsError
 from skylark.model.java import java_hash
 from skylark.model.message import PROPERTIES_BYTES_MAX, RETRY_TOPIC_PREFIX
 from skylark.model.message_id import UniqueIds
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.model.record import BATCH_ELEMENT, LENGTH
-from skylark.protocol.bodies import MASTER_ID, PERM_WRITE, TopicRouteData
+from skylark.pipelines.cluster_client import ClusterClient, masters
+from skylark.protocol.bodies import MessageQueue, TopicRouteData
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.send import SendBatchMessage, SendMessageV2, SendResult
 from skylark.remoting.blocking_connection import BlockingConnection, PendingReply
@@ -31,20 +34,9 @@ BATCH_BYTES_MAX = 256 << 10
 BATCH_MESSAGES_MAX = 256
 SEND_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
-ATTEMPT_PAUSE_S = 0.2
 PAUSE_MIN_S = 0.01
 """Shorter waits are accumulated, so that rows still travel in batches at high rates."""
 AUTO_CREATE_QUEUES = 4
-
-
-class BrokerConnections(Protocol):
-    """Routes and connections; implemented by `ClusterClient`."""
-
-    def route(self, topic: str, *, refresh: bool = False) -> TopicRouteData:
-        """Raises NoRoute."""
-
-    def connection(self, address: str) -> BlockingConnection:
-        """The connection of this process to a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,42 +57,17 @@ class OutMessage:
     """Row number within the task, for error messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendTarget:
-    """A writable queue."""
-
-    broker_name: str
-    queue_id: int
-
-
 @dataclass(slots=True)
 class RowBatch:
     """Messages of one queue, sent in one request."""
 
-    topic: str
-    target: SendTarget
+    queue: MessageQueue
     is_ordered: bool
     is_pinned: bool
     born_ms: int | None
     messages: list[OutMessage] = field(default_factory=list)
     size: int = 0
     attempts: int = 0
-
-
-def targets(route: TopicRouteData) -> tuple[list[SendTarget], dict[str, str]]:
-    """Writable queues in a fixed order, and the masters' addresses. Pure."""
-    masters = {
-        data.broker_name: data.broker_addrs[MASTER_ID]
-        for data in route.broker_datas
-        if MASTER_ID in data.broker_addrs
-    }
-    queues = [
-        SendTarget(data.broker_name, queue_id)
-        for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
-        if data.perm & PERM_WRITE and data.broker_name in masters
-        for queue_id in range(data.write_queue_nums)
-    ]
-    return queues, masters
 
 
 def encode_batch(messages: list[OutMessage]) -> bytes:
@@ -136,12 +103,16 @@ class RowPace:
         return start - now
 
 
-class _SendRoute:
-    """Writable queues of one topic, with the round-robin position."""
+class SendRoute:
+    """Writable queues of one topic, the masters' addresses, and the round-robin position."""
 
-    def __init__(self, route: TopicRouteData) -> None:
-        self.queues, self.masters = targets(route)
-        self.turn = int.from_bytes(os.urandom(2), "big")
+    def __init__(self, topic: str, route: TopicRouteData) -> None:
+        self.masters = masters(route)
+        self.queues = TopicRoute.of(topic, route).write_queues
+        self._robin = RoundRobin()
+
+    def next(self) -> MessageQueue:
+        return self._robin.next(self.queues)
 
 
 class RowSender:
@@ -149,7 +120,7 @@ class RowSender:
 
     def __init__(
         self,
-        brokers: BrokerConnections,
+        brokers: ClusterClient,
         *,
         group: str,
         rows_per_second: float | None = None,
@@ -165,8 +136,8 @@ class RowSender:
         self._attempts_max = attempts_max
         self._timeout_s = timeout_s
         self._sleep = sleep
-        self._routes: dict[str, _SendRoute] = {}
-        self._open: dict[tuple[str, SendTarget], RowBatch] = {}
+        self._routes: dict[str, SendRoute] = {}
+        self._open: dict[MessageQueue, RowBatch] = {}
         self._spreading: dict[str, RowBatch] = {}
         self._flying: deque[_InFlightBatch] = deque()
         # Random bytes instead of the host address: unique per worker.
@@ -211,12 +182,12 @@ class RowSender:
                 f"row {message.row} has {size} bytes of properties; the limit is {PROPERTIES_BYTES_MAX}",
             )
 
-    def _route(self, topic: str, *, refresh: bool = False) -> _SendRoute:
+    def _route(self, topic: str, *, refresh: bool = False) -> SendRoute:
         known = self._routes.get(topic)
         if known is not None and not refresh:
             return known
         try:
-            found = _SendRoute(self._brokers.route(topic, refresh=refresh))
+            found = SendRoute(topic, self._brokers.route(topic, refresh=refresh))
         except NoRoute:
             found = known or self._route_of_a_new_one(topic)
         # Keep the known queues while the broker is away.
@@ -226,16 +197,15 @@ class RowSender:
         self._routes[topic] = route
         return route
 
-    def _route_of_a_new_one(self, topic: str) -> _SendRoute:
+    def _route_of_a_new_one(self, topic: str) -> SendRoute:
         """The route of a topic that the broker will create with the first message."""
         try:
-            route = _SendRoute(self._brokers.route(AUTO_CREATE_TOPIC))
+            route = self._brokers.route(AUTO_CREATE_TOPIC)
         except NoRoute:
             raise SettingsError(
                 "topic", f"unknown topic {topic}, and automatic creation is off; create it first"
             ) from None
-        route.queues = [queue for queue in route.queues if queue.queue_id < AUTO_CREATE_QUEUES]
-        return route
+        return SendRoute(topic, limited(route, AUTO_CREATE_QUEUES))
 
     def _batch_for(self, message: OutMessage) -> RowBatch:
         topic = message.topic
@@ -243,32 +213,27 @@ class RowSender:
         if is_free and not message.is_single and message.born_ms is None:
             batch = self._spreading.get(topic)
             if batch is None:
-                batch = self._spreading[topic] = RowBatch(topic, self._next_target(topic), False, False, None)
+                batch = self._spreading[topic] = RowBatch(self._route(topic).next(), False, False, None)
             return batch
-        target = self._next_target(topic) if is_free else self._target(message)
+        queue = self._route(topic).next() if is_free else self._queue_of(message)
         is_ordered = message.sharding_key is not None
         if message.is_single:
-            self._flush_queue(topic, target)
-            return RowBatch(topic, target, is_ordered, not is_free, message.born_ms)
-        batch = self._open.get((topic, target))
+            self._flush_queue(queue)
+            return RowBatch(queue, is_ordered, not is_free, message.born_ms)
+        batch = self._open.get(queue)
         if batch is not None and batch.born_ms != message.born_ms:
             self._close(batch)  # a request has a single born timestamp
             batch = None
         if batch is None:
-            batch = self._open[topic, target] = RowBatch(topic, target, False, False, message.born_ms)
+            batch = self._open[queue] = RowBatch(queue, False, False, message.born_ms)
         batch.is_ordered |= is_ordered
         batch.is_pinned |= not is_free
         return batch
 
-    def _next_target(self, topic: str) -> SendTarget:
-        route = self._route(topic)
-        route.turn += 1
-        return route.queues[route.turn % len(route.queues)]
-
-    def _target(self, message: OutMessage) -> SendTarget:
+    def _queue_of(self, message: OutMessage) -> MessageQueue:
         queues = self._route(message.topic).queues
         if message.queue_id is not None:
-            queues = [queue for queue in queues if queue.queue_id == message.queue_id]
+            queues = tuple(queue for queue in queues if queue.queue_id == message.queue_id)
             if not queues:
                 raise SettingsError(
                     "queueId", f"row {message.row}: topic {message.topic} has no queue {message.queue_id}"
@@ -285,26 +250,22 @@ class RowSender:
     def _batches(self) -> Iterator[RowBatch]:
         yield from [*self._open.values(), *self._spreading.values()]
 
-    def _flush_queue(self, topic: str, target: SendTarget) -> None:
+    def _flush_queue(self, queue: MessageQueue) -> None:
         """Send earlier messages of the queue before a single one."""
         for batch in self._batches():
-            if (batch.topic, batch.target) == (topic, target):
+            if batch.queue == queue:
                 self._close(batch)
 
     def _close(self, batch: RowBatch) -> None:
-        if self._open.get((batch.topic, batch.target)) is batch:
-            del self._open[batch.topic, batch.target]
-        if self._spreading.get(batch.topic) is batch:
-            del self._spreading[batch.topic]
+        if self._open.get(batch.queue) is batch:
+            del self._open[batch.queue]
+        if self._spreading.get(batch.queue.topic) is batch:
+            del self._spreading[batch.queue.topic]
         if not batch.messages:
             return
         while len(self._flying) >= self._in_flight_max or (
             # Keeps order: a retried batch must not be stored after its successors.
-            batch.is_ordered
-            and any(
-                (flight.batch.topic, flight.batch.target) == (batch.topic, batch.target)
-                for flight in self._flying
-            )
+            batch.is_ordered and any(flight.batch.queue == batch.queue for flight in self._flying)
         ):
             self._land()
         self._start(batch)
@@ -312,9 +273,9 @@ class RowSender:
     def _start(self, batch: RowBatch) -> None:
         batch.attempts += 1
         try:
-            address = self._route(batch.topic).masters.get(batch.target.broker_name)
+            address = self._route(batch.queue.topic).masters.get(batch.queue.broker_name)
             if address is None:
-                raise NoRoute(batch.topic)
+                raise BrokerUnknown(batch.queue.broker_name)
             connection = self._brokers.connection(address)
             asked = connection.ask(self._request(batch), timeout_s=self._timeout_s)
         except RocketMQError as error:
@@ -328,16 +289,16 @@ class RowSender:
         kind = SendBatchMessage if is_batch else SendMessageV2
         return kind(
             producer_group=self._group,
-            topic=batch.topic,
+            topic=batch.queue.topic,
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=AUTO_CREATE_QUEUES,
-            queue_id=batch.target.queue_id,
+            queue_id=batch.queue.queue_id,
             sys_flag=0,
             born_timestamp=batch.born_ms if batch.born_ms is not None else _now_ms(),
             flag=0,
             properties="" if is_batch else first.properties.decode(),
             batch=is_batch,
-            broker_name=batch.target.broker_name,
+            broker_name=batch.queue.broker_name,
             body=encode_batch(batch.messages) if is_batch else first.body,
         )
 
@@ -361,21 +322,21 @@ class RowSender:
         """Retry a batch, or raise if a retry cannot help."""
         if isinstance(error, MessageIllegal) and len(batch.messages) > 1:
             for message in batch.messages:  # find the illegal one
-                self._start(
-                    RowBatch(batch.topic, batch.target, batch.is_ordered, True, batch.born_ms, [message])
-                )
+                self._start(RowBatch(batch.queue, batch.is_ordered, True, batch.born_ms, [message]))
             return
+        topic = batch.queue.topic
         is_stored = isinstance(error, BrokerError) and error.code in SendMessageV2.good_codes
         is_retriable = error.retriable or error.refresh_route or is_stored
         if not is_retriable or batch.attempts >= self._attempts_max:
             rows = f"rows {batch.messages[0].row} to {batch.messages[-1].row}"
-            log.error("send failed topic=%s rows=%s attempts=%d", batch.topic, rows, batch.attempts)
-            error.add_note(f"{rows} for topic {batch.topic}, after {batch.attempts} attempts")
+            log.error("send failed topic=%s rows=%s attempts=%d", topic, rows, batch.attempts)
+            error.add_note(f"{rows} for topic {topic}, after {batch.attempts} attempts")
             raise error
-        self._sleep(ATTEMPT_PAUSE_S * batch.attempts)
-        self._route(batch.topic, refresh=True)
+        # A broker may be restarting: longer pauses than a client's, whose user is waiting.
+        self._sleep(retry.pause_s(batch.attempts + 2, has_other_broker=False))
+        route = self._route(topic, refresh=True)
         if not batch.is_pinned:
-            batch.target = self._next_target(batch.topic)
+            batch.queue = route.next()
         self._start(batch)
 
 

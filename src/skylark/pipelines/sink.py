@@ -36,8 +36,9 @@ from skylark.model.message import (
     encode_properties,
 )
 from skylark.model.names import topic_name_error
+from skylark.pipelines.cluster_client import ClusterClient, shared_client
 from skylark.pipelines.options import ADDRESSES, COUNT, DURATION, FLAG, RATE, TEXT, choice, load, option
-from skylark.pipelines.row_sender import BrokerConnections, OutMessage, RowSender, is_batchable
+from skylark.pipelines.row_sender import OutMessage, RowSender, is_batchable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -298,7 +299,7 @@ class _Writing:
 
 
 def write_rows(
-    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, brokers: BrokerConnections
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, brokers: ClusterClient
 ) -> Sent:
     """Send the rows of one task. Raises RocketMQError unless all of them are acknowledged."""
     sender = RowSender(
@@ -319,9 +320,7 @@ def write_rows(
     return Sent(sender.rows, sender.bytes)
 
 
-def _brokers(options: SinkOptions) -> BrokerConnections:
-    from skylark.pipelines.cluster_client import shared_client  # noqa: PLC0415  only tasks connect
-
+def _brokers(options: SinkOptions) -> ClusterClient:
     assert options.namesrv is not None
     return shared_client(options.namesrv, request_timeout_s=options.request_timeout_ms / 1000)
 

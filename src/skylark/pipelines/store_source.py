@@ -19,10 +19,10 @@ from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, NoRoute, Of
 from skylark.model.java import java_hash
 from skylark.model.message import SCHEDULE_TOPIC, StoredMessage
 from skylark.model.tag_expression import split_tags
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.decode.record_layout import Ints, Records, in_order, locate
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions
+from skylark.protocol.bodies import MessageQueue
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE
 from skylark.store.store_reader import StoreReader
 
@@ -55,14 +55,14 @@ class StoreSource:
         self._refresh()
         return sorted({*self._reader.topics(), *self._reader.batch_topics()})
 
-    def queues(self, topic: str) -> list[SparkQueue]:
+    def queues(self, topic: str) -> list[MessageQueue]:
         self._refresh()
         if topic in self._reader.batch_topics():
             raise BadStoreFile(
                 self._reader.path, f"topic {topic} has a batch consume queue, which is not supported"
             )
         found = [
-            SparkQueue(topic, self._options.broker_name, queue_id)
+            MessageQueue(topic, self._options.broker_name, queue_id)
             for name, queue_id in sorted(self._reader.queue_table)
             if name == topic
         ]
@@ -70,23 +70,23 @@ class StoreSource:
             raise NoRoute(topic)
         return found
 
-    def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def min_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         return {queue: self._bounds(queue)[0] for queue in queues}
 
-    def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def max_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         self._refresh()
         return {queue: self._bounds(queue)[1] for queue in queues}
 
-    def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
+    def offsets_by_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         found = {
             queue: self._reader.offset_by_time(queue.topic, queue.queue_id, timestamp_ms) for queue in queues
         }
         return {queue: 0 if queue_offset is None else queue_offset for queue, queue_offset in found.items()}
 
-    def group_offset(self, group: str, queue: SparkQueue) -> int | None:
+    def group_offset(self, group: str, queue: MessageQueue) -> int | None:
         return None
 
-    def _bounds(self, queue: SparkQueue) -> tuple[int, int]:
+    def _bounds(self, queue: MessageQueue) -> tuple[int, int]:
         found = self._reader.queue_table.get((queue.topic, queue.queue_id))
         return (found.min_offset, found.max_offset) if found else (0, 0)
 
@@ -130,7 +130,7 @@ class StoreSource:
                 break
         return at
 
-    def _units(self, queue: SparkQueue, first: int, count: int) -> Units:
+    def _units(self, queue: MessageQueue, first: int, count: int) -> Units:
         """Consume-queue entries from an offset, at most to the end of their file."""
         found = self._reader.queue_table.get((queue.topic, queue.queue_id))
         data = found.units(first, count) if found and count > 0 else b""
@@ -153,7 +153,7 @@ class StoreSource:
         return [self._place(message)] if message.topic in topics else []
 
     def _place(self, message: StoredMessage) -> OffsetRange:
-        queue = SparkQueue(message.topic, self._options.broker_name, message.queue_id)
+        queue = MessageQueue(message.topic, self._options.broker_name, message.queue_id)
         return OffsetRange(queue, message.queue_offset, message.queue_offset + 1)
 
     # --- Reading ---
@@ -203,7 +203,7 @@ class StoreSource:
                 continue
             yield _located(view, places[rows] - start, sizes[rows])
 
-    def _tell_gone(self, queue: SparkQueue, count: int, physical_offset: int, losses: LossPolicy) -> None:
+    def _tell_gone(self, queue: MessageQueue, count: int, physical_offset: int, losses: LossPolicy) -> None:
         if self._reader.is_cleaned(physical_offset):
             first = self._bounds(queue)[0]
             losses.aged_out(OffsetRange(queue, first - count, first))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from skylark.errors import SettingsError
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.offsets import (
     assigned,
     check_queues,
@@ -18,9 +17,10 @@ from skylark.pipelines.offsets import (
     resolve,
     to_nested,
 )
+from skylark.protocol.bodies import MessageQueue
 
 NOW_MS = 1_000_000
-A0, A1, B0 = SparkQueue("t", "a", 0), SparkQueue("t", "a", 1), SparkQueue("t", "b", 0)
+A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
 
 
 class Known:
@@ -29,16 +29,16 @@ class Known:
     def topics(self) -> list[str]:
         return ["orders", "order_items", "pay_1", "%RETRY%g", "%DLQ%g", "TBW102", "rmq_sys_x"]
 
-    def min_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def min_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         return dict.fromkeys(queues, 10)
 
-    def max_offsets(self, queues: Sequence[SparkQueue]) -> dict[SparkQueue, int]:
+    def max_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         return dict.fromkeys(queues, 100)
 
-    def offsets_by_time(self, queues: Sequence[SparkQueue], timestamp_ms: int) -> dict[SparkQueue, int]:
+    def offsets_by_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         return dict.fromkeys(queues, timestamp_ms // 100_000)
 
-    def group_offset(self, group: str, queue: SparkQueue) -> int | None:
+    def group_offset(self, group: str, queue: MessageQueue) -> int | None:
         return {A0: 42, A1: 3}.get(queue)
 
 

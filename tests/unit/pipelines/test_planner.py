@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.message_source import OffsetRange
 from skylark.pipelines.planner import (
     TASK_BYTES,
@@ -18,18 +17,19 @@ from skylark.pipelines.planner import (
     ranges_between,
     tasks_of,
 )
+from skylark.protocol.bodies import MessageQueue
 
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=12)
 
 
 def ranges_of(sizes: list[int]) -> list[OffsetRange]:
     return [
-        OffsetRange(SparkQueue("t", f"b{number % 3}", number), 100, 100 + size)
+        OffsetRange(MessageQueue("t", f"b{number % 3}", number), 100, 100 + size)
         for number, size in enumerate(sizes)
     ]
 
 
-def messages(ranges: list[OffsetRange]) -> set[tuple[SparkQueue, int]]:
+def messages(ranges: list[OffsetRange]) -> set[tuple[MessageQueue, int]]:
     found = [(item.queue, at) for item in ranges for at in range(item.from_offset, item.to_offset)]
     assert len(found) == len(set(found)), "a message is there twice"
     return set(found)
@@ -122,7 +122,7 @@ def test_bytes_are_limited_and_there_is_always_progress(sizes: list[int], bytes_
 
 
 def test_new_queues_begin_at_their_beginning_and_missing_ones_stay() -> None:
-    old, new, gone = SparkQueue("t", "a", 0), SparkQueue("t", "a", 1), SparkQueue("t", "b", 0)
+    old, new, gone = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
     start = {old: 5, gone: 9}
     ranges = ranges_between(start, {old: 7, new: 3})
     assert ranges == [OffsetRange(old, 5, 7), OffsetRange(new, 0, 3)]
@@ -130,7 +130,7 @@ def test_new_queues_begin_at_their_beginning_and_missing_ones_stay() -> None:
 
 
 def test_offsets_that_went_back_are_not_read_again() -> None:
-    queue = SparkQueue("t", "a", 0)
+    queue = MessageQueue("t", "a", 0)
     assert ranges_between({queue: 9}, {queue: 4}) == []
 
 
@@ -139,7 +139,7 @@ def test_offsets_that_went_back_are_not_read_again() -> None:
     [([(3, 4), (4, 5)], [(3, 5)]), ([(8, 9), (3, 4), (3, 4)], [(3, 4), (8, 9)]), ([], [])],
 )
 def test_ranges_are_merged(pieces: list[tuple[int, int]], whole: list[tuple[int, int]]) -> None:
-    queue = SparkQueue("t", "a", 0)
+    queue = MessageQueue("t", "a", 0)
     assert merged([OffsetRange(queue, *piece) for piece in pieces]) == [
         OffsetRange(queue, *item) for item in whole
     ]

@@ -11,12 +11,12 @@ import pytest
 from skylark.errors import BadStoreFile, NoRoute
 from skylark.model.java import java_hash
 from skylark.model.message import PutMessage, format_host, pack_host
-from skylark.pipelines.cluster_client import SparkQueue
 from skylark.pipelines.message_source import DataLost, LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import plan, read_range, read_ranges
 from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
 from skylark.pipelines.store_source import StoreSource, shared_reader
+from skylark.protocol.bodies import MessageQueue
 from skylark.settings import StoreSettings
 from skylark.store.disk import RealDisk
 from tests.support.directory import fingerprint, flip
@@ -137,7 +137,7 @@ def test_keys_and_ids_are_found_without_a_scan(golden: Path, clean: Path) -> Non
     topic, _ = a_topic_with(golden, "KEYS")
     row = next(row for row in rows(clean, topic) if row["keys"])
     place = OffsetRange(
-        SparkQueue(topic, "store", row["queueId"]), row["queueOffset"], row["queueOffset"] + 1
+        MessageQueue(topic, "store", row["queueId"]), row["queueOffset"], row["queueOffset"] + 1
     )
     assert origin.by_message_id([topic], row["msgId"]) == [place]
     assert origin.by_message_id(["other"], row["msgId"]) == []
@@ -151,7 +151,7 @@ def test_byte_limits_are_exact(golden: Path, clean: Path) -> None:
         key=lambda pair: len(pair[1][1]["units"]),
     )
     origin = StoreSource(load(SourceOptions, {"path": str(clean), "topic": topic}))
-    whole = OffsetRange(SparkQueue(topic, "store", int(queue_id)), queue["minOffset"], queue["maxOffset"])
+    whole = OffsetRange(MessageQueue(topic, "store", int(queue_id)), queue["minOffset"], queue["maxOffset"])
     sizes = [unit[1] for unit in queue["units"]]
     for count in (0, 1, 3, len(sizes)):
         assert origin.end_within(whole, sum(sizes[:count]), 0.0) == whole.from_offset + count
