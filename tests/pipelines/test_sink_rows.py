@@ -93,8 +93,8 @@ def test_a_topic_must_come_from_somewhere() -> None:
     ("changes", "sentence"),
     [
         ({"exactlyOnce": "txn"}, "exactlyOnce"),
-        ({"rowsPerSecond": "fast"}, "rows per second"),
-        ({"rowsPerSecond": "0"}, "rows per second"),
+        ({"rowsPerSecond": "fast"}, "invalid rate"),
+        ({"rowsPerSecond": "0"}, "invalid rate"),
         ({"topic": "no spaces"}, "illegal characters"),
         ({"exactlyonc": "keys"}, "did you mean exactlyOnce"),
         ({"inFlightMax": "-1"}, "whole number above 0"),
