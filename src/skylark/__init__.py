@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from skylark._version import __version__
 
 if TYPE_CHECKING:
-    from skylark.admin.sync import Admin
+    from skylark.admin.admin import Admin
     from skylark.client.consumer.listeners import (
         ConsumeConcurrentlyStatus,
         ConsumeContext,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
-    "admin.sync": "Admin",
+    "admin.admin": "Admin",
     "client.consumer.listeners": """
         ConsumeConcurrentlyStatus ConsumeContext ConsumeOrderlyStatus ConsumeResult
         MessageListenerConcurrently MessageListenerOrderly""",

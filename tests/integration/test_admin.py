@@ -80,9 +80,9 @@ async def test_clusters_and_brokers(rig: Rig) -> None:
     assert [(node.name, node.is_master) for node in nodes] == [("broker-a", True), ("broker-b", True)]
     assert list(await rig.admin.brokers.clusters()) == ["DefaultCluster"]
     assert await rig.admin.brokers.replicas("DefaultCluster", "broker-a") == {0: rig.brokers[0].address}
-    with pytest.raises(ClientError, match="no cluster Elsewhere; known are: DefaultCluster"):
+    with pytest.raises(ClientError, match="unknown cluster Elsewhere; known clusters: DefaultCluster"):
         await rig.admin.brokers.nodes(cluster="Elsewhere")
-    with pytest.raises(ClientError, match="no broker broker-c; known are: broker-a, broker-b"):
+    with pytest.raises(ClientError, match="unknown broker broker-c; known brokers: broker-a, broker-b"):
         await rig.admin.brokers.runtime("broker-c")
 
 

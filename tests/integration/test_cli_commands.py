@@ -25,6 +25,7 @@ from skylark import (
     PushConsumer,
     PushConsumerSettings,
 )
+from skylark.admin.server_calls import ServerCalls
 from skylark.cli.main import app
 from skylark.cli.options import complete_topic
 from skylark.testing import EmbeddedServers
@@ -240,6 +241,23 @@ def test_a_group_is_made_changed_and_deleted(run: Commands) -> None:
     run("group", "delete", group, "--yes")
     assert group not in run("group", "list")
     assert "TOOLS_CONSUMER" in run("group", "list", "--system")
+
+
+def test_a_list_of_topics_asks_each_broker_once(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = ServerCalls.ask
+
+    async def counting(self: ServerCalls, address: str, request: Any, **more: Any) -> Any:
+        asked.append(type(request).__name__)
+        return await ask(self, address, request, **more)
+
+    monkeypatch.setattr(ServerCalls, "ask", counting)
+    listed = run.json("topic", "list", "--system")
+    assert asked == ["GetAllTopicConfig"]
+    [orders] = [row for row in listed if row["topic"] == TOPIC]
+    assert orders == {
+        "topic": TOPIC, "brokers": ["broker-a"], "read_queues": 2, "write_queues": 2, "permission": "rw",
+    }  # fmt: skip
 
 
 def test_topics_and_groups_are_taken_elsewhere(run: Commands, tmp_path: Path) -> None:
@@ -588,16 +606,16 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("topic", "create", "a b"), "topic 'a b': "),
         (("topic", "create", "x", "--permission", "x"), "invalid --permission 'x'; choose rw, r or w"),
         (("topic", "create", "x", "--attribute", "a"), "invalid --attribute 'a'; write KEY=VALUE"),
-        (("topic", "create", "x", "--cluster", "other"), "there is no cluster other"),
-        (("topic", "create", "x", "--broker", "other"), "there is no broker other"),
-        (("topic", "list", "--cluster", "other"), "there is no cluster other; known are: DefaultCluster"),
+        (("topic", "create", "x", "--cluster", "other"), "unknown cluster other"),
+        (("topic", "create", "x", "--broker", "other"), "unknown broker other"),
+        (("topic", "list", "--cluster", "other"), "unknown cluster other; known clusters: DefaultCluster"),
         (("topic", "update", TOPIC), "nothing to change"),
         (("topic", "delete", TOPIC), "Not a terminal: pass --yes"),
         (("topic", "order", TOPIC, "a:1", "--remove"), "not both"),
-        (("topic", "share", TOPIC, "a", "--strategy", "X"), "'X' is none of"),
+        (("topic", "share", TOPIC, "a", "--strategy", "X"), "unknown strategy 'X'"),
         (("group", "status", "nobody"), "no group nobody"),
         (("group", "config", "nobody"), "no group nobody"),
-        (("group", "update", "nobody", "--retries", "1"), "there is no group nobody"),
+        (("group", "update", "nobody", "--retries", "1"), "no group nobody"),
         (("group", "update", GROUP), "nothing to change"),
         (("group", "mode", GROUP, TOPIC, "push"), "invalid mode 'push'; choose PULL or POP"),
         (("cluster", "import", __file__), "is not a file of `skylark cluster export`"),
@@ -622,7 +640,7 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("message", "list", TOPIC, "--since", "1h", "--until", "2h"), "--since 1h is later than --until 2h"),
         (("dlq", "resend", GROUP, "--id", "x"), f"group {GROUP} has no dead letter x"),
         (("broker", "clean", "all"), "choose queues, topics, log"),
-        (("broker", "config", "other"), "there is no broker other"),
+        (("broker", "config", "other"), "unknown broker other"),
         (("broker", "set", "nothing"), "invalid setting 'nothing'; write KEY=VALUE"),
         (
             ("broker", "set", "fileReservedTim=48"),
@@ -633,7 +651,7 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
             "forceRegister has no effect: a broker",
         ),
         (("broker", "drain", "broker-z"), "unknown broker broker-z; known brokers: broker-a"),
-        (("broker", "ha", "broker-z"), "there is no broker broker-z; known are: broker-a"),
+        (("broker", "ha", "broker-z"), "unknown broker broker-z; known brokers: broker-a"),
         (("namesrv", "delete", "NS", "zzz"), "no zzz in NS"),
         (("tail", TOPIC, "--tags", "a", "--sql", "b > 1"), "not both"),
         (("tail", TOPIC, "--json", "--body"), "not both"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from skylark import ClientSettings, Message, Producer
-from skylark.admin.sync import Admin
+from skylark.admin.admin import Admin
 from skylark.errors import RocketMQError
 from skylark.protocol.bodies import MessageQueue
 from skylark.testing import EmbeddedServers

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from skylark.admin.admin import Admin
 from skylark.admin.offsets import END
-from skylark.admin.sync import Admin
 from skylark.client.consumer.pull_consumer import PullConsumer
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.command import RemotingCommand

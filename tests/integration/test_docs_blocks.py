@@ -36,7 +36,7 @@ from skylark import (
     PushConsumerSettings,
     ReceivedMessage,
 )
-from skylark.admin.sync import Admin
+from skylark.admin.admin import Admin
 from skylark.processes import PortReservation
 from skylark.settings import StoreSettings
 from skylark.store.message_store import MessageStore

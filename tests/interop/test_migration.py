@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
 from skylark import ClientSettings, ConsumeFrom, Message, Producer, PullConsumer, PullConsumerSettings
+from skylark.admin.admin import Admin
 from skylark.admin.results import Group
-from skylark.admin.sync import Admin
 from skylark.errors import NoRoute
 from skylark.processes import GroupProcess, PortReservation
 from tests.interop.mqadmin import admin_classpath

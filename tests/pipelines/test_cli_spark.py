@@ -61,6 +61,27 @@ def test_an_unknown_topic_is_refused_before_spark_starts(
     assert len(sentence.splitlines()) == 1
 
 
+def test_an_archive_has_one_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[dict[str, str]] = []
+    used: list[dict[str, str]] = []
+
+    def options(*arguments: Any) -> dict[str, str]:
+        computed.append({"runId": uuid.uuid4().hex})
+        return computed[-1]
+
+    def archive(*_: Any, sink: dict[str, str], **__: Any) -> None:
+        used.append(sink)
+
+    monkeypatch.setattr("skylark.pipelines.jobs.archive.options", options)
+    monkeypatch.setattr("skylark.pipelines.jobs.archive.archive", archive)
+    monkeypatch.setattr(spark_jobs.Pipeline, "launch", lambda self, place, job: job(None))
+    arguments = ["archive", "-t", "a", "--to", f"delta:{tmp_path / 'lake'}", "-n", "h:1", "--once"]
+    result = CliRunner().invoke(app, ["spark", *arguments])
+    assert result.exit_code == 0, result.output
+    assert used == computed
+    assert len(computed) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -71,13 +92,16 @@ def test_an_unknown_topic_is_refused_before_spark_starts(
         (["etl", "-t", "a", "--to", "topic:no spaces", "-n", "h:1"], "illegal characters"),
         (
             ["etl", "-t", "a", "--to", "x", "-n", "h:1", "--option", "limit"],
-            "--option limit: KEY=VALUE is expected",
+            "invalid --option 'limit'; write KEY=VALUE",
         ),
-        (["sql", "select 1", "--archive", "delta:lake"], "--archive delta:lake: KEY=VALUE is expected"),
-        (["sql", "select 1"], "give --topic with --namesrv or --store, or --archive"),
-        (["report", "-t", "a", "-n", "h:1", "--html", "no-such-dir/x.html"], "in a directory that is there"),
-        (["report", "weather", "-t", "a", "-n", "h:1"], "there is no report 'weather'"),
-        (["replay", "-t", "a", "--to-topic", "b", "--store", "."], "give --namesrv or --to-namesrv"),
+        (["sql", "select 1", "--archive", "delta:lake"], "invalid --archive 'delta:lake'; write KEY=VALUE"),
+        (["sql", "select 1"], "pass --topic with --namesrv or --store, or --archive"),
+        (
+            ["report", "-t", "a", "-n", "h:1", "--html", "no-such-dir/x.html"],
+            "pass a file in an existing directory",
+        ),
+        (["report", "weather", "-t", "a", "-n", "h:1"], "unknown report 'weather'"),
+        (["replay", "-t", "a", "--to-topic", "b", "--store", "."], "pass --namesrv or --to-namesrv"),
         (
             ["replay", "-t", "a", "--to-topic", "b", "-n", "h:1", "--from", "-1h", "--to", "-2h"],
             "is not before",
@@ -114,10 +138,13 @@ def test_an_unknown_topic_is_refused_before_spark_starts(
             ["archive", "-t", "a", "--to", "x", "-n", "h:1", "--partition-by", "colour"],
             "unknown column colour",
         ),
-        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--metrics-port", "9100"], "give --group"),
-        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--from", "group"], "no --group is given"),
-        (["sql", "select 1", "-t", "a", "-n", "h:1", "--from", "group:latest"], "no --group is given"),
-        (["etl", "-t", "a", "--to", "x", "-n", "h:1", "--decode", "avro"], "is neither json nor text"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--metrics-port", "9100"], "pass --group"),
+        (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--from", "group"], "pass --group, too"),
+        (["sql", "select 1", "-t", "a", "-n", "h:1", "--from", "group:latest"], "pass --group, too"),
+        (
+            ["etl", "-t", "a", "--to", "x", "-n", "h:1", "--decode", "avro"],
+            "invalid --decode 'avro'; choose json or text",
+        ),
         (
             ["replay", "-t", "a", "--to-topic", "b", "-n", "h:1", "--rate", "fast"],
             "--rate: invalid rate 'fast'",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +178,17 @@ def test_a_page_escapes_what_it_shows_and_draws_what_is_there() -> None:
     assert "Nothing to show" in page
 
 
+LOCAL_MS = round(datetime(1970, 1, 2, 8).timestamp() * 1000)
+"""Without a zone, `spark replay --from` means local time, as all commands do."""
+
+
 @pytest.mark.parametrize(
     ("since", "until", "bounds"),
     [
         (None, None, (None, None)),
         ("earliest", "latest", (None, None)),
-        ("-10m", "1970-01-01T01:00", (3_000_000, 3_600_000)),
+        ("-10m", "1970-01-01T01:00Z", (3_000_000, 3_600_000)),
+        ("1970-01-02 08:00", None, (LOCAL_MS, None)),
     ],
 )
 def test_a_stretch_of_time(

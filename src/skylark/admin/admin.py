@@ -1,10 +1,11 @@
-"""Admin: everything that servers can be asked and told, by what it is about. Asyncio."""
+"""`AsyncAdmin` for one event loop and `Admin` for threads: administration by noun, such as `admin.topics`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from skylark.admin.brokers import AsyncBrokers
 from skylark.admin.clients import AsyncClients
@@ -15,17 +16,22 @@ from skylark.admin.name_servers import AsyncNameServers
 from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.server_calls import ServerCalls
 from skylark.admin.topics import AsyncTopics
+from skylark.client.blocking_client import BlockingClient
 from skylark.client.session.routes import TopicRoute
 from skylark.client.session.session import ADMIN, BrokerHandler, join
 from skylark.errors import AlreadyStarted
 from skylark.settings.client import ClientSettings, name_server_list
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Inner = TypeVar("Inner")
 
 ADMIN_GROUP = "admin_ext_group"
 TIMEOUT_MS = 5000
 
 
 class _AdminMembership:
-    """The admin as a session knows it: it wants nothing, and brokers are told nothing of it."""
+    """Membership in a session without topics or heartbeats."""
 
     kind = ADMIN
     group = ADMIN_GROUP
@@ -45,7 +51,7 @@ class _AdminMembership:
 
 
 class AsyncAdmin:
-    """Administers the servers that name servers know. For one event loop; `skylark.Admin` is for threads.
+    """Administers a cluster. Owned by one event loop; `Admin` is for threads.
 
     >>> async with Admin(namesrv="127.0.0.1:9876") as admin:
     ...     await admin.topics.create("orders", queues=4)
@@ -55,7 +61,7 @@ class AsyncAdmin:
     def __init__(
         self, *, namesrv: str = "", client: ClientSettings | None = None, timeout_ms: int = TIMEOUT_MS
     ) -> None:
-        """`namesrv` is `a:9876;b:9876`; empty, it is the settings' or the variable NAMESRV_ADDR.
+        """`namesrv` is `a:9876;b:9876`; if empty, the settings or the variable NAMESRV_ADDR count.
 
         `timeout_ms` is for each answer. Raises SettingsError.
         """
@@ -73,7 +79,7 @@ class AsyncAdmin:
         self.name_servers = AsyncNameServers(self._servers)
 
     async def start(self) -> Self:
-        """Nothing is connected before the first question. Raises AlreadyStarted, GroupInUse."""
+        """Connections are opened by the first request. Raises AlreadyStarted, GroupInUse."""
         if self._state != "CREATE_JUST":
             raise AlreadyStarted("admin", self._state)
         self._servers.session = await join(self._membership, self._settings, self._servers.name_servers)
@@ -81,7 +87,7 @@ class AsyncAdmin:
         return self
 
     async def stop(self) -> None:
-        """Close what was opened. Twice is once."""
+        """Close all connections. Idempotent."""
         session, self._servers.session = self._servers.session, None
         if session is not None:
             self._state = "SHUTDOWN_ALREADY"
@@ -94,3 +100,178 @@ class AsyncAdmin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+# --- Blocking ---
+
+
+class _Part(Generic[Inner]):
+    """A part of `Admin`: methods that wait for those of the asyncio part."""
+
+    def __init__(self, face: Admin, inner: Inner) -> None:
+        self._face = face
+        self._inner = inner
+
+
+def _waiting(
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Part[Inner], P], T]:
+    """The blocking version of a method."""
+
+    @functools.wraps(method)
+    def call(self: _Part[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._face.wait_for(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+class Brokers(_Part[AsyncBrokers]):
+    nodes = _waiting(AsyncBrokers.nodes)
+    clusters = _waiting(AsyncBrokers.clusters)
+    summary = _waiting(AsyncBrokers.summary)
+    replicas = _waiting(AsyncBrokers.replicas)
+    runtime = _waiting(AsyncBrokers.runtime)
+    consume_stats = _waiting(AsyncBrokers.consume_stats)
+    stats = _waiting(AsyncBrokers.stats)
+    replication = _waiting(AsyncBrokers.replication)
+    replication_addresses = _waiting(AsyncBrokers.replication_addresses)
+    epochs = _waiting(AsyncBrokers.epochs)
+    timers = _waiting(AsyncBrokers.timers)
+    config = _waiting(AsyncBrokers.config)
+    config_version = _waiting(AsyncBrokers.config_version)
+    update_config = _waiting(AsyncBrokers.update_config)
+    wipe_write_permission = _waiting(AsyncBrokers.wipe_write_permission)
+    add_write_permission = _waiting(AsyncBrokers.add_write_permission)
+    clean_queues = _waiting(AsyncBrokers.clean_queues)
+    clean_topics = _waiting(AsyncBrokers.clean_topics)
+    delete_expired_log = _waiting(AsyncBrokers.delete_expired_log)
+    reset_master_flush_offset = _waiting(AsyncBrokers.reset_master_flush_offset)
+    cold_reads = _waiting(AsyncBrokers.cold_reads)
+    limit_cold_reads = _waiting(AsyncBrokers.limit_cold_reads)
+    unlimit_cold_reads = _waiting(AsyncBrokers.unlimit_cold_reads)
+    set_read_ahead = _waiting(AsyncBrokers.set_read_ahead)
+    check_rocksdb_queues = _waiting(AsyncBrokers.check_rocksdb_queues)
+    export_rocksdb_config = _waiting(AsyncBrokers.export_rocksdb_config)
+    export_pops = _waiting(AsyncBrokers.export_pops)
+
+
+class Topics(_Part[AsyncTopics]):
+    create = _waiting(AsyncTopics.create)
+    create_all = _waiting(AsyncTopics.create_all)
+    update = _waiting(AsyncTopics.update)
+    delete = _waiting(AsyncTopics.delete)
+    names = _waiting(AsyncTopics.names)
+    system = _waiting(AsyncTopics.system)
+    units = _waiting(AsyncTopics.units)
+    unit_subscriptions = _waiting(AsyncTopics.unit_subscriptions)
+    config = _waiting(AsyncTopics.config)
+    on_broker = _waiting(AsyncTopics.on_broker)
+    on_brokers = _waiting(AsyncTopics.on_brokers)
+    route = _waiting(AsyncTopics.route)
+    queues = _waiting(AsyncTopics.queues)
+    stats = _waiting(AsyncTopics.stats)
+    groups = _waiting(AsyncTopics.groups)
+    order = _waiting(AsyncTopics.order)
+    set_order = _waiting(AsyncTopics.set_order)
+
+
+class Groups(_Part[AsyncGroups]):
+    create = _waiting(AsyncGroups.create)
+    create_all = _waiting(AsyncGroups.create_all)
+    update = _waiting(AsyncGroups.update)
+    delete = _waiting(AsyncGroups.delete)
+    set_readable = _waiting(AsyncGroups.set_readable)
+    is_readable = _waiting(AsyncGroups.is_readable)
+    set_request_mode = _waiting(AsyncGroups.set_request_mode)
+    request_modes = _waiting(AsyncGroups.request_modes)
+    names = _waiting(AsyncGroups.names)
+    config = _waiting(AsyncGroups.config)
+    ensure = _waiting(AsyncGroups.ensure)
+    on_broker = _waiting(AsyncGroups.on_broker)
+    progress = _waiting(AsyncGroups.progress)
+    topics = _waiting(AsyncGroups.topics)
+    subscription = _waiting(AsyncGroups.subscription)
+    time_spans = _waiting(AsyncGroups.time_spans)
+
+
+class Clients(_Part[AsyncClients]):
+    consumers = _waiting(AsyncClients.consumers)
+    producers = _waiting(AsyncClients.producers)
+    all_producers = _waiting(AsyncClients.all_producers)
+    running_info = _waiting(AsyncClients.running_info)
+    positions = _waiting(AsyncClients.positions)
+    consume_directly = _waiting(AsyncClients.consume_directly)
+
+
+class Offsets(_Part[AsyncOffsets]):
+    begin = _waiting(AsyncOffsets.begin)
+    end = _waiting(AsyncOffsets.end)
+    at_time = _waiting(AsyncOffsets.at_time)
+    earliest_time_ms = _waiting(AsyncOffsets.earliest_time_ms)
+    committed = _waiting(AsyncOffsets.committed)
+    commit = _waiting(AsyncOffsets.commit)
+    reset = _waiting(AsyncOffsets.reset)
+    reset_queue = _waiting(AsyncOffsets.reset_queue)
+    skip = _waiting(AsyncOffsets.skip)
+    clone = _waiting(AsyncOffsets.clone)
+    slowest = _waiting(AsyncOffsets.slowest)
+
+
+class Messages(_Part[AsyncMessages]):
+    get = _waiting(AsyncMessages.get)
+    by_offset_id = _waiting(AsyncMessages.by_offset_id)
+    at = _waiting(AsyncMessages.at)
+    by_key = _waiting(AsyncMessages.by_key)
+    by_unique_key = _waiting(AsyncMessages.by_unique_key)
+    between = _waiting(AsyncMessages.between)
+    since = _waiting(AsyncMessages.since)
+    units = _waiting(AsyncMessages.units)
+    track = _waiting(AsyncMessages.track)
+    resume_check = _waiting(AsyncMessages.resume_check)
+
+
+class DeadLetters(_Part[AsyncDeadLetters]):
+    find = _waiting(AsyncDeadLetters.find)
+    resend = _waiting(AsyncDeadLetters.resend)
+
+
+class NameServers(_Part[AsyncNameServers]):
+    config = _waiting(AsyncNameServers.config)
+    update_config = _waiting(AsyncNameServers.update_config)
+    get = _waiting(AsyncNameServers.get)
+    table = _waiting(AsyncNameServers.table)
+    put = _waiting(AsyncNameServers.put)
+    delete = _waiting(AsyncNameServers.delete)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._inner.addresses
+
+
+class Admin(BlockingClient[AsyncAdmin]):
+    """Administers a cluster. Thread-safe; methods wait for the answers.
+
+    >>> with Admin(namesrv="127.0.0.1:9876") as admin:
+    ...     admin.topics.create("orders", queues=4)
+    ...     print(admin.groups.progress("billing").lag)
+    """
+
+    def __init__(
+        self, *, namesrv: str = "", client: ClientSettings | None = None, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
+        """As `skylark.aio.Admin`. Raises SettingsError."""
+        inner = AsyncAdmin(namesrv=namesrv, client=client, timeout_ms=timeout_ms)
+        super().__init__(inner, "admin")
+
+        self.brokers = Brokers(self, inner.brokers)
+        self.topics = Topics(self, inner.topics)
+        self.groups = Groups(self, inner.groups)
+        self.clients = Clients(self, inner.clients)
+        self.offsets = Offsets(self, inner.offsets)
+        self.messages = Messages(self, inner.messages)
+        self.dead_letters = DeadLetters(self, inner.dead_letters)
+        self.name_servers = NameServers(self, inner.name_servers)
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine on the admin's loop. Raises ClientClosed, ForkedClient."""
+        return self._wait(work)

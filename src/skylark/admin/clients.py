@@ -1,4 +1,4 @@
-"""Producers and consumers that are connected: who they are, and what they say of themselves."""
+"""Connected producers and consumers, and the state that they report."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from skylark.protocol.requests.offset import InvokeBrokerToGetConsumerStatus
 
 OFFLINE = frozenset({ResponseCode.CONSUMER_NOT_ONLINE})
 NONE_HERE = frozenset({ResponseCode.SYSTEM_ERROR})
-"""What brokers say of a producer group, or of consumers, that they do not know."""
+"""The code for an unknown producer group or consumer."""
 RELAY_TIMEOUT_MS = 15_000
-"""A broker itself waits 10 s for its client."""
+"""Brokers wait 10 s for the client."""
 
 
 class AsyncClients:
-    """Part of `Admin`."""
+    """Part of `AsyncAdmin`."""
 
     def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
     async def consumers(self, group: str) -> ConnectedConsumers:
-        """The members of a group that are connected. Raises BrokerError 206 if there are none."""
+        """The connected members of a group. Raises BrokerError 206 if there are none."""
         targets = await self._servers.targets()
         gathered = await self._servers.ask_each(
             targets, GetConsumerConnectionList(group), absent_codes=OFFLINE
@@ -45,7 +45,7 @@ class AsyncClients:
         return ConnectedConsumers.read(group, found, gathered.failures)
 
     async def producers(self, group: str) -> ConnectedProducers:
-        """The members of a group of producers that are connected; perhaps none."""
+        """The connected members of a producer group, possibly none."""
         targets = await self._servers.targets()
         request = GetProducerConnectionList(group)
         gathered = await self._servers.ask_each(targets, request, absent_codes=NONE_HERE)
@@ -57,13 +57,13 @@ class AsyncClients:
         return ConnectedProducers(group, merged_clients(clients), gathered.failures)
 
     async def all_producers(self, broker: str) -> Mapping[str, list[ProducerInfo]]:
-        """All producers that are connected to a broker, by group."""
+        """All producers connected to a broker, by group."""
         return (await self._servers.ask(await self._servers.target(broker), GetAllProducerInfo())).data
 
     async def running_info(
         self, group: str, client_id: str, *, with_stack: bool = False
     ) -> ConsumerRunningInfo:
-        """What a consumer says of itself. Raises ClientError if no broker knows it, BrokerError."""
+        """The state that a consumer reports. Raises ClientError if no broker knows it, BrokerError."""
         request = GetConsumerRunningInfo(group, client_id, jstack_enable=with_stack)
         broker = await self._broker_of(group, client_id)
         return await self._servers.ask(broker, request, timeout_ms=RELAY_TIMEOUT_MS)
@@ -71,7 +71,7 @@ class AsyncClients:
     async def positions(
         self, group: str, topic: str, client_id: str | None = None
     ) -> Mapping[str, Mapping[MessageQueue, int]]:
-        """How far each member, or one, says it is in each of its queues, by client id. Raises NoRoute.
+        """The positions that members report, by client id and queue. Raises NoRoute.
 
         Offsets are those in the members' memory: committed ones are in `groups.progress`.
         """
@@ -88,7 +88,7 @@ class AsyncClients:
     async def consume_directly(
         self, group: str, client_id: str, message: ReceivedMessage
     ) -> ConsumeDirectlyResult:
-        """Have one consumer consume a stored message now, in its listener; no offset changes.
+        """Have one consumer consume a stored message now, in its listener. Offsets do not change.
 
         Raises BrokerError if the message or the consumer is not there (any more), or does not answer.
         """

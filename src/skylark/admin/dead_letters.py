@@ -1,4 +1,4 @@
-"""Messages that a group has given up on: listed, and sent to it once more with a record of who and when."""
+"""Dead letters of groups: list them, and send them again with a record of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROPERTY_RESENT_TIME = "SKYLARK_RESENT_TIME"
 SENDER_GROUP = "CLIENT_INNER_PRODUCER"
 LETTERS_MAX = 1000
 STEP_LETTERS = 100
-# What belongs to the life before: an old delay would delay again, old counts would end it at once.
+# Of the first delivery: an old delay would delay it again, old counts would make it a dead letter at once.
 _DROPPED = (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_TOPIC,
@@ -52,23 +52,23 @@ class DeadLetter:
 
     @property
     def topic(self) -> str:
-        """Where it was first sent to."""
+        """The topic it was first sent to."""
         return self.message.properties.get(PROPERTY_RETRY_TOPIC, self.message.topic)
 
     @property
     def origin_message_id(self) -> str:
-        """The id of its first place in a log."""
+        """The offset id of the original message."""
         return self.message.properties.get(PROPERTY_ORIGIN_MESSAGE_ID, self.message.offset_message_id)
 
     @property
     def died_ms(self) -> int:
-        """When the group gave up, in milliseconds since 1970."""
+        """When it became a dead letter, in milliseconds since 1970."""
         return self.message.store_timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """The record of one letter sent again: `error` says why it was not, then there is no new id."""
+    """The result for one dead letter: a new id, or the error."""
 
     letter: DeadLetter
     target_topic: str
@@ -79,10 +79,7 @@ class Resent:
 
 @dataclass(frozen=True, slots=True)
 class ResendReport:
-    """All that was tried, in order. A queue's first failure ends it: nothing is passed over.
-
-    `failures` are by queue.
-    """
+    """All results, in order. A queue's first failure stops that queue. `failures` are by queue."""
 
     group: str
     resent: tuple[Resent, ...]
@@ -94,7 +91,7 @@ class ResendReport:
 
 
 class AsyncDeadLetters:
-    """Part of `Admin`. What was dealt with is the group's committed offset in its dead-letter topic."""
+    """Part of `AsyncAdmin`. The group's offset in its dead-letter topic marks what was sent again."""
 
     def __init__(
         self, servers: ServerCalls, messages: AsyncMessages, offsets: AsyncOffsets, clock: Clock | None = None
@@ -107,9 +104,9 @@ class AsyncDeadLetters:
     async def find(
         self, group: str, *, all_letters: bool = False, letters_max: int = LETTERS_MAX
     ) -> list[DeadLetter]:
-        """A group's dead letters that were not sent again yet, oldest first; or all. At most `letters_max`.
+        """A group's dead letters that were not sent again, or all; oldest first, at most `letters_max`.
 
-        None for a group without any. Raises RemotingError, BrokerError.
+        Empty for a group without any. Raises RemotingError, BrokerError.
         """
         topic = dead_letter_topic(group)
         try:
@@ -125,11 +122,11 @@ class AsyncDeadLetters:
     async def resend(
         self, group: str, letters: Iterable[DeadLetter] | None = None, *, to_all_groups: bool = False
     ) -> ResendReport:
-        """Send dead letters again: those given, or all that were not yet, and these are then marked.
+        """Send dead letters again: the given ones, or all that were not sent again, which are then marked.
 
-        They go to the group's retry topic, so that no other group sees them again; with `to_all_groups` to
-        the topic that they were first sent to. Each carries where it came from (`SKYLARK_RESENT_FROM`,
-        `SKYLARK_RESENT_TIME`). They count as never tried. What fails is told in the report.
+        They go to the group's retry topic, which no other group reads; with `to_all_groups` to their original
+        topic. Properties record the origin (`SKYLARK_RESENT_FROM`, `SKYLARK_RESENT_TIME`). Their attempts
+        start from 0. The report has the failures.
         """
         resent: list[Resent] = []
         if letters is not None:
@@ -202,7 +199,7 @@ class AsyncDeadLetters:
         return (await self._servers.ask(broker.addresses[MASTER_ID], request)).reply.msg_id
 
     async def _writable(self, topic: str, preferred: str) -> BrokerQueues:
-        """A broker that takes messages: the one where the letter is, if it can be. Raises NoRoute."""
+        """A writable broker, preferably that of the dead letter. Raises NoRoute."""
         route = await self._servers.route(topic)
         able = [
             broker
@@ -210,11 +207,11 @@ class AsyncDeadLetters:
             if broker.permission & PERM_WRITE and broker.write_queues and MASTER_ID in broker.addresses
         ]
         if not able:
-            raise NoRoute(topic, "no broker takes messages for it")
+            raise NoRoute(topic, "no writable broker")
         return min(able, key=lambda broker: broker.broker_name != preferred)
 
     async def _mark(self, group: str, resent: Iterable[Resent]) -> None:
-        """Commit what was dealt with. Raises BrokerError: the letters are sent, and would be once more."""
+        """Commit what was sent. Raises BrokerError: the letters are sent, but not marked."""
         offsets: dict[MessageQueue, int] = {}
         for item in resent:
             if item.error is None:

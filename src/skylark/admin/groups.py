@@ -1,4 +1,4 @@
-"""Groups of consumers: made, changed, deleted, listed; how far they are."""
+"""Consumer groups: create, change, delete, list; their progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNKNOWN_GROUP = frozenset({ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCo
 
 
 class AsyncGroups:
-    """Part of `Admin`. `cluster` and `broker` (a name or an address) say where; without, it is everywhere."""
+    """Part of `AsyncAdmin`. `cluster` and `broker` (a name or an address) limit an operation."""
 
     def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
@@ -42,7 +42,7 @@ class AsyncGroups:
     async def create(
         self, group: Group | str, *, cluster: str | None = None, broker: str | None = None
     ) -> None:
-        """Make a group, or replace its settings. Raises BadName, SomeServersFailed."""
+        """Create a group, or replace its settings. Raises BadName, SomeServersFailed."""
         wanted = Group(group) if isinstance(group, str) else group
         _check(wanted.name)
         targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
@@ -52,7 +52,7 @@ class AsyncGroups:
     async def create_all(
         self, groups: list[Group], *, cluster: str | None = None, broker: str | None = None
     ) -> None:
-        """Make several groups with one request to each broker. Raises BadName, SomeServersFailed."""
+        """Create several groups with one request to each broker. Raises BadName, SomeServersFailed."""
         for group in groups:
             _check(group.name)
         body = SubscriptionGroupList(group_config_list=[group.to_config() for group in groups])
@@ -63,11 +63,11 @@ class AsyncGroups:
     async def update(
         self, group: str, /, *, cluster: str | None = None, broker: str | None = None, **changes: Any
     ) -> None:
-        """Change what is given, by the names of `Group`, and leave the rest, on each broker that has it.
+        """Change the given fields of `Group` on each broker that has the group.
 
-        Raises ClientError if no broker has it, SomeServersFailed, TypeError for a name that `Group` has not.
+        Raises ClientError if no broker has it, SomeServersFailed, TypeError for an unknown field.
         """
-        replace(Group(group), **changes)  # a name that is wrong is wrong before anybody is asked
+        replace(Group(group), **changes)  # raises TypeError before any request
         targets = await self._servers.targets(cluster=cluster, broker=broker)
 
         async def change(address: str) -> bool:
@@ -81,7 +81,7 @@ class AsyncGroups:
 
         found = (await self._servers.gather(targets, change)).complete(f"update group {group}")
         if not any(found.values()):
-            raise ClientError(f"there is no group {group} on {', '.join(found) or 'any broker'}")
+            raise ClientError(f"no group {group} on {', '.join(found) or 'any broker'}; create it first")
 
     async def delete(self, group: str, *, cluster: str | None = None, keep_offsets: bool = False) -> None:
         """Delete a group with its offsets, its retry topic and its dead letters. Raises SomeServersFailed."""
@@ -100,20 +100,20 @@ class AsyncGroups:
         """Forbid a group to read a topic, or allow it again. Raises NoRoute, SomeServersFailed."""
         targets = await self._servers.brokers_of(topic)
         request = UpdateAndGetGroupForbidden(group, topic, readable)
-        (await self._servers.ask_each(targets, request)).complete(f"set what group {group} may read")
+        (await self._servers.ask_each(targets, request)).complete(f"set the read permission of group {group}")
 
     async def is_readable(self, group: str, topic: str) -> bool:
         """Whether a group may read a topic on all brokers. Raises NoRoute, SomeServersFailed."""
         gathered = await self._servers.ask_each(
             await self._servers.brokers_of(topic), UpdateAndGetGroupForbidden(group, topic)
         )
-        answers = gathered.complete(f"ask what group {group} may read").values()
+        answers = gathered.complete(f"read the read permission of group {group}").values()
         return all(answer.readable is not False for answer in answers)
 
     async def set_request_mode(
         self, group: str, topic: str, mode: str = "PULL", *, pop_queues: int = 0
     ) -> None:
-        """Say whether members PULL or POP a topic. Raises NoRoute, SomeServersFailed."""
+        """Set whether members PULL or POP a topic. Raises NoRoute, SomeServersFailed."""
         request = SetMessageRequestMode(
             RequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=pop_queues)
         )
@@ -121,11 +121,11 @@ class AsyncGroups:
         (await self._servers.ask_each(targets, request)).complete(f"set the request mode of group {group}")
 
     async def request_modes(self, broker: str) -> Mapping[str, Mapping[str, RequestMode]]:
-        """What was set on a broker, by topic and group."""
+        """The request modes set on a broker, by topic and group."""
         table = await self._servers.ask(await self._servers.target(broker), GetAllMessageRequestMode())
         return table.message_request_mode_map
 
-    # --- What there is ---
+    # --- Queries ---
 
     async def names(self, *, cluster: str | None = None) -> list[str]:
         """The names of all groups, built-in ones included, sorted. Raises SomeServersFailed."""
@@ -135,7 +135,7 @@ class AsyncGroups:
         return sorted({name for table in tables for name in table.subscription_group_table})
 
     async def config(self, group: str) -> Gathered[Group]:
-        """A group's settings by the address of each broker that has it; asking makes none."""
+        """A group's settings by the address of each broker that has it. Does not create the group."""
         targets = await self._servers.targets()
         gathered = await self._servers.ask_each(targets, GetAllSubscriptionGroupConfig())
         tables = gathered.some(f"read group {group}")
@@ -147,7 +147,7 @@ class AsyncGroups:
         return Gathered(answers, gathered.failures)
 
     async def ensure(self, group: str, broker: str) -> Group:
-        """A group's settings on one broker, which makes it if its settings let groups make themselves."""
+        """A group's settings on one broker, which creates it if automatic creation is on."""
         address = await self._servers.target(broker)
         return Group.read(await self._servers.ask(address, GetSubscriptionGroupConfig(group)))
 
@@ -158,7 +158,7 @@ class AsyncGroups:
         return [Group.read(config) for _, config in sorted(table.subscription_group_table.items())]
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
-        """How far a group is in each queue, of one topic or of all that it has offsets in."""
+        """Progress of a group in each queue, of one topic or of all topics with offsets."""
         targets = await (self._servers.targets() if topic is None else self._servers.brokers_of(topic))
         request = GetConsumeStats(group, topic)
         gathered = await self._servers.ask_each(targets, request, absent_codes=UNKNOWN_GROUP)
@@ -166,21 +166,21 @@ class AsyncGroups:
         return GroupProgress.read(group, stats, gathered.failures)
 
     async def topics(self, group: str) -> list[str]:
-        """The topics that a group has offsets in."""
+        """The topics in which a group has offsets."""
         targets = await self._servers.targets()
         gathered = await self._servers.ask_each(targets, QueryTopicsByConsumer(group))
         found = gathered.complete(f"list topics of group {group}").values()
         return sorted({topic for topics in found for topic in topics.topic_list})
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What a group that is online, or was lately, wants of a topic. Raises NoRoute."""
+        """The subscription of a group that is online, or was recently. Raises NoRoute."""
         request = QuerySubscriptionByConsumer(group, topic)
         gathered = await self._servers.ask_each(await self._servers.brokers_of(topic), request)
         found = gathered.some(f"ask for the subscription of group {group}").values()
         return next((item.subscription_data for item in found if item.subscription_data is not None), None)
 
     async def time_spans(self, group: str, topic: str) -> list[ConsumeTimeSpan]:
-        """Of each queue: when its messages were stored, and how long the group's next one waits."""
+        """By queue: the store times of its messages and the age of the group's next one."""
         request = QueryConsumeTimeSpan(topic, group)
         gathered = await self._servers.ask_each(await self._servers.brokers_of(topic), request)
         found = gathered.complete(f"read the time spans of group {group}").values()

@@ -1,4 +1,4 @@
-"""Stored messages: found by id, key, offset or time; where they stand with each group."""
+"""Stored messages: find by id, key, offset or time; their state for each group."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from skylark.protocol.requests.topic import QueryTopicConsumeByWho
 from skylark.protocol.requests.transaction import ResumeCheckHalfMessage
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
-"""The built-in group in whose name tools read."""
+"""The built-in group of tools that read."""
 QUERY_TIMEOUT_MS = 18_000
 MESSAGES_MAX = 1000
-"""Of one answer to whoever does not say how many."""
+"""Default maximum of a reply."""
 KEY_MATCHES_MAX = 64
 PULL_MESSAGES = 32
 FOREVER_MS = (1 << 63) - 1
@@ -42,7 +42,7 @@ NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND})
 
 
 class TrackState(Enum):
-    """Where a message stands with a group."""
+    """The state of a message for a group."""
 
     CONSUMED = "consumed"
     FILTERED = "consumed, but the group's expression does not match it"
@@ -62,14 +62,14 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages, and the errors of brokers that could not be asked, by broker name."""
+    """Messages, and errors of brokers by name."""
 
     messages: tuple[ReceivedMessage, ...]
     failures: Failures
 
 
 class AsyncMessages:
-    """Part of `Admin`. Times are milliseconds since 1970."""
+    """Part of `AsyncAdmin`. Times are milliseconds since 1970."""
 
     def __init__(self, servers: ServerCalls, groups: AsyncGroups, clients: AsyncClients) -> None:
         self._servers = servers
@@ -79,7 +79,7 @@ class AsyncMessages:
     # --- One message ---
 
     async def get(self, topic: str, message_id: str) -> ReceivedMessage:
-        """A message by either of its ids: that of its place in a log, or the one that its sender gave it.
+        """A message by its offset id or its unique id.
 
         Raises ClientError if there is none, NoRoute, RemotingError.
         """
@@ -98,26 +98,26 @@ class AsyncMessages:
         raise ClientError(f"topic {topic} has no message {message_id}{reason}")
 
     async def by_offset_id(self, message_id: str) -> ReceivedMessage:
-        """A message by the id that names its broker's address and its place in the log.
+        """A message by its offset id, which holds the broker's address and the physical offset.
 
         Raises ClientError if it is no such id, BrokerError 1 if there is no message, RemotingError.
         """
         try:
             host, physical_offset = parse_offset_message_id(message_id)
         except ValueError as error:
-            raise ClientError(f"{message_id!r} is no id of a place in a log: {error}") from None
+            raise ClientError(f"invalid offset id {message_id!r}: {error}") from None
         address = format_host(host)
         record = await self._servers.ask(address, ViewMessageById(physical_offset))
         [message] = _decode(record, await self._broker_name(address))
         return message
 
     async def _broker_name(self, address: str) -> str:
-        """The name of the broker at an address; of one that no name server knows, the address itself."""
+        """The name of the broker at an address; the address if it is not registered."""
         names = (node.name for node in await self._servers.nodes() if node.address == address)
         return next(names, address)
 
     async def at(self, queue: MessageQueue, queue_offset: int) -> ReceivedMessage | None:
-        """The message at an offset of a queue, None if there is none (any more, or yet)."""
+        """The message at an offset of a queue, None if there is none."""
         result = await self._pull(await self._servers.address_of(queue), queue, queue_offset, 1, MATCH_ALL)
         messages = _messages(queue, result)
         return messages[0] if messages and messages[0].queue_offset == queue_offset else None
@@ -133,12 +133,12 @@ class AsyncMessages:
         end_ms: int = FOREVER_MS,
         messages_max: int = KEY_MATCHES_MAX,
     ) -> Found:
-        """The messages that carry a key, newest first, of all brokers. Raises NoRoute."""
+        """The messages with a key on all brokers, newest first. Raises NoRoute."""
         request = QueryMessage(topic, key, messages_max, begin_ms, end_ms, unique_key=False)
         return await self._query(topic, request, lambda message: key in message.keys)
 
     async def by_unique_key(self, topic: str, unique_key: str) -> Found:
-        """The messages with the id that their sender gave them: one, or more if it was sent again."""
+        """The messages with a unique id: several if it was sent again."""
         request = QueryMessage(topic, unique_key, KEY_MATCHES_MAX, 0, FOREVER_MS, unique_key=True)
         return await self._query(topic, request, lambda message: message.unique_key == unique_key)
 
@@ -154,7 +154,7 @@ class AsyncMessages:
 
         names = [broker.broker_name for broker in route.brokers]
         gathered = await self._servers.gather(names, ask, absent_codes=NOT_FOUND)
-        parts = gathered.some(f"look for {request.key} in topic {topic}").values()
+        parts = gathered.some(f"find {request.key} in topic {topic}").values()
         found = [
             message for part in parts for message in part if message.topic == topic and is_meant(message)
         ]
@@ -260,14 +260,14 @@ class AsyncMessages:
     async def units(
         self, queue: MessageQueue, queue_offset: int, count: int = PULL_MESSAGES, *, group: str | None = None
     ) -> ConsumeQueueUnits:
-        """Entries of a consume queue: places in the log, sizes, codes of tags. Raises BrokerError."""
+        """Entries of a consume queue: physical offsets, sizes, tag hashes. Raises BrokerError."""
         request = QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, count, group)
         return await self._servers.ask(await self._servers.address_of(queue), request)
 
-    # --- What became of a message ---
+    # --- State for groups ---
 
     async def track(self, message: ReceivedMessage) -> list[Track]:
-        """Where a message stands with each group that consumes its topic. Raises NoRoute."""
+        """The state of a message for each group that consumes its topic. Raises NoRoute."""
         request = QueryTopicConsumeByWho(message.topic)
         address = await self._servers.address_of(message.queue)
         groups = (await self._servers.ask(address, request)).group_list
@@ -301,7 +301,7 @@ class AsyncMessages:
         return TrackState.CONSUMED if _wants(consumers, message) else TrackState.FILTERED
 
     async def resume_check(self, message: ReceivedMessage) -> None:
-        """Have a half message's transaction checked again, which had been given up on. Raises BrokerError."""
+        """Resume checks of a half message whose checks were exhausted. Raises BrokerError."""
         request = ResumeCheckHalfMessage(msg_id=message.offset_message_id, topic=message.topic)
         await self._servers.ask(await self._servers.address_of(message.queue), request)
 

@@ -1,4 +1,4 @@
-"""Name servers: their settings, and the key-value table they keep. Changes go to all of them."""
+"""Name servers: their settings and key-value table. Changes go to all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skylark.settings.properties import read_properties, write_properties
 
 
 class AsyncNameServers:
-    """Part of `Admin`."""
+    """Part of `AsyncAdmin`."""
 
     def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
@@ -29,7 +29,7 @@ class AsyncNameServers:
         return self._servers.name_servers
 
     async def config(self) -> dict[str, dict[str, str]]:
-        """All settings by address, under RocketMQ's keys. Raises SomeServersFailed."""
+        """All settings by address, by RocketMQ's keys. Raises SomeServersFailed."""
         gathered = await self._servers.ask_each(self._servers.name_servers, GetNamesrvConfig())
         answers = gathered.complete("read name server settings")
         return {
@@ -38,7 +38,7 @@ class AsyncNameServers:
         }
 
     async def update_config(self, changes: Mapping[str, str]) -> None:
-        """Change settings under RocketMQ's keys. Raises BrokerError 16 or SomeServersFailed."""
+        """Change settings, by RocketMQ's keys. Raises BrokerError 16 or SomeServersFailed."""
         request = UpdateNamesrvConfig(write_properties(changes).encode())
         gathered = await self._servers.ask_each(self._servers.name_servers, request)
         gathered.complete("update name server settings")
@@ -53,7 +53,7 @@ class AsyncNameServers:
             raise
 
     async def table(self, namespace: str) -> Mapping[str, str]:
-        """All values of a namespace; none for one that there is not."""
+        """All values of a namespace; empty for an unknown one."""
         try:
             return (await self._servers.ask_name_server(GetKvListByNamespace(namespace))).table
         except BrokerError as error:

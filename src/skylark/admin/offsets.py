@@ -1,4 +1,4 @@
-"""Offsets of queues and groups: asked for, set, reset by time, cloned."""
+"""Offsets of queues and groups: read, commit, reset by time, clone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_MESSAGE = NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Where a group goes on from now, by queue."""
+    """The new offsets of a group, by queue."""
 
     group: str
     topic: str
@@ -42,15 +42,15 @@ class Reset:
 
 
 class AsyncOffsets:
-    """Part of `Admin`. Times are milliseconds since 1970; `BEGIN` and `END` are before and after all."""
+    """Part of `AsyncAdmin`. Times are milliseconds since 1970; `BEGIN` and `END` are before and after all."""
 
     def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
-    # --- Of queues ---
+    # --- Queues ---
 
     async def begin(self, queue: MessageQueue) -> int:
-        """The offset of the first message that is still there."""
+        """The offset of the first message."""
         return await self._ask(queue, GetMinOffset(queue.topic, queue.queue_id))
 
     async def end(self, queue: MessageQueue) -> int:
@@ -65,7 +65,7 @@ class AsyncOffsets:
         return await self._ask(queue, request)
 
     async def earliest_time_ms(self, queue: MessageQueue) -> int | None:
-        """When the first message was stored; None for a queue that holds nothing."""
+        """Store time of the first message; None for an empty queue."""
         address = await self._servers.address_of(queue)
         time_ms = await self._servers.ask(address, GetEarliestMsgStoreTime(queue.topic, queue.queue_id))
         return None if time_ms == NO_MESSAGE else time_ms
@@ -75,10 +75,10 @@ class AsyncOffsets:
     ) -> int:
         return await self._servers.ask(await self._servers.address_of(queue), request)
 
-    # --- Of groups ---
+    # --- Groups ---
 
     async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """What a group has committed in each queue, None where it never did. Raises NoRoute."""
+        """The committed offset of a group in each queue, None where there is none. Raises NoRoute."""
         route = await self._servers.route(topic)
 
         async def ask(queue: MessageQueue) -> int | None:
@@ -94,9 +94,9 @@ class AsyncOffsets:
         return whole(dict(zip(queues, await at_once(ask, queues), strict=True)))
 
     async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set what a group has done, in any direction. Its members, being online, will overwrite it.
+        """Commit offsets for a group, forwards or backwards. Members that are online will overwrite them.
 
-        Raises BrokerError 26 for a group that is not known, NoRoute.
+        Raises BrokerError 26 for an unknown group, NoRoute.
         """
 
         async def ask(queue: MessageQueue) -> None:
@@ -106,10 +106,10 @@ class AsyncOffsets:
         whole(dict(zip(offsets, await at_once(ask, offsets), strict=True)))
 
     async def reset(self, group: str, topic: str, time_ms: int, *, force: bool = True) -> Reset:
-        """Send a group, online or not, to a time: `BEGIN`, `END`, or milliseconds since 1970.
+        """Reset a group, online or not, to a time: `BEGIN`, `END`, or milliseconds since 1970.
 
-        Without `force`, brokers that move their members themselves only go back. Raises NoRoute, BrokerError
-        26 for a group that no broker knows, SomeServersFailed if nothing was reset.
+        Without `force`, brokers that reset online members only go back. Raises NoRoute, BrokerError 26 for an
+        unknown group, SomeServersFailed if nothing was reset.
         """
 
         async def ask(address: str) -> dict[MessageQueue, int]:
@@ -129,7 +129,7 @@ class AsyncOffsets:
     async def _reset_offline(
         self, address: str, group: str, topic: str, time_ms: int
     ) -> dict[MessageQueue, int]:
-        """Set the offsets of a group without members, for brokers that can only tell members."""
+        """Commit the offsets of an offline group, for brokers that can only reset online members."""
         stats = await self._servers.ask(address, GetConsumeStats(group, topic))
         targets: dict[MessageQueue, int] = {}
         for queue in stats.offset_table:
@@ -143,23 +143,23 @@ class AsyncOffsets:
         return targets
 
     async def reset_queue(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        """Send a group, online or not, to an offset in one queue. Raises BrokerError if it is outside."""
+        """Reset a group, online or not, to an offset in one queue. Raises BrokerError if it is outside."""
         request = InvokeBrokerToResetOffset(
             queue.topic, group, END, True, queue.queue_id, queue_offset=queue_offset
         )
         await self._servers.ask(await self._servers.address_of(queue), request)
 
     async def skip(self, group: str, topic: str) -> Reset:
-        """Let a group skip all messages that it has not consumed yet. Raises as `reset` does."""
+        """Skip all messages that a group has not consumed yet. Raises as `reset`."""
         return await self.reset(group, topic, END)
 
     async def clone(
         self, source: str, target: str, topic: str | None = None, *, only_subscribed: bool = False
     ) -> list[str]:
-        """Let a group begin where another one stands, in one topic or in all that it has offsets in.
+        """Copy offsets of a group to another one, in one topic or in all; return the topics.
 
-        With `only_subscribed`, topics that a source being online does not subscribe are passed over. Returns
-        the topics. Raises SomeServersFailed.
+        With `only_subscribed`, topics that an online source does not subscribe to are skipped. Raises
+        SomeServersFailed.
         """
         targets = await self._servers.targets()
         operation = f"clone offsets of group {source}"
@@ -175,7 +175,7 @@ class AsyncOffsets:
     async def slowest(
         self, topic: str, group: str, *, ignored_groups: tuple[str, ...] = ()
     ) -> dict[MessageQueue, int]:
-        """By queue how far the slowest group is that is not behind `group`. Raises NoRoute."""
+        """By queue, the offset of the slowest group that is not behind `group`. Raises NoRoute."""
         route = await self._servers.route(topic)
         request = QueryCorrectionOffset(group, topic, ",".join(ignored_groups) or None)
         addresses = [broker.address for broker in route.brokers if broker.address is not None]

@@ -1,4 +1,4 @@
-"""Pure. What administration answers: frozen values, in our words."""
+"""Pure. Results of `Admin`: frozen values."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from skylark.protocol.bodies import (
 T = TypeVar("T")
 
 Failures = Mapping[str, RocketMQError]
-"""Who did not answer as wished, by address, and why."""
+"""Errors by server address."""
 
 
 @dataclass(frozen=True)  # no slots: `Gathered[int](…)` would set an attribute
 class Gathered(Generic[T]):
-    """What several servers answered to one question, by address. Not all need to have answered."""
+    """Answers of several servers to one request, by address, and the failures."""
 
     answers: Mapping[str, T]
     failures: Failures
 
     def complete(self, operation: str) -> Mapping[str, T]:
-        """Return the answers if nobody failed. Raises the one server's error, or SomeServersFailed."""
+        """The answers, if no server failed. Raises the error of a single server, or SomeServersFailed."""
         if self.failures:
             raise self._error(operation)
         return self.answers
 
     def some(self, operation: str) -> Mapping[str, T]:
-        """Return the answers there are. Raises as `complete` does if nobody answered, and somebody failed."""
+        """The answers. Raises as `complete` if all servers failed."""
         if self.failures and not self.answers:
             raise self._error(operation)
         return self.answers
@@ -57,7 +57,7 @@ class Gathered(Generic[T]):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerNode:
-    """One broker as name servers know it. Brokers with the same name are replicas of each other."""
+    """A registered broker. Brokers of the same name are replicas."""
 
     cluster: str
     name: str
@@ -71,7 +71,7 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSummary:
-    """How a broker is. Rates are of the last 10 seconds."""
+    """The state of a broker. Rates are of the last 10 seconds."""
 
     node: BrokerNode
     version: str
@@ -85,7 +85,7 @@ class BrokerSummary:
 
     @classmethod
     def read(cls, node: BrokerNode, table: Mapping[str, str]) -> BrokerSummary:
-        """Take it from what a broker says of its run time; what it does not say is 0."""
+        """From a broker's run-time information; missing values are 0."""
 
         def number(key: str) -> float:
             words = table.get(
@@ -112,7 +112,7 @@ class BrokerSummary:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """All brokers of all clusters. Those that failed to say how they are stand in `failures` alone."""
+    """The state of all brokers; those that did not answer are only in `failures`."""
 
     brokers: tuple[BrokerSummary, ...]
     failures: Failures
@@ -167,7 +167,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueues:
-    """The queues that one broker name has of a topic, and where its replicas are, by broker id."""
+    """The queues of a topic on one broker name, and the addresses of its replicas by broker id."""
 
     broker_name: str
     cluster: str
@@ -178,13 +178,13 @@ class BrokerQueues:
 
     @property
     def address(self) -> str | None:
-        """The master's, or of the replica with the smallest id; None if there is no broker at all."""
+        """Of the master, or of the replica with the smallest id; None without any."""
         return self.addresses[min(self.addresses)] if self.addresses else None
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the queues of a topic are."""
+    """The brokers and queues of a topic."""
 
     topic: str
     brokers: tuple[BrokerQueues, ...]
@@ -196,7 +196,7 @@ class Route:
         return sorted({broker.cluster for broker in self.brokers})
 
     def address(self, broker_name: str) -> str | None:
-        """Where to ask about a queue of this broker name."""
+        """The address for requests about this broker's queues."""
         found = (broker.address for broker in self.brokers if broker.broker_name == broker_name)
         return next(found, None)
 
@@ -272,7 +272,7 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a broker lets a group of consumers do."""
+    """The settings of a consumer group on a broker."""
 
     name: str
     consume_enabled: bool = True
@@ -320,7 +320,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in a queue: `committed` is done, `pulled` is with its members, `end` is all."""
+    """Progress of a group in a queue: `committed`, `pulled` by members, and the `end` of the queue."""
 
     queue: MessageQueue
     committed: int
@@ -371,7 +371,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClientInfo:
-    """A producer or a consumer that is connected, and to which brokers."""
+    """A connected producer or consumer, and its brokers."""
 
     client_id: str
     address: str
@@ -382,7 +382,7 @@ class ClientInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConnectedConsumers:
-    """The members of a group that are connected, and what they say they want."""
+    """The connected members of a group and their subscriptions."""
 
     group: str
     clients: tuple[ClientInfo, ...]
@@ -419,7 +419,7 @@ class ConnectedConsumers:
 
 @dataclass(frozen=True, slots=True)
 class ConnectedProducers:
-    """The members of a group of producers that are connected."""
+    """The connected members of a producer group."""
 
     group: str
     clients: tuple[ClientInfo, ...]
@@ -427,7 +427,7 @@ class ConnectedProducers:
 
 
 def merged_clients(connections: Iterable[tuple[str, ClientInfo]]) -> tuple[ClientInfo, ...]:
-    """One entry for each client id, with all brokers that know it."""
+    """One entry per client id, with all its brokers."""
     brokers: dict[str, list[str]] = {}
     clients: dict[str, ClientInfo] = {}
     for broker, client in connections:

@@ -17,11 +17,11 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 CALLS_AT_ONCE_MAX = 64
-"""Of one operation: a question to each queue of a large topic must not be a thousand at once."""
+"""Concurrent requests of one operation: a large topic has thousands of queues."""
 
 
 class ServerCalls:
-    """Name servers and brokers, over a session that is there while the admin runs. One loop's."""
+    """Requests over a session that exists while the admin runs. Owned by one event loop."""
 
     def __init__(self, name_servers: tuple[str, ...], timeout_ms: int) -> None:
         self.name_servers = name_servers
@@ -48,7 +48,7 @@ class ServerCalls:
     async def ask_each(
         self, addresses: Iterable[str], request: Request[T], *, absent_codes: Collection[int] = ()
     ) -> Gathered[T]:
-        """Ask servers the same at the same time; one that answers an absent code has nothing to say."""
+        """Send a request to several servers at once; those that answer with an absent code are left out."""
 
         async def ask(address: str) -> T:
             return await self.ask(address, request)
@@ -62,7 +62,7 @@ class ServerCalls:
         *,
         absent_codes: Collection[int] = (),
     ) -> Gathered[T]:
-        """Do something with each server at the same time, and keep who failed apart from who answered."""
+        """Call `ask` for several servers at once; separate answers and failures."""
         names = list(dict.fromkeys(addresses))
         results = await at_once(ask, names)
         answers: dict[str, T] = {}
@@ -74,10 +74,10 @@ class ServerCalls:
                 failures[address] = result
         return Gathered(answers, failures)
 
-    # --- Which there are ---
+    # --- Targets ---
 
     async def nodes(self, *, cluster: str | None = None) -> list[BrokerNode]:
-        """All brokers, of all clusters or one, sorted. Raises ClientError for a cluster nobody knows."""
+        """All brokers, of all clusters or one, sorted. Raises ClientError for an unknown cluster."""
         info = await self.ask_name_server(GetBrokerClusterInfo())
         nodes = sorted(_nodes(info))
         if cluster is None:
@@ -85,13 +85,13 @@ class ServerCalls:
         found = [node for node in nodes if node.cluster == cluster]
         if not found:
             known = ", ".join(sorted({node.cluster for node in nodes})) or "none"
-            raise ClientError(f"there is no cluster {cluster}; known are: {known}")
+            raise ClientError(f"unknown cluster {cluster}; known clusters: {known}")
         return found
 
     async def targets(self, *, cluster: str | None = None, broker: str | None = None) -> list[str]:
-        """The addresses to administer: of a broker by name or address, of a cluster, or of all.
+        """Addresses of a broker (by name or address), a cluster, or all brokers.
 
-        Of replicas it is the master, or the one with the smallest id. Raises ClientError.
+        Of replicas, the master, or the one with the smallest id. Raises ClientError.
         """
         if broker is not None and ":" in broker:
             return [broker]
@@ -101,11 +101,11 @@ class ServerCalls:
         if broker is None:
             return [node.address for node in leaders.values()]
         if broker not in leaders:
-            raise ClientError(f"there is no broker {broker}; known are: {', '.join(leaders) or 'none'}")
+            raise ClientError(f"unknown broker {broker}; known brokers: {', '.join(leaders) or 'none'}")
         return [leaders[broker].address]
 
     async def targets_to_change(self, *, cluster: str | None = None, broker: str | None = None) -> list[str]:
-        """As `targets`, but at least one: what nobody has done must not look done. Raises ClientError."""
+        """As `targets`. Raises ClientError also if there are none: a change needs a broker."""
         found = await self.targets(cluster=cluster, broker=broker)
         if not found:
             raise ClientError(f"no broker is registered with {', '.join(self.name_servers)}")
@@ -129,7 +129,7 @@ class ServerCalls:
         return [address for address in addresses if address is not None]
 
     async def address_of(self, queue: MessageQueue) -> str:
-        """Where a queue is. Raises NoRoute, ClientError."""
+        """The address of a queue's broker. Raises NoRoute, ClientError."""
         route = await self.route(queue.topic)
         address = route.address(queue.broker_name)
         if address is None:
@@ -139,7 +139,7 @@ class ServerCalls:
 
 
 async def at_once(function: Callable[[K], Awaitable[T]], items: Iterable[K]) -> list[T | RocketMQError]:
-    """Call a function for each item, some at the same time; an error of ours stands for its result."""
+    """Call a function for each item, CALLS_AT_ONCE_MAX at a time; a RocketMQError becomes the result."""
     slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
 
     async def one(item: K) -> T | RocketMQError:
@@ -155,7 +155,7 @@ async def at_once(function: Callable[[K], Awaitable[T]], items: Iterable[K]) -> 
 
 
 def whole(results: Mapping[K, T | RocketMQError]) -> dict[K, T]:
-    """Return results if none is an error. Raises the first."""
+    """The results. Raises the first error among them."""
     good: dict[K, T] = {}
     for key, result in results.items():
         if isinstance(result, RocketMQError):

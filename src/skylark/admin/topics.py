@@ -1,4 +1,4 @@
-"""Topics: made, changed, deleted, listed; their routes, queues and readers."""
+"""Topics: create, change, delete, list; their routes, queues and groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUEUES = 8
 
 
 class AsyncTopics:
-    """Part of `Admin`. `cluster` and `broker` (a name or an address) say where; without, it is everywhere."""
+    """Part of `AsyncAdmin`. `cluster` and `broker` (a name or an address) limit an operation."""
 
     def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
@@ -60,10 +60,9 @@ class AsyncTopics:
         cluster: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Make a topic, or replace its settings: `queues` on each broker, 6 to read and write, 4 to read.
+        """Create a topic, or replace its settings. `permission` is 6 (read and write), 4 (read) or 2 (write).
 
-        When it returns, name servers know the topic. Raises BadName,
-        SomeServersFailed.
+        When it returns, name servers know the topic. Raises BadName, SomeServersFailed.
         """
         _check(topic)
         wanted = TopicConfig(
@@ -82,7 +81,7 @@ class AsyncTopics:
     async def create_all(
         self, topics: list[Topic], *, cluster: str | None = None, broker: str | None = None
     ) -> None:
-        """Make several topics with one request to each broker. Raises BadName, SomeServersFailed."""
+        """Create several topics with one request to each broker. Raises BadName, SomeServersFailed."""
         for topic in topics:
             _check(topic.name)
         configs = TopicConfigList(
@@ -109,7 +108,7 @@ class AsyncTopics:
         cluster: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Change what is given and leave the rest, wherever the topic is; an attribute of None goes.
+        """Change the given settings wherever the topic is; an attribute of None is removed.
 
         Raises NoRoute, SomeServersFailed.
         """
@@ -144,7 +143,7 @@ class AsyncTopics:
         request = DeleteTopicInNamesrv(topic, cluster)
         (await self._servers.ask_each(self._servers.name_servers, request)).complete(operation)
 
-    # --- What there is ---
+    # --- Queries ---
 
     async def names(self, *, cluster: str | None = None) -> list[str]:
         """The names of all topics, built-in ones included, sorted."""
@@ -155,18 +154,18 @@ class AsyncTopics:
         return sorted(found.topic_list)
 
     async def system(self) -> list[str]:
-        """The names of built-in topics, of name servers and brokers."""
+        """The names of built-in topics of name servers and brokers."""
         found = await self._servers.ask_name_server(GetSystemTopicListFromNs())
         gathered = await self._servers.ask_each(await self._servers.targets(), GetSystemTopicListFromBroker())
         of_brokers = gathered.some("list built-in topics").values()
         return sorted({*found.topic_list, *(name for topics in of_brokers for name in topics.topic_list)})
 
     async def units(self) -> list[str]:
-        """Topics that belong to a unit of a divided cluster."""
+        """Topics of units (RocketMQ's `UNIT` flag)."""
         return sorted((await self._servers.ask_name_server(GetUnitTopicList())).topic_list)
 
     async def unit_subscriptions(self, *, outside_units: bool = False) -> list[str]:
-        """Topics that a unit's consumers subscribe; with `outside_units` only those of no unit."""
+        """Topics with subscriptions of units; with `outside_units` only those that are not units' own."""
         request = GetHasUnitSubUnUnitTopicList() if outside_units else GetHasUnitSubTopicList()
         return sorted((await self._servers.ask_name_server(request)).topic_list)
 
@@ -195,7 +194,7 @@ class AsyncTopics:
         return Gathered(answers, gathered.failures)
 
     async def route(self, topic: str) -> Route:
-        """Where a topic's queues are. Raises NoRoute."""
+        """The brokers of a topic's queues. Raises NoRoute."""
         return await self._servers.route(topic)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -203,7 +202,7 @@ class AsyncTopics:
         return (await self._servers.route(topic)).queues()
 
     async def stats(self, topic: str) -> TopicStats:
-        """Where each queue begins and ends, and when it last grew. Raises NoRoute."""
+        """The offsets of each queue and the time of its last message. Raises NoRoute."""
         gathered = await self._servers.ask_each(
             await self._servers.brokers_of(topic), GetTopicStatsInfo(topic)
         )
@@ -211,13 +210,13 @@ class AsyncTopics:
         return TopicStats.read(topic, tables, gathered.failures)
 
     async def groups(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have. Raises NoRoute."""
+        """The groups that consume a topic or have consumed it. Raises NoRoute."""
         request = QueryTopicConsumeByWho(topic)
         gathered = await self._servers.ask_each(await self._servers.brokers_of(topic), request)
         found = gathered.complete(f"list groups of topic {topic}").values()
         return sorted({group for groups in found for group in groups.group_list})
 
-    # --- The fixed order of queues, kept by name servers ---
+    # --- Fixed order of queues, kept by name servers ---
 
     async def order(self, topic: str) -> str | None:
         """`broker-a:4;broker-b:4`, or None."""

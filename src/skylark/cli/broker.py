@@ -48,7 +48,7 @@ from skylark.cli.server_process import (
 from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
-    from skylark.admin.sync import Admin
+    from skylark.admin.admin import Admin
     from skylark.protocol.bodies import HaStatus
 
 app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)

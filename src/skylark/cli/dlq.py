@@ -13,8 +13,8 @@ from skylark.cli.output import Listing, When, print_json, show
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
 
 if TYPE_CHECKING:
+    from skylark.admin.admin import Admin
     from skylark.admin.dead_letters import DeadLetter
-    from skylark.admin.sync import Admin
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -24,7 +24,7 @@ from skylark.cli.output import Screen, format_bytes, print_json
 from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
-    from skylark.admin.sync import Admin
+    from skylark.admin.admin import Admin
 
 EXIT_FAULTS = 1
 PYTHON_MIN = (3, 11)
@@ -229,7 +229,7 @@ def _maps(count: int) -> HealthCheck:
 
 def servers(namesrv: str) -> Iterator[HealthCheck]:
     """Checks of the name servers and of all registered brokers."""
-    from skylark.admin.sync import Admin  # noqa: PLC0415
+    from skylark.admin.admin import Admin  # noqa: PLC0415
 
     try:
         with Admin(namesrv=namesrv, timeout_ms=TIMEOUT_MS) as admin:

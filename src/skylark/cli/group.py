@@ -31,8 +31,8 @@ from skylark.cli.output import Listing, Rate, Rates, When, done, show, show_or_w
 from skylark.errors import BrokerError
 
 if TYPE_CHECKING:
+    from skylark.admin.admin import Admin
     from skylark.admin.results import GroupProgress
-    from skylark.admin.sync import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: create, change, delete, and inspect.")
 

@@ -37,7 +37,7 @@ Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help=f"Stored then or later: {PAST_TIME_HELP}.")
 ]
 Until = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Stored before; in the same forms.")
+    str | None, typer.Option("--until", metavar="TIME", help="Stored before; in the forms of --since.")
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")]
 

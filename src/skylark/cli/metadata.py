@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
+from skylark.admin.admin import Admin
 from skylark.admin.results import Group, Topic
-from skylark.admin.sync import Admin
 from skylark.cli.errors import UsageError
 from skylark.cli.group import named_groups
 from skylark.cli.options import in_parallel

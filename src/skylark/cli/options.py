@@ -16,7 +16,7 @@ import typer
 from skylark.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from skylark.admin.sync import Admin
+    from skylark.admin.admin import Admin
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ THREADS_MAX = 16
 @contextmanager
 def connected(namesrv: str) -> Iterator[Admin]:
     """An `Admin` for these name servers. Raises SettingsError."""
-    from skylark.admin.sync import Admin  # noqa: PLC0415 - `skylark --help` must not wait for it
+    from skylark.admin.admin import Admin  # noqa: PLC0415 - `skylark --help` must not wait for it
 
     with Admin(namesrv=namesrv) as admin:
         yield admin
@@ -54,7 +54,7 @@ def _completing(list_names: Callable[[Admin], Iterable[str]]) -> Callable[..., l
     """A completion function. It offers nothing if the servers do not answer within COMPLETION_TIMEOUT_MS."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        from skylark.admin.sync import Admin  # noqa: PLC0415
+        from skylark.admin.admin import Admin  # noqa: PLC0415
         from skylark.errors import RocketMQError  # noqa: PLC0415
 
         namesrv = ctx.params.get("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV

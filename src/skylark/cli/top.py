@@ -18,8 +18,8 @@ from skylark.cli.topic import named_topics
 from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
+    from skylark.admin.admin import Admin
     from skylark.admin.results import ClusterSummary, TopicStats
-    from skylark.admin.sync import Admin
 
 ROWS = 15
 TOPICS_MAX = 500

@@ -27,8 +27,8 @@ from skylark.cli.output import Listing, Rate, Rates, When, counted, done, show, 
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 if TYPE_CHECKING:
+    from skylark.admin.admin import Admin
     from skylark.admin.results import TopicStats
-    from skylark.admin.sync import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Topics: create, change, delete, and inspect.")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import skylark
-from skylark.admin.sync import Admin
+from skylark.admin.admin import Admin
 
 PAGES = Path(__file__).parents[3] / "docs" / "howto"
 NAMES = ("coming-from-the-java-client", "pull-messages", "administer", "test-your-code", "web-frameworks")

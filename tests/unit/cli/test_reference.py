@@ -41,6 +41,20 @@ def test_every_command_prints_json(name: str) -> None:
     assert any("--json" in param.opts for param in LEAVES[name].params)
 
 
+TIMES = {
+    f"{name} {param.opts[0]}": param.help
+    for name, command in LEAVES.items()
+    for param in command.params
+    if param.metavar == "TIME" or (name.startswith("skylark spark") and "--from" in param.opts)
+}
+
+
+@pytest.mark.parametrize("option", sorted(TIMES))
+def test_every_option_that_takes_a_time_says_which_zone_is_meant(option: str) -> None:
+    assert len(TIMES) > 10
+    assert "local time unless a zone is given" in TIMES[option] or "forms of --" in TIMES[option]
+
+
 def check_line(line: str) -> None:
     """That each command on a line is there, and all its options."""
     words: list[str] = []

@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 
 import skylark.admin
-from skylark.admin import admin, sync
+from skylark.admin import admin
 from skylark.broker.request_routes import ROUTES as BROKER_ROUTES
 from skylark.namesrv.handlers import ROUTES as NAME_SERVER_ROUTES
 from skylark.protocol.codes import RequestCode as Code
@@ -69,7 +69,7 @@ def test_everything_that_servers_answer_can_be_asked() -> None:
 
 
 def test_every_method_has_a_blocking_twin_with_the_same_arguments() -> None:
-    waiting, asyncio_face = sync.Admin(namesrv=ADDRESS), admin.AsyncAdmin(namesrv=ADDRESS)
+    waiting, asyncio_face = admin.Admin(namesrv=ADDRESS), admin.AsyncAdmin(namesrv=ADDRESS)
     for part in PARTS:
         inner, outer = getattr(asyncio_face, part), getattr(waiting, part)
         methods = {
