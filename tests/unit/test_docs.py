@@ -71,6 +71,22 @@ def test_every_code_that_a_server_answers_is_explained() -> None:
     assert answered <= MEANINGS.keys()
 
 
+WALK_FILES_MAX = 15
+
+
+def test_every_module_that_the_architecture_names_is_there() -> None:
+    text = text_of("architecture")
+    named = [name for name in re.findall(r"`([\w/]+\.py)`", text) if not name.startswith(("tests/", "bench"))]
+    assert [name for name in named if not (ROOT / "src/skylark" / name).is_file()] == []
+    walk = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \| (.+) \|$", text, re.MULTILINE)
+    assert 10 <= len(walk) <= WALK_FILES_MAX
+    for name, story in walk:
+        source = (ROOT / "src/skylark" / name).read_text()
+        named = [word for names in re.findall(r"`(\w+(?:\.\w+)*)`", story) for word in names.split(".")]
+        assert named, name
+        assert [word for word in named if not re.search(rf"(class|def) {word}\b", source)] == []
+
+
 TRANSLATIONS = {
     "README": ROOT / "README.md",
     "quickstart": ROOT / "docs" / "tutorial.md",
