@@ -19,7 +19,13 @@ import pytest
 
 from skylark.broker.broker import Broker
 from skylark.broker.filters.compiled_subscription import parse_subscription
-from skylark.broker.handlers import broker_admin, message_queries
+from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
+from skylark.broker.handlers.groups import GroupHandlers
+from skylark.broker.handlers.message_queries import MessageQueryHandlers
+from skylark.broker.handlers.relay import RelayHandlers
+from skylark.broker.handlers.served_requests import codes_of
+from skylark.broker.handlers.stats import StatsHandlers
+from skylark.broker.handlers.topics import TopicHandlers
 from skylark.broker.monitoring.stats import Counter, TopicCounter
 from skylark.model import java
 from skylark.model.record import decode_all
@@ -32,7 +38,10 @@ from tests.support.store import golden_settings, unpack_golden
 from tests.unit.protocol.golden_frames import FRAMES, NOT_FRAMES, lines
 from tests.unit.remoting.rig import HOST, RawClient
 
-OURS = {int(code) for code in (*broker_admin.ROUTES, *message_queries.ROUTES)}
+FAMILIES = (
+    BrokerAdminHandlers, GroupHandlers, MessageQueryHandlers, RelayHandlers, StatsHandlers, TopicHandlers,
+)  # fmt: skip
+OURS = {int(code) for code in codes_of(*FAMILIES)}
 SPOKEN = {int(Code.HEART_BEAT), int(Code.UNREGISTER_CLIENT)}  # said again, so that clients are online
 OTHER_BROKERS = ("auth", "client-reset")  # with settings and stores of their own
 # Apache's broker serves it, and so takes it as a mode.

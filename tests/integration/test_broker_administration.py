@@ -157,9 +157,9 @@ async def test_all_ports_obey_the_address_that_is_bound(tmp_path: Path) -> None:
     before = listening()
     async with running_broker(tmp_path, host="127.0.0.2") as broker:
         metrics_port = int(broker.monitor.address.rpartition(":")[2])
-        ports = {broker.port, broker.port - 2, broker.replica_port, metrics_port}
+        ports = {broker.port, broker.port - 2, broker.addresses.replica_port, metrics_port}
         assert listening() - before == {("127.0.0.2", port) for port in ports}
-        assert broker.replica_port == broker.port + 1
+        assert broker.addresses.replica_port == broker.port + 1
 
 
 async def test_what_is_not_served_is_refused_with_code_3_and_a_remark(tmp_path: Path) -> None:

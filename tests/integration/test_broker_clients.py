@@ -507,7 +507,7 @@ async def test_a_notice_for_a_broker_is_not_served(tmp_path: Path) -> None:
 
 async def test_the_fast_port_serves_clients_too(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        fast = join_address(broker.advertised_host, broker.port - FAST_PORT_DISTANCE)
+        fast = join_address(broker.addresses.host, broker.port - FAST_PORT_DISTANCE)
         async with BrokerClient(fast) as client:
             await client.heartbeat(consumer())
             assert await members(client) == [client.client_id]

@@ -268,7 +268,7 @@ async def test_ten_thousand_pending_messages_are_delivered_in_time(tmp_path: Pat
         await send_delayed(client, "T", count, 1)
         pending = broker.store.max_offset(SCHEDULE_TOPIC, 0) - len(delivered(broker, "T"))
         assert pending == count, "all of them wait together"
-        await until(lambda: broker.schedule.offsets.get(1) == count, timeout_s=60)
+        await until(lambda: broker.delay_levels.offsets.get(1) == count, timeout_s=60)
         late = lateness_ms(broker, "T", delay_ms)
         assert len(late) == count
         assert min(late) >= 0
@@ -283,7 +283,7 @@ async def test_sends_go_on_while_delayed_messages_are_delivered(tmp_path: Path) 
         await send_delayed(client, "T", 3_000, 1)
         clock.advance(1_000)
         sent = 0
-        while broker.schedule.offsets.get(1, 0) < 3_000:
+        while broker.delay_levels.offsets.get(1, 0) < 3_000:
             await client.send("Other", b"x")
             sent += 1
         assert sent >= 5, "deliveries leave room for others between them"

@@ -115,12 +115,12 @@ async def test_both_may_be_started_again_in_any_order(tmp_path: Path) -> None:
         await in_step(master, slave)
         port = master.port
     async with running_slave(tmp_path / "slave", f"127.0.0.1:{port}", store=SMALL_FILES) as slave:
-        await until(lambda: "cannot connect" in slave.slave_status.last_error)
-        assert not slave.slave_status.sees_master
+        await until(lambda: "cannot connect" in slave.role.slave.last_error)
+        assert not slave.role.slave.sees_master
         async with running_master(tmp_path / "master", store=SMALL_FILES, port=port) as master:
             await send_many(master, 300)
             await in_step(master, slave)
-            assert slave.slave_status.last_error == ""
+            assert slave.role.slave.last_error == ""
 
 
 async def test_a_master_that_is_back_is_asked_for_metadata_at_once(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_a_master_that_is_back_is_asked_for_metadata_at_once(tmp_path: Pat
 async def test_a_slave_that_comes_while_its_master_stops_is_not_forgotten(tmp_path: Path, turns: int) -> None:
     """In whichever turn of the loop: it hears that nobody is there, and the connection is closed."""
     async with running_master(tmp_path) as master:
-        with socket.create_connection(("127.0.0.1", master.replica_port), 20) as slave:
+        with socket.create_connection(("127.0.0.1", master.addresses.replica_port), 20) as slave:
             for _ in range(turns):
                 await asyncio.sleep(0)
             master.replication.stop()
@@ -156,9 +156,9 @@ async def test_a_slave_that_stops_goes_on_where_it_was(tmp_path: Path) -> None:
             await send_many(master, 200)
             async with running_slave(tmp_path / "slave", master.address, store=SMALL_FILES) as slave:
                 await in_step(master, slave)
-                received = slave.slave_status.received_bytes
+                received = slave.role.slave.received_bytes
         assert received < master.store.appended_offset
-        assert slave.slave_status.divergence == ""
+        assert slave.role.slave.divergence == ""
 
 
 async def test_records_larger_than_a_frame_arrive_in_pieces(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ async def test_a_diverged_tail_is_cut_at_the_first_record_that_differs(tmp_path:
         report = (
             f"cut at {common}, where the master's log differs: 7 records of {own - common} bytes are gone"
         )
-        assert slave.slave_status.divergence == report
+        assert slave.role.slave.divergence == report
         await send_many(master, 20, topic="U")
         await in_step(master, slave)
     async with running_slave(tmp_path / "slave", "127.0.0.1:1", store=SMALL_FILES) as slave:
@@ -235,7 +235,7 @@ async def test_more_is_compared_when_nothing_is_common(tmp_path: Path) -> None:
         ) as slave,
     ):
         await in_step(master, slave)
-        assert "250 records" in slave.slave_status.divergence
+        assert "250 records" in slave.role.slave.divergence
         assert bodies(slave.store) == bodies(master.store)
 
 
@@ -249,7 +249,7 @@ async def test_a_master_that_lost_its_end_makes_the_slave_forget_it_too(tmp_path
     ):
         await connected(master)
         await in_step(master, slave)  # also if it writes nothing more
-        assert "40 records" in slave.slave_status.divergence
+        assert "40 records" in slave.role.slave.divergence
 
 
 @pytest.mark.parametrize("count", [1, 500])
@@ -260,7 +260,7 @@ async def test_another_masters_log_is_never_cut(tmp_path: Path, count: int) -> N
         running_master(tmp_path / "master", store=SMALL_FILES) as master,
         running_slave(tmp_path / "slave", master.address, store=SMALL_FILES) as slave,
     ):
-        await until(lambda: "Nothing is deleted" in slave.slave_status.last_error)
+        await until(lambda: "Nothing is deleted" in slave.role.slave.last_error)
         assert slave.store.appended_offset == end
         assert len(bodies(slave.store)) == count
 
@@ -271,7 +271,7 @@ async def test_an_empty_master_erases_nothing(tmp_path: Path) -> None:
         running_master(tmp_path / "master", store=SMALL_FILES) as master,
         running_slave(tmp_path / "slave", master.address, store=SMALL_FILES) as slave,
     ):
-        await until(lambda: "its log is empty" in slave.slave_status.last_error)
+        await until(lambda: "its log is empty" in slave.role.slave.last_error)
         assert slave.store.appended_offset == end
 
 
@@ -282,7 +282,7 @@ async def test_a_gap_is_told_and_not_bridged(tmp_path: Path) -> None:
     async with running_master(tmp_path / "master", store=SMALL_FILES) as master:
         master.store.log.delete_file(0)
         async with running_slave(tmp_path / "slave", master.address, store=SMALL_FILES) as slave:
-            await until(lambda: "what lies between is gone" in slave.slave_status.last_error)
+            await until(lambda: "what lies between is gone" in slave.role.slave.last_error)
 
 
 async def test_files_of_another_size_are_refused(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_files_of_another_size_are_refused(tmp_path: Path) -> None:
         running_master(tmp_path / "master", store=SMALL_FILES) as master,
         running_slave(tmp_path / "slave", master.address) as slave,
     ):
-        await until(lambda: f"set mappedFileSizeCommitLog={FILE_BYTES}" in slave.slave_status.last_error)
+        await until(lambda: f"set mappedFileSizeCommitLog={FILE_BYTES}" in slave.role.slave.last_error)
 
 
 # --- Pace ---

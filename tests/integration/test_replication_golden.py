@@ -66,4 +66,4 @@ async def test_apaches_slave_hears_who_its_master_is(tmp_path: Path) -> None:
         await until(lambda: bool(master.registration.registered))
         async with wire(name_server.address) as slave:
             ours = await slave.ask(theirs.asked.frame)
-        assert ours.fields == {"haServerAddr": master.replica_address, "masterAddr": master.address}
+        assert ours.fields == {"haServerAddr": master.addresses.replica, "masterAddr": master.address}

@@ -168,7 +168,7 @@ async def test_with_the_master_dead_consumers_go_on_at_the_slave_and_return(tmp_
                     await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
                 await in_step(master, slave)
                 await until(lambda: slave.offsets.query("T", "CG", 0) == 1)
-            await until(lambda: not slave.slave_status.sees_master)
+            await until(lambda: not slave.role.slave.sees_master)
             found = await pull(at_slave, 1)
             assert [each.body for each in decode_all(found.records)] == [b"1", b"2"]
             await at_slave.ask(UpdateConsumerOffset("CG", "T", 0, 3))
@@ -201,7 +201,7 @@ async def test_what_is_committed_at_a_slave_beside_its_master_reaches_that_one(t
         async with BrokerClient(master.address) as client:
             await send_code(client, b"x")
             await client.ask(NEW_GROUP)
-        await until(lambda: slave.slave_status.is_copy and slave.groups.get("CG") is not None)
+        await until(lambda: slave.role.slave.is_copy and slave.groups.get("CG") is not None)
         await until(lambda: slave.topics.get("T") is not None)
         # As a client does whose name server, just started, has heard of the slave alone.
         await at_slave.ask(UpdateConsumerOffset("CG", "T", 0, 1))
@@ -217,7 +217,7 @@ async def test_what_the_master_could_not_be_told_is_told_again(
     async with running_pair(tmp_path) as (master, slave), BrokerClient(master.address) as client:
         await send_code(client, b"x")
         await client.ask(NEW_GROUP)
-        await until(lambda: slave.slave_status.is_copy)
+        await until(lambda: slave.role.slave.is_copy)
         call, refused = ConnectionPool.call, list[UpdateConsumerOffset]()
 
         async def call_badly(self: ConnectionPool, address: str, request: Request[Any], **how: Any) -> Any:
@@ -255,8 +255,8 @@ async def test_a_master_that_is_back_knows_at_once_how_far_groups_came_at_its_sl
                     await client.ask(UpdateConsumerOffset("CG", "T", 1, 0))
                 await in_step(master, slave)
                 await until(lambda: slave.offsets.query("T", "CG", 0) == 1)
-            monkeypatch.setattr(MetadataSync, "_offsets", say_nothing)  # the slave will be late
-            await until(lambda: not slave.slave_status.sees_master and bool(slave.registration.registered))
+            monkeypatch.setattr(MetadataSync, "_sync_offsets", say_nothing)  # the slave will be late
+            await until(lambda: not slave.role.slave.sees_master and bool(slave.registration.registered))
             async with BrokerClient(slave.address) as at_slave:
                 await at_slave.ask(UpdateConsumerOffset("CG", "T", 0, 3))
                 await at_slave.ask(UpdateConsumerOffset("CG", "T", 1, 7))  # the queue does not go so far
@@ -284,7 +284,7 @@ async def test_a_master_that_is_back_leaves_a_group_where_it_was_sent(
                     await client.ask(NEW_GROUP)
                     await client.ask(UpdateConsumerOffset("CG", "T", 0, 3))
                     await until(lambda: slave.offsets.query("T", "CG", 0) == 3)
-                    monkeypatch.setattr(MetadataSync, "_offsets", hear_nothing)
+                    monkeypatch.setattr(MetadataSync, "_sync_offsets", hear_nothing)
                     await client.ask(InvokeBrokerToResetOffset("T", "CG", 0, True, 0, 1))
             await until(lambda: bool(slave.registration.registered))
             async with running_master(tmp_path / "master", port=port, **shared) as master:
@@ -366,16 +366,19 @@ async def test_topics_groups_and_offsets_follow(tmp_path: Path) -> None:
                 slave.topics.data_version == master.topics.data_version
                 and slave.groups.get("CG") == master.groups.get("CG") is not None
                 and slave.offsets.query("Kept", "CG", 0) == 1
-                and slave.schedule.offsets == master.schedule.offsets
+                and slave.delay_levels.offsets == master.delay_levels.offsets
             )
 
         await until(follows)
         await in_step(master, slave)
         assert slave.topics.table().topic_config_table == master.topics.table().topic_config_table
         assert slave.store.max_offset("Deleted", 0) == 1
+        slave.stats.count_gets("Deleted", "CG", 1, 100)
+        slave.stats.count_gets("Kept", "CG", 1, 100)
         await client.ask(DeleteTopicInBroker("Deleted"))
         await until(lambda: slave.topics.get("Deleted") is None)
         await until(lambda: "Deleted" not in slave.store.topics())
+        assert list(slave.stats.group_gets) == [("Kept", "CG")]  # its statistics are gone, too
         await send_code(client, b"anew", topic="Deleted")
         await in_step(master, slave)
         assert slave.store.max_offset("Deleted", 0) == 1
@@ -391,7 +394,7 @@ async def test_delayed_messages_are_delivered_by_the_master_alone(tmp_path: Path
         await until(lambda: master.store.max_offset("T", 0) == 1)
         await in_step(master, slave)
         assert slave.store.max_offset("T", 0) == 1
-        await until(lambda: slave.schedule.offsets.get(1) == 1)
+        await until(lambda: slave.delay_levels.offsets.get(1) == 1)
 
 
 # --- Who is master ---
@@ -403,7 +406,7 @@ async def test_a_slave_finds_its_master_by_the_name_server_and_is_in_the_route(t
         running_broker(tmp_path / "slave", name_servers=name_server.address, broker_id=2,
                        replication=replication()) as slave,
     ):  # fmt: skip
-        await until(lambda: slave.slave_status.last_error == "no name server has said who the master is")
+        await until(lambda: slave.role.slave.last_error == "no name server has said who the master is")
         async with (
             running_master(tmp_path / "master", name_servers=name_server.address) as master,
             BrokerClient(master.address) as client,
@@ -411,7 +414,7 @@ async def test_a_slave_finds_its_master_by_the_name_server_and_is_in_the_route(t
         ):
             await send_code(client, b"x")
             await in_step(master, slave)
-            assert slave.slave_status.replica_address == master.replica_address
+            assert slave.role.slave.replica_address == master.addresses.replica
 
             async def both_are_known() -> bool:
                 route = await asking.ask(GetRouteInfoByTopic("T"))
@@ -436,10 +439,10 @@ async def test_metadata_is_taken_from_the_master_that_is_followed(tmp_path: Path
             await until(lambda: slave.topics.get("Ours") is not None)
             told = slave.registration.on_reply
             slave.registration.on_reply = lambda _: None
-            told(RegisterBrokerReply(ha_server_addr=other.replica_address, master_addr=other.address))
+            told(RegisterBrokerReply(ha_server_addr=other.addresses.replica, master_addr=other.address))
             for _ in range(3):
-                taken_ms = slave.slave_status.metadata_ms
-                await until(lambda taken_ms=taken_ms: slave.slave_status.metadata_ms > taken_ms)  # type: ignore[misc]
+                taken_ms = slave.role.slave.metadata_ms
+                await until(lambda taken_ms=taken_ms: slave.role.slave.metadata_ms > taken_ms)  # type: ignore[misc]
             assert slave.topics.get("Theirs") is None
             assert slave.topics.get("Ours") is not None
 
@@ -478,7 +481,7 @@ async def test_a_promoted_slave_has_all_that_was_acknowledged_and_the_old_master
                 assert (await client.send("T", b"20")).queue_offset == 20
             async with running_slave(tmp_path / "a", promoted.address, **shared) as follower:
                 await in_step(promoted, follower)
-                assert follower.slave_status.divergence == ""
+                assert follower.role.slave.divergence == ""
 
 
 async def leave_a_tail(directory: Path) -> None:
@@ -510,7 +513,7 @@ async def test_an_old_master_shows_nothing_before_it_has_joined_the_new_one(tmp_
         BrokerClient(old.address) as at_old,
     ):
         # Nobody is there to compare with: what only this broker has, its new master may never get.
-        await until(lambda: "cannot connect" in old.slave_status.last_error)
+        await until(lambda: "cannot connect" in old.role.slave.last_error)
         questions: list[Request[Any]] = [
             pull_of(0),
             pull_of(3, suspend_ms=60_000),
@@ -531,8 +534,8 @@ async def test_an_old_master_shows_nothing_before_it_has_joined_the_new_one(tmp_
             assert caught.value.code == ResponseCode.SYSTEM_BUSY
         async with running_master(tmp_path / "b", port=port) as new, BrokerClient(new.address) as client:
             # Before the new master writes another message there.
-            await until(lambda: old.slave_status.is_copy)
-            assert "1 records" in old.slave_status.divergence
+            await until(lambda: old.role.slave.is_copy)
+            assert "1 records" in old.role.slave.divergence
             assert await at_old.ask(GetMaxOffset("T", 0)) == 3
             assert (await client.send("T", b"3")).queue_offset == 3
             await in_step(new, old)
@@ -554,7 +557,7 @@ async def test_an_old_master_does_not_send_groups_back_to_where_they_were(tmp_pa
             await at_old.ask(QueryConsumerOffset("CG", "T", 0))
         async with running_master(tmp_path / "b", port=port) as new:
             new.offsets.commit("T", "CG", 0, 3, now_ms=0)
-            await until(lambda: old.slave_status.is_copy)
+            await until(lambda: old.role.slave.is_copy)
             assert await at_old.ask(QueryConsumerOffset("CG", "T", 0)) == 3
             # A kill would not take it back, either.
             kept = old.live.current.config_directory / "consumerOffset.json"
@@ -575,7 +578,7 @@ async def test_a_slave_is_a_copy_only_when_it_has_the_offsets_too(
         await client.ask(NEW_GROUP)
         await client.ask(UpdateConsumerOffset("CG", "T", 0, 1))
         with monkeypatch.context() as patched:
-            patched.setattr(MetadataSync, "_offsets", hang)
+            patched.setattr(MetadataSync, "_sync_offsets", hang)
             async with (
                 running_slave(tmp_path / "slave", master.address) as slave,
                 BrokerClient(slave.address) as at_slave,
@@ -592,7 +595,7 @@ async def test_a_slave_is_a_copy_only_when_it_has_the_offsets_too(
             with pytest.raises(BrokerError, match="before it has joined"):
                 await at_slave.ask(QueryConsumerOffset("CG", "T", 0))
         async with running_slave(tmp_path / "slave", master.address) as slave:
-            await until(lambda: slave.slave_status.is_copy)
+            await until(lambda: slave.role.slave.is_copy)
             assert slave.offsets.query("T", "CG", 0) == 1
 
 
@@ -606,7 +609,7 @@ async def test_a_slave_shows_all_it_has_after_a_restart_without_its_master(tmp_p
     await leave_a_tail(tmp_path)
     await assert_shows_all_alone(tmp_path / "b")  # it never was a master
     async with running_master(tmp_path / "b") as new, running_slave(tmp_path / "a", new.address) as old:
-        await until(lambda: old.slave_status.is_copy)
+        await until(lambda: old.role.slave.is_copy)
         await in_step(new, old)
         await until(lambda: old.groups.get("CG") is not None)
     await assert_shows_all_alone(tmp_path / "a")  # it was one, and has followed another since
@@ -679,7 +682,7 @@ async def test_nonsense_closes_the_link_and_nothing_else(tmp_path: Path, data: b
             await bad.closed()
         await until(lambda: len(master.replication.slaves()) == 1)
         assert re.search(reason, master.replication.last_error)
-    assert slave.slave_status.connections == 1
+    assert slave.role.slave.connections == 1
 
 
 async def test_a_byte_now_and_then_ends_in_silence(tmp_path: Path) -> None:
@@ -734,5 +737,5 @@ async def test_a_master_that_talks_nonsense_or_is_silent_is_left_and_tried_again
         settings = {"replica_address": liar.address, "idle_timeout_ms": 300}
         async with running_slave(tmp_path / "slave", master.address, settings=settings) as slave:
             for words in ("malformed frame", "larger than the limit", "silent for 300 ms"):
-                await until(lambda words=words: words in slave.slave_status.last_error)  # type: ignore[misc]
+                await until(lambda words=words: words in slave.role.slave.last_error)  # type: ignore[misc]
             assert slave.store.appended_offset == 0

@@ -155,7 +155,7 @@ async def test_our_slave_follows_apaches_master_and_takes_its_place(tmp_path: Pa
             async with BrokerClient(apache.address) as client:
                 await fill_apache(client)
                 async with running_slave(tmp_path / "ours", apache.address, **shared) as slave:
-                    await until(lambda: slave.slave_status.sees_master, timeout_s=JAVA_TIMEOUT_S)
+                    await until(lambda: slave.role.slave.sees_master, timeout_s=JAVA_TIMEOUT_S)
                     await caught_up(client)
                     # Acknowledged by our slave: Apache's master waits for one.
                     assert {await send_code(client, b"%d" % n) for n in range(20)} == {ResponseCode.SUCCESS}
@@ -168,7 +168,7 @@ async def test_our_slave_follows_apaches_master_and_takes_its_place(tmp_path: Pa
                     stored = await client.pull_all("T", 1)
                     assert await pulled(slave, len(stored)) == stored
                     await asyncio.to_thread(apache.kill)
-                    await until(lambda: not slave.slave_status.sees_master)
+                    await until(lambda: not slave.role.slave.sees_master)
                     assert await pulled(slave, len(stored)) == stored
         await forgotten(name_server.address)
         async with (
@@ -184,7 +184,7 @@ def follows(slave: Broker) -> bool:
         slave.topics.get("T") is not None
         and slave.groups.get("CG") is not None
         and slave.offsets.query("T", "CG", 0) == 7
-        and slave.slave_status.metadata_ms > 0
+        and slave.role.slave.metadata_ms > 0
     )
 
 

@@ -11,12 +11,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from skylark.broker.broker import Broker
 from skylark.broker.delayed.timed_messages import RecallHandle, recall_message
 from skylark.model.message import PutMessage
 from skylark.settings import BrokerSettings
 from skylark.settings.broker import TimerSettings
 from tests.support.clock import ManualClock
-from tests.support.lone_broker import LoneBroker
 from tests.support.simulated_disk import Crash
 from tests.support.store import placed, read_queue, simulated_disk, small_settings
 
@@ -40,7 +40,7 @@ class TimerMachine(RuleBasedStateMachine):
             store=small_settings(),
             timers=TimerSettings(log_file_bytes=5200, roll_window_slots=20, max_delay_s=600),
         )
-        self.broker = LoneBroker(settings, clock=self.clock, disk=self.disk)
+        self.broker = Broker(settings, clock=self.clock, disk=self.disk)
         self.broker.store.open()
         self.broker.timers.load()
 

@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from skylark.broker.broker import Broker
 from skylark.broker.clients import ConnectedClient
 from skylark.broker.transactions.coordinator import GROUP
 from skylark.broker.transactions.half_messages import HalfRecord, prepare
@@ -20,7 +21,6 @@ from skylark.settings import BrokerSettings
 from skylark.settings.broker import TransactionSettings
 from skylark.store.append_result import AppendedRecord
 from tests.support.clock import ManualClock
-from tests.support.lone_broker import LoneBroker
 from tests.support.simulated_disk import Crash
 from tests.support.store import placed, read_queue, simulated_disk, small_settings
 from tests.unit.broker.handlers.rig import Client as Connection
@@ -45,11 +45,11 @@ class World:
             store=small_settings(),
             transactions=TransactionSettings(check_max=1000),
         )
-        self.broker = LoneBroker(settings, clock=self.clock, disk=self.disk)
+        self.broker = Broker(settings, clock=self.clock, disk=self.disk)
         self.broker.store.open()
         for topic, queue_offset in self.saved.items():
             if queue_offset:
-                self.broker.commit_offset(topic, GROUP, 0, queue_offset)
+                self.broker.offsets.try_commit(topic, GROUP, 0, queue_offset, now_ms=self.clock.now_ms())
         self.broker.transactions.load()
 
     async def ask(self) -> None:

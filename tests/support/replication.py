@@ -68,7 +68,7 @@ async def running_pair(
         running_slave(directory / "slave", master.address, **changes) as slave,
     ):
         await connected(master)
-        await until(lambda: slave.slave_status.is_copy)
+        await until(lambda: slave.role.slave.is_copy)
         yield master, slave
 
 
@@ -79,7 +79,7 @@ async def connected(master: Broker, slaves: int = 1) -> None:
 async def in_step(master: Broker, *slaves: Broker) -> None:
     """Wait until slaves have, and show, the whole log; then it is the same, byte for byte."""
     for slave in slaves:
-        await until(lambda slave=slave: has_all(master, slave) and slave.slave_status.is_copy)  # type: ignore[misc]
+        await until(lambda slave=slave: has_all(master, slave) and slave.role.slave.is_copy)  # type: ignore[misc]
         await asyncio.sleep(0)  # a slave shows what has come in the loop's next turn
         assert_same_log(master.store, slave.store)
 
@@ -87,7 +87,7 @@ async def in_step(master: Broker, *slaves: Broker) -> None:
 def has_all(master: Broker, slave: Broker) -> bool:
     return (
         slave.store.appended_offset == master.store.appended_offset
-        and slave.slave_status.position == master.store.appended_offset
+        and slave.role.slave.position == master.store.appended_offset
     )
 
 
@@ -137,7 +137,7 @@ class RawSlave:
 
 @contextlib.asynccontextmanager
 async def raw_slave(master: Broker) -> AsyncIterator[RawSlave]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", master.replica_port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", master.addresses.replica_port)
     try:
         yield RawSlave(reader, writer)
     finally:

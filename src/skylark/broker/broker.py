@@ -8,70 +8,182 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from skylark.broker.delayed.timers import FLUSH_INTERVAL_S
+from skylark.broker.address import BrokerAddress
+from skylark.broker.clients import ConsumerGroups, ProducerGroups, QueueLockTable
+from skylark.broker.cold_reads import ColdReads
+from skylark.broker.configuration import BrokerConfiguration
+from skylark.broker.delayed.delay_levels import DelayLevels
+from skylark.broker.delayed.timers import FLUSH_INTERVAL_S, DelayedMessages, SlaveTimers, Timers
+from skylark.broker.filters.consumer_filters import ConsumerFilters
+from skylark.broker.groups import RequestModes, SubscriptionGroups
+from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
+from skylark.broker.handlers.clients import ClientHandlers, notify_members
+from skylark.broker.handlers.groups import GroupHandlers
+from skylark.broker.handlers.message_queries import MessageQueryHandlers
+from skylark.broker.handlers.offsets import OffsetHandlers
 from skylark.broker.handlers.pull import PullPath
+from skylark.broker.handlers.relay import RelayHandlers
+from skylark.broker.handlers.reply import ReplyHandlers
 from skylark.broker.handlers.send import SendPath
-from skylark.broker.long_polling import HeldPull
+from skylark.broker.handlers.send_back import SendBackHandlers
+from skylark.broker.handlers.stats import StatsHandlers
+from skylark.broker.handlers.timers import TimerHandlers
+from skylark.broker.handlers.topics import TopicHandlers
+from skylark.broker.handlers.transactions import TransactionHandlers
 from skylark.broker.metadata_files import MetadataFile, MetadataWriter, load_metadata
 from skylark.broker.monitoring.monitor import Monitor
-from skylark.broker.monitoring.stats import STEP_S
+from skylark.broker.monitoring.runtime_info import RuntimeInfo
+from skylark.broker.monitoring.stats import STEP_S, BrokerStats
+from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.registration import Registration
-from skylark.broker.replication.restore_offsets import restore_offsets
+from skylark.broker.replication.master import ReplicationMaster
+from skylark.broker.replication.metadata_sync import MetadataSync
+from skylark.broker.replication.restore_offsets import OffsetRestoration
+from skylark.broker.replication.role import Role
 from skylark.broker.replication.slave import ReplicationSlave
 from skylark.broker.request_routes import fast_routes, main_routes, watermarks
-from skylark.broker.state import BrokerState
-from skylark.clock import Clock
+from skylark.broker.topic_lifecycle import TopicDeletion, TopicRestoration
+from skylark.broker.topics import TopicTable
+from skylark.broker.transactions.coordinator import TransactionCoordinator
+from skylark.clock import Clock, SystemClock
 from skylark.model.sql92 import compile_selector
-from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.connection import Limits
-from skylark.remoting.server import Peer, RemotingServer, RequestRate, ServerLimits
-from skylark.settings import BrokerSettings
+from skylark.protocol.frame_templates import SendReplies
+from skylark.remoting.latency import RequestLatencies
+from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
+from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.fields import FAST_PORT_DISTANCE
+from skylark.settings.live import LiveSettings
 from skylark.store.append_result import AppendedRecord
-from skylark.store.disk import Disk
-from skylark.store.message_store import INDEX_SLICE
+from skylark.store.disk import Disk, RealDisk
+from skylark.store.message_store import INDEX_SLICE, MessageStore
+from skylark.store.replica import CopyMark
+from skylark.tasks import Tasks
+
+if TYPE_CHECKING:
+    from skylark.broker.monitoring.pages import Pages
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+COLD_READERS = 4
 EXPIRE_WAITERS_S = 0.1
 WAITERS_CHECK_S = 0.005
 INDEX_TOGETHER = 8
-"""Messages of a lone sender that are indexed together: so few that its next one hardly waits for them."""
+"""Messages of a lone sender that are indexed together: few enough not to delay its next one."""
 WARM_UP_AFTER_S = 3.0
-"""When what is needed rarely, but then on the loop, is loaded: not while everybody connects."""
+"""Delay before warm-up: not while clients connect."""
 WARM_UP_TURN_S = 0.0005
-"""How long the loop waits for the thread that loads it, each time that the two meet."""
+"""Switch interval of threads during warm-up: how long the loop waits each time."""
 USUAL_TURN_S = sys.getswitchinterval()
-"""Not looked up when it is changed: another broker of this process may just have changed it."""
+"""Read at import: another broker of this process may be warming up."""
 
 
-class Broker(BrokerState):
-    """A broker on the running loop. Start it once, stop it once."""
+class Broker:
+    """A broker on the running loop. Start it once, stop it once.
+
+    Everything belongs to the loop thread; reads that may wait for the disk go through `read_cold`.
+    """
 
     def __init__(
         self, settings: BrokerSettings, *, clock: Clock | None = None, disk: Disk | None = None
     ) -> None:
-        super().__init__(settings, clock=clock, disk=disk)
-        # A disk that hangs stops the writing of metadata, and nothing else.
+        """Raises SettingsError for an address that cannot be listened on or advertised."""
+        self.addresses = BrokerAddress.choose(settings)
+        self.address = self.addresses.text
+        self.port = self.addresses.port
+        settings = replace(settings, port=self.port)
+        self.live = LiveSettings(settings)
+        self.clock = clock or SystemClock()
+        self.started_ms = self.clock.now_ms()
+        self.role = Role(settings)
+        self.tasks = Tasks()
+        self.stats = BrokerStats()
+        self.latencies = RequestLatencies()
+        # A disk that hangs stops cold reads or the writing of metadata, and nothing else.
+        self.readers = ThreadPoolExecutor(COLD_READERS, "skylark-read")
         self._writers = ThreadPoolExecutor(1, "skylark-metadata")
-        self._pull_path = PullPath(self)
-        self._send_path = SendPath(self)
-        self._indexing = False
-        self.registration = Registration(self)
-        self._slave = ReplicationSlave(self) if self.role.is_slave else None
-        self.monitor = Monitor(self)
-        self._server = RemotingServer(
-            server_limits(self.live.current), on_disconnect=self._disconnected, latencies=self.latencies
+        self.store = MessageStore(settings.store, disk=disk, clock=clock, store_host=self.addresses.packed)
+        self.store.is_replica = self.store.reader.keep_offset_on_correction = self.role.is_slave
+        self.replication = ReplicationMaster(
+            self.live, self.store, self.clock, self.role, self.tasks, self.read_cold
         )
-        self._server.rate = request_rate(self.live.current)
+        self._build_tables(settings)
+        self._build_services(settings, disk or RealDisk())
+        self._build_files(settings)
+        self._build_replication(settings, disk or RealDisk())
+        self._handlers = self._build_handlers()
+        self.monitor = Monitor(self.make_pages)
+        self._server = RemotingServer(
+            server_limits(settings), on_disconnect=self._disconnected, latencies=self.latencies
+        )
+        self._server.rate = request_rate(settings)
         self._server.vigil.on_end = self._index_soon
-        self._config_file: MetadataFile | None = None
+        self._indexing = False
         self._opening: asyncio.Future[None] | None = None
-        self._build_files()
 
-    def _build_files(self) -> None:
-        settings = self.live.current
+    # --- Composition ---
+
+    def _build_tables(self, settings: BrokerSettings) -> None:
+        live, now_ms = self.live, self.started_ms
+        self.topics = TopicTable(live, now_ms=now_ms)
+        self.groups = SubscriptionGroups(live, now_ms=now_ms)
+        self.request_modes = RequestModes(live)
+        self.offsets = ConsumerOffsets(live, now_ms=now_ms)
+        self.consumers = ConsumerGroups(live)
+        self.producers = ProducerGroups(live)
+        self.consumer_filters = ConsumerFilters(filters_max=settings.offset_keys_max)
+        self.locks = QueueLockTable(live)
+        self.configuration = BrokerConfiguration(live, now_ms=now_ms)
+        self.cold_reads = ColdReads(live, now=self.clock.monotonic())
+
+    def _build_services(self, settings: BrokerSettings, disk: Disk) -> None:
+        """Build delivery, transactions, and the two hot paths."""
+        live, clock, store, stats = self.live, self.clock, self.store, self.stats
+        read_cold = self.read_cold
+        self.restoration = TopicRestoration(self.topics, store, clock)
+        restore_topics = self.restoration.restore_undeleted
+        self.delay_levels = DelayLevels(
+            store, clock, parse_delay_levels(settings.store.delay_levels), read_cold, restore_topics, stats
+        )
+        self.timers: Timers
+        if self.role.is_slave:
+            self.timers = SlaveTimers(
+                live=live, clock=clock, store=store, disk=disk, stats=stats, read_cold=read_cold
+            )
+        else:
+            self.timers = Timers(
+                live=live, clock=clock, store=store, disk=disk, restore_topics=restore_topics, stats=stats,
+                read_cold=read_cold,
+            )  # fmt: skip
+        delayed = DelayedMessages(self.delay_levels, self.timers)
+        self.transactions = TransactionCoordinator(
+            live=live, clock=clock, store=store, host=self.addresses.packed, topics=self.topics,
+            offsets=self.offsets, producers=self.producers, delayed=delayed, restore_topics=restore_topics,
+            stats=stats, read_cold=read_cold,
+        )  # fmt: skip
+        self._replies = SendReplies(region=settings.region, trace_on=settings.trace_on)
+        self.send_path = SendPath(
+            live=live, clock=clock, role=self.role, address=self.addresses, store=store,
+            replication=self.replication, topics=self.topics, groups=self.groups, locks=self.locks,
+            delayed=delayed, transactions=self.transactions, stats=stats, latencies=self.latencies,
+            replies=self._replies,
+        )  # fmt: skip
+        self.pull_path = PullPath(
+            live=live, clock=clock, role=self.role, host=self.addresses.host, store=store,
+            topics=self.topics, groups=self.groups, consumers=self.consumers, offsets=self.offsets,
+            cold_reads=self.cold_reads, stats=stats, latencies=self.latencies, tasks=self.tasks,
+            read_cold=read_cold,
+        )  # fmt: skip
+        self.long_polling = self.pull_path.held
+        self.deletion = TopicDeletion(store, self.offsets, stats, self.long_polling, read_cold)
+        self.registration = Registration(live, clock, self.role, self.addresses, self.topics, self.tasks)
+
+    def _build_files(self, settings: BrokerSettings) -> None:
         directory = settings.config_directory
         self.metadata = MetadataWriter(
             gather_s=settings.metadata_gather_ms / 1000, run_blocking=self._run_writer
@@ -79,7 +191,7 @@ class Broker(BrokerState):
         self._topics_file = self.metadata.add(directory / "topics.json", self.topics.snapshot)
         groups_file = self.metadata.add(directory / "subscriptionGroup.json", self.groups.snapshot)
         self._offsets_file = self.metadata.add(directory / "consumerOffset.json", self.offsets.snapshot)
-        self._delays_file = self.metadata.add(directory / "delayOffset.json", self.schedule.snapshot)
+        self._delays_file = self.metadata.add(directory / "delayOffset.json", self.delay_levels.snapshot)
         self._timers_file = self.metadata.add(directory / "timermetrics", self.timers.snapshot)
         self._offset_changes_saved = self._delay_changes_saved = self._timer_changes_saved = 0
         self.topics.on_change = self._topics_changed
@@ -88,9 +200,89 @@ class Broker(BrokerState):
         self.request_modes.on_change = modes_file.mark
         filters_file = self.metadata.add(directory / "consumerFilter.json", self.consumer_filters.snapshot)
         self.consumer_filters.on_change = filters_file.mark
+        self._config_file: MetadataFile | None = None
         if (path := settings.config_path) is not None:
             self._config_file = self.metadata.add(path, lambda: self.configuration.snapshot(path))
         self.configuration.on_change = self._settings_changed
+
+    def _build_replication(self, settings: BrokerSettings, disk: Disk) -> None:
+        self._copy_mark = CopyMark(disk, settings.store.path)
+        self._slave: ReplicationSlave | None = None
+        if isinstance(self.timers, SlaveTimers):
+            sync = MetadataSync(
+                clock=self.clock, status=self.role.slave, topics=self.topics, groups=self.groups,
+                request_modes=self.request_modes, offsets=self.offsets, delay_levels=self.delay_levels,
+                timers=self.timers, deletion=self.deletion, copy_mark=self._copy_mark,
+                save_offsets=self._write_offsets, read_cold=self.read_cold,
+            )  # fmt: skip
+            self._slave = ReplicationSlave(
+                settings.replication, self.clock, self.role.slave, self.store, sync, self.long_polling,
+                self.tasks, self.read_cold,
+            )  # fmt: skip
+
+    def _build_handlers(self) -> tuple[object, ...]:
+        live, clock, store, stats = self.live, self.clock, self.store, self.stats
+        topics, groups, offsets = self.topics, self.groups, self.offsets
+        consumers, producers, read_cold = self.consumers, self.producers, self.read_cold
+        info = RuntimeInfo(
+            live, clock, self.role, store, self.replication, self.delay_levels, self.timers, stats,
+            read_cold, self.started_ms,
+        )  # fmt: skip
+        self.offset_handlers = OffsetHandlers(
+            live, clock, store, topics, groups, offsets, consumers, self.delay_levels, self.latencies,
+            read_cold,
+        )  # fmt: skip
+        return (
+            self.offset_handlers,
+            ClientHandlers(
+                live, clock, topics, groups, consumers, producers, self.consumer_filters, self.locks,
+                self.registration.route,
+            ),
+            MessageQueryHandlers(live, store, consumers, self.consumer_filters, read_cold),
+            SendBackHandlers(
+                live, clock, store, topics, groups, stats, self.delay_levels, read_cold, self.addresses.host
+            ),
+            TransactionHandlers(live, clock, store, self.transactions),
+            ReplyHandlers(
+                live, clock, store, topics, producers, stats, self._replies, self.latencies,
+                self.addresses.packed,
+            ),
+            TimerHandlers(live, clock, self.role, store, topics, self.timers, stats),
+            TopicHandlers(
+                live, clock, store, topics, offsets, consumers, stats, self.deletion,
+                self.registration.settle, self.started_ms,
+            ),
+            GroupHandlers(
+                clock, topics, groups, self.request_modes, offsets, consumers, producers, stats, self.address
+            ),
+            StatsHandlers(
+                live, clock, store, topics, groups, offsets, consumers, stats, read_cold, self.address
+            ),
+            RelayHandlers(live, clock, store, topics, groups, consumers, read_cold),
+            BrokerAdminHandlers(
+                live, clock, store, topics, self.configuration, self.cold_reads, self.role, self.replication,
+                self.addresses, info.collect,
+            ),
+        )  # fmt: skip
+
+    def make_pages(self) -> Pages:
+        """Build the pages of the monitor. Called at its first request: brokers start without Prometheus."""
+        from skylark.broker.monitoring.metrics import MetricsCollector  # noqa: PLC0415
+        from skylark.broker.monitoring.pages import Pages  # noqa: PLC0415
+
+        return Pages(
+            MetricsCollector(
+                self.live, self.clock, self.role, self.store, self.replication, self.topics, self.groups,
+                self.offsets, self.consumers, self.producers, self.long_polling, self.transactions,
+                self.timers, self.stats, self.latencies, self.watermarks,
+            )
+        )  # fmt: skip
+
+    def main_routes(self) -> Routes:
+        return main_routes(self._handlers, self.send_path, self.pull_path, self.offset_handlers, self.role)
+
+    def fast_routes(self) -> Routes:
+        return fast_routes(self._handlers, self.send_path, self.offset_handlers, self.role)
 
     # --- Life ---
 
@@ -102,12 +294,12 @@ class Broker(BrokerState):
             slaves = set() if self.role.is_slave else await self.registration.find_slaves()
             self._opening = self._loop.run_in_executor(self.readers, self._open)
             await asyncio.shield(self._opening)
-            await restore_offsets(self, slaves)
-            main, fast = (make(self, self._send_path, self._pull_path) for make in (main_routes, fast_routes))
-            await self._server.listen(settings.host, self.port, main)
-            await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, fast)
+            restoration = OffsetRestoration(self.clock, self.store, self.topics, self.groups, self.offsets)
+            await restoration.run(slaves)
+            await self._server.listen(settings.host, self.port, self.main_routes())
+            await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, self.fast_routes())
             if self._slave is None:
-                await self.replication.start(settings.host, self.replica_port)
+                await self.replication.start(settings.host, self.addresses.replica_port)
             self.monitor.start(settings.host, settings.metrics_port)
         except BaseException:
             await self.stop()
@@ -128,9 +320,9 @@ class Broker(BrokerState):
         )
         report = self.store.open()
         if report.others_wrote or not self.role.is_slave:
-            self.copy_mark.clear()
-        self.slave_status.is_copy = self.copy_mark.is_set
-        load_metadata(directory / "delayOffset.json", self.schedule.load)
+            self._copy_mark.clear()
+        self.role.slave.is_copy = self._copy_mark.is_set
+        load_metadata(directory / "delayOffset.json", self.delay_levels.load)
         if not self.role.is_slave:
             self.transactions.load()
         load_metadata(directory / "timermetrics", self.timers.load_metrics)
@@ -138,7 +330,7 @@ class Broker(BrokerState):
         queues: dict[str, int] = {}
         for topic, queue_id in self.store.queues:
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
-        self.adopt_topics(queues)
+        self.restoration.restore(queues)
 
     def _start_services(self, settings: BrokerSettings) -> None:
         self.store.on_arrival = self._arrived
@@ -147,7 +339,7 @@ class Broker(BrokerState):
         tasks = self.tasks
         tasks.spawn(self.metadata.run())
         if self._slave is None:
-            tasks.spawn(self.schedule.run())
+            tasks.spawn(self.delay_levels.run())
             tasks.spawn(self.transactions.run())
         else:
             self.registration.on_reply = self._slave.registered
@@ -160,7 +352,7 @@ class Broker(BrokerState):
         tasks.every(settings.hold_check_interval_ms, self.long_polling.check, "check held pulls")
         tasks.every(settings.client_scan_interval_ms, self._expire_clients, "expire clients")
         tasks.every(STEP_S * 1000, self._step_stats, "step statistics")
-        if self.syncs:
+        if settings.store.syncs_every_put:
             tasks.every(EXPIRE_WAITERS_S * 1000, self.store.expire_waiters, "expire waiters")
         self.registration.start()
 
@@ -203,32 +395,28 @@ class Broker(BrokerState):
 
     # --- Called by the parts ---
 
-    def resume_pull(self, held: HeldPull) -> None:
-        self._pull_path.resume(held)
+    async def read_cold(self, read: Callable[[], T]) -> T:
+        """Run a read that may wait for the disk in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, read)
 
-    async def wait_registered(self) -> None:
-        await self.registration.settle()
-
-    async def find_route(self, topic: str) -> TopicRouteData | None:
-        return await self.registration.route(topic)
-
-    async def keep_offsets(self) -> None:
+    async def _write_offsets(self) -> None:
+        """Return when the offsets are on disk. Raises OSError."""
         self._offsets_file.mark()
         await self.metadata.flush()
 
     def watermarks(self) -> dict[str, int]:
         return watermarks(
-            self._server.at_work.copy(), sends=self._send_path.waiting, pulls=self._pull_path.cold
+            self._server.at_work.copy(), sends=self.send_path.waiting, pulls=self.pull_path.cold
         )
 
     def _arrived(self, batch: Sequence[AppendedRecord]) -> None:
-        """New messages are visible: index them when the loop has nothing better to do, wake who waits."""
+        """Resume held pulls and index new messages, both after the replies to the sends."""
+        self.long_polling.arrived(batch)
         index = self.store.index
         # Several together cost less each. But only a loop that is kept awake can wait for them: who sends one
         # by one would find it asleep, and to wake it takes longer than to index one.
         if index is not None and not (self._server.vigil.is_kept and index.pending_count < INDEX_TOGETHER):
             self._index_soon()
-        self.long_polling.arrived(batch)
 
     def _index_soon(self) -> None:
         if not self._indexing and self.store.index is not None:
@@ -242,7 +430,7 @@ class Broker(BrokerState):
 
     def _flush_returned(self) -> None:
         """The flush thread: answer a lone send right here, and go on where the tables live."""
-        answer = self._send_path.flushed_lone()
+        answer = self.send_path.flushed_lone()
         if answer is not None:
             self.store.publish()  # what is acknowledged can be read
             answer.send()
@@ -269,7 +457,7 @@ class Broker(BrokerState):
         self.long_polling.drop(peer)
         self.producers.channel_closed(peer)
         for notice in self.consumers.channel_closed(peer):
-            self.tell(notice)
+            notify_members(notice)
 
     def _expire_clients(self) -> None:
         now = self.clock.monotonic()
@@ -279,7 +467,7 @@ class Broker(BrokerState):
                 log.warning("client silent for too long, closed peer=%s", channel.address)
                 channel.abort()
         for notice in notices:
-            self.tell(notice)
+            notify_members(notice)
         self.locks.expire(now)
         self.consumer_filters.retire(
             lambda group: self.consumers.group(group) is not None, now_ms=self.clock.now_ms()
@@ -308,9 +496,9 @@ class Broker(BrokerState):
             self._offsets_file.mark()
 
     def _save_delays(self) -> None:
-        if self.schedule.changes != self._delay_changes_saved:
-            self._delay_changes_saved = self.schedule.changes
-            self.schedule.bump()
+        if self.delay_levels.changes != self._delay_changes_saved:
+            self._delay_changes_saved = self.delay_levels.changes
+            self.delay_levels.bump()
             self._delays_file.mark()
         if self.timers.changes != self._timer_changes_saved:
             self._timer_changes_saved = self.timers.changes

@@ -251,6 +251,13 @@ class ConsumerGroups:
         """Return the groups online that subscribe a topic."""
         return sorted(self._groups_by_topic.get(topic, ()))
 
+    def subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Return those of the topics that a group still subscribes; all of them if it is offline."""
+        online = self.group(group)
+        if online is None or not online.subscriptions:
+            return list(topics)
+        return [topic for topic in topics if self.subscription(group, topic) is not None]
+
     def subscription(self, group: str, topic: str) -> CompiledSubscription | None:
         """Return what a group wants of a topic, by its heartbeats or else by its pulls."""
         record = self._groups.get(group)

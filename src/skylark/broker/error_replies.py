@@ -7,7 +7,7 @@ from skylark.store.append_result import PutStatus
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 SLAVE_REMARK = "[REJECTREQUEST]system busy, start flow control for a while"
-"""What a slave says to who should ask its master; clients try another broker."""
+"""A slave's reply to requests for its master; clients try another broker."""
 
 
 def system_error(remark: str) -> BrokerError:
@@ -33,6 +33,21 @@ def no_permission(remark: str) -> BrokerError:
 
 def slave_not_available(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.SLAVE_NOT_AVAILABLE, remark)
+
+
+def metadata_is_copied(master: str) -> BrokerError:
+    """A slave's reply to changes of metadata: its next synchronization would undo them."""
+    return system_error(f"a slave takes topics, groups and offsets from its master: ask {master}")
+
+
+def messages_are_copied(_: str) -> BrokerError:
+    """A slave's reply to new messages."""
+    return system_busy(SLAVE_REMARK)
+
+
+def transactions_are_copied(_: str) -> BrokerError:
+    """A slave's reply to the end of a transaction."""
+    return slave_not_available("a slave ends no transactions, ask its master")
 
 
 def illegal(remark: str) -> BrokerError:

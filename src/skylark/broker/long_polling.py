@@ -1,10 +1,11 @@
-"""Pulls that found nothing wait here until a message arrives, their time is up, or the check comes round."""
+"""Long polling: pulls that found nothing are held until a message arrives or their time is up."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
@@ -14,11 +15,13 @@ from skylark.store.append_result import AppendedBatch, AppendedRecord
 from skylark.store.consume_queue import ConsumeQueue
 
 HELD_PULL_BYTES = 1024
-"""What a held pull takes, text aside: the request, its timer, its place in the tables."""
+"""Memory of a held pull without its texts: the request, its timer, its entries in the tables."""
+RESUMED_AT_ONCE = 64
+"""Pulls that are resumed before other requests are served."""
 
 
 class HeldPull:
-    """A pull that waits. `resume` answers it, whatever it then finds."""
+    """A pull that is held. When resumed it is answered, whatever it finds."""
 
     __slots__ = ("command", "held_bytes", "peer", "queue", "queue_offset", "since", "subscription", "timer")
 
@@ -30,7 +33,7 @@ class HeldPull:
         queue_offset: int,
         subscription: CompiledSubscription,
     ) -> None:
-        # Kept for long: what the answer does not need goes, and a body would keep all that was read with it.
+        # Kept for long: drop what the reply does not need. A body would keep its whole read buffer alive.
         command.body, command.remark, command.language = b"", None, ""
         request = command.request
         self.peer = peer
@@ -44,7 +47,9 @@ class HeldPull:
         self.timer: asyncio.TimerHandle | None = None
 
     def is_for(self, placed: AppendedRecord) -> bool:
-        """Say whether a new message is what the pull waits for."""
+        """Return whether the pull can be answered with a new message."""
+        if placed.queue_offset < self.queue_offset:  # it came just before the pull was held
+            return False
         tags_filter, text_filter = self.subscription.tags_filter, self.subscription.text_filter
         if tags_filter is not None and not tags_filter(placed.tags_code):
             return False
@@ -52,7 +57,10 @@ class HeldPull:
 
 
 class LongPolling:
-    """All held pulls of a broker, by queue. Loop thread."""
+    """All held pulls of a broker, by queue. Loop thread.
+
+    New messages resume pulls in the next iteration of the loop: replies to the sends come first.
+    """
 
     def __init__(self, resume: Callable[[HeldPull], None], *, held_max: int, held_bytes_max: int) -> None:
         self._resume = resume
@@ -60,41 +68,44 @@ class LongPolling:
         self._held_bytes_max = held_bytes_max
         self._held: dict[ConsumeQueue, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, set[HeldPull]] = {}
+        self._arrivals: list[Sequence[AppendedRecord]] = []
+        self._due: deque[HeldPull] = deque()
+        self._is_scheduled = False
         self.count = 0
         self.held_bytes = 0
 
     def hold(self, pull: HeldPull, timeout_s: float) -> bool:
-        """Keep a pull for a time; False if there is no room for it."""
+        """Hold a pull for a time; return False if there is no room for it."""
         if self.count >= self._held_max or self.held_bytes + pull.held_bytes > self._held_bytes_max:
             return False
         self.count += 1
         self.held_bytes += pull.held_bytes
         self._held.setdefault(pull.queue, {})[pull] = None
         self._by_peer.setdefault(pull.peer, set()).add(pull)
-        pull.timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_up, pull)
+        pull.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, pull)
         return True
 
     def arrived(self, batch: Sequence[AppendedRecord]) -> None:
-        """Wake the pulls that a batch of new messages is for."""
+        """Resume the pulls that match a batch of new messages, in the next iteration of the loop."""
         if not self._held or (type(batch) is AppendedBatch and batch.queue not in self._held):
             return
-        for placed in batch:
-            pulls = self._held.get(placed.queue)
-            if pulls:
-                self._wake([pull for pull in pulls if pull.is_for(placed)])
+        self._arrivals.append(batch)
+        self._schedule()
 
     def check(self) -> None:
-        """Wake whoever could go on: for arrivals that nobody told of, or that did not match."""
+        """Resume pulls that could continue: after arrivals that were not announced or did not match."""
         for queue, pulls in list(self._held.items()):
             self._wake([pull for pull in pulls if queue.max_offset > pull.queue_offset])
 
     def wake_all(self) -> None:
-        """Answer everybody: the broker stops."""
+        """Resume every pull, at once."""
         for pulls in list(self._held.values()):
             self._wake(list(pulls))
+        while self._due:
+            self._resume(self._due.popleft())
 
     def wake_topic(self, topic: str) -> None:
-        """Answer who waits for a topic that is gone."""
+        """Resume the pulls of a topic that was deleted."""
         for queue, pulls in list(self._held.items()):
             if queue.topic == topic:
                 self._wake(list(pulls))
@@ -104,7 +115,37 @@ class LongPolling:
         for pull in list(self._by_peer.get(peer, ())):
             self._release(pull)
 
-    def _time_is_up(self, pull: HeldPull) -> None:
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._resume_some)
+
+    def _resume_some(self) -> None:
+        """Resume some of the pulls that are due, then yield to the loop: requests are served in between."""
+        self._is_scheduled = False
+        arrivals, self._arrivals = self._arrivals, []
+        for batch in arrivals:
+            for placed in batch:
+                pulls = self._held.get(placed.queue)
+                if pulls:
+                    self._release_all([pull for pull in pulls if pull.is_for(placed)])
+        peers: dict[Peer, None] = {}
+        for _ in range(min(len(self._due), RESUMED_AT_ONCE)):
+            pull = self._due.popleft()
+            if not pull.peer.is_closed:
+                self._resume(pull)
+                peers[pull.peer] = None
+        for peer in peers:
+            peer.flush()
+        if self._due:
+            self._schedule()
+
+    def _release_all(self, pulls: Iterable[HeldPull]) -> None:
+        for pull in pulls:
+            self._release(pull)
+            self._due.append(pull)
+
+    def _expire(self, pull: HeldPull) -> None:
         self._wake([pull])
 
     def _wake(self, pulls: Sequence[HeldPull]) -> None:

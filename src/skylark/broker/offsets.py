@@ -1,14 +1,18 @@
 """Pure. ConsumerOffsets: how far each group has come in each queue, and where it shall go instead."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from skylark.broker.error_replies import full, invalid_parameter
 from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadata, next_version
+from skylark.errors import BrokerError
 from skylark.protocol.bodies import ConsumerOffsetTable, DataVersion
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
+
+log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
 BROADCAST_SUFFIX = "@broadcast"
@@ -113,6 +117,13 @@ class ConsumerOffsets:
             self.stray.add((topic, group, queue_id))
         if self._commits % self._live.current.offset_version_step == 0:
             self.data_version = next_version(self.data_version, now_ms)
+
+    def try_commit(self, topic: str, group: str, queue_id: int, queue_offset: int, *, now_ms: int) -> None:
+        """As `commit`, for an offset that came with a pull: an invalid one is logged and not refused."""
+        try:
+            self.commit(topic, group, queue_id, queue_offset, now_ms=now_ms)
+        except BrokerError as error:
+            log.warning("offset not committed topic=%s group=%s reason=%s", topic, group, error.remark)
 
     def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
         """Remember up to where a group has pulled; when there is no room for another group, forget it."""

@@ -7,8 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 
+from skylark.broker.address import BrokerAddress
 from skylark.broker.metadata_json import encode_metadata
-from skylark.broker.state import BrokerState
+from skylark.broker.replication.role import Role
+from skylark.broker.topics import TopicTable
+from skylark.clock import Clock
 from skylark.errors import BrokerError, MasterExists, RocketMQError
 from skylark.model.record import crc32
 from skylark.protocol.bodies import MASTER_ID, RegisterBrokerBody, TopicConfig, TopicRouteData
@@ -20,6 +23,9 @@ from skylark.protocol.requests.name_server import (
     UnregisterBroker,
 )
 from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
+from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +48,23 @@ def name_servers(text: str) -> list[str]:
 class Registration:
     """Keeps every name server informed, each by itself: one that is away does not hold up the others."""
 
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        live: LiveSettings[BrokerSettings],
+        clock: Clock,
+        role: Role,
+        address: BrokerAddress,
+        topics: TopicTable,
+        tasks: Tasks,
+    ) -> None:
+        self._live = live
+        self._clock = clock
+        self._role = role
+        self._address = address
+        self._topics = topics
+        self._tasks = tasks
         self._pool = ConnectionPool()
-        self._servers = name_servers(broker.live.current.name_servers)
+        self._servers = name_servers(live.current.name_servers)
         self._due = {server: asyncio.Event() for server in self._servers}
         self._started = False
         self._tried: set[str] = set()
@@ -67,7 +86,7 @@ class Registration:
 
         Raises MasterExists for another master of our name, unless we are to be master by force.
         """
-        settings, own = self._broker.live.current, self._broker.address
+        settings, own = self._live.current, self._address.text
         slaves: set[str] = set()
         found = await asyncio.gather(*map(self._members, self._servers))
         for server, members in zip(self._servers, found, strict=True):
@@ -84,13 +103,13 @@ class Registration:
         except (RocketMQError, OSError) as error:
             log.warning("name server does not say who is master address=%s reason=%s", server, error)
             return {}
-        members = cluster.broker_addr_table.get(self._broker.live.current.name)
+        members = cluster.broker_addr_table.get(self._live.current.name)
         return dict(members.broker_addrs) if members is not None else {}
 
     def start(self) -> None:
         self._started = True
         for server in self._servers:
-            self._broker.spawn(self._keep_registered(server))
+            self._tasks.spawn(self._keep_registered(server))
 
     async def stop(self) -> None:
         """Say goodbye to the name servers that know the broker."""
@@ -122,7 +141,7 @@ class Registration:
 
     async def settle(self) -> None:
         """Wait until the name servers that are there know the topics as they are now, or for a while."""
-        version = self._broker.topics.data_version.counter
+        version = self._topics.data_version.counter
 
         def is_told() -> bool:
             return all(self._told.get(server, -1) >= version for server in self._registered)
@@ -135,7 +154,7 @@ class Registration:
         changed: list[TopicConfig] | None = None  # None: all topics
         reason = ""
         while True:
-            wait_s = self._broker.live.current.register_interval_ms / 1000
+            wait_s = self._live.current.register_interval_ms / 1000
             try:
                 await self._register(server, changed)
                 reason = ""
@@ -161,25 +180,25 @@ class Registration:
             return None
         await asyncio.sleep(GATHER_S)
         due.clear()
-        changed = self._broker.topics.take_unregistered()
+        changed = self._topics.take_unregistered()
         # What one server takes is gone for the others: with several of them, all hear of all.
         return changed if changed and len(self._servers) == 1 and server in self._registered else None
 
     async def _register(self, server: str, changed: Iterable[TopicConfig] | None) -> None:
-        broker, settings = self._broker, self._broker.live.current
-        version = broker.topics.data_version.counter
+        settings = self._live.current
+        version = self._topics.data_version.counter
         connection = await self._pool.connection(server)
         if connection is not self._connections.get(server):
             changed = None  # it may have been started anew, and know nothing
-        table = broker.topics.registered_table(changed)
+        table = self._topics.registered_table(changed)
         # Written in C: 10,000 topics must not hold up the loop.
         body = encode_metadata(RegisterBrokerBody(topic_config_serialize_wrapper=table))
         request = RegisterBroker(
             broker_name=settings.name,
-            broker_addr=broker.address,
+            broker_addr=self._address.text,
             cluster_name=settings.cluster,
-            ha_server_addr=broker.replica_address,
-            broker_id=broker.role.broker_id,
+            ha_server_addr=self._address.replica,
+            broker_id=self._role.broker_id,
             body_crc32=crc32(body),
             enable_acting_master=False,
             body=body,
@@ -194,15 +213,15 @@ class Registration:
             log.info("registered with the name server address=%s", server)
         self.on_reply(result.reply)
         if result.order_topics:
-            broker.topics.mark_ordered(result.order_topics, now_ms=broker.clock.now_ms())
+            self._topics.mark_ordered(result.order_topics, now_ms=self._clock.now_ms())
 
     async def _unregister(self, server: str) -> None:
-        settings = self._broker.live.current
+        settings = self._live.current
         request = UnregisterBroker(
             broker_name=settings.name,
-            broker_addr=self._broker.address,
+            broker_addr=self._address.text,
             cluster_name=settings.cluster,
-            broker_id=self._broker.role.broker_id,
+            broker_id=self._role.broker_id,
         )
         try:
             await self._pool.call(server, request, timeout_s=UNREGISTER_TIMEOUT_S)

@@ -3,6 +3,7 @@
 Attributes of topics and groups are here too, with their changes: `+name=value` sets, `-name` deletes.
 """
 
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -164,6 +165,10 @@ def built_in_topics(settings: BrokerSettings) -> list[TopicConfig]:
     if settings.trace_topic:
         topics.append(_topic(settings.trace_topic_name, 1))
     return topics
+
+
+def random_queue(queues: int) -> int:
+    return random.randrange(queues) if queues > 0 else 0  # noqa: S311 - it only spreads messages over queues
 
 
 class TopicTable:

@@ -155,7 +155,7 @@ class EmbeddedServers:
         broker = self._broker
         if broker is not None:
             await self._stop_broker()
-            ports = (broker.port - FAST_PORT_DISTANCE, broker.port, broker.replica_port)
+            ports = (broker.port - FAST_PORT_DISTANCE, broker.port, broker.addresses.replica_port)
             self._held = hold_ports(self._settings.host, *ports)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -190,7 +190,7 @@ class EmbeddedServers:
             raise ClientClosed("embedded broker")
         config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
         self._broker.topics.update(config, now_ms=self._broker.clock.now_ms())
-        await self._broker.wait_registered()
+        await self._broker.registration.settle()
 
     def message_count(self, topic: str) -> int:
         """Return the number of messages of a topic on the broker."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import skylark.admin
 from skylark.admin import admin
-from skylark.broker.request_routes import ROUTES as BROKER_ROUTES
+from skylark.broker.request_routes import SERVED
 from skylark.namesrv.handlers import ROUTES as NAME_SERVER_ROUTES
 from skylark.protocol.codes import RequestCode as Code
 from skylark.protocol.requests import REQUESTS
@@ -63,7 +63,7 @@ def requests_of_admin() -> set[Code]:
 
 
 def test_everything_that_servers_answer_can_be_asked() -> None:
-    served = BROKER_ROUTES.keys() | NAME_SERVER_ROUTES.keys()
+    served = SERVED | NAME_SERVER_ROUTES.keys()
     missing = served - requests_of_admin() - CLIENTS_WORK - SERVERS_WORK
     assert not missing, sorted(code.name for code in missing)
 

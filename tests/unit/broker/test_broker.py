@@ -118,7 +118,7 @@ async def test_ports_that_belong_together(tmp_path: Path) -> None:
         for port in (broker.port, broker.port - 2):
             async with BrokerClient(f"127.0.0.1:{port}") as client:
                 await client.send("T", b"x")
-        assert broker.replica_port == broker.port + 1
+        assert broker.addresses.replica_port == broker.port + 1
         assert broker.monitor.address
 
 
@@ -155,7 +155,7 @@ async def test_topics_that_only_the_store_knows_are_adopted(
     for file in (tmp_path / "config").glob("topics.json*"):
         file.unlink()
     async with running_broker(tmp_path) as broker, BrokerClient(broker.address) as client:
-        assert "topic taken from the store, no file names it topic=T" in caplog.text
+        assert "restored topic missing from topics.json topic=T" in caplog.text
         assert [message.body for message in await client.pull("T", 3)] == [b"kept"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
-from skylark.broker.long_polling import HELD_PULL_BYTES, HeldPull, LongPolling
+from skylark.broker.long_polling import HELD_PULL_BYTES, RESUMED_AT_ONCE, HeldPull, LongPolling
 from skylark.model.sql92 import Selector, compile_selector
 from skylark.protocol.bodies import SubscriptionData
 from skylark.protocol.command import TypedCommand
@@ -32,6 +32,10 @@ class SomePeer:
     """Stands for a connection, which only counts as itself here."""
 
     active_at = 0.0
+    is_closed = False
+
+    def flush(self) -> None:
+        """Nothing is written."""
 
 
 def peer() -> Peer:
@@ -55,7 +59,7 @@ def pull_of(
 
 
 class Rig:
-    def __init__(self, store: MessageStore, *, held_max: int = 100, held_bytes_max: int = 1 << 20) -> None:
+    def __init__(self, store: MessageStore, *, held_max: int = 1000, held_bytes_max: int = 1 << 20) -> None:
         self.store = store
         self.resumed: list[HeldPull] = []
         self.polling = LongPolling(self.resumed.append, held_max=held_max, held_bytes_max=held_bytes_max)
@@ -67,6 +71,13 @@ class Rig:
 
     def put(self, queue_id: int = 0, **members: Any) -> AppendedRecord:
         return placed(self.store.append([message("T", queue_id, **members)])[0])
+
+    async def woken(self) -> list[HeldPull]:
+        """Return those that arrivals have resumed."""
+        assert self.taken() == []
+        while self.polling._is_scheduled:  # noqa: ASYNC110 (a turn at a time)
+            await asyncio.sleep(0)
+        return self.taken()
 
     def taken(self) -> list[HeldPull]:
         taken, self.resumed[:] = list(self.resumed), []
@@ -87,11 +98,40 @@ async def rig() -> AsyncIterator[Rig]:
 async def test_an_arrival_wakes_who_waits_at_its_queue(rig: Rig) -> None:
     first, second, other = rig.hold(0), rig.hold(0), rig.hold(1)
     rig.polling.arrived([rig.put(0)])
-    assert rig.taken() == [first, second]
+    assert await rig.woken() == [first, second]
     rig.polling.arrived([rig.put(0)])
-    assert rig.taken() == []
+    assert await rig.woken() == []
     rig.polling.arrived([rig.put(0), rig.put(1), rig.put(1)])
-    assert rig.taken() == [other]
+    assert await rig.woken() == [other]
+
+
+async def test_arrivals_resume_some_at_a_time_in_later_turns_of_the_loop(rig: Rig) -> None:
+    pulls = [rig.hold() for _ in range(2 * RESUMED_AT_ONCE + 1)]
+    rig.polling.arrived([rig.put()])
+    assert rig.taken() == []
+    for first in range(0, len(pulls), RESUMED_AT_ONCE):
+        await asyncio.sleep(0)
+        assert rig.taken() == pulls[first : first + RESUMED_AT_ONCE]
+    await asyncio.sleep(0)
+    assert rig.taken() == []
+
+
+async def test_a_pull_that_is_held_after_an_arrival_waits_for_the_next_one(rig: Rig) -> None:
+    rig.hold(queue_offset=0)
+    rig.polling.arrived([rig.put()])
+    later = rig.hold(queue_offset=1)
+    assert len(await rig.woken()) == 1
+    rig.polling.arrived([rig.put()])
+    assert await rig.woken() == [later]
+
+
+async def test_all_are_resumed_at_once_when_the_broker_stops(rig: Rig) -> None:
+    pulls = [rig.hold() for _ in range(RESUMED_AT_ONCE + 1)]
+    rig.polling.arrived([rig.put()])
+    await asyncio.sleep(0)
+    other = rig.hold(1)
+    rig.polling.wake_all()
+    assert set(rig.taken()) == {*pulls, other}
 
 
 async def test_tags_are_looked_at(rig: Rig) -> None:
@@ -100,17 +140,17 @@ async def test_tags_are_looked_at(rig: Rig) -> None:
     wanting = rig.hold(tags_filter={code}.__contains__)
     everything = rig.hold()
     rig.polling.arrived([rig.put(tags="b")])
-    assert rig.taken() == [everything]
+    assert await rig.woken() == [everything]
     rig.polling.arrived([rig.put(tags="b"), rig.put(tags="a")])
-    assert rig.taken() == [wanting]
+    assert await rig.woken() == [wanting]
 
 
 async def test_properties_are_looked_at(rig: Rig) -> None:
     wanting = rig.hold(selector=compile_selector("a > 5"))
     rig.polling.arrived([rig.put(properties=b"a\x015\x02"), rig.put()])
-    assert rig.taken() == []
+    assert await rig.woken() == []
     rig.polling.arrived([rig.put(properties=b"a\x016\x02")])
-    assert rig.taken() == [wanting]
+    assert await rig.woken() == [wanting]
 
 
 async def test_sf_092_the_check_wakes_who_could_go_on(rig: Rig) -> None:
@@ -136,7 +176,7 @@ async def test_each_has_a_timer_of_its_own(rig: Rig) -> None:
 async def test_who_was_woken_is_not_woken_again_when_its_time_is_up(rig: Rig) -> None:
     rig.hold(timeout_s=0.01)
     rig.polling.arrived([rig.put()])
-    assert len(rig.taken()) == 1
+    assert len(await rig.woken()) == 1
     await asyncio.sleep(0.03)
     assert rig.taken() == []
 
@@ -151,7 +191,7 @@ async def test_a_peer_that_left_is_forgotten(rig: Rig) -> None:
     assert rig.polling.count == 1
     await asyncio.sleep(0.03)
     rig.polling.arrived([rig.put(0), rig.put(1)])
-    assert rig.taken() == [stays]
+    assert await rig.woken() == [stays]
 
 
 async def test_a_topic_that_is_gone_wakes_who_waits_for_it(rig: Rig) -> None:
@@ -170,7 +210,7 @@ async def test_no_more_than_allowed() -> None:
         rig.hold()
         assert not rig.polling.hold(pull_of(store.queue("T", 0)), FOR_EVER_S)
         rig.polling.arrived([rig.put()])
-        assert len(rig.taken()) == 2
+        assert len(await rig.woken()) == 2
         rig.hold()
         rig.polling.wake_all()
 
@@ -188,13 +228,13 @@ async def test_no_more_bytes_than_allowed() -> None:
 
 
 async def test_one_queue_may_have_very_many(rig: Rig) -> None:
-    polling = LongPolling(rig.resumed.append, held_max=50_000, held_bytes_max=1 << 30)
+    polling = rig.polling = LongPolling(rig.resumed.append, held_max=50_000, held_bytes_max=1 << 30)
     queue, one = rig.store.queue("T", 0), peer()
     for _ in range(20_000):
         assert polling.hold(pull_of(queue, of=one), FOR_EVER_S)
     started = asyncio.get_running_loop().time()
     polling.arrived([rig.put()])
-    assert len(rig.taken()) == 20_000
+    assert len(await rig.woken()) == 20_000
     assert asyncio.get_running_loop().time() - started < 2  # a list would take minutes to empty
 
 
@@ -234,7 +274,12 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(queues=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), min_size=1, max_size=3))
     def arrive(self, queues: list[tuple[int, str]]) -> None:
         batch = [self.rig.put(queue_id, tags=tag) for queue_id, tag in queues]
-        self.rig.polling.arrived(batch)
+
+        async def arrive() -> None:
+            self.rig.polling.arrived(batch)
+            self.rig.resumed += await self.rig.woken()
+
+        self.loop.run_until_complete(arrive())
         self.expect_woken(
             pull
             for pull in self.waiting

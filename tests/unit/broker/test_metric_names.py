@@ -21,7 +21,6 @@ from skylark.broker.monitoring.metric_specs import (
     UNITS_AT_APACHE,
     markdown,
 )
-from skylark.broker.monitoring.metrics import MetricsCollector
 from tests.unit.broker.handlers.rig import Rig, rigged
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
@@ -114,7 +113,7 @@ def test_what_is_not_exported_is_in_the_reference_with_its_reason() -> None:
 
 async def test_the_page_of_a_scrape_has_these_metrics_and_their_kinds(rig: Rig) -> None:
     registry = CollectorRegistry()
-    registry.register(MetricsCollector(rig.broker))
+    registry.register(rig.broker.make_pages().collector)
     families = {
         family.name: family for family in text_string_to_metric_families(generate_latest(registry).decode())
     }

@@ -50,7 +50,7 @@ class Watched:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.monitor = Monitor(rig.broker)
+        self.monitor = Monitor(rig.broker.make_pages)
         self.monitor.start("127.0.0.1", 0)
 
     def get(self, path: str) -> tuple[int, str]:
@@ -435,7 +435,7 @@ async def test_a_broker_is_ready_when_it_does_its_work(watched: Watched) -> None
     assert watched.get("/ready") == (503, "its permission is neither to be read nor to be written\n")
     broker.role.kind = BrokerRole.SLAVE
     assert watched.get("/ready") == (503, "not connected to its master\n")
-    broker.slave_status.sees_master = True
+    broker.role.slave.sees_master = True
     assert watched.get("/ready") == (200, "ok\n")
 
 
@@ -480,7 +480,7 @@ async def test_clients_that_say_nothing_or_vanish_are_not_heard_of(
 
 async def test_a_port_that_is_taken_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
     with rigged() as rig, socket.create_server(("127.0.0.1", 0)) as taken:
-        made = Monitor(rig.broker)
+        made = Monitor(rig.broker.make_pages)
         made.start("127.0.0.1", taken.getsockname()[1])
         assert made.address == ""
         assert "no metrics on 127.0.0.1:" in caplog.text
@@ -489,7 +489,7 @@ async def test_a_port_that_is_taken_is_done_without(caplog: pytest.LogCaptureFix
 
 async def test_stopping_frees_the_port_of_pages_that_nobody_read() -> None:
     with rigged() as rig:
-        made = Monitor(rig.broker)
+        made = Monitor(rig.broker.make_pages)
         made.start("127.0.0.1", 0)
         host, _, port = made.address.rpartition(":")
         made.stop()

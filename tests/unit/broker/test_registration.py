@@ -73,7 +73,7 @@ async def test_settle_waits_until_a_new_topic_is_known(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, register_interval_ms=30_000) as (name_server, broker):
         await until(lambda: bool(broker.registration.registered))
         broker.topics.update(TopicConfig(topic_name="New"), now_ms=broker.clock.now_ms())
-        await broker.wait_registered()
+        await broker.registration.settle()
         assert await knows(name_server, "New")
 
 

@@ -2,27 +2,10 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from skylark.broker import request_routes
-from skylark.broker.handlers import (
-    assignments,
-    broker_admin,
-    clients,
-    groups,
-    message_queries,
-    offsets,
-    relay,
-    reply,
-    send_back,
-    stats,
-    timers,
-    topics,
-    transactions,
-)
-from skylark.broker.handlers.pull import PullPath
-from skylark.broker.handlers.send import SendPath
-from skylark.broker.request_routes import NOT_SERVED_HERE, REASONS, UNSUPPORTED
+from skylark.broker.handlers.served_requests import codes_of
+from skylark.broker.request_routes import FAMILIES, NOT_SERVED_HERE, REASONS, SERVED, UNSUPPORTED
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.connection import HOT_REQUESTS
 from tests.unit.broker.handlers.rig import rigged
@@ -31,30 +14,16 @@ HOT = {request.code for request in HOT_REQUESTS}
 
 
 def test_every_request_code_is_served_or_listed_as_unsupported() -> None:
-    served = request_routes.ROUTES.keys() | HOT
+    served = SERVED | HOT
     assert served | UNSUPPORTED == set(RequestCode)
     assert served.isdisjoint(UNSUPPORTED)
-    assert request_routes.ROUTES.keys().isdisjoint(HOT)
+    assert SERVED.isdisjoint(HOT)
 
 
 def test_no_code_is_in_two_tables() -> None:
-    parts: list[Any] = [
-        clients,
-        assignments,
-        offsets,
-        message_queries,
-        send_back,
-        transactions,
-        reply,
-        timers,
-        topics,
-        groups,
-        stats,
-        relay,
-    ]
-    counted = Counter(code for part in parts for code in part.ROUTES)
+    counted = Counter(codes_of(*FAMILIES))
     assert [code for code, count in counted.items() if count > 1] == []
-    assert request_routes.ROUTES.keys() == counted.keys() | broker_admin.ROUTES.keys()
+    assert SERVED == counted.keys()
 
 
 def test_what_is_not_served_has_a_reason() -> None:
@@ -73,16 +42,12 @@ def test_the_documentation_says_what_is_refused() -> None:
 
 async def test_the_fast_port_serves_everything_but_pulls() -> None:
     with rigged() as rig:
-        paths = SendPath(rig.broker), PullPath(rig.broker)
-        main, fast = (
-            request_routes.main_routes(rig.broker, *paths),
-            request_routes.fast_routes(rig.broker, *paths),
-        )
+        main, fast = rig.broker.main_routes(), rig.broker.fast_routes()
     assert {RequestCode(code) for code in main.keys() - fast.keys()} == {
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
     }
-    assert main.keys() == request_routes.ROUTES.keys() | HOT | NOT_SERVED_HERE.keys()
+    assert main.keys() == SERVED | HOT | NOT_SERVED_HERE.keys()
 
 
 def test_what_waits_is_counted_for_who_serves_it() -> None:

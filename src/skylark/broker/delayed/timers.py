@@ -9,13 +9,11 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
-from skylark.broker.delayed.delay_levels import UNDELIVERABLE
+from skylark.broker.delayed.delay_levels import UNDELIVERABLE, DelayLevels, parse_level
 from skylark.broker.delayed.original_destination import queues_needed
 from skylark.broker.delayed.timed_messages import (
     NEVER_ENQUEUED_MS,
@@ -74,26 +72,28 @@ MARGIN_MS = 60_000
 """A wheel that stood still for a week, but for this, has forgotten what came before."""
 
 
-class TimerHost(Protocol):
-    """What timers need of their broker."""
-
-    live: LiveSettings[BrokerSettings]
-    clock: Clock
-    store: MessageStore
-    stats: BrokerStats
-
-    @property
-    def read_cold(self) -> ReadCold: ...
-    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None: ...
-
-
 class Timers:
     """All timed messages of one broker. Loop thread; `load` runs before, in a thread."""
 
-    def __init__(self, broker: TimerHost, disk: Disk, root: Path) -> None:
-        self._broker = broker
-        self._records = RecordLoader(broker.store, broker.read_cold)
-        settings = broker.live.current.timers
+    def __init__(
+        self,
+        *,
+        live: LiveSettings[BrokerSettings],
+        clock: Clock,
+        store: MessageStore,
+        disk: Disk,
+        restore_topics: Callable[[Mapping[str, int]], None],
+        stats: BrokerStats,
+        read_cold: ReadCold,
+    ) -> None:
+        self._live = live
+        self._clock = clock
+        self._store = store
+        self._restore_topics = restore_topics
+        self._stats = stats
+        self._read_cold = read_cold
+        self._records = RecordLoader(store, read_cold)
+        settings, root = live.current.timers, store.settings.path
         self._precision_ms = settings.precision_ms
         self._window_ms = settings.roll_window_slots * settings.precision_ms
         self.wheel = TimerWheel(disk, root / "timerwheel", settings.precision_ms)
@@ -112,7 +112,7 @@ class Timers:
         self.dequeued: Counter[str] = Counter()
         self.delays: dict[str, Histogram] = {}
         """For how long messages were to wait, in seconds, by topic."""
-        self._data_version = DataVersion(timestamp=broker.clock.now_ms())
+        self._data_version = DataVersion(timestamp=clock.now_ms())
         self.changes = 0
         self._is_loaded = False
         self._has_fired = False
@@ -123,15 +123,15 @@ class Timers:
 
     def admit(self, message: PutMessage, properties: dict[str, str]) -> None:
         """Let a message wait that names a time, in place. Raises BrokerError 13 or 1."""
-        settings = self._broker.live.current.timers
-        slot_ms = admit(message, properties, settings, self._broker.clock.now_ms())
+        settings = self._live.current.timers
+        slot_ms = admit(message, properties, settings, self._clock.now_ms())
         if slot_ms is not None:
             self._check_room(slot_ms, settings)
 
     def admit_as_sent(self, message: PutMessage) -> bool:
         """As `admit`, by adding to the property text; False without a time, or where that is not enough."""
-        settings = self._broker.live.current.timers
-        slot_ms = admit_as_sent(message, settings, self._broker.clock.now_ms())
+        settings = self._live.current.timers
+        slot_ms = admit_as_sent(message, settings, self._clock.now_ms())
         if slot_ms is None:
             return False
         self._check_room(slot_ms, settings)
@@ -157,7 +157,7 @@ class Timers:
     @property
     def behind_ms(self) -> int:
         """How long ago the slot was over that is to be dealt with next."""
-        return max(self._floor(self._broker.clock.now_ms()) - self.read_ms, 0) if self._is_loaded else 0
+        return max(self._floor(self._clock.now_ms()) - self.read_ms, 0) if self._is_loaded else 0
 
     @property
     def queue_behind(self) -> int:
@@ -168,7 +168,7 @@ class Timers:
 
     def load(self) -> None:
         """Go on where the files end. May wait for the disk. Raises DiskFull, OSError."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         check = self._check_file.load()
         self.check = check or TimerCheckpoint(read_ms=self._floor(self._last_written_ms() or now_ms))
         self.read_ms = max(self.check.read_ms, self._floor(now_ms - WEEK_MS + MARGIN_MS))
@@ -219,7 +219,7 @@ class Timers:
 
     def _last_written_ms(self) -> int | None:
         """When the last message was stored that is still there; None in an empty store."""
-        store = self._broker.store
+        store = self._store
         times = [
             store.store_timestamp(topic, queue_id, queue.max_offset - 1)
             for (topic, queue_id), queue in list(store.queues.items())
@@ -230,7 +230,7 @@ class Timers:
     def _behind(self, unit: TimerUnit) -> int:
         """The queue offset behind the message of a unit."""
         try:
-            return split(self._broker.store.reader.record_at(unit.physical_offset)).head[5] + 1
+            return split(self._store.reader.record_at(unit.physical_offset)).head[5] + 1
         except (OffsetOutOfRange, CorruptRecord):
             return 0
 
@@ -253,11 +253,11 @@ class Timers:
                 log_flushed=self.log.appended,
                 queue_offset=self.queue_offset,
                 master_queue_offset=self.queue_offset,
-                timestamp=self._broker.clock.now_ms(),
+                timestamp=self._clock.now_ms(),
                 counter=self.check.counter + 1,
             )
             try:
-                await self._broker.read_cold(lambda: self._write(changes, check))
+                await self._read_cold(lambda: self._write(changes, check))
             except (DiskFull, OSError) as error:
                 log.warning("timers not written, will be tried again reason=%s", error)
                 self.wheel.lose_changes()
@@ -275,13 +275,13 @@ class Timers:
 
     def metrics(self) -> TimerMetrics:
         """How many messages wait, by topic."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         counts = {topic: TimerCount(count=count, time_stamp=now_ms) for topic, count in self._counts.items()}
         return TimerMetrics(timing_count=counts, data_version=self._data_version)
 
     def snapshot(self) -> Encode:
         """Return what writes the counts as they are now."""
-        self._data_version = next_version(self._data_version, self._broker.clock.now_ms())
+        self._data_version = next_version(self._data_version, self._clock.now_ms())
         metrics = self.metrics()
         return lambda: encode_body(metrics)
 
@@ -303,7 +303,7 @@ class Timers:
         """Enqueue and deliver, until cancelled."""
         while True:
             # At the end of a slot at once: what is in it may have waited for nearly a whole one.
-            left_s = (self._precision_ms - self._broker.clock.now_ms() % self._precision_ms) / 1000
+            left_s = (self._precision_ms - self._clock.now_ms() % self._precision_ms) / 1000
             await asyncio.sleep(min(TICK_S, left_s))
             try:
                 await self.step()
@@ -354,7 +354,7 @@ class Timers:
 
     async def _put_late(self, late: list[TimedMessage]) -> None:
         """Deliver messages whose slot is over."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         await self._put([timed.due(NEVER_ENQUEUED_MS, now_ms) for timed in late])
         self.dequeued.update([timed.terms.real_topic for timed in late])
 
@@ -371,7 +371,7 @@ class Timers:
         """Put messages into log and wheel, no more than fit into the log's file. Raises DiskFull, OSError."""
         if not entries:
             return
-        settings, now_ms = self._broker.live.current.timers, self._floor(self._broker.clock.now_ms())
+        settings, now_ms = self._live.current.timers, self._floor(self._clock.now_ms())
         linked = link_units(entries, self.log.appended, self.wheel.last_position, settings, now_ms)
         self.log.append(*linked.units)
         for slot_ms, chain in linked.chains.items():
@@ -386,7 +386,7 @@ class Timers:
             return []
         units = queue.resident_units(first, count)
         if units is None:
-            units = await self._broker.read_cold(lambda: queue.units(first, count))
+            units = await self._read_cold(lambda: queue.units(first, count))
         if not units:
             self.queue_offset = queue.next_file_offset(first)
             return []
@@ -397,10 +397,10 @@ class Timers:
     async def _dequeue(self) -> None:
         """Deal with all slots that are over."""
         empty = 0
-        while self.read_ms < self._floor(self._broker.clock.now_ms()):
+        while self.read_ms < self._floor(self._clock.now_ms()):
             last = self.wheel.last_position(self.read_ms)
             if last != NO_POSITION:
-                await self._fire(await self._broker.read_cold(partial(self._chain, last)))
+                await self._fire(await self._read_cold(partial(self._chain, last)))
                 self.wheel.remove(self.read_ms)
                 self._has_fired = True
             else:
@@ -428,7 +428,7 @@ class Timers:
         )
         for first in range(0, len(others), AT_ONCE):
             messages = []
-            now_ms = self._broker.clock.now_ms()
+            now_ms = self._clock.now_ms()
             for unit, timed in await self._take_out(others[first : first + AT_ONCE]):
                 if unit.flags & TimerFlag.ROLL:
                     messages.append(timed.rolled(unit.write_ms, now_ms))
@@ -454,14 +454,14 @@ class Timers:
         """Store messages; what the store cannot take now is tried until it can."""
         while messages:
             # A broker killed just after it made a topic has it in no file and no queue.
-            self._broker.adopt_undeleted(queues_needed(messages))
-            results = self._broker.store.append(messages)
-            self._broker.stats.count_late_puts(results)
+            self._restore_topics(queues_needed(messages))
+            results = self._store.append(messages)
+            self._stats.count_late_puts(results)
             messages = _refused(messages, results) if Refused in map(type, results) else []
             await asyncio.sleep(FAILURE_PAUSE_S if messages else 0)
 
     def _queue(self) -> ConsumeQueue:
-        return self._broker.store.queue(names.TIMER_TOPIC, 0)
+        return self._store.queue(names.TIMER_TOPIC, 0)
 
     def _floor(self, time_ms: int) -> int:
         return time_ms - time_ms % self._precision_ms
@@ -511,33 +511,32 @@ class MasterTime:
         return self._clock.monotonic()
 
 
-class _Host:
-    """The broker, but for its clock."""
-
-    def __init__(self, broker: TimerHost, clock: Clock) -> None:
-        self._broker = broker
-        self.live: LiveSettings[BrokerSettings] = broker.live
-        self.clock = clock
-        self.store: MessageStore = broker.store
-        self.stats: BrokerStats = broker.stats
-
-    @property
-    def read_cold(self) -> ReadCold:
-        return self._broker.read_cold
-
-    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None:
-        """Nothing is delivered, so nothing is missing."""
-
-
 class SlaveTimers(Timers):
     """What waits is in the wheel here, too: a slave that is made master goes on with it.
 
     The slots that the master has dealt with since it was last asked are then dealt with once more.
     """
 
-    def __init__(self, broker: TimerHost, disk: Disk, root: Path) -> None:
-        self._time = MasterTime(broker.clock)
-        super().__init__(_Host(broker, self._time), disk, root)
+    def __init__(
+        self,
+        *,
+        live: LiveSettings[BrokerSettings],
+        clock: Clock,
+        store: MessageStore,
+        disk: Disk,
+        stats: BrokerStats,
+        read_cold: ReadCold,
+    ) -> None:
+        self._time = MasterTime(clock)
+        super().__init__(
+            live=live,
+            clock=self._time,
+            store=store,
+            disk=disk,
+            restore_topics=lambda _: None,  # nothing is delivered
+            stats=stats,
+            read_cold=read_cold,
+        )
 
     def follow(self, check: TimerCheckpoint, metrics: TimerMetrics) -> None:
         """Take how far the master is. It says so only now and then: empty slots are passed over."""
@@ -562,3 +561,26 @@ class SlaveTimers(Timers):
 
     def _count_all(self, counts: Mapping[str, int]) -> None:
         """The master counts."""
+
+
+class DelayedMessages:
+    """Admits messages that are delivered later, by a delay level or by a time."""
+
+    def __init__(self, levels: DelayLevels, timers: Timers) -> None:
+        self._levels = levels
+        self._timers = timers
+
+    def admit(self, message: PutMessage, properties: dict[str, str]) -> None:
+        """Move a message to where it waits, if its properties ask for that. Changes it in place.
+
+        Raises BrokerError 13 for an invalid time, 1 if timers are off.
+        """
+        level = parse_level(properties)
+        if level > 0:
+            self._levels.delay(message, properties, level)
+        else:
+            self._timers.admit(message, properties)
+
+    def admit_as_sent(self, message: PutMessage) -> bool:
+        """As `admit`, without parsing the properties; False if nothing is asked for, or parsing is needed."""
+        return self._levels.delay_as_sent(message) or self._timers.admit_as_sent(message)

@@ -1,62 +1,202 @@
-"""Clients and their groups: 34, 35, 38, 41, 42, 46. Who is a member, and who consumes a queue in order."""
+"""Clients: heartbeats, membership, locks on ordered queues, assignments: 34, 35, 38, 41, 42, 46, 400."""
 
 from __future__ import annotations
 
-from skylark.broker.clients import ACTIVELY, ConnectedClient
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from skylark.broker.clients import (
+    ACTIVELY,
+    BROADCASTING,
+    ConnectedClient,
+    ConsumerGroups,
+    MembershipNotice,
+    ProducerGroups,
+    QueueLockTable,
+)
 from skylark.broker.error_replies import full, invalid_parameter
 from skylark.broker.filters.compiled_subscription import check_subscription
-from skylark.broker.state import BrokerHandler, BrokerState
+from skylark.broker.filters.consumer_filters import ConsumerFilters
+from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.handlers.served_requests import serves, serves_command
+from skylark.broker.topics import TopicTable
+from skylark.clock import Clock
 from skylark.model import names
 from skylark.protocol.bodies import (
+    AssignmentRequest,
+    Assignments,
     ConsumerData,
     ConsumerIdList,
     HeartbeatData,
     LockedQueues,
     LockRequest,
-    encode_body,
+    MessageQueue,
+    QueueAssignment,
+    TopicRouteData,
 )
 from skylark.protocol.codes import RequestCode
-from skylark.protocol.command import RemotingCommand
+from skylark.protocol.command import RemotingCommand, encode
+from skylark.protocol.queue_allocation import averagely, averagely_by_circle, read_queues
 from skylark.protocol.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
     Heartbeat,
     HeartbeatReply,
     LockBatchMq,
+    NotifyConsumerIdsChanged,
+    QueryAssignment,
     UnlockBatchMq,
     UnregisterClient,
 )
 from skylark.remoting.server import Peer
+from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
+
+STRATEGIES = {"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle}
 
 
-def heartbeat(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Take what a client says of itself; whoever must hear of it does before the client has its answer."""
-    data = Heartbeat.from_command(command).body
-    _check_sizes(broker, data)
-    client = ConnectedClient(peer, data.client_id, command.language, command.version)
-    subscription_changed = data.heartbeat_fingerprint == 0
-    for consumer in data.consumer_data_set:
-        if _register_consumer(broker, client, consumer, data):
-            subscription_changed = True
-    now = broker.clock.monotonic()
-    for producer in data.producer_data_set:
-        broker.producers.register(producer.group_name, client, now=now)
-    reply = HeartbeatReply(supports_v2=True, subscription_changed=subscription_changed)
-    return command.reply(fields=reply.to_fields())
+def notify_members(notice: MembershipNotice | None) -> None:
+    """Tell the members of a group that its membership changed."""
+    if notice is None:
+        return
+    # Encoded once: when a thousand members leave one by one, each departure is sent to all others.
+    command = NotifyConsumerIdsChanged(notice.group).to_command(oneway=True)
+    command.language = Peer.language
+    frame = b"".join(encode(command))
+    for channel in notice.channels:
+        if isinstance(channel, Peer) and not channel.is_closed:
+            channel.write(frame)
 
 
-def _check_sizes(broker: BrokerState, data: HeartbeatData) -> None:
-    """Refuse a heartbeat that no client could mean before it makes groups and topics."""
-    limit = broker.live.current.client_groups_max
-    if max(len(data.consumer_data_set), len(data.producer_data_set)) > limit:
-        raise full("groups of one client", limit)
-    _check_length("clientID", data.client_id, names.CLIENT_ID_CHARS_MAX)
-    for producer in data.producer_data_set:
-        _check_length("groupName", producer.group_name, names.WRITTEN_NAME_CHARS_MAX)
-    for consumer in data.consumer_data_set:
-        for wanted in consumer.subscription_data_set:
-            _check_length("topic", wanted.topic, names.WRITTEN_NAME_CHARS_MAX)
-            _check_length("subString", wanted.sub_string, names.EXPRESSION_CHARS_MAX)
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientHandlers:
+    live: LiveSettings[BrokerSettings]
+    clock: Clock
+    topics: TopicTable
+    groups: SubscriptionGroups
+    consumers: ConsumerGroups
+    producers: ProducerGroups
+    consumer_filters: ConsumerFilters
+    locks: QueueLockTable
+    find_route: Callable[[str], Awaitable[TopicRouteData | None]]
+    """Asks the name servers for the route of a topic."""
+
+    @serves_command(RequestCode.HEART_BEAT)
+    def heartbeat(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
+        """Register a client with its groups; other members are notified before the reply is sent."""
+        data = Heartbeat.from_command(command).body
+        self._check_sizes(data)
+        client = ConnectedClient(peer, data.client_id, command.language, command.version)
+        subscription_changed = data.heartbeat_fingerprint == 0
+        for consumer in data.consumer_data_set:
+            if self._register_consumer(client, consumer, data):
+                subscription_changed = True
+        now = self.clock.monotonic()
+        for producer in data.producer_data_set:
+            self.producers.register(producer.group_name, client, now=now)
+        reply = HeartbeatReply(supports_v2=True, subscription_changed=subscription_changed)
+        return command.reply(fields=reply.to_fields())
+
+    def _check_sizes(self, data: HeartbeatData) -> None:
+        """Refuse an oversized heartbeat before it creates groups and topics."""
+        limit = self.live.current.client_groups_max
+        if max(len(data.consumer_data_set), len(data.producer_data_set)) > limit:
+            raise full("groups of one client", limit)
+        _check_length("clientID", data.client_id, names.CLIENT_ID_CHARS_MAX)
+        for producer in data.producer_data_set:
+            _check_length("groupName", producer.group_name, names.WRITTEN_NAME_CHARS_MAX)
+        for consumer in data.consumer_data_set:
+            for wanted in consumer.subscription_data_set:
+                _check_length("topic", wanted.topic, names.WRITTEN_NAME_CHARS_MAX)
+                _check_length("subString", wanted.sub_string, names.EXPRESSION_CHARS_MAX)
+
+    def _register_consumer(
+        self, client: ConnectedClient, consumer: ConsumerData, data: HeartbeatData
+    ) -> bool:
+        """Register a client in one group; return whether it must send its subscriptions again.
+
+        A group that neither exists nor is created automatically is skipped, as in RocketMQ.
+        """
+        if consumer.consume_type == ACTIVELY and self.live.current.reject_pull_consumers:
+            return False
+        now_ms = self.clock.now_ms()
+        config = self.groups.find(consumer.group_name, now_ms=now_ms)
+        if config is None:
+            return False
+        ordered = any(self.topics.is_ordered(wanted.topic) for wanted in consumer.subscription_data_set)
+        self.topics.ensure_retry_topic(
+            config,
+            ordered=None if data.without_sub else ordered,
+            unit_mode=consumer.unit_mode,
+            now_ms=now_ms,
+        )
+        registered = self.consumers.register(
+            client,
+            consumer,
+            notify=config.notify_consumer_ids_changed_enable,
+            now=self.clock.monotonic(),
+            fingerprint=data.heartbeat_fingerprint,
+            # Only a fingerprint shows whether omitted subscriptions have changed.
+            without_subscriptions=data.without_sub and data.heartbeat_fingerprint != 0,
+        )
+        notify_members(registered.notice)
+        group = self.consumers.group(consumer.group_name)
+        if group is not None:
+            self.consumer_filters.register(consumer.group_name, group.subscriptions.values(), now_ms=now_ms)
+        return registered.subscription_changed
+
+    @serves_command(RequestCode.UNREGISTER_CLIENT)
+    def unregister_client(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
+        """Remove a client from the groups that it names."""
+        request = UnregisterClient.from_command(command)
+        if request.producer_group is not None:
+            self.producers.unregister(request.producer_group, peer)
+        if request.consumer_group is not None:
+            config = self.groups.get(request.consumer_group)
+            notify = config is None or config.notify_consumer_ids_changed_enable
+            notify_members(self.consumers.unregister(request.consumer_group, peer, notify=notify))
+        return command.reply()
+
+    @serves(GetConsumerListByGroup)
+    def get_consumer_list(self, request: GetConsumerListByGroup) -> ConsumerIdList:
+        return ConsumerIdList(consumer_id_list=self.consumers.client_ids(request.consumer_group))
+
+    @serves(CheckClientConfig)
+    def check_client_config(self, request: CheckClientConfig) -> None:
+        """Check that a subscription can be served, before a consumer starts with it."""
+        check_subscription(request.body.subscription_data, with_sql=self.live.current.sql_filters)
+
+    @serves(LockBatchMq)
+    def lock_queues(self, request: LockBatchMq) -> LockedQueues:
+        """Lock queues for a client that consumes in order; the reply lists those that it holds."""
+        _check_lock(request.body)
+        return LockedQueues(queues=self.locks.lock(request.body, now=self.clock.monotonic()))
+
+    @serves(UnlockBatchMq)
+    def unlock_queues(self, request: UnlockBatchMq) -> None:
+        self.locks.unlock(request.body)
+
+    # --- Rebalancing by the broker ---
+
+    @serves(QueryAssignment)
+    async def query_assignment(self, request: QueryAssignment) -> Assignments:
+        """Return the queues of one member; without a list it keeps those that it has."""
+        route = await self.find_route(request.body.topic)
+        found = None if route is None else self._assigned(request.body, route)
+        assigned = None if found is None else [QueueAssignment(message_queue=queue) for queue in found]
+        return Assignments(message_queue_assignments=assigned)
+
+    def _assigned(self, asked: AssignmentRequest, route: TopicRouteData) -> Iterable[MessageQueue] | None:
+        queues = sorted(read_queues(asked.topic, route))
+        if asked.message_model.upper() == BROADCASTING or not self.live.current.divide_queues:
+            return queues
+        strategy = STRATEGIES.get(asked.strategy_name)
+        members = sorted(client.client_id for client in self.consumers.clients(asked.consumer_group))
+        if strategy is None or not members or not queues:
+            return None
+        if asked.client_id not in members:
+            return []  # it has left, or has not registered yet
+        return strategy(asked.client_id, queues, members)
 
 
 def _check_length(member: str, text: str | None, chars_max: int) -> None:
@@ -65,95 +205,9 @@ def _check_length(member: str, text: str | None, chars_max: int) -> None:
 
 
 def _check_lock(body: LockRequest) -> None:
-    """Refuse names that no queue, group or client has: locks are kept until they end."""
+    """Refuse names that no queue, group or client has: locks are kept until they expire."""
     _check_length("clientId", body.client_id, names.CLIENT_ID_CHARS_MAX)
     _check_length("consumerGroup", body.consumer_group, names.WRITTEN_NAME_CHARS_MAX)
     for queue in body.mq_set:
         _check_length("topic", queue.topic, names.WRITTEN_NAME_CHARS_MAX)
         _check_length("brokerName", queue.broker_name, names.WRITTEN_NAME_CHARS_MAX)
-
-
-def _register_consumer(
-    broker: BrokerState, client: ConnectedClient, consumer: ConsumerData, data: HeartbeatData
-) -> bool:
-    """Take what a heartbeat says of one group; return whether the client must send its subscriptions again.
-
-    A group that is not there and does not make itself is passed over, as in RocketMQ.
-    """
-    if consumer.consume_type == ACTIVELY and broker.live.current.reject_pull_consumers:
-        return False
-    now_ms = broker.clock.now_ms()
-    config = broker.groups.find(consumer.group_name, now_ms=now_ms)
-    if config is None:
-        return False
-    ordered = any(broker.topics.is_ordered(wanted.topic) for wanted in consumer.subscription_data_set)
-    broker.topics.ensure_retry_topic(
-        config,
-        ordered=None if data.without_sub else ordered,
-        unit_mode=consumer.unit_mode,
-        now_ms=now_ms,
-    )
-    registered = broker.consumers.register(
-        client,
-        consumer,
-        notify=config.notify_consumer_ids_changed_enable,
-        now=broker.clock.monotonic(),
-        fingerprint=data.heartbeat_fingerprint,
-        # Only with a fingerprint can the broker tell that what was left out has changed.
-        without_subscriptions=data.without_sub and data.heartbeat_fingerprint != 0,
-    )
-    broker.tell(registered.notice)
-    group = broker.consumers.group(consumer.group_name)
-    if group is not None:
-        broker.consumer_filters.register(consumer.group_name, group.subscriptions.values(), now_ms=now_ms)
-    return registered.subscription_changed
-
-
-def unregister_client(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Take a client out of the groups that it names."""
-    request = UnregisterClient.from_command(command)
-    if request.producer_group is not None:
-        broker.producers.unregister(request.producer_group, peer)
-    if request.consumer_group is not None:
-        config = broker.groups.get(request.consumer_group)
-        notify = config is None or config.notify_consumer_ids_changed_enable
-        broker.tell(broker.consumers.unregister(request.consumer_group, peer, notify=notify))
-    return command.reply()
-
-
-def get_consumer_list(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Name the members of a group, among which they divide its queues."""
-    request = GetConsumerListByGroup.from_command(command)
-    members = ConsumerIdList(consumer_id_list=broker.consumers.client_ids(request.consumer_group))
-    return command.reply(body=encode_body(members))
-
-
-def check_client_config(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Say whether a subscription can be served, before a consumer starts with it."""
-    data = CheckClientConfig.from_command(command).body.subscription_data
-    check_subscription(data, with_sql=broker.live.current.sql_filters)
-    return command.reply()
-
-
-def lock_queues(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Lock queues for a client that consumes in order; the answer names those that it has now."""
-    request = LockBatchMq.from_command(command).body
-    _check_lock(request)
-    locked = broker.locks.lock(request, now=broker.clock.monotonic())
-    return command.reply(body=encode_body(LockedQueues(queues=locked)))
-
-
-def unlock_queues(broker: BrokerState, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Free a client's queues for the others."""
-    broker.locks.unlock(UnlockBatchMq.from_command(command).body)
-    return command.reply()
-
-
-ROUTES: dict[RequestCode, BrokerHandler] = {
-    RequestCode.HEART_BEAT: heartbeat,
-    RequestCode.UNREGISTER_CLIENT: unregister_client,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: get_consumer_list,
-    RequestCode.LOCK_BATCH_MQ: lock_queues,
-    RequestCode.UNLOCK_BATCH_MQ: unlock_queues,
-    RequestCode.CHECK_CLIENT_CONFIG: check_client_config,
-}

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from skylark.broker.error_replies import group_not_exist, no_permission, topic_not_exist
+from dataclasses import dataclass
+
+from skylark.broker.clients import ConsumerGroups, ProducerGroups
+from skylark.broker.error_replies import (
+    group_not_exist,
+    metadata_is_copied,
+    no_permission,
+    topic_not_exist,
+)
+from skylark.broker.groups import RequestModes, SubscriptionGroups
+from skylark.broker.handlers.served_requests import Reply, serves, serves_code
 from skylark.broker.handlers.sliced_encoding import encode_tables
-from skylark.broker.state import BrokerHandler, BrokerState
+from skylark.broker.monitoring.stats import BrokerStats
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.topics import TopicTable
+from skylark.clock import Clock
 from skylark.model import names
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import (
+    ConsumerConnection,
     GroupForbidden,
     GroupSubscription,
+    ProducerConnection,
     SubscriptionGroupConfig,
     TopicList,
-    encode_body,
 )
-from skylark.protocol.codes import RequestCode, ResponseCode
-from skylark.protocol.command import RemotingCommand
+from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.client import SetMessageRequestMode
 from skylark.protocol.requests.group import (
     DeleteSubscriptionGroup,
@@ -28,132 +41,107 @@ from skylark.protocol.requests.group import (
     UpdateAndCreateSubscriptionGroupList,
     UpdateAndGetGroupForbidden,
 )
-from skylark.remoting.server import Peer
-
-# --- Configurations ---
 
 
-def update_group(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    request = UpdateAndCreateSubscriptionGroup.from_command(command)
-    return _update(broker, command, [request.body])
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupHandlers:
+    clock: Clock
+    topics: TopicTable
+    groups: SubscriptionGroups
+    request_modes: RequestModes
+    offsets: ConsumerOffsets
+    consumers: ConsumerGroups
+    producers: ProducerGroups
+    stats: BrokerStats
+    address: str
 
+    # --- Configurations ---
 
-def update_groups(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    request = UpdateAndCreateSubscriptionGroupList.from_command(command)
-    return _update(broker, command, request.body.group_config_list)
+    @serves(UpdateAndCreateSubscriptionGroup, on_slave=metadata_is_copied)
+    def update_group(self, request: UpdateAndCreateSubscriptionGroup) -> None:
+        self._update([request.body])
 
+    @serves(UpdateAndCreateSubscriptionGroupList, on_slave=metadata_is_copied)
+    def update_groups(self, request: UpdateAndCreateSubscriptionGroupList) -> None:
+        self._update(request.body.group_config_list)
 
-def _update(
-    broker: BrokerState, command: RemotingCommand, wanted: list[SubscriptionGroupConfig]
-) -> RemotingCommand:
-    is_system = any(names.is_system_group(config.group_name) for config in wanted)
-    with broker.stats.creation("consumer_group", broker.clock.monotonic, is_system=is_system):
-        broker.groups.update(*wanted, now_ms=broker.clock.now_ms())
-    return command.reply()
+    def _update(self, wanted: list[SubscriptionGroupConfig]) -> None:
+        is_system = any(names.is_system_group(config.group_name) for config in wanted)
+        with self.stats.creation("consumer_group", self.clock.monotonic, is_system=is_system):
+            self.groups.update(*wanted, now_ms=self.clock.now_ms())
 
+    @serves(DeleteSubscriptionGroup, on_slave=metadata_is_copied)
+    def delete_group(self, request: DeleteSubscriptionGroup) -> None:
+        self.groups.delete(request.group_name, now_ms=self.clock.now_ms())
+        if request.clean_offset or request.remove_offset:
+            self.offsets.delete_group(request.group_name)
+        self.stats.forget_group(request.group_name)
 
-def delete_group(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    request = DeleteSubscriptionGroup.from_command(command)
-    broker.groups.delete(request.group_name, now_ms=broker.clock.now_ms())
-    if request.clean_offset or request.remove_offset:
-        broker.offsets.delete_group(request.group_name)
-    broker.stats.forget_group(request.group_name)
-    return command.reply()
+    @serves_code(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    async def get_all_groups(self) -> bytes:
+        table = self.groups.table()
+        document = {"dataVersion": table.data_version, "forbiddenTable": table.forbidden_table}
+        return await encode_tables(document, {"subscriptionGroupTable": table.subscription_group_table})
 
+    @serves(GetSubscriptionGroupConfig)
+    def get_group(self, request: GetSubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Return a group; where groups are created automatically, this creates it."""
+        config = self.groups.find(request.group, now_ms=self.clock.now_ms())
+        if config is None:
+            raise group_not_exist("No group in this broker")
+        return config
 
-async def get_all_groups(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    table = broker.groups.table()
-    document = {"dataVersion": table.data_version, "forbiddenTable": table.forbidden_table}
-    body = await encode_tables(document, {"subscriptionGroupTable": table.subscription_group_table})
-    return command.reply(body=body)
+    @serves(UpdateAndGetGroupForbidden, on_slave=metadata_is_copied)
+    def forbid(self, request: UpdateAndGetGroupForbidden) -> Reply:
+        """Forbid a group to read a topic, or allow it again, and return whether it may."""
+        group, topic = request.group, request.topic
+        if request.readable is not None:
+            self.groups.set_readable(group, topic, request.readable, now_ms=self.clock.now_ms())
+        body = GroupForbidden(group=group, topic=topic, readable=self.groups.is_readable(group, topic))
+        return Reply(remark="", body=body)
 
+    @serves(SetMessageRequestMode, on_slave=metadata_is_copied)
+    def set_request_mode(self, request: SetMessageRequestMode) -> None:
+        mode = request.body
+        if mode.topic.startswith(RETRY_TOPIC_PREFIX):
+            raise no_permission("retry topic is not allowed to set mode")
+        if self.topics.get(mode.topic) is None:
+            raise topic_not_exist(f"topic[{mode.topic}] not exist")
+        if self.groups.find(mode.consumer_group, now_ms=self.clock.now_ms()) is None:
+            raise group_not_exist("subscription group does not exist")
+        self.request_modes.set(mode)
 
-def get_group(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    """One group; where groups make themselves, asking makes it."""
-    group = GetSubscriptionGroupConfig.from_command(command).group
-    config = broker.groups.find(group, now_ms=broker.clock.now_ms())
-    if config is None:
-        raise group_not_exist("No group in this broker")
-    return command.reply(body=encode_body(config))
+    @serves_code(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    async def get_request_modes(self) -> bytes:
+        table = self.request_modes.table().message_request_mode_map
+        return await encode_tables({}, {"messageRequestModeMap": table})
 
+    # --- Connected clients ---
 
-def forbid(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    """Forbid a group to read a topic, allow it again, or just say which it is."""
-    request = UpdateAndGetGroupForbidden.from_command(command)
-    group, topic = request.group, request.topic
-    if request.readable is not None:
-        broker.groups.set_readable(group, topic, request.readable, now_ms=broker.clock.now_ms())
-    body = GroupForbidden(group=group, topic=topic, readable=broker.groups.is_readable(group, topic))
-    return command.reply(ResponseCode.SUCCESS, "", body=encode_body(body))
+    @serves(GetConsumerConnectionList)
+    def get_consumers(self, request: GetConsumerConnectionList) -> ConsumerConnection:
+        return self.consumers.connection(request.consumer_group)
 
+    @serves(GetProducerConnectionList)
+    def get_producers(self, request: GetProducerConnectionList) -> ProducerConnection:
+        return self.producers.connection(request.producer_group)
 
-def set_request_mode(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    mode = SetMessageRequestMode.from_command(command).body
-    if mode.topic.startswith(RETRY_TOPIC_PREFIX):
-        raise no_permission("retry topic is not allowed to set mode")
-    if broker.topics.get(mode.topic) is None:
-        raise topic_not_exist(f"topic[{mode.topic}] not exist")
-    if broker.groups.find(mode.consumer_group, now_ms=broker.clock.now_ms()) is None:
-        raise group_not_exist("subscription group does not exist")
-    broker.request_modes.set(mode)
-    return command.reply()
+    @serves_code(RequestCode.GET_ALL_PRODUCER_INFO)
+    async def get_all_producers(self) -> bytes:
+        table = self.producers.table(now=self.clock.monotonic(), now_ms=self.clock.now_ms())
+        return await encode_tables({}, {"data": table.data})
 
+    @serves(QueryTopicsByConsumer)
+    def query_topics(self, request: QueryTopicsByConsumer) -> TopicList:
+        """List the topics in which a group has offsets."""
+        return TopicList(topic_list=self.offsets.topics_of(request.group), broker_addr=self.address)
 
-async def get_request_modes(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    table = broker.request_modes.table().message_request_mode_map
-    return command.reply(body=await encode_tables({}, {"messageRequestModeMap": table}))
-
-
-# --- Who is there ---
-
-
-def get_consumers(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    group = GetConsumerConnectionList.from_command(command).consumer_group
-    return command.reply(body=encode_body(broker.consumers.connection(group)))
-
-
-def get_producers(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    group = GetProducerConnectionList.from_command(command).producer_group
-    return command.reply(body=encode_body(broker.producers.connection(group)))
-
-
-async def get_all_producers(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    clock = broker.clock
-    table = broker.producers.table(now=clock.monotonic(), now_ms=clock.now_ms())
-    return command.reply(body=await encode_tables({}, {"data": table.data}))
-
-
-def query_topics(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    """The topics that a group has offsets in."""
-    group = QueryTopicsByConsumer.from_command(command).group
-    topics = TopicList(topic_list=broker.offsets.topics_of(group), broker_addr=broker.address)
-    return command.reply(body=encode_body(topics))
-
-
-def query_subscription(broker: BrokerState, _: Peer, command: RemotingCommand) -> RemotingCommand:
-    request = QuerySubscriptionByConsumer.from_command(command)
-    topic = request.topic or ""
-    subscription = broker.consumers.subscription(request.group, topic)
-    body = GroupSubscription(
-        group=request.group,
-        topic=topic,
-        subscription_data=subscription.data if subscription is not None else None,
-    )
-    return command.reply(body=encode_body(body))
-
-
-ROUTES: dict[RequestCode, BrokerHandler] = {
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_groups,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_groups,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: forbid,
-    RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
-    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: get_request_modes,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: get_consumers,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producers,
-    RequestCode.GET_ALL_PRODUCER_INFO: get_all_producers,
-    RequestCode.QUERY_TOPICS_BY_CONSUMER: query_topics,
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: query_subscription,
-}
+    @serves(QuerySubscriptionByConsumer)
+    def query_subscription(self, request: QuerySubscriptionByConsumer) -> GroupSubscription:
+        topic = request.topic or ""
+        subscription = self.consumers.subscription(request.group, topic)
+        return GroupSubscription(
+            group=request.group,
+            topic=topic,
+            subscription_data=subscription.data if subscription is not None else None,
+        )

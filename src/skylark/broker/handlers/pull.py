@@ -14,23 +14,33 @@ from typing import NamedTuple
 
 import msgspec
 
-from skylark.broker.clients import PASSIVELY
+from skylark.broker.clients import PASSIVELY, ConsumerGroups
+from skylark.broker.cold_reads import ColdReads
 from skylark.broker.error_replies import FAQ, SLAVE_REMARK, system_busy
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
-from skylark.broker.filters.pull_subscriptions import PullRefused
-from skylark.broker.long_polling import HeldPull
-from skylark.broker.state import BrokerState
+from skylark.broker.filters.pull_subscriptions import PullRefused, PullSubscriptions
+from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.long_polling import HeldPull, LongPolling
+from skylark.broker.monitoring.stats import BrokerStats
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.role import Role
+from skylark.broker.topics import TopicTable
+from skylark.clock import Clock
 from skylark.protocol.bodies import PERM_READ, DataVersion, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import PREFIX_BYTES, Buffer, TypedCommand, prefix
 from skylark.protocol.frame_templates import pull_reply_head, pull_reply_template
 from skylark.protocol.requests.pull import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage
-from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED
+from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED, RequestLatencies
 from skylark.remoting.link import error_reply
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.log_reader import GetResult, GetStatus
+from skylark.store.message_store import MessageStore
+from skylark.tasks import Tasks
 
 PLAN_S = 1.0
 """How long a plan is believed in. What the general path does now and then, such as to note that a group is
@@ -68,11 +78,31 @@ class PullPlan(NamedTuple):
 class PullPlans:
     """The plans of one broker. Loop thread."""
 
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
-        self._recent = broker.store.reader.recent
+    def __init__(
+        self,
+        *,
+        live: LiveSettings[BrokerSettings],
+        clock: Clock,
+        role: Role,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        consumers: ConsumerGroups,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+    ) -> None:
+        self._live = live
+        self._clock = clock
+        self._role = role
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._stats = stats
+        self._recent = store.reader.recent
         self._plans: dict[PlanKey, PullPlan] = {}
-        self._grounds = self._look()
+        self._inputs = self._current_inputs()
 
     def answer(self, peer: Peer, command: Pull, *, commits: bool) -> bool:
         """Answer a pull if there is a plan for it and messages are at hand; False if there is more to it.
@@ -126,27 +156,28 @@ class PullPlans:
 
     def _plan_of(self, command: Pull) -> PullPlan | None:
         """The plan for a pull, if it can be relied on."""
-        request, broker = command.request, self._broker
+        request = command.request
         plan = self._plans.get(_plan_key(command))
         if plan is None or command.flag or request.bulk_bytes:
             return None
-        if broker.offsets.has_reset(request.topic, request.consumer_group):
+        if self._offsets.has_reset(request.topic, request.consumer_group):
             return None
-        if broker.clock.monotonic() >= plan.until or not self._holds():
+        if self._clock.monotonic() >= plan.until or not self._inputs_hold():
             return None
-        return plan if broker.store.queues.get((request.topic, request.queue_id)) is plan.queue else None
+        return plan if self._store.queues.get((request.topic, request.queue_id)) is plan.queue else None
 
     def _note(
         self, requests: Sequence[PullMessage], next_offset: int, count: int, size: int, *, commits: bool
     ) -> None:
         """Note what pulls that ask the same take together, and where they end."""
-        first, broker = requests[0], self._broker
+        first = requests[0]
         topic, group, queue_id = first.topic, first.consumer_group, first.queue_id
-        broker.offsets.note_pull(topic, group, queue_id, next_offset)
+        self._offsets.note_pull(topic, group, queue_id, next_offset)
         if commits and first.sys_flag & PULL_COMMIT_OFFSET:
+            now_ms = self._clock.now_ms()
             for request in requests:
-                broker.commit_offset(topic, group, queue_id, request.commit_offset)
-        broker.stats.count_gets(topic, group, count, size, pulls=len(requests))
+                self._offsets.try_commit(topic, group, queue_id, request.commit_offset, now_ms=now_ms)
+        self._stats.count_gets(topic, group, count, size, pulls=len(requests))
 
     def make(
         self,
@@ -156,21 +187,21 @@ class PullPlans:
         topic: TopicConfig,
     ) -> None:
         """Keep what the checks of a pull have just come to, if others may rely on it."""
-        broker, request = self._broker, command.request
+        request = command.request
         if (
             subscription.tags_filter is not None
             or subscription.selector is not None
-            or broker.role.is_slave
-            or broker.live.current.reject_pull_consumers
+            or self._role.is_slave
+            or self._live.current.reject_pull_consumers
         ):
             return
-        if not self._holds() or len(self._plans) >= PLANS_MAX:
+        if not self._inputs_hold() or len(self._plans) >= PLANS_MAX:
             self._plans.clear()
-            self._grounds = self._look()
-        settings = broker.live.current
+            self._inputs = self._current_inputs()
+        settings = self._live.current
         self._plans[_plan_key(command)] = PullPlan(
-            broker.clock.monotonic() + PLAN_S,
-            broker.store.queue(request.topic, request.queue_id),
+            self._clock.monotonic() + PLAN_S,
+            self._store.queue(request.topic, request.queue_id),
             settings.store.transfer_count_in_memory,
             settings.store.transfer_bytes_in_memory,
             pull_reply_template(
@@ -183,23 +214,21 @@ class PullPlans:
             ),
         )
 
-    def _look(self) -> PlanInputs:
-        broker = self._broker
+    def _current_inputs(self) -> PlanInputs:
         return PlanInputs(
-            broker.live.current,
-            broker.topics.data_version,
-            broker.groups.data_version,
-            broker.consumers.changes,
+            self._live.current,
+            self._topics.data_version,
+            self._groups.data_version,
+            self._consumers.changes,
         )
 
-    def _holds(self) -> bool:
-        settings, topics, groups, consumers = self._grounds
-        broker = self._broker
+    def _inputs_hold(self) -> bool:
+        settings, topics, groups, consumers = self._inputs
         return (
-            settings is broker.live.current
-            and topics is broker.topics.data_version
-            and groups is broker.groups.data_version
-            and consumers == broker.consumers.changes
+            settings is self._live.current
+            and topics is self._topics.data_version
+            and groups is self._groups.data_version
+            and consumers == self._consumers.changes
         )
 
 
@@ -253,9 +282,47 @@ JOINED_RECORDS_MIN = 128
 class PullPath:
     """Pulls of one broker. Loop thread; data that is not in memory is read in a thread."""
 
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
-        self._plans = PullPlans(broker)
+    def __init__(
+        self,
+        *,
+        live: LiveSettings[BrokerSettings],
+        clock: Clock,
+        role: Role,
+        host: str,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        consumers: ConsumerGroups,
+        offsets: ConsumerOffsets,
+        cold_reads: ColdReads,
+        stats: BrokerStats,
+        latencies: RequestLatencies,
+        tasks: Tasks,
+        read_cold: ReadCold,
+    ) -> None:
+        self._live = live
+        self._clock = clock
+        self._role = role
+        self._host = host
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._cold_reads = cold_reads
+        self._stats = stats
+        self._latencies = latencies
+        self._tasks = tasks
+        self._read_cold = read_cold
+        self._subscriptions = PullSubscriptions(live, consumers, groups)
+        self._plans = PullPlans(
+            live=live, clock=clock, role=role, store=store, topics=topics, groups=groups,
+            consumers=consumers, offsets=offsets, stats=stats,
+        )  # fmt: skip
+        settings = live.current
+        self.held = LongPolling(
+            self.resume, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
+        )
         self._cold = 0  # pulls that wait for a read from disk
 
     @property
@@ -277,7 +344,7 @@ class PullPath:
         except Exception:  # noqa: BLE001 (each of them will meet it again, and be told)
             return 0
         if answered:
-            self._broker.latencies.count_successes(commands[0].code, peer.active_at, answered)
+            self._latencies.count_successes(commands[0].code, peer.active_at, answered)
         return answered
 
     def resume(self, held: HeldPull) -> None:
@@ -290,7 +357,7 @@ class PullPath:
         except Exception as error:  # noqa: BLE001 (logged by error_reply)
             code = self._fail(peer, command, error)
         if code == FOUND[0] and may_hold and not command.flag:
-            self._broker.latencies.count_successes(command.code, since)
+            self._latencies.count_successes(command.code, since)
         else:
             self._count(peer, command, code, since, was_held=not may_hold)
 
@@ -298,7 +365,7 @@ class PullPath:
         """Count the time that an answer took; without a code there is none yet."""
         if code is not None:
             result = ONEWAY if command.is_oneway else WRITE_FAILED if peer.is_closed else SUCCESS
-            self._broker.latencies.count(command.code, code, since, was_held=was_held, result=result)
+            self._latencies.count(command.code, code, since, was_held=was_held, result=result)
 
     def _fail(self, peer: Peer, command: Pull, error: Exception) -> int:
         answer = error_reply(command, error)
@@ -310,20 +377,20 @@ class PullPath:
         """Return the code of the answer; None if that comes later."""
         if self._plans.answer(peer, command, commits=may_hold):
             return FOUND[0]
-        broker, request = self._broker, command.request
-        if broker.role.is_slave and not broker.live.current.slave_read:
+        request = command.request
+        if self._role.is_slave and not self._live.current.slave_read:
             raise system_busy(SLAVE_REMARK)
-        broker.check_shown()
-        now_ms = broker.clock.now_ms()
-        group = broker.groups.find(request.consumer_group, now_ms=now_ms)
-        topic = broker.topics.get(request.topic)
+        self._role.check_copy()
+        now_ms = self._clock.now_ms()
+        group = self._groups.find(request.consumer_group, now_ms=now_ms)
+        topic = self._topics.get(request.topic)
         refused = self._refusal(peer, command, group, topic)
         if refused is not None:
             return self._refuse(peer, command, refused)
         assert group is not None
         assert topic is not None
-        subscription = broker.pull_subscriptions.find(
-            request, group, peer, now=broker.clock.monotonic(), now_ms=now_ms
+        subscription = self._subscriptions.find(
+            request, group, peer, now=self._clock.monotonic(), now_ms=now_ms
         )
         if isinstance(subscription, PullRefused):
             return self._refuse(peer, command, subscription)
@@ -334,9 +401,9 @@ class PullPath:
             self._check_cold(request)
             self._cold += 1
             if may_hold and self._had_enough(request):
-                broker.spawn(self._hold_cold(peer, command, since))
+                self._tasks.spawn(self._hold_cold(peer, command, since))
             else:
-                broker.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold, since))
+                self._tasks.spawn(self._pull_cold(peer, command, subscription, group, topic, may_hold, since))
             return None
         code = self._finish(peer, command, subscription, group, topic, result, may_hold=may_hold)
         if result.status is GetStatus.FOUND and not request.bulk_bytes:
@@ -345,15 +412,14 @@ class PullPath:
 
     def _check_cold(self, request: PullMessage) -> None:
         """Refuse to read from disk for too many, or for a group that will ask again by itself."""
-        if self._cold >= self._broker.live.current.pull_queue_max:
+        if self._cold >= self._live.current.pull_queue_max:
             raise system_busy()
-        group = self._broker.consumers.group(request.consumer_group)
+        group = self._consumers.group(request.consumer_group)
         if group is not None and group.consume_type == PASSIVELY and self._had_enough(request):
             raise system_busy(COLD_REMARK)
 
     def _had_enough(self, request: PullMessage) -> bool:
-        broker = self._broker
-        return broker.cold_reads.had_enough(request.consumer_group, now=broker.clock.monotonic())
+        return self._cold_reads.had_enough(request.consumer_group, now=self._clock.monotonic())
 
     async def _hold_cold(self, peer: Peer, command: Pull, since: float) -> None:
         """Let a group that has read enough wait; if it still has then, it gets one message."""
@@ -377,11 +443,11 @@ class PullPath:
         may_hold: bool,
         since: float,
     ) -> None:
-        wait_ms = self._broker.live.current.pull_wait_ms
+        wait_ms = self._live.current.pull_wait_ms
         code: int | None = None
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                result = await self._broker.read_cold(
+                result = await self._read_cold(
                     lambda: self._get(command.request, subscription, may_block=True)
                 )
             self._count_cold(command.request, result)
@@ -400,16 +466,15 @@ class PullPath:
         self._count(peer, command, code, since, was_held=not may_hold)
 
     def _count_cold(self, request: PullMessage, result: GetResult) -> None:
-        broker, clock = self._broker, self._broker.clock
-        broker.cold_reads.count(
+        clock = self._clock
+        self._cold_reads.count(
             request.consumer_group, result.cold_bytes, now=clock.monotonic(), now_ms=clock.now_ms()
         )
 
     def _get(self, request: PullMessage, subscription: CompiledSubscription, *, may_block: bool) -> GetResult:
         if request.bulk_bytes and request.bulk_bytes > 0:
-            store = self._broker.store
-            return store.reader.get(
-                store.queue(request.topic, request.queue_id),
+            return self._store.reader.get(
+                self._store.queue(request.topic, request.queue_id),
                 request.queue_offset,
                 request.max_msg_nums,
                 tags_filter=subscription.tags_filter,
@@ -418,7 +483,7 @@ class PullPath:
                 bulk_bytes=request.bulk_bytes,
                 is_checked=not request.bulk_units,
             )
-        return self._broker.store.get(
+        return self._store.get(
             request.topic,
             request.queue_id,
             request.queue_offset,
@@ -433,8 +498,8 @@ class PullPath:
     def _refusal(
         self, peer: Peer, command: Pull, group: SubscriptionGroupConfig | None, topic: TopicConfig | None
     ) -> PullRefused | None:
-        request, settings = command.request, self._broker.live.current
-        broker_host = self._broker.advertised_host
+        request, settings = command.request, self._live.current
+        broker_host = self._host
         if not settings.permission & PERM_READ or (
             command.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull
         ):
@@ -468,11 +533,11 @@ class PullPath:
 
     def _reset(self, peer: Peer, command: Pull, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
         """Send a consumer elsewhere whose group was reset; True if that is the answer."""
-        broker, request = self._broker, command.request
-        reset = broker.offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
+        request = command.request
+        reset = self._offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
         if reset is None:
             return False
-        queue = broker.store.queue(request.topic, request.queue_id)
+        queue = self._store.queue(request.topic, request.queue_id)
         head = pull_reply_head(
             command.opaque, code=ResponseCode.PULL_OFFSET_MOVED, remark=RESET_REMARK,
             next_begin_offset=reset, min_offset=queue.min_offset, max_offset=queue.max_offset,
@@ -495,20 +560,24 @@ class PullPath:
         *,
         may_hold: bool,
     ) -> int | None:
-        broker, request = self._broker, command.request
+        request = command.request
         if result.status is GetStatus.FOUND:
             code, remark = FOUND
         else:
             code, remark = _answer_of(result.status, request.queue_offset)
-        broker.offsets.note_pull(request.topic, request.consumer_group, request.queue_id, result.next_offset)
+        self._offsets.note_pull(request.topic, request.consumer_group, request.queue_id, result.next_offset)
         if may_hold and request.sys_flag & PULL_COMMIT_OFFSET:
-            broker.commit_offset(
-                request.topic, request.consumer_group, request.queue_id, request.commit_offset
+            self._offsets.try_commit(
+                request.topic,
+                request.consumer_group,
+                request.queue_id,
+                request.commit_offset,
+                now_ms=self._clock.now_ms(),
             )
         suggested = 0
-        if broker.live.current.slave_read:
+        if self._live.current.slave_read:
             suggested = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
-        if broker.role.is_slave:
+        if self._role.is_slave:
             code, suggested = self._as_slave(code, suggested, request, group, result)
         if code == ResponseCode.PULL_NOT_FOUND and may_hold and self._hold(peer, command, subscription):
             return None
@@ -527,9 +596,9 @@ class PullPath:
             records = [memoryview(b"".join(records))]  # copying costs less than thousands of small parts
         peer.write_parts((head + units, *records), len(head) + len(units) + result.bytes)
         if result.records:
-            broker.stats.count_gets(request.topic, request.consumer_group, result.count, result.bytes)
+            self._stats.count_gets(request.topic, request.consumer_group, result.count, result.bytes)
         else:
-            broker.stats.misses.add(1, 0)
+            self._stats.misses.add(1, 0)
         return code
 
     def _as_slave(
@@ -541,11 +610,11 @@ class PullPath:
         result: GetResult,
     ) -> tuple[int, int]:
         """What a slave answers instead: who needs not read here goes back to a master that is there."""
-        sees_master = self._broker.slave_status.sees_master
+        sees_master = self._role.slave.sees_master
         if sees_master and not result.suggest_slave:
             found = code == ResponseCode.SUCCESS
             return (code if found else int(ResponseCode.PULL_RETRY_IMMEDIATELY)), 0
-        if code == ResponseCode.PULL_OFFSET_MOVED and not self._broker.live.current.replication.offset_check:
+        if code == ResponseCode.PULL_OFFSET_MOVED and not self._live.current.replication.offset_check:
             if not sees_master and request.queue_offset > result.max_offset:
                 # The master had more than has come here. Until it is back there is nothing to read.
                 return int(ResponseCode.PULL_NOT_FOUND), suggested
@@ -553,15 +622,15 @@ class PullPath:
         return code, suggested
 
     def _hold(self, peer: Peer, command: Pull, subscription: CompiledSubscription) -> bool:
-        request, settings = command.request, self._broker.live.current
+        request, settings = command.request, self._live.current
         if not request.sys_flag & PULL_SUSPEND:
             return False
         timeout_ms = request.suspend_timeout_ms if settings.long_polling else settings.short_polling_ms
         if timeout_ms <= 0:
             return False
-        queue = self._broker.store.queue(request.topic, request.queue_id)
+        queue = self._store.queue(request.topic, request.queue_id)
         held = HeldPull(peer, command, queue, request.queue_offset, subscription)
-        return self._broker.long_polling.hold(held, min(timeout_ms, SUSPENDED_MAX_MS) / 1000)
+        return self.held.hold(held, min(timeout_ms, SUSPENDED_MAX_MS) / 1000)
 
 
 def _answer_of(status: GetStatus, queue_offset: int) -> tuple[int, str]:

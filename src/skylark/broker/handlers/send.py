@@ -7,22 +7,30 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from skylark.broker.address import BrokerAddress
+from skylark.broker.clients import QueueLockTable
 from skylark.broker.delayed.delay_levels import parse_level
 from skylark.broker.delayed.timed_messages import handle_of
+from skylark.broker.delayed.timers import DelayedMessages
 from skylark.broker.error_replies import (
     FAQ,
-    SLAVE_REMARK,
     group_not_exist,
     illegal,
     invalid_parameter,
+    messages_are_copied,
     no_permission,
     refusal_reply,
     system_busy,
     system_error,
 )
-from skylark.broker.state import BrokerState
-from skylark.broker.topics import describe
+from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.monitoring.stats import BrokerStats
+from skylark.broker.replication.master import ReplicationMaster
+from skylark.broker.replication.role import Role
+from skylark.broker.topics import TopicTable, describe, random_queue
+from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.broker.transactions.half_messages import prepare
+from skylark.clock import Clock
 from skylark.errors import BrokerError
 from skylark.model import names
 from skylark.model.message import (
@@ -34,16 +42,21 @@ from skylark.model.message import (
     encode_properties,
     find_unique_key,
 )
+from skylark.model.message_id import UniqueIds
 from skylark.model.record import split_columns
 from skylark.protocol.bodies import PERM_WRITE, TopicConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import TypedCommand
+from skylark.protocol.frame_templates import SendReplies
 from skylark.protocol.requests.send import SendMessage, SendMessageV2
-from skylark.remoting.latency import ONEWAY
+from skylark.remoting.latency import ONEWAY, RequestLatencies
 from skylark.remoting.server import OffloopReply, Peer
+from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
 from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
 from skylark.store.batch_encoder import ClientBatch
 from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.message_store import MessageStore
 
 Send = SendMessage | SendMessageV2
 
@@ -73,24 +86,52 @@ class LoneSend(NamedTuple):
 class SendPath:
     """Sends of one broker. Loop thread, but for `flushed_lone`."""
 
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
-        settings = broker.live.current
+    def __init__(
+        self,
+        *,
+        live: LiveSettings[BrokerSettings],
+        clock: Clock,
+        role: Role,
+        address: BrokerAddress,
+        store: MessageStore,
+        replication: ReplicationMaster,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        locks: QueueLockTable,
+        delayed: DelayedMessages,
+        transactions: TransactionCoordinator,
+        stats: BrokerStats,
+        latencies: RequestLatencies,
+        replies: SendReplies,
+    ) -> None:
+        self._live = live
+        self._clock = clock
+        self._role = role
+        self._host = address.host
+        self._store = store
+        self._queues = store.queues
+        self._replication = replication
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._delayed = delayed
+        self._transactions = transactions
+        self._stats = stats
+        self._count = latencies.count
+        self._count_successes = latencies.count_successes
+        self._stored = replies.stored
+        self._refused = replies.refused
+        settings = live.current
         added = {
             "MSG_REGION": settings.region,
             "TRACE_ON": str(settings.trace_on).lower(),
             "CLUSTER": settings.cluster,
         }
         self._added = encode_properties(added)
-        self._host_id = broker.store_host.hex().upper()
+        self._unique_ids = UniqueIds(address.packed[:-4], clock.now_ms())
+        self._host_id = address.packed.hex().upper()
         self._message_id = self._host_id.encode() + b"%016X"
-        self._stored = broker.send_replies.stored
-        self._refused = broker.send_replies.refused
-        self._count = broker.latencies.count
-        self._count_successes = broker.latencies.count_successes
-        self._topics = broker.topics
-        self._queues = broker.store.queues
-        self._waiting = 0  # sends that are stored and not yet answered
+        self._waiting = 0  # sends that are stored but not acknowledged
         self._lone: LoneSend | None = None
         self._lacks_replicas = False
 
@@ -101,10 +142,10 @@ class SendPath:
 
     def _refusal(self, now_ms: int) -> BrokerError | None:
         """Why no send at all is taken now."""
-        settings = self._broker.live.current
-        if self._broker.role.is_slave:
-            return system_busy(SLAVE_REMARK)
-        self._lacks_replicas = self._broker.replication.lacks_replicas
+        settings = self._live.current
+        if self._role.is_slave:
+            return messages_are_copied("")
+        self._lacks_replicas = self._replication.lacks_replicas
         if now_ms < settings.accept_sends_from_ms:
             opens = datetime.fromtimestamp(min(settings.accept_sends_from_ms, LATEST_TIME_MS) / 1000)
             text = opens.isoformat(" ", "milliseconds").replace(".", ",")
@@ -117,7 +158,7 @@ class SendPath:
 
     def send(self, peer: Peer, commands: list[TypedCommand[Send]]) -> None:
         """Answer sends that came together, in order."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         refusal = self._refusal(now_ms)
         if refusal is not None:
             self._refuse_all(peer, commands, refusal)
@@ -163,7 +204,7 @@ class SendPath:
                 queue_id, sys_flag = self._admit(peer, request, now_ms)
         properties = text.encode() if not text or text[-1] == "\x02" else text.encode() + b"\x02"
         if "UNIQ_KEY\x01" not in text and not in_batch:
-            properties += b"UNIQ_KEY\x01%b\x02" % self._broker.unique_ids.next(now_ms).encode()
+            properties += b"UNIQ_KEY\x01%b\x02" % self._unique_ids.next(now_ms).encode()
         message = PutMessage(
             request.topic, queue_id, command.body, properties + self._added, request.flag, sys_flag,
             request.born_timestamp, peer.packed_host, request.reconsume_times, queue=queue,
@@ -183,7 +224,7 @@ class SendPath:
 
     def _admit(self, peer: Peer, request: Send, now_ms: int) -> tuple[int, int]:
         """The queue and flags of a message to a topic that is not plain, or not there. Raises BrokerError."""
-        config = self._broker.topics.for_send(
+        config = self._topics.for_send(
             request.topic, request.default_topic, request.default_topic_queue_nums,
             unit_mode=request.unit_mode, now_ms=now_ms,
         )  # fmt: skip
@@ -197,9 +238,8 @@ class SendPath:
 
     def _check_topic(self, config: TopicConfig, properties: str) -> None:
         """What only some topics ask for. Raises BrokerError."""
-        broker = self._broker
-        if config.order and not broker.live.current.permission & PERM_WRITE:
-            raise no_permission(f"the broker[{broker.advertised_host}] sending message is forbidden")
+        if config.order and not self._live.current.permission & PERM_WRITE:
+            raise no_permission(f"the broker[{self._host}] sending message is forbidden")
         if (
             config.attributes.get("cleanup.policy") == "COMPACTION"
             and not decode_properties(properties.encode()).get("KEYS", "").strip()
@@ -209,7 +249,7 @@ class SendPath:
     def _queue_id(self, peer: Peer, queue_id: int, config: TopicConfig) -> int:
         """The queue for an id that is not among those to write to. Raises BrokerError 29."""
         if queue_id < 0 < config.write_queue_nums:
-            return self._broker.random_queue(config.write_queue_nums)
+            return random_queue(config.write_queue_nums)
         if not 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums):
             raise invalid_parameter(
                 f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {peer.address}"
@@ -218,7 +258,7 @@ class SendPath:
 
     def _special(self, message: PutMessage) -> None:
         """Delay, timers, transactions, and what clients may not set. Changes the message in place."""
-        if self._broker.wait_as_sent(message):
+        if self._delayed.admit_as_sent(message):
             return
         properties = decode_properties(message.properties)
         properties.pop("POP_CK", None)
@@ -227,36 +267,30 @@ class SendPath:
             self._prepare(message, properties)
             return
         message.properties = encode_properties(properties)
-        self._broker.delay_or_time(message, properties)
+        self._delayed.admit(message, properties)
 
     def _prepare(self, message: PutMessage, properties: dict[str, str]) -> None:
         """Take a half message, if there is room for one more transaction."""
-        broker = self._broker
-        settings = broker.live.current.transactions
+        settings = self._live.current.transactions
         if settings.reject:
-            raise no_permission(
-                f"the broker[{broker.advertised_host}] sending transaction message is forbidden"
-            )
-        if broker.transactions.open_count >= settings.open_max:
+            raise no_permission(f"the broker[{self._host}] sending transaction message is forbidden")
+        if self._transactions.open_count >= settings.open_max:
             raise system_busy(f"{settings.open_max} transactions are open, end some of them first")
         prepare(message, properties)
 
     def _retry_or_bury(self, message: PutMessage, command: TypedCommand[Send], now_ms: int) -> None:
         """The rule for clients whose sending back failed: too many attempts lead to the dead letters."""
-        broker = self._broker
         group = message.topic.removeprefix(RETRY_TOPIC_PREFIX).partition("+")[0]
-        config = broker.groups.find(group, now_ms=now_ms)
+        config = self._groups.find(group, now_ms=now_ms)
         if config is None:
             raise group_not_exist(f"subscription group not exist, {group} {FAQ}")
         attempts_max = config.retry_max_times
         request = command.request
         if request.max_reconsume_times is not None and command.version >= RETRY_BY_HEADER_VERSION:
             attempts_max = request.max_reconsume_times
-        if message.reconsume_times > attempts_max or broker.locks.has_any(
-            group, now=broker.clock.monotonic()
-        ):
+        if message.reconsume_times > attempts_max or self._locks.has_any(group, now=self._clock.monotonic()):
             topic = DEAD_LETTER_TOPIC_PREFIX + group
-            broker.topics.ensure_topic(topic, now_ms=now_ms)
+            self._topics.ensure_topic(topic, now_ms=now_ms)
             properties = decode_properties(message.properties)
             properties["DELAY"] = "-1"
             message.topic, message.queue_id = topic, 0
@@ -265,7 +299,7 @@ class SendPath:
     def _append(self, peer: Peer, sent: list[TypedCommand[Send]], messages: list[PutMessage]) -> None:
         if not messages:
             return
-        store = self._broker.store
+        store = self._store
         results = store.append(messages, announce_later=True)
         self._answer(peer, sent, messages, results)
         store.announce()
@@ -277,11 +311,10 @@ class SendPath:
         messages: Sequence[PutMessage],
         results: Sequence[PutResult],
     ) -> None:
-        broker = self._broker
         at_once: list[bytes] = []
         later: list[tuple[TypedCommand[Send], PutMessage, AppendedRecord]] = []
         refused = 0
-        waits = broker.waits
+        waits = self._replication.delays_acks
         for command, message, result in zip(sent, messages, results, strict=True):
             if command.is_oneway:
                 continue
@@ -291,7 +324,7 @@ class SendPath:
                 else:
                     at_once.append(self._stored_reply(command, message, result, ResponseCode.SUCCESS))
             else:
-                code, remark = refusal_reply(result.status, result.reason, broker.store.log.message_bytes_max)
+                code, remark = refusal_reply(result.status, result.reason, self._store.log.message_bytes_max)
                 at_once.append(self._refused(command.opaque, code, remark))
                 refused += 1
                 self._count(command.code, code, peer.active_at)
@@ -299,7 +332,7 @@ class SendPath:
             peer.write(*at_once)
         if later:
             self._answer_when_stored(peer, later)
-        broker.stats.count_puts(results)
+        self._stats.count_puts(results)
         # Nobody sends by both codes at once: the first speaks for all.
         if stored := len(at_once) - refused:
             self._count_successes(sent[0].code, peer.active_at, stored)
@@ -326,15 +359,15 @@ class SendPath:
             peer.write(*[self._stored_reply(*each, code) for each in later])
 
         self._waiting += len(later)
-        self._broker.when_stored(end, answer)
+        self._replication.when_stored(end, answer)
 
     def _prepare_lone(
         self, peer: Peer, end: int, sent: tuple[TypedCommand[Send], PutMessage, AppendedRecord]
     ) -> OffloopReply | None:
         """Where nobody else waits, the flush thread can send the answer: two changes of threads less."""
         if self._lone is not None and self._lone.answer.is_sent:
-            self._broker.store.advance()  # the client was faster than our loop
-        if self._waiting or self._broker.role.waits_for_slaves:
+            self._store.advance()  # the client was faster than our loop
+        if self._waiting or self._role.waits_for_slaves:
             return None
         prepared = peer.prepare(self._stored_reply(*sent, ResponseCode.SUCCESS))
         if prepared is not None:
@@ -344,7 +377,7 @@ class SendPath:
     def flushed_lone(self) -> OffloopReply | None:
         """The answer to the only send that waited, if it is on disk now. The flush thread."""
         lone = self._lone
-        return lone.answer if lone is not None and lone.end <= self._broker.store.flushed_offset else None
+        return lone.answer if lone is not None and lone.end <= self._store.flushed_offset else None
 
     def _stored_reply(
         self, command: TypedCommand[Send], message: PutMessage, placed: AppendedRecord, code: ResponseCode
@@ -353,7 +386,7 @@ class SendPath:
         if message.topic != command.request.topic:  # delayed or dead: the client hears of the queue it chose
             queue_id = max(command.request.queue_id, 0)
             if message.topic == names.TIMER_TOPIC:
-                name = self._broker.live.current.name
+                name = self._live.current.name
                 handle = handle_of(message.properties, command.request.topic, name, key or b"")
         return self._stored(
             command.opaque,
@@ -384,7 +417,7 @@ class SendPath:
 
     def send_batch(self, peer: Peer, commands: list[TypedCommand[Send]]) -> None:
         """Answer batches that came together."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         refusal = self._refusal(now_ms)
         if refusal is not None:
             self._refuse_all(peer, commands, refusal)
@@ -411,7 +444,7 @@ class SendPath:
                 batches.append((envelope, batch))
                 sent.append(command)
         if sent:
-            store = self._broker.store
+            store = self._store
             self._answer_batches(peer, sent, batches, store.append_batches(batches, announce_later=True))
             store.announce()
 
@@ -422,7 +455,7 @@ class SendPath:
             raise illegal(f"batch request does not support retry group {request.topic}")
         queue = self._queues.get((request.topic, request.queue_id))
         message = self._message(peer, command, queue, now_ms, in_batch=True)
-        bytes_max = self._broker.store.log.message_bytes_max
+        bytes_max = self._store.log.message_bytes_max
         # A batch cannot be delayed, timed or half.
         if message.topic != request.topic or len(command.body) > bytes_max:
             raise BrokerError.for_code(*refusal_reply(PutStatus.MESSAGE_ILLEGAL, "", bytes_max))
@@ -435,18 +468,17 @@ class SendPath:
         batches: Sequence[ClientBatch],
         results: Sequence[AppendedBatch | list[Refused]],
     ) -> None:
-        broker = self._broker
-        since, waits = peer.active_at, broker.waits
+        since, waits = peer.active_at, self._replication.delays_acks
         at_once: list[bytes] = []
         later: list[tuple[TypedCommand[Send], PutMessage, AppendedBatch]] = []
         for command, (envelope, _), result in zip(sent, batches, results, strict=True):
-            broker.stats.count_puts(result)
+            self._stats.count_puts(result)
             if command.is_oneway:
                 self._count(command.code, ResponseCode.SUCCESS, since, result=ONEWAY)
             elif not isinstance(result, AppendedBatch):
                 (refused,) = result
                 code, remark = refusal_reply(
-                    refused.status, refused.reason, broker.store.log.message_bytes_max
+                    refused.status, refused.reason, self._store.log.message_bytes_max
                 )
                 peer.write(self._refused(command.opaque, code, remark))
                 self._count(command.code, code, since)
@@ -473,7 +505,7 @@ class SendPath:
             self._count(later[0][0].code, code, since, len(later))
 
         self._waiting += len(later)
-        self._broker.when_stored(later[-1][2].end, answer)
+        self._replication.when_stored(later[-1][2].end, answer)
 
     def _batch_reply(
         self, command: TypedCommand[Send], envelope: PutMessage, run: AppendedBatch, code: ResponseCode

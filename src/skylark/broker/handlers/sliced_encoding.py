@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from skylark.broker.state import BrokerState
+from skylark.broker.record_loader import ReadCold
 from skylark.protocol.bodies import MessageQueue, encode_body
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 TABLE_SLICE = 256
-"""Entries of a table that are written at once, by C."""
+"""Entries of a table that are encoded at once, in C."""
 READ_SLICE = 32
-"""Queues that a thread looks at, and writes about in Python, before the loop has its turn."""
+"""Items that a thread reads, and encodes in Python, before it yields to the loop."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 async def encode_tables(document: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Write a document as JSON, of which some members are tables of any size. What is None is left out."""
+    """Encode a document whose `tables` may be of any size as JSON. Members that are None are omitted."""
     written = {name: msgspec.Raw(await _encode_table(table)) for name, table in tables.items()}
     return _encode({**document, **written})
 
@@ -34,16 +34,16 @@ async def _encode_table(table: Mapping[str, Any]) -> bytes:
     for number, part in enumerate(_slices(list(table.items()), TABLE_SLICE)):
         if number:
             await asyncio.sleep(0)
-        # Quotes within texts are escaped: what is replaced is never part of one.
+        # Quotes inside strings are escaped, so the replaced text never lies inside one.
         parts.append(_encode(dict(part))[1:-1].replace(b'"subscriptionDataSet":null,', b""))
     return b"{" + b",".join(parts) + b"}"
 
 
-async def read_each(broker: BrokerState, items: Sequence[A], read: Callable[[A], B]) -> list[B]:
-    """Do for each item what may wait for the disk, some of them at a time."""
+async def read_each(read_cold: ReadCold, items: Sequence[A], read: Callable[[A], B]) -> list[B]:
+    """Call `read`, which may block, for each item in a reader thread, in slices."""
     results: list[B] = []
     for part in _slices(items, READ_SLICE):
-        results += await broker.read_cold(partial(_read_all, read, part))
+        results += await read_cold(partial(_read_all, read, part))
     return results
 
 
@@ -52,7 +52,7 @@ def _read_all(read: Callable[[A], B], items: Sequence[A]) -> list[B]:
 
 
 def queue_entry(queue: MessageQueue, value: Any) -> bytes:
-    """Write one entry of a table whose keys are queues."""
+    """Encode one entry of a table whose keys are queues."""
     return encode_body({queue: value})[1:-1]
 
 

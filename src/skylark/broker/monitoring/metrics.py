@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from itertools import accumulate, pairwise
@@ -19,16 +20,26 @@ from prometheus_client.core import (
     Metric,
 )
 
-from skylark.broker.clients import ACTIVELY
-from skylark.broker.handlers.stats import subscribed
+from skylark.broker.clients import ACTIVELY, ConsumerGroups, ProducerGroups
+from skylark.broker.delayed.timers import Timers
+from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.long_polling import LongPolling
 from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS
-from skylark.broker.state import BrokerState
-from skylark.broker.topics import MESSAGE_TYPE
+from skylark.broker.monitoring.stats import BrokerStats
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.replication.master import ReplicationMaster
+from skylark.broker.replication.role import Role
+from skylark.broker.topics import MESSAGE_TYPE, TopicTable
+from skylark.broker.transactions.coordinator import TransactionCoordinator
+from skylark.clock import Clock
 from skylark.errors import RocketMQError
 from skylark.model import names
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
 from skylark.protocol.codes import RequestCode, ResponseCode, version_name
-from skylark.remoting.latency import UNKNOWN_CODE
+from skylark.remoting.latency import UNKNOWN_CODE, RequestLatencies
+from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
+from skylark.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -112,16 +123,32 @@ class GroupBacklog(NamedTuple):
         return sum(queue.end - queue.pulled for queue in self.queues)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MetricsCollector:
-    """Reads the broker's tables when somebody scrapes. Any thread: numbers are read, nothing is changed."""
+    """Reads a broker's tables on each scrape. Any thread: it changes nothing."""
 
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
+    live: LiveSettings[BrokerSettings]
+    clock: Clock
+    role: Role
+    store: MessageStore
+    replication: ReplicationMaster
+    topics: TopicTable
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+    consumers: ConsumerGroups
+    producers: ProducerGroups
+    long_polling: LongPolling
+    transactions: TransactionCoordinator
+    timers: Timers
+    stats: BrokerStats
+    latencies: RequestLatencies
+    watermarks: Callable[[], dict[str, int]]
+    """Returns the requests in flight by RocketMQ's processor names."""
 
     def collect(self) -> Iterator[Metric]:
-        settings = self._broker.live.current
+        settings = self.live.current
         page = MetricFamilies(settings.cluster, "broker", settings.name)
-        of_role = self._of_slave if self._broker.role.is_slave else self._of_slaves
+        of_role = self._of_slave if self.role.is_slave else self._of_slaves
         for part in (
             self._of_tables,
             self._of_traffic,
@@ -142,19 +169,18 @@ class MetricsCollector:
     # --- Tables and traffic ---
 
     def _of_tables(self, page: MetricFamilies) -> None:
-        broker = self._broker
-        page.family("rocketmq_broker_permission")(broker.live.current.permission)
-        page.family("rocketmq_topic_number")(len(broker.topics))
-        page.family("rocketmq_consumer_group_number")(len(broker.groups))
+        page.family("rocketmq_broker_permission")(self.live.current.permission)
+        page.family("rocketmq_topic_number")(len(self.topics))
+        page.family("rocketmq_consumer_group_number")(len(self.groups))
         marks = page.family("rocketmq_processor_watermark")
-        for processor, count in settled(broker.watermarks).items():
+        for processor, count in settled(self.watermarks).items():
             marks(count, processor)
-        page.family("skylark_held_pulls")(broker.long_polling.count)
-        page.family("skylark_messages_refused_total")(broker.stats.refused)
-        page.family("skylark_pulls_empty_total")(broker.stats.misses.calls)
+        page.family("skylark_held_pulls")(self.long_polling.count)
+        page.family("skylark_messages_refused_total")(self.stats.refused)
+        page.family("skylark_pulls_empty_total")(self.stats.misses.calls)
 
     def _of_traffic(self, page: MetricFamilies) -> None:
-        stats = self._broker.stats
+        stats = self.stats
         messages = page.family("rocketmq_messages_in_total")
         size = page.family("rocketmq_throughput_in_total")
         for topic, counter in most(stats.topic_puts):
@@ -185,10 +211,10 @@ class MetricsCollector:
 
     def _of_requests(self, page: MetricFamilies) -> None:
         latency = page.histogram("rocketmq_rpc_latency")
-        for (code, response_code, was_held, result), times in list(self._broker.latencies.table.items()):
+        for (code, response_code, was_held, result), times in list(self.latencies.table.items()):
             labels = (_name(RequestCode, code), _name(ResponseCode, response_code), _text(was_held), result)
             latency(times.counts, times.sum, PROTOCOL_TYPE, *labels)
-        creations = list(self._broker.stats.creations.items())
+        creations = list(self.stats.creations.items())
         for what in ("topic", "consumer_group"):
             took = page.histogram(f"rocketmq_{what}_create_execution_time")
             for creation, times in creations:
@@ -197,13 +223,13 @@ class MetricsCollector:
                     took(times.counts, times.sum, status, _text(creation.is_system))
 
     def _topic_labels(self, topic: str) -> tuple[str, str, str]:
-        config = self._broker.topics.get(topic)
+        config = self.topics.get(topic)
         declared = None if config is None else config.attributes.get(MESSAGE_TYPE)
         message_type = (declared or WAITING_TYPES.get(topic, "normal")).lower()
         return topic, message_type, self._is_system(topic)
 
     def _is_system(self, topic: str, group: str = "") -> str:
-        return _text(self._broker.topics.is_system(topic) or names.is_system_group(group))
+        return _text(self.topics.is_system(topic) or names.is_system_group(group))
 
     def _pair_labels(self, topic: str, group: str) -> tuple[str, str, str, str]:
         return (topic, group, self._is_system(topic, group), _text(topic.startswith(RETRY_TOPIC_PREFIX)))
@@ -211,8 +237,7 @@ class MetricsCollector:
     # --- Clients ---
 
     def _of_connections(self, page: MetricFamilies) -> None:
-        broker = self._broker
-        table = settled(lambda: broker.producers.table(now=broker.clock.monotonic(), now_ms=0))
+        table = settled(lambda: self.producers.table(now=self.clock.monotonic(), now_ms=0))
         producers = Tally(
             (each.language.lower(), version_name(each.version).lower(), PROTOCOL_TYPE)
             for infos in table.data.values()
@@ -228,8 +253,8 @@ class MetricsCollector:
 
     def _consumers(self) -> Iterator[tuple[str, ...]]:
         """The labels of each that is connected."""
-        consumers = self._broker.consumers
-        for config in in_turns(self._broker.groups.all()):
+        consumers = self.consumers
+        for config in in_turns(self.groups.all()):
             group = config.group_name
             online = consumers.group(group)
             if online is not None:
@@ -259,10 +284,9 @@ class MetricsCollector:
 
     def _stands(self) -> Iterator[GroupBacklog]:
         """How far each group is that ever committed, in the topics that it still subscribes."""
-        broker = self._broker
-        for group, topics in in_turns(broker.offsets.topics_by_group().items()):
-            for topic in in_turns(settled(partial(subscribed, broker, group, topics))):
-                config = broker.topics.get(topic)
+        for group, topics in in_turns(self.offsets.topics_by_group().items()):
+            for topic in in_turns(settled(partial(self.consumers.subscribed, group, topics))):
+                config = self.topics.get(topic)
                 if config is not None:
                     queues = [
                         self._stand(topic, group, queue_id) for queue_id in range(config.write_queue_nums)
@@ -270,7 +294,7 @@ class MetricsCollector:
                     yield GroupBacklog(topic, group, queues)
 
     def _stand(self, topic: str, group: str, queue_id: int) -> QueueBacklog:
-        store, offsets = self._broker.store, self._broker.offsets
+        store, offsets = self.store, self.offsets
         end = store.max_offset(topic, queue_id)
         # What was deleted, or is claimed beyond the end, nobody waits for.
         consumed = min(
@@ -281,22 +305,22 @@ class MetricsCollector:
 
     def _age_ms(self, topic: str, places: Iterable[tuple[int, int]]) -> int:
         """How old the oldest of these messages is; 0 where there is none."""
-        store = self._broker.store
+        store = self.store
         times = (readable(partial(store.store_timestamp, topic, *place)) for place in places)
         first = min((stored for stored in times if stored is not None), default=None)
-        return 0 if first is None else max(self._broker.clock.now_ms() - first, 0)
+        return 0 if first is None else max(self.clock.now_ms() - first, 0)
 
     # --- Store, timers, transactions ---
 
     def _of_storage(self, page: MetricFamilies) -> None:
-        store = self._broker.store
+        store = self.store
         appended, flushed, first = store.appended_offset, store.flushed_offset, store.log.min_offset
         page.family("rocketmq_storage_size")(appended - first, *STORAGE)
         page.family("rocketmq_storage_flush_behind_bytes")(max(appended - flushed, 0), *STORAGE)
         behind = max(appended - store.confirmed_offset, 0)
         page.family("rocketmq_storage_dispatch_behind_bytes")(behind, *STORAGE)
         stored = readable(partial(store.reader.store_timestamp, first)) if appended > first else None
-        age_ms = 0 if stored is None else max(self._broker.clock.now_ms() - stored, 0)
+        age_ms = 0 if stored is None else max(self.clock.now_ms() - stored, 0)
         page.family("rocketmq_storage_message_reserve_time")(age_ms, *STORAGE)
         page.family("skylark_log_min_offset")(first)
         page.family("skylark_log_appended_offset")(appended)
@@ -304,7 +328,7 @@ class MetricsCollector:
         page.family("skylark_store_writable")(int(store.refusal() is None))
 
     def _of_transactions(self, page: MetricFamilies) -> None:
-        transactions = self._broker.transactions
+        transactions = self.transactions
         half = page.family("rocketmq_half_messages")
         for topic, count in heapq.nlargest(
             SERIES_MAX, settled(transactions.open_by_topic).items(), key=lambda item: item[1]
@@ -320,7 +344,7 @@ class MetricsCollector:
             took(times.counts, times.sum, topic)
 
     def _of_timers(self, page: MetricFamilies) -> None:
-        timers = self._broker.timers
+        timers = self.timers
         behind = timers.queue_behind
         page.family("rocketmq_timer_enqueue_lag")(behind, *STORAGE)
         oldest = [(0, timers.queue_offset)] if behind else []
@@ -335,7 +359,7 @@ class MetricsCollector:
         for topic, timed in most(settled(timers.metrics).timing_count):
             by_topic(timed.count, topic, *STORAGE)
         snapshot = page.family("rocketmq_timer_message_snapshot")
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self.clock.now_ms()
         for first_s, end_s in pairwise((0, *TIMER_BOUNDS_S)):
             waiting = timers.wheel.waiting_between(now_ms + first_s * 1000, now_ms + end_s * 1000)
             snapshot(waiting, str(end_s), *STORAGE)
@@ -347,7 +371,7 @@ class MetricsCollector:
 
     def _of_slaves(self, page: MetricFamilies) -> None:
         """What a master knows of its slaves."""
-        lags = self._broker.replication.lags()
+        lags = self.replication.lags()
         page.family("skylark_slaves")(len(lags))
         in_bytes, in_seconds = (page.family(f"skylark_slave_lag_{unit}") for unit in ("bytes", "seconds"))
         for address, lag_bytes, lag_s in lags:
@@ -356,11 +380,11 @@ class MetricsCollector:
 
     def _of_slave(self, page: MetricFamilies) -> None:
         """What a slave knows of itself."""
-        slave = self._broker.slave_status
+        slave = self.role.slave
         page.family("skylark_master_connected")(int(slave.sees_master))
         page.family("skylark_master_connections_total")(slave.connections)
         page.family("skylark_master_lag_bytes")(slave.lag_bytes)
-        page.family("skylark_master_lag_seconds")(slave.lag_s(self._broker.clock.now_ms()))
+        page.family("skylark_master_lag_seconds")(slave.lag_s(self.clock.now_ms()))
 
 
 def most(table: dict[Any, Any], series_max: int | None = None) -> list[tuple[Any, Any]]:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from skylark.broker.state import BrokerState
 from skylark.remoting.address import SocketListener, join_address
+
+if TYPE_CHECKING:
+    from skylark.broker.monitoring.pages import Pages
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +26,8 @@ STOP_TIMEOUT_S = 2.0
 class Monitor:
     """Serves `/metrics`, `/health` and `/ready`."""
 
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
+    def __init__(self, make_pages: Callable[[], Pages]) -> None:
+        self._make_pages = make_pages
         self._listener: SocketListener | None = None
         self._thread: threading.Thread | None = None
         self.address = ""
@@ -54,8 +58,8 @@ class Monitor:
             pass
         if listener.is_stopped:
             return
-        from skylark.broker.monitoring.pages import PageServer  # noqa: PLC0415 - nobody may ever ask
+        from skylark.broker.monitoring.pages import PageServer  # noqa: PLC0415 - see above
 
-        server = PageServer(listener, self._broker, check_s=STOP_CHECK_S)
+        server = PageServer(listener, self._make_pages(), check_s=STOP_CHECK_S)
         while not listener.is_stopped:
             server.handle_request()

@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from skylark.broker.monitoring.metrics import MetricsCollector
-from skylark.broker.state import BrokerState
 from skylark.protocol.bodies import PERM_READ_WRITE
 from skylark.remoting.address import SocketListener, split_address
 
@@ -36,7 +35,7 @@ class _Quiet(WSGIRequestHandler):
 class PageServer(ThreadingWSGIServer):
     """Serves a broker's pages on a socket that listens already. `handle_request` returns after `check_s`."""
 
-    def __init__(self, listener: SocketListener, broker: BrokerState, *, check_s: float) -> None:
+    def __init__(self, listener: SocketListener, pages: Pages, *, check_s: float) -> None:
         host, port = split_address(listener.address)
         super().__init__((host, port), _Quiet, bind_and_activate=False)
         self.socket.close()
@@ -45,7 +44,7 @@ class PageServer(ThreadingWSGIServer):
         # Not looked up: the name of an address may be long in coming.
         self.server_name, self.server_port = host, port
         self.setup_environ()
-        self.set_app(_Pages(broker).answer)
+        self.set_app(pages.answer)
         self._free = threading.BoundedSemaphore(PAGES_AT_ONCE_MAX)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -70,11 +69,13 @@ class PageServer(ThreadingWSGIServer):
         log.debug("page not served address=%s reason=%r", client_address, sys.exception())
 
 
-class _Pages:
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
+class Pages:
+    """The WSGI application."""
+
+    def __init__(self, collector: MetricsCollector) -> None:
+        self.collector = collector
         registry = CollectorRegistry()
-        registry.register(MetricsCollector(broker))
+        registry.register(collector)
         self._metrics: Any = make_wsgi_app(registry)
         # Two that scrape at once shall not read everything at once.
         self._scraping = threading.Lock()
@@ -95,14 +96,14 @@ class _Pages:
 
     def _fault(self) -> str | None:
         """Why no message can be stored, or None."""
-        refused = self._broker.store.refusal()
+        refused = self.collector.store.refusal()
         return None if refused is None else refused.reason
 
     def _idle_reason(self) -> str | None:
         """Why a broker that is well does not do its work now, or None."""
-        broker = self._broker
-        if broker.role.is_slave:
-            return None if broker.slave_status.sees_master else "not connected to its master"
-        if not broker.live.current.permission & PERM_READ_WRITE:
+        role = self.collector.role
+        if role.is_slave:
+            return None if role.slave.sees_master else "not connected to its master"
+        if not self.collector.live.current.permission & PERM_READ_WRITE:
             return "its permission is neither to be read nor to be written"
         return None

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from skylark.broker.monitoring.stats import Counter
-from skylark.broker.state import BrokerState
+from skylark.broker.delayed.delay_levels import DelayLevels
+from skylark.broker.delayed.timers import Timers
+from skylark.broker.monitoring.stats import BrokerStats, Counter
+from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.master import ReplicationMaster
+from skylark.broker.replication.role import Role
+from skylark.clock import Clock
 from skylark.model.message import SCHEDULE_TOPIC
 from skylark.protocol.codes import version_name
 from skylark.protocol.command import VERSION
+from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
+from skylark.store.message_store import MessageStore
 
 VERSION_NAME = version_name(VERSION)
 """The release of RocketMQ whose protocol we speak."""
@@ -24,33 +33,157 @@ class _Usage(NamedTuple):
     free: int
 
 
-async def runtime_info(broker: BrokerState) -> dict[str, str]:
-    """All of it, as text."""
-    disk = await broker.read_cold(lambda: _of_disk(broker))
-    return {
-        **_of_store(broker),
-        **_rates(broker),
-        **_of_broker(broker),
-        **_of_replicas(broker),
-        **_queues(broker),
-        **disk,
-    }
+@dataclass(frozen=True, slots=True, eq=False)
+class RuntimeInfo:
+    """The values of GET_BROKER_RUNTIME_INFO."""
 
+    live: LiveSettings[BrokerSettings]
+    clock: Clock
+    role: Role
+    store: MessageStore
+    replication: ReplicationMaster
+    delay_levels: DelayLevels
+    timers: Timers
+    stats: BrokerStats
+    read_cold: ReadCold
+    started_ms: int
 
-def _of_disk(broker: BrokerState) -> dict[str, str]:
-    """What waits for the disk."""
-    store, settings = broker.store, broker.store.settings
-    log_directory = settings.commit_log_directory
-    usage = _usage(log_directory)
-    log_ratio = _used_ratio(usage)
-    first = store.reader.store_timestamp(store.log.min_offset) if store.appended_offset else None
-    return {
-        "commitLogDiskRatio": log_ratio,
-        f"commitLogDiskRatio_{log_directory}": log_ratio,
-        "consumeQueueDiskRatio": _used_ratio(_usage(settings.path)),
-        "commitLogDirCapacity": f"Total : {size_text(usage.total)}, Free : {size_text(usage.free)}.",
-        "earliestMessageTimeStamp": str(-1 if first is None else first),
-    }
+    async def collect(self) -> dict[str, str]:
+        """Return all values, as text."""
+        disk = await self.read_cold(self._of_disk)
+        return {
+            **self._of_store(),
+            **self._rates(),
+            **self._of_broker(),
+            **self._of_replicas(),
+            **self._queues(),
+            **disk,
+        }
+
+    def _of_disk(self) -> dict[str, str]:
+        """What waits for the disk."""
+        store, settings = self.store, self.store.settings
+        log_directory = settings.commit_log_directory
+        usage = _usage(log_directory)
+        log_ratio = _used_ratio(usage)
+        first = store.reader.store_timestamp(store.log.min_offset) if store.appended_offset else None
+        return {
+            "commitLogDiskRatio": log_ratio,
+            f"commitLogDiskRatio_{log_directory}": log_ratio,
+            "consumeQueueDiskRatio": _used_ratio(_usage(settings.path)),
+            "commitLogDirCapacity": f"Total : {size_text(usage.total)}, Free : {size_text(usage.free)}.",
+            "earliestMessageTimeStamp": str(-1 if first is None else first),
+        }
+
+    def _of_store(self) -> dict[str, str]:
+        store, puts = self.store, self.stats.puts
+        return {
+            "bootTimestamp": str(self.started_ms),
+            "runtime": duration_text(self.clock.now_ms() - self.started_ms),
+            "putMessageTimesTotal": str(puts.count),
+            "putMessageFailedTimes": str(self.stats.refused),
+            "putMessageSizeTotal": str(puts.size),
+            "putMessageAverageSize": str(puts.size / max(puts.count, 1)),
+            "dispatchMaxBuffer": "0",
+            "commitLogMinOffset": str(store.log.min_offset),
+            "commitLogMaxOffset": str(store.appended_offset),
+            "dispatchBehindBytes": str(store.appended_offset - store.confirmed_offset),
+            "remainHowManyDataToFlush": size_text(store.appended_offset - store.flushed_offset),
+            "remainTransientStoreBufferNumbs": NO_POOL,
+            "pageCacheLockTimeMills": "0",
+            **self._of_delays(),
+        }
+
+    def _of_delays(self) -> dict[str, str]:
+        """Of each delay level that was ever used: up to where it is delivered, and where it ends."""
+        ends = {
+            level: self.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in self.delay_levels.offsets
+        }
+        return {
+            f"scheduleMessageOffset_{level}": f"{self.delay_levels.offsets[level]},{end}"
+            for level, end in sorted(ends.items())
+            if end
+        }
+
+    def _of_broker(self) -> dict[str, str]:
+        stats = self.stats
+        return {
+            "brokerActive": "true",
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.puts),
+            "msgPutTotalTodayMorning": str(stats.this_morning.puts),
+            "msgPutTotalTodayNow": str(stats.puts.count),
+            "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.gets),
+            "msgGetTotalTodayMorning": str(stats.this_morning.gets),
+            "msgGetTotalTodayNow": str(stats.gets.count),
+            "startAcceptSendRequestTimeStamp": str(self.live.current.accept_sends_from_ms),
+            "timerReadBehind": str(self.timers.behind_ms // 1000),
+            "timerOffsetBehind": str(self.timers.queue_behind),
+            "timerCongestNum": str(self.timers.waiting),
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
+        }
+
+    def _of_replicas(self) -> dict[str, str]:
+        """What 907 has no members for. The names are ours."""
+        if not self.role.is_slave:
+            lags = {address: f"{lag_s:.1f}" for address, _, lag_s in self.replication.lags()}
+            return {
+                "replicationRole": self.role.kind.value,
+                "replicationLagSeconds": " ".join(f"{address}={lag_s}" for address, lag_s in lags.items()),
+                "replicationLastError": self.replication.last_error,
+            }
+        slave = self.role.slave
+        return {
+            "replicationRole": self.role.kind.value,
+            "replicationMaster": slave.master_address,
+            "replicationConnected": str(slave.sees_master).lower(),
+            "replicationConnections": str(slave.connections),
+            "replicationLagBytes": str(slave.lag_bytes),
+            "replicationLagSeconds": f"{slave.lag_s(self.clock.now_ms()):.1f}",
+            "replicationMetadataTimestamp": str(slave.metadata_ms),
+            "replicationLastError": slave.last_error,
+            "replicationDivergence": slave.divergence,
+        }
+
+    def _rates(self) -> dict[str, str]:
+        """Per second, each for the last 10, 60 and 600 seconds."""
+        now, stats = self.clock.monotonic(), self.stats
+
+        def rates(*counters: Counter, of_calls: bool = False) -> str:
+            texts = []
+            for window_s in RATE_WINDOWS_S:
+                found = [counter.rate_within(now, window_s, of_calls=of_calls) for counter in counters]
+                known = [rate for rate in found if rate is not None]
+                # What is not known yet is left out, as RocketMQ does; tools read the first.
+                texts.append(str(sum(known)) if known else "")
+            return " ".join([texts[0] or "0.0", *texts[1:]])
+
+        return {
+            "putTps": rates(stats.puts),
+            "getFoundTps": rates(stats.gets, of_calls=True),
+            "getMissTps": rates(stats.misses),
+            "getTotalTps": rates(stats.gets, stats.misses, of_calls=True),
+            "getTransferredTps": rates(stats.gets),
+        }
+
+    def _queues(self) -> dict[str, str]:
+        """Requests are answered as they come: in none of RocketMQ's queues does one ever wait."""
+        settings = self.live.current
+        capacities = {
+            "send": settings.send_queue_max,
+            "pull": settings.pull_queue_max,
+            "litePull": settings.pull_queue_max,
+            "query": settings.query_queue_max,
+            "ack": 0,
+        }
+        info = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
+        for name, capacity in capacities.items():
+            info[f"{name}ThreadPoolQueueSize"] = "0"
+            info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+            info[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+        return info
 
 
 def _usage(directory: Path) -> _Usage:
@@ -63,120 +196,6 @@ def _used_ratio(usage: _Usage) -> str:
     """Of what may be used, in whole percents, rounded up as RocketMQ does."""
     usable = usage.used + usage.free
     return str(-(-100 * usage.used // usable) / 100 if usable else 0.0)
-
-
-def _of_store(broker: BrokerState) -> dict[str, str]:
-    store, puts = broker.store, broker.stats.puts
-    return {
-        "bootTimestamp": str(broker.started_ms),
-        "runtime": duration_text(broker.clock.now_ms() - broker.started_ms),
-        "putMessageTimesTotal": str(puts.count),
-        "putMessageFailedTimes": str(broker.stats.refused),
-        "putMessageSizeTotal": str(puts.size),
-        "putMessageAverageSize": str(puts.size / max(puts.count, 1)),
-        "dispatchMaxBuffer": "0",
-        "commitLogMinOffset": str(store.log.min_offset),
-        "commitLogMaxOffset": str(store.appended_offset),
-        "dispatchBehindBytes": str(store.appended_offset - store.confirmed_offset),
-        "remainHowManyDataToFlush": size_text(store.appended_offset - store.flushed_offset),
-        "remainTransientStoreBufferNumbs": NO_POOL,
-        "pageCacheLockTimeMills": "0",
-        **_of_delays(broker),
-    }
-
-
-def _of_delays(broker: BrokerState) -> dict[str, str]:
-    """Of each delay level that was ever used: up to where it is delivered, and where it ends."""
-    ends = {level: broker.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in broker.schedule.offsets}
-    return {
-        f"scheduleMessageOffset_{level}": f"{broker.schedule.offsets[level]},{end}"
-        for level, end in sorted(ends.items())
-        if end
-    }
-
-
-def _of_broker(broker: BrokerState) -> dict[str, str]:
-    stats = broker.stats
-    return {
-        "brokerActive": "true",
-        "brokerVersion": str(VERSION),
-        "brokerVersionDesc": VERSION_NAME,
-        "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.puts),
-        "msgPutTotalTodayMorning": str(stats.this_morning.puts),
-        "msgPutTotalTodayNow": str(stats.puts.count),
-        "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.gets),
-        "msgGetTotalTodayMorning": str(stats.this_morning.gets),
-        "msgGetTotalTodayNow": str(stats.gets.count),
-        "startAcceptSendRequestTimeStamp": str(broker.live.current.accept_sends_from_ms),
-        "timerReadBehind": str(broker.timers.behind_ms // 1000),
-        "timerOffsetBehind": str(broker.timers.queue_behind),
-        "timerCongestNum": str(broker.timers.waiting),
-        "timerEnqueueTps": "0.0",
-        "timerDequeueTps": "0.0",
-    }
-
-
-def _of_replicas(broker: BrokerState) -> dict[str, str]:
-    """What 907 has no members for. The names are ours."""
-    if not broker.role.is_slave:
-        lags = {address: f"{lag_s:.1f}" for address, _, lag_s in broker.replication.lags()}
-        return {
-            "replicationRole": broker.role.kind.value,
-            "replicationLagSeconds": " ".join(f"{address}={lag_s}" for address, lag_s in lags.items()),
-            "replicationLastError": broker.replication.last_error,
-        }
-    slave = broker.slave_status
-    return {
-        "replicationRole": broker.role.kind.value,
-        "replicationMaster": slave.master_address,
-        "replicationConnected": str(slave.sees_master).lower(),
-        "replicationConnections": str(slave.connections),
-        "replicationLagBytes": str(slave.lag_bytes),
-        "replicationLagSeconds": f"{slave.lag_s(broker.clock.now_ms()):.1f}",
-        "replicationMetadataTimestamp": str(slave.metadata_ms),
-        "replicationLastError": slave.last_error,
-        "replicationDivergence": slave.divergence,
-    }
-
-
-def _rates(broker: BrokerState) -> dict[str, str]:
-    """Per second, each for the last 10, 60 and 600 seconds."""
-    now, stats = broker.clock.monotonic(), broker.stats
-
-    def rates(*counters: Counter, of_calls: bool = False) -> str:
-        texts = []
-        for window_s in RATE_WINDOWS_S:
-            found = [counter.rate_within(now, window_s, of_calls=of_calls) for counter in counters]
-            known = [rate for rate in found if rate is not None]
-            # What is not known yet is left out, as RocketMQ does; tools read the first.
-            texts.append(str(sum(known)) if known else "")
-        return " ".join([texts[0] or "0.0", *texts[1:]])
-
-    return {
-        "putTps": rates(stats.puts),
-        "getFoundTps": rates(stats.gets, of_calls=True),
-        "getMissTps": rates(stats.misses),
-        "getTotalTps": rates(stats.gets, stats.misses, of_calls=True),
-        "getTransferredTps": rates(stats.gets),
-    }
-
-
-def _queues(broker: BrokerState) -> dict[str, str]:
-    """Requests are answered as they come: in none of RocketMQ's queues does one ever wait."""
-    settings = broker.live.current
-    capacities = {
-        "send": settings.send_queue_max,
-        "pull": settings.pull_queue_max,
-        "litePull": settings.pull_queue_max,
-        "query": settings.query_queue_max,
-        "ack": 0,
-    }
-    info = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
-    for name, capacity in capacities.items():
-        info[f"{name}ThreadPoolQueueSize"] = "0"
-        info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-        info[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
-    return info
 
 
 def size_text(size: int) -> str:

@@ -62,6 +62,7 @@ class ReplicationMaster:
     ) -> None:
         self._live = live
         self._store = store
+        self._syncs = store.settings.syncs_every_put
         self._clock = clock
         self._role = role
         self._tasks = tasks
@@ -109,6 +110,22 @@ class ReplicationMaster:
             return False
         self._count()
         return not self._confirmation.is_enough
+
+    @property
+    def delays_acks(self) -> bool:
+        """Whether sends are acknowledged later, when disk or slaves have the messages."""
+        return self._syncs or self._role.waits_for_slaves
+
+    def when_stored(self, end: int, answer: FlushAnswer) -> None:
+        """Call `answer` when disk and slaves have the log up to `end`, or time out."""
+        if not self._role.waits_for_slaves:
+            self._store.when_flushed(end, answer)
+        elif not self._syncs:
+            self.when_replicated(end, answer)
+        else:
+            combined = CombinedAnswer(answer)
+            self._store.when_flushed(end, combined.flushed)
+            self.when_replicated(end, combined.replicated)
 
     def when_replicated(self, end: int, answer: FlushAnswer) -> None:
         """Have `answer` called when enough slaves have the log up to `end`, or too late."""

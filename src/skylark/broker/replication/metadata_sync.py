@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 
+from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.delayed.timers import SlaveTimers
-from skylark.broker.offsets import SEPARATOR
-from skylark.broker.state import BrokerState
+from skylark.broker.groups import RequestModes, SubscriptionGroups
+from skylark.broker.offsets import SEPARATOR, ConsumerOffsets
+from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.role import SlaveStatus
+from skylark.broker.topic_lifecycle import TopicDeletion
+from skylark.broker.topics import TopicTable
+from skylark.clock import Clock
 from skylark.errors import BrokerError, MalformedFrame, SystemBusy
 from skylark.protocol.bodies import ConsumerOffsetTable
 from skylark.protocol.connection import Limits
@@ -24,6 +29,7 @@ from skylark.protocol.requests.topic import GetAllTopicConfig
 from skylark.remoting.address import join_address, split_address
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings.fields import FAST_PORT_DISTANCE
+from skylark.store.replica import CopyMark
 from skylark.store.timer_files import CHECKPOINT_FIELDS as TIMER_CHECK
 from skylark.store.timer_files import TimerCheckpoint
 
@@ -36,9 +42,37 @@ METADATA_LIMITS = Limits(header_bytes_max=16 << 20, frame_bytes_max=256 << 20)
 class MetadataSync:
     """Asks a master, on its fast port, for all that is in no log. Loop thread."""
 
-    def __init__(self, broker: BrokerState, pool: ConnectionPool) -> None:
-        self._broker = broker
-        self._pool = pool
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        status: SlaveStatus,
+        topics: TopicTable,
+        groups: SubscriptionGroups,
+        request_modes: RequestModes,
+        offsets: ConsumerOffsets,
+        delay_levels: DelayLevels,
+        timers: SlaveTimers,
+        deletion: TopicDeletion,
+        copy_mark: CopyMark,
+        save_offsets: Callable[[], Awaitable[None]],
+        read_cold: ReadCold,
+    ) -> None:
+        """`save_offsets` returns when the offsets are on disk."""
+        self._clock = clock
+        self._status = status
+        self._topics = topics
+        self._groups = groups
+        self._request_modes = request_modes
+        self._offsets = offsets
+        self._delay_levels = delay_levels
+        self._timers = timers
+        self._deletion = deletion
+        self._copy_mark = copy_mark
+        self._save_offsets = save_offsets
+        self._read_cold = read_cold
+        self.pool = ConnectionPool(limits=METADATA_LIMITS)
+        offsets.stray = set()
         self._masters: set[str] = set()
         """The topics that the master had when it was last asked."""
 
@@ -48,7 +82,8 @@ class MetadataSync:
         address = join_address(host, port - FAST_PORT_DISTANCE)
         failure: BrokerError | None = None
         steps: list[Callable[[str], Awaitable[None]]] = [
-            self._topics, self._groups, self._offsets, self._delays, self._modes, self._timer,
+            self._sync_topics, self._sync_groups, self._sync_offsets, self._sync_delays, self._sync_modes,
+            self._sync_timers,
         ]  # fmt: skip
         for step in steps:
             try:
@@ -58,41 +93,36 @@ class MetadataSync:
                 failure = failure or error
         if failure is not None:
             raise failure
-        self._broker.slave_status.metadata_ms = self._broker.clock.now_ms()
+        self._status.metadata_ms = self._clock.now_ms()
 
-    async def _topics(self, address: str) -> None:
-        broker = self._broker
-        table = await self._pool.call(address, GetAllTopicConfig(), timeout_s=TIMEOUT_S)
-        if table.data_version == broker.topics.data_version:
+    async def _sync_topics(self, address: str) -> None:
+        table = await self.pool.call(address, GetAllTopicConfig(), timeout_s=TIMEOUT_S)
+        if table.data_version == self._topics.data_version:
             self._masters = set(table.topic_config_table)
             return
         gone, self._masters = self._masters, set(table.topic_config_table)
         # Only what the master had and has no more: what it has made since it answered is not gone.
-        for topic in gone.intersection(broker.topics.follow(table)):
-            log.info("topic is gone from the master topic=%s", topic)
-            broker.offsets.delete_topic(topic)
-            broker.long_polling.wake_topic(topic)
-            async with broker.deleting:
-                await broker.read_cold(partial(broker.store.housekeeper.delete_topic, topic))
+        for topic in gone.intersection(self._topics.follow(table)):
+            log.info("topic deleted on the master topic=%s", topic)
+            await self._deletion.delete(topic, was_configured=True)
 
-    async def _groups(self, address: str) -> None:
-        table = await self._pool.call(address, GetAllSubscriptionGroupConfig(), timeout_s=TIMEOUT_S)
-        if table.data_version != self._broker.groups.data_version:
-            self._broker.groups.follow(table)
+    async def _sync_groups(self, address: str) -> None:
+        table = await self.pool.call(address, GetAllSubscriptionGroupConfig(), timeout_s=TIMEOUT_S)
+        if table.data_version != self._groups.data_version:
+            self._groups.follow(table)
 
-    async def _offsets(self, address: str) -> None:
-        table = await self._pool.call(address, GetAllConsumerOffset(), timeout_s=TIMEOUT_S)
+    async def _sync_offsets(self, address: str) -> None:
+        table = await self.pool.call(address, GetAllConsumerOffset(), timeout_s=TIMEOUT_S)
         await self._tell_offsets(address, table)
-        broker = self._broker
-        broker.offsets.follow(table)
-        if not broker.slave_status.is_copy:
-            await broker.keep_offsets()
-            await broker.read_cold(broker.copy_mark.set)
-            broker.slave_status.is_copy = True
+        self._offsets.follow(table)
+        if not self._status.is_copy:
+            await self._save_offsets()
+            await self._read_cold(self._copy_mark.set)
+            self._status.is_copy = True
 
     async def _tell_offsets(self, address: str, table: ConsumerOffsetTable) -> None:
         """Tell the master what was committed here instead of there: else its groups would go back."""
-        offsets = self._broker.offsets
+        offsets = self._offsets
         while offsets.stray:
             topic, group, queue_id = place = next(iter(offsets.stray))
             queues = table.offset_table.setdefault(topic + SEPARATOR + group, {})
@@ -100,7 +130,7 @@ class MetadataSync:
             if queue_offset > queues.get(queue_id, 0):  # else its members have moved on already
                 request = UpdateConsumerOffset(group, topic, queue_id, queue_offset)
                 try:
-                    await self._pool.call(address, request, timeout_s=TIMEOUT_S)
+                    await self.pool.call(address, request, timeout_s=TIMEOUT_S)
                     queues[queue_id] = queue_offset
                 except SystemBusy:
                     raise  # it takes it later
@@ -112,23 +142,21 @@ class MetadataSync:
                 offsets.stray.discard(place)
                 offsets.changes += 1  # the file has it still
 
-    async def _delays(self, address: str) -> None:
-        table = await self._pool.call(address, GetAllDelayOffset(), timeout_s=TIMEOUT_S)
-        self._broker.schedule.follow(table)
+    async def _sync_delays(self, address: str) -> None:
+        table = await self.pool.call(address, GetAllDelayOffset(), timeout_s=TIMEOUT_S)
+        self._delay_levels.follow(table)
 
-    async def _modes(self, address: str) -> None:
-        table = await self._pool.call(address, GetAllMessageRequestMode(), timeout_s=TIMEOUT_S)
-        self._broker.request_modes.follow(table)
+    async def _sync_modes(self, address: str) -> None:
+        table = await self.pool.call(address, GetAllMessageRequestMode(), timeout_s=TIMEOUT_S)
+        self._request_modes.follow(table)
 
-    async def _timer(self, address: str) -> None:
-        timers = self._broker.timers
-        assert isinstance(timers, SlaveTimers)
+    async def _sync_timers(self, address: str) -> None:
         try:
-            check = await self._pool.call(address, GetTimerCheckPoint(), timeout_s=TIMEOUT_S)
-            metrics = await self._pool.call(address, GetTimerMetrics(), timeout_s=TIMEOUT_S)
+            check = await self.pool.call(address, GetTimerCheckPoint(), timeout_s=TIMEOUT_S)
+            metrics = await self.pool.call(address, GetTimerMetrics(), timeout_s=TIMEOUT_S)
         except BrokerError as error:
             log.debug("the master has no timer address=%s reason=%s", address, error)
             return
         if len(check) < TIMER_CHECK.size:
             raise MalformedFrame(f"the master's timer check point has {len(check)} bytes")
-        timers.follow(TimerCheckpoint.decode(bytes(check)), metrics)
+        self._timers.follow(TimerCheckpoint.decode(bytes(check)), metrics)

@@ -5,28 +5,12 @@ confirm offset. See docs/design/failover.md.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from skylark.broker.error_replies import system_busy
+from skylark.errors import BrokerError
 from skylark.settings import BrokerRole, BrokerSettings, ReplicationSettings
-
-
-class Role:
-    """Role and epoch of this broker. Loop thread."""
-
-    def __init__(self, settings: BrokerSettings) -> None:
-        self.kind = settings.role
-        self.broker_id = settings.broker_id
-        self.epoch = 0
-        """Counts masters of a group of replicas. Nobody counts them yet."""
-
-    @property
-    def is_slave(self) -> bool:
-        return self.kind is BrokerRole.SLAVE
-
-    @property
-    def waits_for_slaves(self) -> bool:
-        return self.kind is BrokerRole.SYNC_MASTER
 
 
 @dataclass
@@ -62,6 +46,50 @@ class SlaveStatus:
     def lag_s(self, now_ms: int) -> float:
         """For how long the slave has not had all that it knows of."""
         return (now_ms - self.caught_up_ms) / 1000 if self.lag_bytes and self.caught_up_ms else 0.0
+
+
+SlaveRefusal = Callable[[str], BrokerError]
+"""Makes the error with which a slave refuses a request; given the address of its master."""
+
+
+class Role:
+    """Role and epoch of this broker, and what a slave may not do. Loop thread."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.kind = settings.role
+        self.broker_id = settings.broker_id
+        self.slave = SlaveStatus()
+        """Stays empty on a master."""
+        self.epoch = 0
+        """Number of the current master in a replica group. Not counted yet."""
+
+    @property
+    def is_slave(self) -> bool:
+        return self.kind is BrokerRole.SLAVE
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        return self.kind is BrokerRole.SYNC_MASTER
+
+    def check_master(self, refuse: SlaveRefusal) -> None:
+        """Raise the error of `refuse` on a slave."""
+        if self.is_slave:
+            raise refuse(self._master)
+
+    def check_copy(self) -> None:
+        """Raise BrokerError 2 on a slave that is not yet a copy of its master.
+
+        A former master's log may be truncated when it joins the new one, and its offsets are old; a new slave
+        has no offsets. Readers must not see either.
+        """
+        if self.is_slave and not self.slave.is_copy:
+            raise system_busy(
+                f"a slave that is new or was a master shows nothing before it has joined {self._master}"
+            )
+
+    @property
+    def _master(self) -> str:
+        return self.slave.master_address or "its master"
 
 
 def slaves_required(settings: ReplicationSettings, usable: int) -> int:

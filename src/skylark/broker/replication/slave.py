@@ -8,18 +8,23 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
-from skylark.broker.replication.metadata_sync import METADATA_LIMITS, MetadataSync
-from skylark.broker.state import BrokerState
+from skylark.broker.long_polling import LongPolling
+from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.metadata_sync import MetadataSync
+from skylark.broker.replication.role import SlaveStatus
+from skylark.clock import Clock
 from skylark.errors import CannotFollow, ConnectionLost, LogsDiverged, RocketMQError
 from skylark.protocol.ha import REPORT, FrameReader
 from skylark.protocol.requests.admin import GetBrokerConfig, GetBrokerRuntimeInfo
 from skylark.protocol.requests.name_server import RegisterBrokerReply
 from skylark.protocol.requests.pull import ViewMessageById
 from skylark.remoting.address import join_address, split_address
-from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.ha import HaLink, connect_ha
+from skylark.settings import ReplicationSettings
 from skylark.settings.properties import read_properties
+from skylark.store.message_store import MessageStore
 from skylark.store.replica import ReplicaIntake, overlap_start
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +49,26 @@ class MasterLog:
 class ReplicationSlave:
     """Follows a master. Loop thread."""
 
-    def __init__(self, broker: BrokerState) -> None:
-        self._broker = broker
-        self._store = broker.store
-        self.status = broker.slave_status
-        self._settings = broker.live.current.replication
-        self._pool = ConnectionPool(limits=METADATA_LIMITS)
-        self._metadata = MetadataSync(broker, self._pool)
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        clock: Clock,
+        status: SlaveStatus,
+        store: MessageStore,
+        metadata: MetadataSync,
+        long_polling: LongPolling,
+        tasks: Tasks,
+        read_cold: ReadCold,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._status = status
+        self._store = store
+        self._metadata = metadata
+        self._pool = metadata.pool
+        self._long_polling = long_polling
+        self._tasks = tasks
+        self._read_cold = read_cold
         self._overlap_bytes = self._settings.overlap_bytes
         self._link: HaLink | None = None
         self._frames = FrameReader()
@@ -63,17 +81,16 @@ class ReplicationSlave:
         self._joined = asyncio.Event()
         """Set while the link is open and the logs were found to be the same: it is the right master."""
         self._metadata_due = asyncio.Event()
-        broker.offsets.stray = set()
-        self.status.master_address = self._settings.slave_of
-        self.status.replica_address = self._settings.replica_address
+        self._status.master_address = self._settings.slave_of
+        self._status.replica_address = self._settings.replica_address
         if self._settings.slave_of:
             self._found.set()
         else:
-            self.status.last_error = "no name server has said who the master is"
+            self._status.last_error = "no name server has said who the master is"
 
     def start(self) -> None:
-        self._broker.spawn(self._run())
-        self._broker.spawn(self._keep_metadata())
+        self._tasks.spawn(self._run())
+        self._tasks.spawn(self._keep_metadata())
 
     async def stop(self) -> None:
         """The tasks are the broker's, and cancelled by it."""
@@ -85,7 +102,7 @@ class ReplicationSlave:
 
     def registered(self, reply: RegisterBrokerReply) -> None:
         """Take what a name server says of the master."""
-        status = self.status
+        status = self._status
         if not reply.master_addr or self._settings.slave_of not in ("", reply.master_addr):
             return
         status.master_address = reply.master_addr
@@ -95,9 +112,9 @@ class ReplicationSlave:
 
     def _replica_address(self) -> str:
         """Raises ValueError for an address that is none."""
-        if self.status.replica_address:
-            return self.status.replica_address
-        host, port = split_address(self.status.master_address)
+        if self._status.replica_address:
+            return self._status.replica_address
+        host, port = split_address(self._status.master_address)
         return join_address(host, port + 1)
 
     async def _ask_master(self) -> MasterLog:
@@ -115,7 +132,7 @@ class ReplicationSlave:
             found = MasterLog(int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"]))
         except (KeyError, ValueError) as error:
             raise CannotFollow(f"{address} does not say where its log begins and ends ({error})") from None
-        self.status.master_offset = found.max_offset
+        self._status.master_offset = found.max_offset
         return found
 
     # --- Following ---
@@ -143,10 +160,10 @@ class ReplicationSlave:
     def _note(self, error: Exception) -> None:
         """Keep why the master is not followed; said once, and loudly if it will not mend itself."""
         text = str(error) or type(error).__name__
-        if text != self.status.last_error:
+        if text != self._status.last_error:
             level = logging.CRITICAL if isinstance(error, CannotFollow) else logging.WARNING
-            log.log(level, "master not followed address=%s reason=%s", self.status.master_address, text)
-        self.status.last_error = text
+            log.log(level, "master not followed address=%s reason=%s", self._status.master_address, text)
+        self._status.last_error = text
 
     def _widen(self, error: LogsDiverged) -> None:
         """Compare more next time; where the whole log differs it belongs to another master."""
@@ -165,8 +182,8 @@ class ReplicationSlave:
         """Follow the master until the link is lost. Raises what ended it."""
         if self._store.settings.syncs_every_put:
             # What is reported first is where the master begins: it must be on disk.
-            await self._broker.read_cold(self._store.flusher.flush)
-        self._followed = self.status.master_address
+            await self._read_cold(self._store.flusher.flush)
+        self._followed = self._status.master_address
         start, is_common = await self._where_to_begin(await self._ask_master())
         self._frames = FrameReader()
         self._intake = ReplicaIntake(self._store, start, is_common=is_common)
@@ -174,7 +191,7 @@ class ReplicationSlave:
         self._link = link
         try:
             log.info("following the master address=%s physical_offset=%d", link.address, start)
-            self.status.connections += 1
+            self._status.connections += 1
             self._report(link)
             self._see_master(True)
             if self._common_end == 0:
@@ -198,9 +215,7 @@ class ReplicationSlave:
                 "gone. Move the store away and begin with an empty one"
             )
         self._common_end = min(end, master.max_offset)
-        start = await self._broker.read_cold(
-            partial(overlap_start, store, self._common_end, self._overlap_bytes)
-        )
+        start = await self._read_cold(partial(overlap_start, store, self._common_end, self._overlap_bytes))
         start = max(start, master.min_offset)
         if start == 0 and master.max_offset == 0:
             raise CannotFollow(
@@ -236,11 +251,11 @@ class ReplicationSlave:
         if self._intake.position >= self._common_end and not self._joined.is_set():
             self._join()
         if self._intake.divergence is not None:
-            self.status.divergence = str(self._intake.divergence)
-        status, store = self.status, self._store
+            self._status.divergence = str(self._intake.divergence)
+        status, store = self._status, self._store
         status.last_error = ""
         status.received_bytes += len(data)
-        status.read_ms = self._broker.clock.now_ms()
+        status.read_ms = self._clock.now_ms()
         self._report(link)
         if store.appended_offset - store.flushed_offset > store.settings.unflushed_bytes_max:
             link.pause_reading()
@@ -248,7 +263,7 @@ class ReplicationSlave:
     def _join(self) -> None:
         """The logs are the same as far as the master's went when it was asked: it is the right one."""
         self._overlap_bytes = self._settings.overlap_bytes
-        if not self.status.is_copy:
+        if not self._status.is_copy:
             # What this broker appended as a master, and the new one has not got, is nobody's.
             # It becomes a copy when it has the offsets, too.
             self._intake.cut_rest()
@@ -267,10 +282,10 @@ class ReplicationSlave:
 
     def _report(self, link: HaLink) -> None:
         """Say up to where the log is as the master's, and on disk if that is when a message is stored."""
-        status = self.status
+        status = self._status
         status.position = self._acknowledgeable()
         status.master_offset = max(status.master_offset, self._intake.position)
-        status.written_ms = self._broker.clock.now_ms()
+        status.written_ms = self._clock.now_ms()
         if not status.lag_bytes:
             status.caught_up_ms = status.written_ms
         link.write(REPORT.pack(status.position))
@@ -280,7 +295,7 @@ class ReplicationSlave:
         link = self._link
         if link is None:
             return
-        if self.status.position < self._acknowledgeable():
+        if self._status.position < self._acknowledgeable():
             self._report(link)
 
     def _acknowledgeable(self) -> int:
@@ -289,14 +304,14 @@ class ReplicationSlave:
         return min(position, store.confirmed_offset) if position <= store.appended_offset else position
 
     def _see_master(self, sees: bool) -> None:
-        self.status.sees_master = sees
+        self._status.sees_master = sees
         if sees:
-            self._broker.long_polling.wake_all()
+            self._long_polling.wake_all()
 
     async def _watch(self, link: HaLink) -> None:
         """Look after a link until it is lost: heartbeats, silence, a disk that does not keep up."""
         loop, store, settings = asyncio.get_running_loop(), self._store, self._settings
-        counted_at, counted = loop.time(), self.status.received_bytes
+        counted_at, counted = loop.time(), self._status.received_bytes
         while not link.is_closed:
             try:
                 async with asyncio.timeout(WATCH_S):
@@ -311,8 +326,8 @@ class ReplicationSlave:
             if store.appended_offset - store.flushed_offset <= store.settings.unflushed_bytes_max // 2:
                 link.resume_reading()
             if now - counted_at >= 1:
-                received = self.status.received_bytes
-                self.status.bytes_per_s = int((received - counted) / (now - counted_at))
+                received = self._status.received_bytes
+                self._status.bytes_per_s = int((received - counted) / (now - counted_at))
                 counted_at, counted = now, received
 
     # --- Metadata ---

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from skylark.broker.clients import ProducerGroups
+from skylark.broker.delayed.timers import DelayedMessages
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.record_loader import ReadCold
@@ -44,25 +45,6 @@ CHECKS_AT_ONCE = 32
 OPS_IN_A_STRETCH = 512
 
 
-class TransactionHost(Protocol):
-    """What transactions need of their broker."""
-
-    live: LiveSettings[BrokerSettings]
-    clock: Clock
-    store: MessageStore
-    store_host: bytes
-    stats: BrokerStats
-    topics: TopicTable
-    offsets: ConsumerOffsets
-    producers: ProducerGroups
-
-    @property
-    def read_cold(self) -> ReadCold: ...
-    def commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None: ...
-    def adopt_undeleted(self, queues_by_topic: Mapping[str, int]) -> None: ...
-    def delay_or_time(self, message: PutMessage, properties: dict[str, str]) -> None: ...
-
-
 class _Stretch(NamedTuple):
     """Some op messages in a row: where they end, and the last half message that they finish."""
 
@@ -73,8 +55,33 @@ class _Stretch(NamedTuple):
 class TransactionCoordinator:
     """All transactions of one broker. Loop thread; `load` runs before, in a thread."""
 
-    def __init__(self, broker: TransactionHost) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        live: LiveSettings[BrokerSettings],
+        clock: Clock,
+        store: MessageStore,
+        host: bytes,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        producers: ProducerGroups,
+        delayed: DelayedMessages,
+        restore_topics: Callable[[Mapping[str, int]], None],
+        stats: BrokerStats,
+        read_cold: ReadCold,
+    ) -> None:
+        """`host` is the broker's address as records hold it."""
+        self._live = live
+        self._clock = clock
+        self._store = store
+        self._host = host
+        self._topics = topics
+        self._offsets = offsets
+        self._producers = producers
+        self._delayed = delayed
+        self._restore_topics = restore_topics
+        self._stats = stats
+        self._read_cold = read_cold
         self.table = HalfTable()
         self._followed = 0
         """Half messages below this queue offset are in the table, or finished."""
@@ -152,15 +159,15 @@ class TransactionCoordinator:
         self._commit(names.HALF_OP_TOPIC, self._op_first)
 
     def _commit(self, topic: str, queue_offset: int) -> None:
-        if (self._broker.offsets.query(topic, GROUP, 0) or 0) != queue_offset:
-            self._broker.commit_offset(topic, GROUP, 0, queue_offset)
+        if (self._offsets.query(topic, GROUP, 0) or 0) != queue_offset:
+            self._offsets.try_commit(topic, GROUP, 0, queue_offset, now_ms=self._clock.now_ms())
 
     def _progress(self, topic: str, queue: ConsumeQueue) -> int:
-        committed = self._broker.offsets.query(topic, GROUP, 0)
+        committed = self._offsets.query(topic, GROUP, 0)
         return min(max(committed or 0, queue.min_offset), queue.max_offset)
 
     def _queue(self, topic: str) -> ConsumeQueue:
-        return self._broker.store.queue(topic, 0)
+        return self._store.queue(topic, 0)
 
     def _halves(
         self, queue: ConsumeQueue, first: int, skipped: set[int] | None = None
@@ -184,7 +191,7 @@ class TransactionCoordinator:
             for physical_offset, size, _ in ENTRY.iter_unpack(units):
                 if size != BLANK_ENTRY_SIZE and (skipped is None or queue_offset not in skipped):
                     try:
-                        yield queue_offset, self._broker.store.reader.record_at(physical_offset)
+                        yield queue_offset, self._store.reader.record_at(physical_offset)
                     except (OffsetOutOfRange, CorruptRecord) as error:
                         log.warning("record of a transaction cannot be read: %s", error)
                 queue_offset += 1
@@ -201,7 +208,7 @@ class TransactionCoordinator:
 
     def _finish_last_commit(self) -> None:
         """Finish what a crash left: a commit without its op message is the last record of the log."""
-        store = self._broker.store
+        store = self._store
         ends = []
         for queue in list(store.queues.values()):
             unit = queue.unit(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
@@ -227,16 +234,15 @@ class TransactionCoordinator:
         message = record.committed()
         if not offsets or message is None:
             return None
-        broker = self._broker
         # The topic may be lost: a broker killed just after it made one has it in no file and no queue.
-        broker.adopt_undeleted({message.topic: message.queue_id + 1})
+        self._restore_topics({message.topic: message.queue_id + 1})
         if record.may_have_to_wait:
-            broker.delay_or_time(message, record.properties)
+            self._delayed.admit(message, record.properties)
         result = self._replace(message, offsets)
         if isinstance(result, Refused):
             return result
         self.commits[record.real_topic] += 1
-        age_s = (broker.clock.now_ms() - record.born_ms) // 1000
+        age_s = (self._clock.now_ms() - record.born_ms) // 1000
         self.commit_times.setdefault(record.real_topic, Histogram(TRANSACTION_S)).add(max(age_s, 0))
         return None
 
@@ -259,22 +265,21 @@ class TransactionCoordinator:
 
         Nothing comes between the two: see `_finish_last_commit`. Without the message there is no op message.
         """
-        placed, op = self._broker.store.append([message, self._op(finished)], together=True)
-        self._broker.stats.count_puts([placed])
+        placed, op = self._store.append([message, self._op(finished)], together=True)
+        self._stats.count_puts([placed])
         if isinstance(placed, AppendedRecord):
             self._note_finished(finished, op)
         return placed
 
     def _finish(self, finished: list[int]) -> None:
         """Half messages are done with."""
-        (op,) = self._broker.store.append([self._op(finished)])
+        (op,) = self._store.append([self._op(finished)])
         self._note_finished(finished, op)
 
     def _op(self, finished: list[int]) -> PutMessage:
         """What finishes half messages, and those for which that is still owed."""
-        broker = self._broker
         finished = self._owed + finished
-        return op_message(finished, born_host=broker.store_host, now_ms=broker.clock.now_ms())
+        return op_message(finished, born_host=self._host, now_ms=self._clock.now_ms())
 
     def _note_finished(self, finished: list[int], op: PutResult) -> None:
         """Close half messages; where their op message could not be stored, it is owed."""
@@ -290,7 +295,7 @@ class TransactionCoordinator:
     async def run(self) -> None:
         """Ask about what is open, round after round, until cancelled."""
         while True:
-            await asyncio.sleep(self._broker.live.current.transactions.check_interval_ms / 1000)
+            await asyncio.sleep(self._live.current.transactions.check_interval_ms / 1000)
             try:
                 await self.check()
             except Exception:
@@ -299,8 +304,8 @@ class TransactionCoordinator:
     async def check(self) -> None:
         """Ask about all that is due now."""
         self.follow()
-        timeout_ms = self._broker.live.current.transactions.timeout_ms
-        now_ms = self._broker.clock.now_ms()
+        timeout_ms = self._live.current.transactions.timeout_ms
+        now_ms = self._clock.now_ms()
         for number, half in enumerate(half for half in self.table if half.is_due(now_ms, timeout_ms)):
             if number % CHECKS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -314,12 +319,12 @@ class TransactionCoordinator:
 
     def is_near(self, physical_offset: int) -> bool:
         """Say whether a record of the log is in memory: this process has written it."""
-        return physical_offset >= self._broker.store.reader.hot.written_from
+        return physical_offset >= self._store.reader.hot.written_from
 
     def read_now(self, physical_offset: int) -> HalfRecord | None:
         """The half message at a place in the log; None if there is none. It may wait for the disk."""
         try:
-            return HalfRecord(self._broker.store.reader.record_at(physical_offset))
+            return HalfRecord(self._store.reader.record_at(physical_offset))
         except (OffsetOutOfRange, CorruptRecord):
             return None
 
@@ -327,17 +332,17 @@ class TransactionCoordinator:
         """As `read_now`, from anywhere: the loop does not wait for the disk."""
         if self.is_near(physical_offset):
             return self.read_now(physical_offset)
-        return await self._broker.read_cold(lambda: self.read_now(physical_offset))
+        return await self._read_cold(lambda: self.read_now(physical_offset))
 
     def _check_one(self, half: HalfMessage, record: HalfRecord, now_ms: int) -> None:
-        settings = self._broker.live.current
+        settings = self._live.current
         reserved_ms = settings.store.reserved_hours * 3_600_000
         if record.check_times >= settings.transactions.check_max or now_ms - half.born_ms > reserved_ms:
             log.warning("transaction given up key=%s checks=%d", record.unique_key, record.check_times)
-            self._broker.topics.ensure_topic(names.HALF_CHECKED_OUT_TOPIC, 1, now_ms=now_ms)
+            self._topics.ensure_topic(names.HALF_CHECKED_OUT_TOPIC, 1, now_ms=now_ms)
             self._replace(record.given_up(), [half.queue_offset])
             return
-        channel = self._broker.producers.choose(record.group)
+        channel = self._producers.choose(record.group)
         if not isinstance(channel, Peer):
             return  # nobody to ask: that does not count
         again = record.checked_again(record.check_times + 1)
@@ -352,9 +357,9 @@ class TransactionCoordinator:
                 physical_offset=placed.physical_offset,
                 msg_id=record.unique_key,
                 transaction_id=record.unique_key,
-                offset_msg_id=offset_message_id(self._broker.store_host, placed.physical_offset),
+                offset_msg_id=offset_message_id(self._host, placed.physical_offset),
                 topic=names.HALF_TOPIC,
-                broker_name=self._broker.live.current.name,
+                broker_name=self._live.current.name,
                 body=record.question(again, placed.queue_offset, placed.physical_offset),
             )
         )

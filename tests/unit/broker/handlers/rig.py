@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-from skylark.broker.long_polling import HeldPull
-from skylark.broker.state import BrokerHandler, BrokerState
+from skylark.broker.broker import Broker
+from skylark.broker.registration import Registration
 from skylark.errors import BrokerError
 from skylark.model.message import PutMessage, StoredMessage
 from skylark.protocol.bodies import TopicRouteData
-from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Encoding, RemotingCommand, decode_header, encode
 from skylark.protocol.connection import Connection, Limits
 from skylark.protocol.request import Request
-from skylark.remoting.server import Peer, RemotingServer
+from skylark.remoting.server import BatchRoute, Peer, RemotingServer
 from skylark.settings import BrokerSettings
 from skylark.store.append_result import AppendedRecord
+from skylark.store.disk import Disk
 from tests.support.clock import ManualClock
 from tests.support.store import message, placed, read_queue, simulated_disk, small_settings
 
@@ -83,21 +83,28 @@ class Client:
         return self.wire.take()
 
 
-class _State(BrokerState):
+class RigRegistration(Registration):
+    """Name servers as tests want them."""
+
     routes: Mapping[str, TopicRouteData] = {}
-    """What name servers say."""
+    settled: Callable[[], Awaitable[object]] | None = None
 
-    def resume_pull(self, held: HeldPull) -> None:
-        raise AssertionError("no pull is held here")
-
-    async def wait_registered(self) -> None:
-        pass
-
-    async def find_route(self, topic: str) -> TopicRouteData | None:
+    async def route(self, topic: str) -> TopicRouteData | None:
         return self.routes.get(topic)
 
-    async def keep_offsets(self) -> None:
-        raise AssertionError("nobody follows a master here")
+    async def settle(self) -> None:
+        if self.settled is not None:
+            await self.settled()
+
+
+class RigBroker(Broker):
+    registration: RigRegistration
+
+    def _build_services(self, settings: BrokerSettings, disk: Disk) -> None:
+        super()._build_services(settings, disk)
+        self.registration = RigRegistration(
+            self.live, self.clock, self.role, self.addresses, self.topics, self.tasks
+        )
 
     def watermarks(self) -> dict[str, int]:
         return {"send": 3, "pull": 1}
@@ -110,8 +117,9 @@ class Rig:
         self.clock = ManualClock()
         store = small_settings(**changes.pop("store", {}))
         settings = BrokerSettings(port=10911, store=store, **changes)
-        self.broker = _State(settings, clock=self.clock, disk=simulated_disk(self.clock))
+        self.broker = RigBroker(settings, clock=self.clock, disk=simulated_disk(self.clock))
         self.broker.store.open()
+        self.routes = self.broker.main_routes()
         self._server = RemotingServer()
         self._ports = iter(range(40_000, 50_000))
         self.client = self.connect()
@@ -125,7 +133,6 @@ class Rig:
 
     async def ask(
         self,
-        routes: Mapping[RequestCode, BrokerHandler],
         request: Request[Any] | RemotingCommand,
         *,
         client: Client | None = None,
@@ -137,13 +144,13 @@ class Rig:
         if isinstance(command, Request):
             command = command.to_command()
             command.version, command.language = version, language
-        return await self._answer(routes, received(command), client or self.client)
+        return await self._answer(received(command), client or self.client)
 
-    async def _answer(
-        self, routes: Mapping[RequestCode, BrokerHandler], command: RemotingCommand, client: Client
-    ) -> RemotingCommand:
+    async def _answer(self, command: RemotingCommand, client: Client) -> RemotingCommand:
+        handler = self.routes[command.code]
+        assert not isinstance(handler, BatchRoute)
         try:
-            answer = routes[RequestCode(command.code)](self.broker, client.peer, command)
+            answer = handler(client.peer, command)
             if inspect.isawaitable(answer):
                 answer = await answer
         except BrokerError as error:

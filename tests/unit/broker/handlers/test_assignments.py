@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
-from skylark.broker.handlers.assignments import ROUTES
 from skylark.protocol.bodies import (
     AssignmentRequest,
     Assignments,
@@ -37,7 +36,7 @@ QUEUES += [MessageQueue("T", "broker-b", number) for number in range(2)]
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     with rigged() as made:
-        made.broker.routes = {"T": ROUTE}
+        made.broker.registration.routes = {"T": ROUTE}
         yield made
 
 
@@ -53,7 +52,7 @@ async def ask(
     request = AssignmentRequest(
         client_id=client_id, consumer_group="CG", topic=topic, message_model=model, strategy_name=strategy
     )
-    answer = await rig.ask(ROUTES, QueryAssignment(request))
+    answer = await rig.ask(QueryAssignment(request))
     assert answer.code == 0
     found = decode_body(answer.body, Assignments).message_queue_assignments
     if found is None:
@@ -92,17 +91,17 @@ async def test_members_keep_what_they_have_when_nobody_can_say(rig: Rig) -> None
     join(rig, "a")
     assert await ask(rig, strategy="CONSISTENT_HASH") is None
     assert await ask(rig, topic="Unknown") is None
-    rig.broker.routes = {"T": TopicRouteData()}
+    rig.broker.registration.routes = {"T": TopicRouteData()}
     assert await ask(rig) is None
 
 
 async def test_nobody_is_told_to_pop_whatever_a_file_of_apache_says(rig: Rig) -> None:
     rig.broker.request_modes.load(golden_config("messageRequestMode.json"))
     assert rig.broker.request_modes.table().message_request_mode_map["TopicPop"]["CG_pop"].mode == "POP"
-    rig.broker.routes = {"TopicPop": ROUTE}
+    rig.broker.registration.routes = {"TopicPop": ROUTE}
     join(rig, "a", group="CG_pop")
     request = AssignmentRequest(client_id="a", consumer_group="CG_pop", topic="TopicPop")
-    answer = await rig.ask(ROUTES, QueryAssignment(request))
+    answer = await rig.ask(QueryAssignment(request))
     found = decode_body(answer.body, Assignments).message_queue_assignments
     assert found is not None
     assert [(each.message_queue.queue_id, each.mode) for each in found] == [
@@ -119,8 +118,8 @@ async def test_pulls_are_told_as_apaches_broker_tells_them(rig: Rig) -> None:
             continue
         count += 1
         data = QueueData(broker_name="broker-a", read_queue_nums=1, write_queue_nums=1, perm=6)
-        rig.broker.routes = {question.topic: TopicRouteData(queue_datas=[data])}
+        rig.broker.registration.routes = {question.topic: TopicRouteData(queue_datas=[data])}
         join(rig, question.client_id, group=question.consumer_group)
-        answer = await rig.ask(ROUTES, QueryAssignment(question))
+        answer = await rig.ask(QueryAssignment(question))
         assert bytes(answer.body) == captured.body
     assert count > 0

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from skylark.broker.handlers.broker_admin import ROUTES
 from skylark.broker.monitoring.runtime_info import duration_text, size_text
 from skylark.broker.monitoring.stats import STEP_S
 from skylark.model import java
@@ -34,11 +33,11 @@ from tests.unit.broker.handlers.rig import Rig, outcome, rigged
 
 
 async def update(rig: Rig, text: str) -> tuple[int, str | None]:
-    return outcome(await rig.ask(ROUTES, UpdateBrokerConfig(text.encode())))
+    return outcome(await rig.ask(UpdateBrokerConfig(text.encode())))
 
 
 async def config(rig: Rig) -> tuple[DataVersion, dict[str, str]]:
-    answer = await rig.ask(ROUTES, GetBrokerConfig())
+    answer = await rig.ask(GetBrokerConfig())
     lines = bytes(answer.body).decode().splitlines()
     return decode_body(answer.fields["version"].encode(), DataVersion), dict(
         line.split("=", 1) for line in lines
@@ -89,7 +88,7 @@ async def test_what_cannot_change_is_refused(rig: Rig) -> None:
 
 
 async def info(rig: Rig) -> dict[str, str]:
-    answer = await rig.ask(ROUTES, GetBrokerRuntimeInfo())
+    answer = await rig.ask(GetBrokerRuntimeInfo())
     assert outcome(answer) == (0, None)
     table: dict[str, str] = java.loads(bytes(answer.body))["table"]
     return table
@@ -111,7 +110,7 @@ async def test_a_broker_at_work(rig: Rig) -> None:
     stats.count_puts(placed)
     stats.count_gets("T", "CG", 2, 200)
     rig.put("SCHEDULE_TOPIC_XXXX", 2)
-    rig.broker.schedule.offsets = {1: 0, 3: 0}
+    rig.broker.delay_levels.offsets = {1: 0, 3: 0}
     stats.step(clock.monotonic(), clock.now_ms())
     clock.advance(int(STEP_S * 1000))
     shown = await info(rig)
@@ -149,10 +148,10 @@ async def test_cleaning_waits_neither_for_its_time_nor_for_the_hour() -> None:
             rig.append(sized(1000))
         rig.clock.advance(60_000)
         assert rig.broker.store.housekeeper.clean_step() > 0
-        assert outcome(await rig.ask(ROUTES, CleanExpiredConsumeQueue())) == (0, None)
+        assert outcome(await rig.ask(CleanExpiredConsumeQueue())) == (0, None)
         rig.broker.store.housekeeper.clean_step()
         assert rig.broker.store.log.min_offset == 0, "queues follow the log, which nobody has shortened"
-        assert outcome(await rig.ask(ROUTES, DeleteExpiredCommitLog())) == (0, None)
+        assert outcome(await rig.ask(DeleteExpiredCommitLog())) == (0, None)
         rig.broker.store.housekeeper.clean_step()
         assert rig.broker.store.log.min_offset > 0
         assert rig.broker.store.min_offset("T", 0) > 0
@@ -163,18 +162,18 @@ async def test_cleaning_waits_neither_for_its_time_nor_for_the_hour() -> None:
 
 async def test_a_master_without_slaves(rig: Rig) -> None:
     rig.put()
-    answer = await rig.ask(ROUTES, GetBrokerHaStatus())
+    answer = await rig.ask(GetBrokerHaStatus())
     status = decode_body(answer.body, HaStatus)
     assert (status.master, status.in_sync_slave_nums, status.ha_connection_info) == (True, 0, [])
     assert status.master_commit_log_max_offset == rig.broker.store.appended_offset
-    answer = await rig.ask(ROUTES, ExchangeBrokerHaInfo())
+    answer = await rig.ask(ExchangeBrokerHaInfo())
     assert answer.fields == {
         "masterAddress": "127.0.0.1:10911",
         "masterHaAddress": "127.0.0.1:10912",
         "masterFlushOffset": "0",
     }
-    assert outcome(await rig.ask(ROUTES, ResetMasterFlushOffset(5))) == (0, None)
-    answer = await rig.ask(ROUTES, GetBrokerEpochCache())
+    assert outcome(await rig.ask(ResetMasterFlushOffset(5))) == (0, None)
+    answer = await rig.ask(GetBrokerEpochCache())
     assert outcome(answer) == (1, "this request only for controllerMode ")
 
 
@@ -182,12 +181,12 @@ async def test_a_master_without_slaves(rig: Rig) -> None:
 
 
 async def cold_reads(rig: Rig) -> Any:
-    answer = await rig.ask(ROUTES, GetColdDataFlowCtrInfo())
+    answer = await rig.ask(GetColdDataFlowCtrInfo())
     return java.loads(bytes(answer.body))
 
 
 async def limit(rig: Rig, text: bytes) -> tuple[int, str | None]:
-    return outcome(await rig.ask(ROUTES, UpdateColdDataFlowCtrConfig(text)))
+    return outcome(await rig.ask(UpdateColdDataFlowCtrConfig(text)))
 
 
 async def test_limits_for_cold_reads_are_kept_and_shown() -> None:
@@ -206,8 +205,8 @@ async def test_limits_for_cold_reads_are_kept_and_shown() -> None:
         }
         assert (await limit(rig, b"A=1\nB=2\n"))[0] == 1
         assert rig.broker.cold_reads.limits == {"CG": 1000}
-        await rig.ask(ROUTES, RemoveColdDataFlowCtrConfig(b"CG"))
-        await rig.ask(ROUTES, RemoveColdDataFlowCtrConfig(b"never"))
+        await rig.ask(RemoveColdDataFlowCtrConfig(b"CG"))
+        await rig.ask(RemoveColdDataFlowCtrConfig(b"never"))
         assert rig.broker.cold_reads.limits == {}
 
 
@@ -242,7 +241,7 @@ async def test_limits_for_cold_reads_are_of_groups_that_can_be_told(rig: Rig) ->
 async def test_only_the_kernels_way_of_reading_ahead_is_there(
     rig: Rig, mode: str, code: int, words: str
 ) -> None:
-    answer = await rig.ask(ROUTES, SetCommitLogReadMode(mode))
+    answer = await rig.ask(SetCommitLogReadMode(mode))
     assert answer.code == code
     assert (answer.remark or "").startswith(words)
 
@@ -258,11 +257,11 @@ async def test_only_the_kernels_way_of_reading_ahead_is_there(
     ],
 )
 async def test_tools_that_ask_in_vain_get_rocketmqs_answer(rig: Rig, request_: Any, expected: Any) -> None:
-    assert outcome(await rig.ask(ROUTES, request_)) == expected
+    assert outcome(await rig.ask(request_)) == expected
 
 
 async def test_there_is_nothing_to_check_of_rocksdb(rig: Rig) -> None:
-    answer = await rig.ask(ROUTES, CheckRocksdbCqWriteProgress("T"))
+    answer = await rig.ask(CheckRocksdbCqWriteProgress("T"))
     assert (answer.code, java.loads(bytes(answer.body))["checkStatus"]) == (0, 0)
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from skylark.broker.handlers.clients import ROUTES
 from skylark.protocol.bodies import (
     ClientConfig,
     ConsumerData,
@@ -49,7 +48,7 @@ async def beat(
         producer_data_set=[ProducerData(group_name=group) for group in producers],
         **members,
     )
-    return await rig.ask(ROUTES, Heartbeat(data), client=client)
+    return await rig.ask(Heartbeat(data), client=client)
 
 
 async def told(client: Client) -> list[str]:
@@ -247,7 +246,7 @@ async def test_sf_095_the_others_hear_when_a_member_leaves(rig: Rig) -> None:
     await beat(rig, consumer("CG"), client=second, client_id="c2")
     await rig.client.taken()
     goodbye = UnregisterClient("c2", consumer_group="CG", producer_group="PG")
-    answer = await rig.ask(ROUTES, goodbye, client=second)
+    answer = await rig.ask(goodbye, client=second)
     assert (answer.code, answer.remark) == (0, None)
     assert await told(rig.client) == ["CG"]
     assert rig.broker.consumers.client_ids("CG") == ["c1"]
@@ -256,9 +255,9 @@ async def test_sf_095_the_others_hear_when_a_member_leaves(rig: Rig) -> None:
 
 async def test_goodbye_is_always_right(rig: Rig) -> None:
     unknown = UnregisterClient("nobody", consumer_group="Nowhere", producer_group="Nowhere")
-    assert (await rig.ask(ROUTES, unknown)).code == 0
+    assert (await rig.ask(unknown)).code == 0
     assert "Nowhere" not in rig.broker.groups, "a goodbye makes no group"
-    assert (await rig.ask(ROUTES, UnregisterClient("nobody"))).code == 0
+    assert (await rig.ask(UnregisterClient("nobody"))).code == 0
 
 
 async def test_a_group_that_wants_no_notices_gets_none_at_a_goodbye(rig: Rig) -> None:
@@ -267,16 +266,16 @@ async def test_a_group_that_wants_no_notices_gets_none_at_a_goodbye(rig: Rig) ->
     second = rig.connect()
     await beat(rig, consumer("CG"))
     await beat(rig, consumer("CG"), client=second, client_id="c2")
-    await rig.ask(ROUTES, UnregisterClient("c2", consumer_group="CG"), client=second)
+    await rig.ask(UnregisterClient("c2", consumer_group="CG"), client=second)
     assert await told(rig.client) == []
 
 
 async def test_sf_086_the_members_of_a_group(rig: Rig) -> None:
-    none = await rig.ask(ROUTES, GetConsumerListByGroup("CG"))
+    none = await rig.ask(GetConsumerListByGroup("CG"))
     assert (none.code, none.remark) == (1, "no consumer for this group, CG")
     await beat(rig, consumer("CG"))
     await beat(rig, consumer("CG"), client=rig.connect(), client_id="c2")
-    members = await rig.ask(ROUTES, GetConsumerListByGroup("CG"))
+    members = await rig.ask(GetConsumerListByGroup("CG"))
     assert members.code == 0
     assert sorted(decode_body(members.body, ConsumerIdList).consumer_id_list) == ["c1", "c2"]
 
@@ -288,7 +287,7 @@ async def test_sf_086_the_members_of_a_group(rig: Rig) -> None:
 async def test_tags_can_be_served(rig: Rig, expression_type: str | None) -> None:
     wanted = subscription("T", "A || B")
     wanted.expression_type = expression_type
-    answer = await rig.ask(ROUTES, CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
+    answer = await rig.ask(CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
     assert (answer.code, answer.remark) == (0, None)
 
 
@@ -309,14 +308,14 @@ async def test_expressions_are_checked(
     rig: Rig, expression: str, expression_type: str, code: int, remark: str | None
 ) -> None:
     wanted = subscription("T", expression, expression_type=expression_type)
-    answer = await rig.ask(ROUTES, CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
+    answer = await rig.ask(CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
     assert (answer.code, answer.remark) == (code, remark)
 
 
 async def test_sql_can_be_switched_off() -> None:
     with rigged(sql_filters=False) as rig:
         wanted = subscription("T", "a > 1", expression_type="SQL92")
-        answer = await rig.ask(ROUTES, CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
+        answer = await rig.ask(CheckClientConfig(ClientConfig(group="CG", subscription_data=wanted)))
         assert (answer.code, answer.remark) == (
             1,
             "The broker does not support consumer to filter message by SQL92",
@@ -328,7 +327,7 @@ async def test_sql_can_be_switched_off() -> None:
 
 async def lock(rig: Rig, client_id: str, *queues: MessageQueue) -> set[int]:
     request = LockRequest(client_id=client_id, consumer_group="CG", mq_set=list(queues))
-    answer = await rig.ask(ROUTES, LockBatchMq(request))
+    answer = await rig.ask(LockBatchMq(request))
     assert (answer.code, answer.remark) == (0, None)
     return {queue.queue_id for queue in decode_body(answer.body, LockedQueues).queues}
 
@@ -347,14 +346,14 @@ async def test_locks_of_impossible_names_are_refused(
     client_id, group, topic = names
     queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=0)
     request = LockRequest(client_id=client_id, consumer_group=group, mq_set=[queue])
-    answer = await rig.ask(ROUTES, LockBatchMq(request))
+    answer = await rig.ask(LockBatchMq(request))
     assert answer.code == 29
     assert (answer.remark or "").startswith(f"{member} has ")
 
 
 async def unlock(rig: Rig, client_id: str, *queues: MessageQueue) -> None:
     request = LockRequest(client_id=client_id, consumer_group="CG", mq_set=list(queues))
-    answer = await rig.ask(ROUTES, UnlockBatchMq(request))
+    answer = await rig.ask(UnlockBatchMq(request))
     assert (answer.code, answer.remark, bytes(answer.body)) == (0, None, b"")
 
 
@@ -381,4 +380,4 @@ async def test_a_lock_ends_after_a_minute_without_renewal(rig: Rig) -> None:
 @pytest.mark.parametrize("request_type", [LockBatchMq, UnlockBatchMq])
 async def test_no_queues_are_none(rig: Rig, request_type: Any) -> None:
     request = request_type(LockRequest(client_id="c1", consumer_group="CG"))
-    assert (await rig.ask(ROUTES, request)).code == 0
+    assert (await rig.ask(request)).code == 0

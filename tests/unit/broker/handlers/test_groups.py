@@ -3,7 +3,6 @@
 import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
-from skylark.broker.handlers.groups import ROUTES
 from skylark.model import java
 from skylark.protocol.bodies import (
     ConsumerConnection,
@@ -47,9 +46,9 @@ def join(rig: Rig, group: str = "CG", *topics: str) -> None:
 
 async def test_a_group_is_made_and_changed(rig: Rig) -> None:
     wanted = SubscriptionGroupConfig(group_name="CG", retry_max_times=3, consume_broadcast_enable=False)
-    assert outcome(await rig.ask(ROUTES, UpdateAndCreateSubscriptionGroup(wanted))) == (0, None)
+    assert outcome(await rig.ask(UpdateAndCreateSubscriptionGroup(wanted))) == (0, None)
     assert rig.broker.groups.get("CG") == wanted
-    answer = await rig.ask(ROUTES, GetSubscriptionGroupConfig("CG"))
+    answer = await rig.ask(GetSubscriptionGroupConfig("CG"))
     assert decode_body(answer.body, SubscriptionGroupConfig) == wanted
 
 
@@ -58,8 +57,8 @@ async def test_a_list_of_groups_is_made_whole_or_not_at_all(rig: Rig) -> None:
         configs = [SubscriptionGroupConfig(group_name=name) for name in names]
         return UpdateAndCreateSubscriptionGroupList(SubscriptionGroupList(group_config_list=configs))
 
-    assert outcome(await rig.ask(ROUTES, listed("A", "B"))) == (0, None)
-    assert (await rig.ask(ROUTES, listed("C", " "))).code == 29
+    assert outcome(await rig.ask(listed("A", "B"))) == (0, None)
+    assert (await rig.ask(listed("C", " "))).code == 29
     assert ["A" in rig.broker.groups, "B" in rig.broker.groups, "C" in rig.broker.groups] == [
         True,
         True,
@@ -70,7 +69,7 @@ async def test_a_list_of_groups_is_made_whole_or_not_at_all(rig: Rig) -> None:
 async def test_all_groups_are_listed_without_what_is_null(rig: Rig) -> None:
     rig.broker.groups.find("CG", now_ms=1)
     rig.broker.groups.set_readable("CG", "T", False, now_ms=1)
-    answer = await rig.ask(ROUTES, GetAllSubscriptionGroupConfig())
+    answer = await rig.ask(GetAllSubscriptionGroupConfig())
     table = decode_body(answer.body, SubscriptionGroupTable)
     assert table.subscription_group_table == {each.group_name: each for each in rig.broker.groups.all()}
     assert table.forbidden_table == {"CG": {"T": 4}}
@@ -78,10 +77,10 @@ async def test_all_groups_are_listed_without_what_is_null(rig: Rig) -> None:
 
 
 async def test_asking_for_a_group_makes_it_where_groups_make_themselves(rig: Rig) -> None:
-    assert (await rig.ask(ROUTES, GetSubscriptionGroupConfig("CG_never"))).code == 0
+    assert (await rig.ask(GetSubscriptionGroupConfig("CG_never"))).code == 0
     assert "CG_never" in rig.broker.groups
     with rigged(auto_create_groups=False) as strict:
-        answer = await strict.ask(ROUTES, GetSubscriptionGroupConfig("CG_never"))
+        answer = await strict.ask(GetSubscriptionGroupConfig("CG_never"))
         assert outcome(answer) == (26, "No group in this broker")
 
 
@@ -100,7 +99,7 @@ async def test_a_group_goes_and_its_offsets_if_asked(
     rig.broker.groups.find("CG", now_ms=1)
     rig.broker.offsets.commit("T", "CG", 0, 1, now_ms=1)
     rig.broker.stats.count_gets("T", "CG", 1, 1)
-    assert outcome(await rig.ask(ROUTES, request_)) == (0, None)
+    assert outcome(await rig.ask(request_)) == (0, None)
     assert "CG" not in rig.broker.groups
     assert rig.broker.offsets.topics_of("CG") == left
     assert rig.broker.stats.group_gets == {}
@@ -108,7 +107,7 @@ async def test_a_group_goes_and_its_offsets_if_asked(
 
 async def test_reading_is_forbidden_and_allowed_again(rig: Rig) -> None:
     for readable, now in ((None, True), (False, False), (None, False), (True, True)):
-        answer = await rig.ask(ROUTES, UpdateAndGetGroupForbidden("CG", "T", readable))
+        answer = await rig.ask(UpdateAndGetGroupForbidden("CG", "T", readable))
         assert outcome(answer) == (0, "")
         assert decode_body(answer.body, GroupForbidden) == GroupForbidden("CG", "T", now)
         assert rig.broker.groups.is_readable("CG", "T") == now
@@ -123,15 +122,15 @@ def mode(topic: str = "T", group: str = "CG", mode: str = "PULL") -> RequestMode
 
 async def test_a_mode_is_set_and_listed(rig: Rig) -> None:
     rig.broker.topics.ensure_topic("T", now_ms=1)
-    assert outcome(await rig.ask(ROUTES, SetMessageRequestMode(mode()))) == (0, None)
-    answer = await rig.ask(ROUTES, GetAllMessageRequestMode())
+    assert outcome(await rig.ask(SetMessageRequestMode(mode()))) == (0, None)
+    answer = await rig.ask(GetAllMessageRequestMode())
     assert decode_body(answer.body, RequestModeTable).message_request_mode_map == {"T": {"CG": mode()}}
 
 
 async def test_consumers_are_not_told_to_pop(rig: Rig) -> None:
     rig.broker.topics.ensure_topic("T", now_ms=1)
     remark = "mode POP is not served by this broker, allowed is PULL: its consumers pull"
-    assert outcome(await rig.ask(ROUTES, SetMessageRequestMode(mode(mode="POP")))) == (1, remark)
+    assert outcome(await rig.ask(SetMessageRequestMode(mode(mode="POP")))) == (1, remark)
     assert len(rig.broker.request_modes) == 0
 
 
@@ -139,7 +138,7 @@ async def test_modes_need_a_topic_and_a_group() -> None:
     with rigged(auto_create_groups=False) as rig:
         rig.broker.topics.ensure_topic("T", now_ms=1)
         answers = [
-            outcome(await rig.ask(ROUTES, SetMessageRequestMode(each)))
+            outcome(await rig.ask(SetMessageRequestMode(each)))
             for each in (mode("%RETRY%CG"), mode("U"), mode())
         ]
         assert answers == [
@@ -155,23 +154,23 @@ async def test_modes_need_a_topic_and_a_group() -> None:
 
 async def test_consumers_that_are_online(rig: Rig) -> None:
     join(rig, "CG", "T", "U")
-    answer = await rig.ask(ROUTES, GetConsumerConnectionList("CG"))
+    answer = await rig.ask(GetConsumerConnectionList("CG"))
     shown = decode_body(answer.body, ConsumerConnection)
     assert [(each.client_id, each.client_addr) for each in shown.connection_set] == [
         ("c1", rig.client.peer.address)
     ]
     assert shown.subscription_table.keys() == {"T", "U"}
-    answer = await rig.ask(ROUTES, GetConsumerConnectionList("gone"))
+    answer = await rig.ask(GetConsumerConnectionList("gone"))
     assert outcome(answer) == (206, "the consumer group[gone] not online")
 
 
 async def test_producers_that_are_online(rig: Rig) -> None:
     rig.broker.producers.register("PG", Member(rig.client.peer, "p1", "CPP", 49), now=rig.clock.monotonic())
-    answer = await rig.ask(ROUTES, GetProducerConnectionList("PG"))
+    answer = await rig.ask(GetProducerConnectionList("PG"))
     assert [each.client_id for each in decode_body(answer.body, ProducerConnection).connection_set] == ["p1"]
-    answer = await rig.ask(ROUTES, GetProducerConnectionList("gone"))
+    answer = await rig.ask(GetProducerConnectionList("gone"))
     assert outcome(answer) == (1, "the producer group[gone] not exist")
-    answer = await rig.ask(ROUTES, GetAllProducerInfo())
+    answer = await rig.ask(GetAllProducerInfo())
     (info,) = decode_body(answer.body, ProducerTable).data["PG"]
     assert (info.client_id, info.remote_ip) == ("p1", f"/{rig.client.peer.address}")
     assert info.last_update_timestamp == rig.clock.now_ms()
@@ -179,16 +178,16 @@ async def test_producers_that_are_online(rig: Rig) -> None:
 
 async def test_topics_of_a_group(rig: Rig) -> None:
     rig.broker.offsets.commit("T", "CG", 0, 1, now_ms=1)
-    answer = await rig.ask(ROUTES, QueryTopicsByConsumer("CG"))
+    answer = await rig.ask(QueryTopicsByConsumer("CG"))
     listed = decode_body(answer.body, TopicList)
     assert (listed.topic_list, listed.broker_addr) == (["T"], rig.broker.address)
 
 
 async def test_what_a_group_wants_of_a_topic(rig: Rig) -> None:
     join(rig)
-    answer = await rig.ask(ROUTES, QuerySubscriptionByConsumer("CG", "T"))
+    answer = await rig.ask(QuerySubscriptionByConsumer("CG", "T"))
     shown = decode_body(answer.body, GroupSubscription)
     assert shown.subscription_data is not None
     assert shown.subscription_data == subscription("T")
-    answer = await rig.ask(ROUTES, QuerySubscriptionByConsumer("CG", "U"))
+    answer = await rig.ask(QuerySubscriptionByConsumer("CG", "U"))
     assert java.loads(bytes(answer.body)) == {"group": "CG", "topic": "U"}

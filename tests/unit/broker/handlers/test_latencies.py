@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from skylark.broker.handlers.offsets import update_offsets
-from skylark.broker.handlers.send import SendPath
-from skylark.broker.state import BrokerState
+from skylark.broker.broker import Broker
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import ONEWAY_FLAG, TypedCommand
 from skylark.protocol.requests.offset import UpdateConsumerOffset
-from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED, Kind, RequestLatencies
+from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED, Kind
 from skylark.settings.store import FlushMode
 from tests.support.broker import until
 from tests.unit.broker.handlers import test_pull as pulls
@@ -29,7 +27,7 @@ OK, NOT_FOUND = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 WAITED_S = 1.5
 
 
-def counts(broker: BrokerState) -> dict[Kind, int]:
+def counts(broker: Broker) -> dict[Kind, int]:
     return {kind: times.count for kind, times in broker.latencies.table.items()}
 
 
@@ -48,7 +46,7 @@ async def test_sends_are_counted_once_for_all_that_are_alike() -> None:
         ordinary = [sends.command() for _ in range(5)]
         oneway = [sends.command(oneway=True) for _ in range(2)]
         await sends.send(rig, *ordinary, too_long, bad_topic, empty, *oneway)
-        path = SendPath(rig.broker)
+        path = rig.broker.send_path
         for is_oneway in (False, True):
             batch = sends.command(body=sends.batch(b"1", b"2"), batch=True, oneway=is_oneway)
             path.send_batch(rig.client.peer, [batch])
@@ -66,8 +64,8 @@ async def test_sends_are_counted_once_for_all_that_are_alike() -> None:
 async def test_the_time_of_a_send_that_waits_for_the_disk_includes_the_flush() -> None:
     with rigged(store={"flush_mode": FlushMode.SYNC, "commit_log_file_bytes": 1 << 20}) as rig:
         since = rig.client.peer.active_at
-        rig.broker.latencies = RequestLatencies(lambda: since + WAITED_S)
-        path = SendPath(rig.broker)
+        rig.broker.latencies._now = lambda: since + WAITED_S
+        path = rig.broker.send_path
         await sends.send(rig, sends.command(), sends.command(), path=path)
         assert (counts(rig.broker), path.waiting) == ({}, 2)
         rig.broker.store.flush_log()
@@ -95,11 +93,12 @@ async def test_pulls_are_counted_by_what_they_found(pull_rig: pulls.PullRig) -> 
 
 async def test_a_pull_that_waited_says_so_and_counts_from_when_it_came(pull_rig: pulls.PullRig) -> None:
     since = pull_rig.client.peer.active_at
-    pull_rig.broker.latencies = RequestLatencies(lambda: since + WAITED_S)
+    pull_rig.broker.latencies._now = lambda: since + WAITED_S
     pulls.put_all(pull_rig, 1)
     assert await pull_rig.pull(1, sys_flag=pulls.HELD) == []
     assert counts(pull_rig.broker) == {}
     pulls.put_all(pull_rig, 1)
+    await pull_rig.client.taken()
     times = pull_rig.broker.latencies.table[PULL, OK, True, SUCCESS]
     assert (times.count, times.sum) == (1, WAITED_S * 1000)
 
@@ -140,8 +139,7 @@ def _commit(rig: Rig, *groups: str, oneway: bool = False) -> None:
         UpdateConsumerOffset(consumer_group=group, topic="T", queue_id=0, commit_offset=1) for group in groups
     ]
     flag = ONEWAY_FLAG if oneway else 0
-    update_offsets(
-        rig.broker,
+    rig.broker.offset_handlers.update_offsets(
         rig.client.peer,
         [TypedCommand(code=15, opaque=1, flag=flag, request=request) for request in requests],
     )

@@ -8,7 +8,7 @@ import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers import message_queries
-from skylark.broker.handlers.message_queries import ROUTES, record_at
+from skylark.broker.handlers.message_queries import record_at
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import ConsumeQueueUnit, ConsumeQueueUnits, decode_body
 from skylark.protocol.command import RemotingCommand
@@ -32,7 +32,7 @@ def by_key(key: str, topic: str = "T", maximum: int = 64, **members: Any) -> Que
 
 async def found(rig: Rig, request: QueryMessage) -> tuple[list[bytes], RemotingCommand]:
     rig.broker.store.build_index()
-    answer = await rig.ask(ROUTES, request)
+    answer = await rig.ask(request)
     return [message.body for message in decode_all(answer.body)], answer
 
 
@@ -99,7 +99,7 @@ async def test_keys_with_the_same_hash_are_told_apart(rig: Rig) -> None:
 async def test_sf_077_without_an_index_keys_find_nothing() -> None:
     with rigged(store={"index_enabled": False}) as rig:
         rig.put(keys="k")
-        assert (await rig.ask(ROUTES, by_key("k"))).code == 22
+        assert (await rig.ask(by_key("k"))).code == 22
         assert [message.body for message in rig.stored("T")] == [b"body"], "and queues are as ever"
 
 
@@ -109,7 +109,7 @@ async def test_sf_077_without_an_index_keys_find_nothing() -> None:
 async def test_a_message_is_viewed_by_its_physical_offset(rig: Rig) -> None:
     rig.put(body=b"first")
     place = rig.put(body=b"second")
-    answer = await rig.ask(ROUTES, ViewMessageById(place.physical_offset))
+    answer = await rig.ask(ViewMessageById(place.physical_offset))
     assert (answer.code, answer.remark, answer.fields) == (0, None, {})
     assert bytes(answer.body) == rig.broker.store.read_log(place.physical_offset, place.size)
 
@@ -117,7 +117,7 @@ async def test_a_message_is_viewed_by_its_physical_offset(rig: Rig) -> None:
 @pytest.mark.parametrize("physical_offset", [-1, 1, 99_999_999, (1 << 63) - 1])
 async def test_where_no_record_starts_there_is_no_message(rig: Rig, physical_offset: int) -> None:
     rig.put()
-    answer = await rig.ask(ROUTES, ViewMessageById(physical_offset))
+    answer = await rig.ask(ViewMessageById(physical_offset))
     assert (answer.code, answer.remark) == (1, f"can not find message by the offset, {physical_offset}")
 
 
@@ -135,7 +135,7 @@ async def test_a_body_that_looks_like_a_record_is_none(rig: Rig) -> None:
 
 
 async def units(rig: Rig, index: int = 0, count: int = 100, **members: Any) -> ConsumeQueueUnits:
-    answer = await rig.ask(ROUTES, QueryConsumeQueue("T", 0, index, count, **members))
+    answer = await rig.ask(QueryConsumeQueue("T", 0, index, count, **members))
     assert (answer.code, answer.remark) == (0, "not set any response code")
     return decode_body(answer.body, ConsumeQueueUnits)
 
@@ -174,10 +174,10 @@ async def test_a_group_that_is_named_is_shown_too(rig: Rig) -> None:
 
 
 async def test_entries_that_are_not_there(rig: Rig) -> None:
-    answer = await rig.ask(ROUTES, QueryConsumeQueue("T", 3, 0, 1))
+    answer = await rig.ask(QueryConsumeQueue("T", 3, 0, 1))
     assert (answer.code, answer.remark) == (1, "3@T is not exist!")
     assert ("T", 3) not in rig.broker.store.queues, "asking makes no queue"
     rig.put()
     for index in (1, -1):
-        answer = await rig.ask(ROUTES, QueryConsumeQueue("T", 0, index, 1))
+        answer = await rig.ask(QueryConsumeQueue("T", 0, index, 1))
         assert (answer.code, answer.remark) == (0, f"Index {index} of 0@T is not exist!")

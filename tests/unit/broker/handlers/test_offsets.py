@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
-from skylark.broker.handlers.offsets import ROUTES, update_offsets
 from skylark.model import java
 from skylark.protocol.bodies import (
     ConsumerStatus,
@@ -57,7 +56,7 @@ async def commit(rig: Rig, *requests: UpdateConsumerOffset, oneway: bool = False
         TypedCommand(code=15, opaque=number, flag=flag, request=request)
         for number, request in enumerate(requests)
     ]
-    update_offsets(rig.broker, rig.client.peer, commands)
+    rig.broker.offset_handlers.update_offsets(rig.client.peer, commands)
     answers = await rig.client.taken()
     assert [answer.opaque for answer in answers] == ([] if oneway else list(range(len(requests))))
     return [(answer.code, answer.remark) for answer in answers]
@@ -65,7 +64,7 @@ async def commit(rig: Rig, *requests: UpdateConsumerOffset, oneway: bool = False
 
 async def query(rig: Rig, group: str = "CG", topic: str = "T", queue_id: int = 0, **members: Any) -> Any:
     """The offset, or code and remark."""
-    answer = await rig.ask(ROUTES, QueryConsumerOffset(group, topic, queue_id, **members))
+    answer = await rig.ask(QueryConsumerOffset(group, topic, queue_id, **members))
     return int(answer.fields["offset"]) if answer.code == 0 else (answer.code, answer.remark)
 
 
@@ -151,8 +150,8 @@ async def test_a_new_group_does_not_start_at_zero_where_the_first_message_is_col
 async def test_the_ends_of_a_queue(rig: Rig) -> None:
     for _ in range(3):
         rig.put("T", 1)
-    high = await rig.ask(ROUTES, GetMaxOffset("T", 1, committed=True))
-    low = await rig.ask(ROUTES, GetMinOffset("T", 1))
+    high = await rig.ask(GetMaxOffset("T", 1, committed=True))
+    low = await rig.ask(GetMinOffset("T", 1))
     assert (high.code, high.remark, high.fields) == (0, None, {"offset": "3"})
     assert (low.code, low.remark, low.fields) == (0, "", {"offset": "0"})
 
@@ -160,10 +159,10 @@ async def test_the_ends_of_a_queue(rig: Rig) -> None:
 @pytest.mark.parametrize(("topic", "queue_id"), [("Nothing", 0), ("T", 77), ("../x", 0), ("T", -1)])
 async def test_a_queue_that_is_not_there_is_empty_and_stays_away(rig: Rig, topic: str, queue_id: int) -> None:
     for request in (GetMaxOffset(topic, queue_id), GetMinOffset(topic, queue_id)):
-        assert (await rig.ask(ROUTES, request)).fields == {"offset": "0"}
-    earliest = await rig.ask(ROUTES, GetEarliestMsgStoreTime(topic, queue_id))
+        assert (await rig.ask(request)).fields == {"offset": "0"}
+    earliest = await rig.ask(GetEarliestMsgStoreTime(topic, queue_id))
     assert (earliest.code, earliest.fields) == (0, {"timestamp": "-1"})
-    found = await rig.ask(ROUTES, SearchOffsetByTimestamp(topic, queue_id, 0))
+    found = await rig.ask(SearchOffsetByTimestamp(topic, queue_id, 0))
     assert (found.code, found.fields) == (0, {"offset": "0"})
     assert (topic, queue_id) not in rig.broker.store.queues
 
@@ -176,14 +175,14 @@ async def test_offsets_by_time(rig: Rig) -> None:
 
     async def found(after_ms: int, boundary: str | None = None) -> int:
         request = SearchOffsetByTimestamp("T", 0, start + after_ms, boundary)
-        answer = await rig.ask(ROUTES, request)
+        answer = await rig.ask(request)
         assert (answer.code, answer.remark) == (0, None)
         return int(answer.fields["offset"])
 
     assert [await found(after) for after in (-1, 0, 150, 400, 401)] == [0, 0, 2, 4, 5]
     assert [await found(after, "UPPER") for after in (0, 150, 400, 9999)] == [0, 1, 4, 4]
     assert [await found(150, boundary) for boundary in ("LOWER", "lower", "?", "upper")] == [2, 2, 2, 1]
-    earliest = await rig.ask(ROUTES, GetEarliestMsgStoreTime("T", 0))
+    earliest = await rig.ask(GetEarliestMsgStoreTime("T", 0))
     assert earliest.fields == {"timestamp": str(start)}
 
 
@@ -192,7 +191,7 @@ async def test_offsets_by_time(rig: Rig) -> None:
 
 async def reset(rig: Rig, *, language: str = "JAVA", **members: Any) -> RemotingCommand:
     values = {"topic": "T", "group": "CG", "timestamp": -1, "is_force": True, **members}
-    return await rig.ask(ROUTES, InvokeBrokerToResetOffset(**values), language=language)
+    return await rig.ask(InvokeBrokerToResetOffset(**values), language=language)
 
 
 async def test_a_reset_to_the_end_of_all_queues(rig: Rig) -> None:
@@ -340,7 +339,7 @@ async def test_members_are_asked_for_their_offsets(clients_reset: Rig) -> None:
     rig, second = clients_reset, clients_reset.connect()
     join(rig, rig.client, "c1")
     join(rig, second, "c2")
-    question = rig.ask(ROUTES, InvokeBrokerToGetConsumerStatus("T", "CG", client_addr=""))
+    question = rig.ask(InvokeBrokerToGetConsumerStatus("T", "CG", client_addr=""))
     answer, *_ = await asyncio.gather(question, answer_status(rig.client, 5), answer_status(second, 6))
     assert (answer.code, answer.remark) == (0, "not set any response code")
     status = decode_body(answer.body, ConsumerStatus)
@@ -353,21 +352,21 @@ async def test_one_member_is_asked_and_one_that_is_gone_is_left_out(clients_rese
     rig, second = clients_reset, clients_reset.connect()
     join(rig, rig.client, "c1")
     join(rig, second, "c2")
-    question = rig.ask(ROUTES, InvokeBrokerToGetConsumerStatus("T", "CG", client_addr="c2"))
+    question = rig.ask(InvokeBrokerToGetConsumerStatus("T", "CG", client_addr="c2"))
     answer, _ = await asyncio.gather(question, answer_status(second, 6))
     assert list(decode_body(answer.body, ConsumerStatus).consumer_table) == ["c2"]
     assert await rig.client.taken() == []
     second.wire.close()
-    question = rig.ask(ROUTES, InvokeBrokerToGetConsumerStatus("T", "CG"))
+    question = rig.ask(InvokeBrokerToGetConsumerStatus("T", "CG"))
     answer, _ = await asyncio.gather(question, answer_status(rig.client, 5))
     assert list(decode_body(answer.body, ConsumerStatus).consumer_table) == ["c1"]
 
 
 async def test_nobody_can_be_asked(clients_reset: Rig) -> None:
-    offline = await clients_reset.ask(ROUTES, InvokeBrokerToGetConsumerStatus("T", "CG"))
+    offline = await clients_reset.ask(InvokeBrokerToGetConsumerStatus("T", "CG"))
     assert (offline.code, offline.remark) == (1, "No Any Consumer online in the consumer group: [CG]")
     join(clients_reset, clients_reset.client, "old", version=27)
-    old = await clients_reset.ask(ROUTES, InvokeBrokerToGetConsumerStatus("T", "CG"))
+    old = await clients_reset.ask(InvokeBrokerToGetConsumerStatus("T", "CG"))
     assert (old.code, old.remark) == (1, "the client does not support this feature. version=27")
 
 
@@ -379,14 +378,14 @@ async def test_a_group_begins_where_another_one_stands(rig: Rig) -> None:
         rig.broker.topics.ensure_topic(topic, 4, now_ms=1)
         rig.broker.offsets.commit(topic, "CG", 0, 5, now_ms=1)
     rig.broker.offsets.commit("Gone", "CG", 0, 5, now_ms=1)
-    assert (await rig.ask(ROUTES, CloneGroupOffset("CG", "One", "T", offline=True))).code == 0
+    assert (await rig.ask(CloneGroupOffset("CG", "One", "T", offline=True))).code == 0
     assert rig.broker.offsets.topics_of("One") == ["T"]
-    assert (await rig.ask(ROUTES, CloneGroupOffset("CG", "All", offline=True))).code == 0
+    assert (await rig.ask(CloneGroupOffset("CG", "All", offline=True))).code == 0
     assert rig.broker.offsets.topics_of("All") == ["T", "U"]
     join(rig, rig.client, "c1")
-    assert (await rig.ask(ROUTES, CloneGroupOffset("CG", "Online", "", offline=False))).code == 0
+    assert (await rig.ask(CloneGroupOffset("CG", "Online", "", offline=False))).code == 0
     assert rig.broker.offsets.topics_of("Online") == ["T"], "that alone is subscribed"
-    assert (await rig.ask(ROUTES, CloneGroupOffset("CG", "Offline", "", offline=True))).code == 0
+    assert (await rig.ask(CloneGroupOffset("CG", "Offline", "", offline=True))).code == 0
     assert rig.broker.offsets.topics_of("Offline") == ["T", "U"]
 
 
@@ -395,7 +394,7 @@ async def test_corrections(rig: Rig) -> None:
         rig.broker.offsets.commit("T", group, 0, queue_offset, now_ms=1)
 
     async def corrections(group: str, excluded: str | None) -> dict[int, int]:
-        answer = await rig.ask(ROUTES, QueryCorrectionOffset(group, "T", excluded))
+        answer = await rig.ask(QueryCorrectionOffset(group, "T", excluded))
         assert answer.code == 0
         table: dict[int, int] = java.loads(bytes(answer.body))["correctionOffsets"]
         return table
@@ -407,7 +406,7 @@ async def test_corrections(rig: Rig) -> None:
 
 async def test_a_slave_gets_all_committed_offsets_as_in_the_file(rig: Rig) -> None:
     rig.broker.offsets.commit("T", "CG", 3, 5, now_ms=1)
-    answer = await rig.ask(ROUTES, GetAllConsumerOffset())
+    answer = await rig.ask(GetAllConsumerOffset())
     document = java.loads(bytes(answer.body))
     golden = next(frame for frame in captured("probe-admin") if frame.asked and frame.asked.code == 43)
     assert document.keys() == java.loads(golden.body).keys()
@@ -417,8 +416,8 @@ async def test_a_slave_gets_all_committed_offsets_as_in_the_file(rig: Rig) -> No
 
 
 async def test_a_slave_gets_the_progress_of_the_delay_levels(rig: Rig) -> None:
-    rig.broker.schedule.offsets.update({1: 4, 18: 0})
-    rig.broker.schedule.data_version = DataVersion(counter=13, timestamp=1794719107649)
-    answer = await rig.ask(ROUTES, GetAllDelayOffset())
+    rig.broker.delay_levels.offsets.update({1: 4, 18: 0})
+    rig.broker.delay_levels.data_version = DataVersion(counter=13, timestamp=1794719107649)
+    answer = await rig.ask(GetAllDelayOffset())
     golden = next(frame for frame in captured("probe-admin") if frame.asked and frame.asked.code == 45)
     assert bytes(answer.body) == golden.body.replace(b"2:1,3:2,", b"")

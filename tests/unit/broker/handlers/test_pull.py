@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
-from skylark.broker.handlers.pull import PullPath
-from skylark.broker.handlers.send import SendPath
-from skylark.broker.long_polling import HeldPull, LongPolling
+from skylark.broker.long_polling import HeldPull
 from skylark.model.message import StoredMessage
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import PERM_WRITE, ConsumerData, SubscriptionGroupConfig, TopicConfig
@@ -28,10 +26,12 @@ from skylark.protocol.requests.pull import (
     PullMessage,
 )
 from skylark.protocol.requests.send import SendMessageV2
+from skylark.remoting.server import Peer
+from skylark.settings.store import FlushMode
 from skylark.store.queue_entry import ENTRY
 from tests.support.broker import consumer, subscription, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
-from tests.unit.broker.handlers.rig import Client, Rig, rigged
+from tests.unit.broker.handlers.rig import Client, Rig, Wire, rigged
 
 FOUND, NOT_FOUND, RETRY, MOVED = (
     ResponseCode.SUCCESS,
@@ -57,11 +57,7 @@ class PullRig(Rig):
 
     def __init__(self, **changes: Any) -> None:
         super().__init__(**changes)
-        self.path = PullPath(self.broker)
-        settings = self.broker.live.current
-        self.broker.long_polling = LongPolling(
-            self.path.resume, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
-        )
+        self.path = self.broker.pull_path
         self.broker.store.on_arrival = self.broker.long_polling.arrived
         disk = self.broker.store._disk
         assert isinstance(disk, SimulatedDisk)
@@ -238,7 +234,7 @@ async def test_sf_123_the_file_under_a_lagging_consumer_is_deleted() -> None:
 
 async def test_sf_124_at_most_32_messages_or_256_kib_from_memory() -> None:
     with rigged(store=LARGE_FILES) as plain:
-        path = PullPath(plain.broker)
+        path = plain.broker.pull_path
         for _ in range(40):
             plain.put("Small")
         for _ in range(8):
@@ -262,7 +258,7 @@ async def test_sf_124_at_most_32_messages_or_256_kib_from_memory() -> None:
 
 async def test_a_message_larger_than_the_limit_comes_alone() -> None:
     with rigged(store=LARGE_FILES) as plain:
-        path = PullPath(plain.broker)
+        path = plain.broker.pull_path
         for _ in range(2):
             plain.put("Large", body=b"x" * 500_000)
         path.pull(plain.client.peer, [command(topic="Large")])
@@ -845,7 +841,7 @@ async def test_a_pull_that_fails_harms_neither_its_neighbours_nor_sends(
     # Two wait, and what one of them meets when it is woken must not reach the send that woke it.
     await rig.pull(1, sys_flag=HELD)
     await rig.pull(1, sys_flag=HELD, sub_version=0, client=(other := rig.connect()))
-    SendPath(rig.broker).send(rig.client.peer, [send()])
+    rig.broker.send_path.send(rig.client.peer, [send()])
     assert sorted(reply.code for reply in await rig.client.taken()) == [0, 0]
     assert [reply.code for reply in await other.taken()] == [0]
     rig.disk.heal()
@@ -862,6 +858,57 @@ async def test_a_resumed_pull_that_fails_is_answered(
     put_all(rig, 1)
     await rig.pull(1, sys_flag=HELD)
     monkeypatch.setattr(rig.broker.store, "get", lambda *args, **named: 1 // 0)
-    SendPath(rig.broker).send(rig.client.peer, [send()])
+    rig.broker.send_path.send(rig.client.peer, [send()])
     replies = {reply.opaque: reply.code for reply in await rig.client.taken()}
     assert replies == {9: 1, 77: 0}
+
+
+class OrderedWire(Wire):
+    """Notes what is written in a list that several wires share."""
+
+    def __init__(self, port: int, written: list[int]) -> None:
+        super().__init__(port)
+        self._written = written
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        super().write(data)
+        self._written.append(self._port)
+
+
+def connected(rig: Rig, port: int, written: list[int]) -> Peer:
+    peer = Peer(rig.broker._server, rig.routes)
+    peer.connection_made(OrderedWire(port, written))
+    return peer
+
+
+async def one_send_beside_held_pulls(rig: Rig, written: list[int]) -> Peer:
+    """Hold two pulls, let one message be sent, and return the connection of the sender."""
+    rig.broker.topics.ensure_topic("T", 4, now_ms=0)
+    for port in (1, 2):
+        rig.broker.pull_path.pull(connected(rig, port, written), [command(0, sys_flag=HELD)])
+    assert rig.broker.long_polling.count == 2
+    sender = connected(rig, 3, written)
+    sender.data_received(b"".join(SendMessageV2("PG", "T", "TBW102", 4, 0, 0, 0, 0, "", body=b"b").frame(7)))
+    return sender
+
+
+async def test_a_send_is_acknowledged_before_held_pulls_are_resumed(rig: PullRig) -> None:
+    written: list[int] = []
+    await one_send_beside_held_pulls(rig, written)
+    assert written == [3]
+    assert rig.broker.long_polling.count == 2
+    await asyncio.sleep(0)
+    assert written == [3, 1, 2]
+
+
+async def test_under_sync_flush_a_send_is_acknowledged_before_held_pulls_are_resumed() -> None:
+    with rigged(store={"flush_mode": FlushMode.SYNC}) as rig:
+        broker, written = rig.broker, list[int]()
+        broker.store.on_arrival = broker.long_polling.arrived
+        await one_send_beside_held_pulls(rig, written)
+        assert written == []
+        broker.store.flusher.flush()
+        broker._flushed()
+        assert written == [3]
+        await asyncio.sleep(0)
+        assert written == [3, 1, 2]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.broker.clients import ConnectedClient as Member
-from skylark.broker.handlers.pull import PLAN_S, PLANS_MAX, PullPath, PullPlans
+from skylark.broker.handlers.pull import PLAN_S, PLANS_MAX, PullPlans
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import ResponseCode
@@ -38,7 +38,7 @@ class PlannedRig(Rig):
 
     def __init__(self, *, with_plans: bool = True, **changes: Any) -> None:
         super().__init__(**changes)
-        self.path = PullPath(self.broker)
+        self.path = self.broker.pull_path
         self.planned = 0
         self.sent: list[bytes] = []
         self.together = 0

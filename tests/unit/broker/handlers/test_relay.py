@@ -7,7 +7,6 @@ import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers import relay
-from skylark.broker.handlers.relay import ROUTES
 from skylark.model.record import offset_message_id
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
@@ -28,7 +27,7 @@ async def relayed(
     rig: Rig, client: Client, request: Request[Any], **answer: Any
 ) -> tuple[RemotingCommand, RemotingCommand]:
     """What the consumer was asked, and what the tool was answered when the consumer has answered this."""
-    asking = asyncio.ensure_future(rig.ask(ROUTES, request))
+    asking = asyncio.ensure_future(rig.ask(request))
     asked: list[RemotingCommand] = []
     async with asyncio.timeout(60):
         while not asked:
@@ -54,7 +53,7 @@ async def test_what_a_consumer_refuses_is_relayed_too(rig: Rig) -> None:
 async def test_a_message_is_consumed_directly(rig: Rig) -> None:
     client = join(rig)
     place = rig.put(body=b"again")
-    message_id = offset_message_id(rig.broker.store_host, place.physical_offset)
+    message_id = offset_message_id(rig.broker.addresses.packed, place.physical_offset)
     request = ConsumeMessageDirectly("CG", "c1", message_id, "T")
     asked, answer = await relayed(rig, client, request, body=b'{"consumeResult":"CR_SUCCESS"}')
     assert asked.code == 309
@@ -78,7 +77,7 @@ async def test_a_message_is_consumed_directly(rig: Rig) -> None:
 )
 async def test_a_message_that_is_not_there_is_not_consumed(rig: Rig, message_id: str, words: str) -> None:
     client = join(rig)
-    answer = await rig.ask(ROUTES, ConsumeMessageDirectly("CG", "c1", message_id, "T"))
+    answer = await rig.ask(ConsumeMessageDirectly("CG", "c1", message_id, "T"))
     assert answer.code == 1
     assert words in (answer.remark or "")
     assert await client.taken() == []
@@ -86,13 +85,13 @@ async def test_a_message_that_is_not_there_is_not_consumed(rig: Rig, message_id:
 
 async def test_a_consumer_that_is_not_there(rig: Rig) -> None:
     for group, client_id in (("CG", "c1"), ("other", "c1")):
-        answer = await rig.ask(ROUTES, GetConsumerRunningInfo(group, client_id))
+        answer = await rig.ask(GetConsumerRunningInfo(group, client_id))
         assert (answer.code, answer.remark) == (1, f"The Consumer <{group}> <{client_id}> not online")
 
 
 async def test_a_consumer_that_is_too_old_to_answer(rig: Rig) -> None:
     join(rig, version=61)
-    answer = await rig.ask(ROUTES, GetConsumerRunningInfo("CG", "c1"))
+    answer = await rig.ask(GetConsumerRunningInfo("CG", "c1"))
     assert answer.code == 1
     assert "too low to finish, please upgrade it to V3_1_8_SNAPSHOT" in (answer.remark or "")
 
@@ -100,14 +99,14 @@ async def test_a_consumer_that_is_too_old_to_answer(rig: Rig) -> None:
 async def test_a_consumer_that_does_not_answer(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "RELAY_TIMEOUT_S", 0.01)
     join(rig)
-    answer = await rig.ask(ROUTES, GetConsumerRunningInfo("CG", "c1"))
+    answer = await rig.ask(GetConsumerRunningInfo("CG", "c1"))
     assert answer.code == 207
     assert (answer.remark or "").startswith("consumer <CG> <c1> Timeout: ")
 
 
 async def test_a_consumer_that_leaves_while_it_is_asked(rig: Rig) -> None:
     client = join(rig)
-    asking = asyncio.ensure_future(rig.ask(ROUTES, GetConsumerRunningInfo("CG", "c1")))
+    asking = asyncio.ensure_future(rig.ask(GetConsumerRunningInfo("CG", "c1")))
     async with asyncio.timeout(60):
         while not await client.taken():
             pass

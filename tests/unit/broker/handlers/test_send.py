@@ -48,7 +48,7 @@ async def send(
 ) -> list[RemotingCommand]:
     """Give the path sends that came together, and return the answers."""
     client = client or rig.client
-    (path or SendPath(rig.broker)).send(client.peer, list(commands))
+    (path or rig.broker.send_path).send(client.peer, list(commands))
     return await client.taken()
 
 
@@ -197,7 +197,7 @@ async def test_oneway_is_stored_and_not_answered(rig: Rig) -> None:
     sent = (command(oneway=True), command("a b", oneway=True), command("T", b"", oneway=True))
     assert await send(rig, *sent) == []
     assert len(rig.stored("T")) == 1
-    path = SendPath(rig.broker)
+    path = rig.broker.send_path
     path.send_batch(rig.client.peer, [command(body=batch(b"x"), batch=True, oneway=True)])
     assert await rig.client.taken() == []
     assert len(rig.stored("T")) == 2
@@ -340,7 +340,7 @@ async def test_a_queue_that_is_only_read(rig: Rig) -> None:
 
 @pytest.mark.parametrize("change", ["fewer queues", "compaction", "deleted"])
 async def test_a_queue_that_took_messages_is_looked_at_again_after_a_change(rig: Rig, change: str) -> None:
-    path, topics, now_ms = SendPath(rig.broker), rig.broker.topics, rig.clock.now_ms()
+    path, topics, now_ms = rig.broker.send_path, rig.broker.topics, rig.clock.now_ms()
     wanted = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)
     topics.update(wanted, now_ms=now_ms)
     last = command(queue_id=3, default_topic="none")
@@ -366,7 +366,7 @@ async def test_a_queue_that_took_messages_is_looked_at_again_after_a_change(rig:
 
 
 async def test_a_delayed_message_does_not_go_to_the_queue_that_was_looked_up(rig: Rig) -> None:
-    path = SendPath(rig.broker)
+    path = rig.broker.send_path
     for named in ({}, {}, {"DELAY": "1"}, {}):
         assert [answer.code for answer in await send(rig, command(named=named), path=path)] == [0]
     assert len(rig.stored("T")) == 3
@@ -639,7 +639,7 @@ async def test_each_of_several_batches_has_its_own_answer(rig: Rig) -> None:
     ]
     for opaque, each in enumerate(sent):
         each.opaque = opaque
-    SendPath(rig.broker).send_batch(rig.client.peer, sent)
+    rig.broker.send_path.send_batch(rig.client.peer, sent)
     replies = {reply.opaque: reply for reply in await rig.client.taken()}
     assert {opaque: reply.code for opaque, reply in replies.items()} == {0: 0, 1: 13, 2: 1, 4: 13, 5: 0}
     for opaque, key, bodies in ((0, "A", [b"1", b"2"]), (5, "B", [b"4", b"5"])):
@@ -743,7 +743,7 @@ async def sync_rig() -> AsyncIterator[Rig]:
 
 async def test_sf_078_the_answer_waits_for_the_flush_of_all_that_came_together(sync_rig: Rig) -> None:
     rig = sync_rig
-    path = SendPath(rig.broker)
+    path = rig.broker.send_path
     assert await send(rig, command(body=b"1"), command(body=b"2"), path=path) == []
     assert rig.stored("T") == []  # not visible either
     rig.broker.store.flush_log()
@@ -753,7 +753,7 @@ async def test_sf_078_the_answer_waits_for_the_flush_of_all_that_came_together(s
 
 async def test_sf_078_a_flush_that_comes_too_late_is_code_10_with_all_fields(sync_rig: Rig) -> None:
     rig = sync_rig
-    path = SendPath(rig.broker)
+    path = rig.broker.send_path
     assert await send(rig, command(named={"UNIQ_KEY": "U"}), path=path) == []
     path.send_batch(rig.client.peer, [command(body=batch(b"1", b"2"), batch=True)])
     rig.clock.advance(4_999)
@@ -770,7 +770,7 @@ async def test_sf_078_a_flush_that_comes_too_late_is_code_10_with_all_fields(syn
 
 async def test_sf_078_batches_that_came_together_wait_for_one_flush(sync_rig: Rig) -> None:
     rig = sync_rig
-    path = SendPath(rig.broker)
+    path = rig.broker.send_path
     sent = [command(body=batch(body), batch=True) for body in (b"1", b"2", b"3")]
     sent[1] = command(body=batch(b"2"), batch=True, named={"WAIT": "false"})
     for opaque, each in enumerate(sent):
@@ -785,7 +785,7 @@ async def test_sf_078_batches_that_came_together_wait_for_one_flush(sync_rig: Ri
 
 async def test_sf_078_who_does_not_want_to_wait_does_not(sync_rig: Rig) -> None:
     rig = sync_rig
-    path = SendPath(rig.broker)
+    path = rig.broker.send_path
     patient, hasty = command(body=b"1"), command(body=b"2", named={"WAIT": "false"})
     hasty.opaque = 8
     [reply] = await send(rig, patient, hasty, path=path)
@@ -797,7 +797,7 @@ async def test_sf_078_who_does_not_want_to_wait_does_not(sync_rig: Rig) -> None:
 async def test_no_more_sends_wait_than_allowed() -> None:
     settings = {"flush_mode": FlushMode.SYNC, "commit_log_file_bytes": 1 << 20}
     with rigged(store=settings, send_queue_max=3) as rig:
-        path = SendPath(rig.broker)
+        path = rig.broker.send_path
         assert await send(rig, command(), command(), path=path) == []
         path.send_batch(rig.client.peer, [command(body=batch(b"1", b"2"), batch=True)])
         busy = (2, "[OVERLOAD]system busy, start flow control for a while")
@@ -814,7 +814,7 @@ async def test_no_more_sends_wait_than_allowed() -> None:
 async def test_waiting_sends_are_counted_out_when_they_fail(sync_rig: Rig) -> None:
     rig = sync_rig
     rig.broker.live.current = replace(rig.broker.live.current, send_queue_max=1)
-    path = SendPath(rig.broker)
+    path = rig.broker.send_path
     for _ in range(3):
         assert await send(rig, command(), path=path) == []
         rig.broker.store.waiters.failed()
@@ -850,7 +850,7 @@ async def test_sf_082_a_disk_that_is_too_full_is_code_14(rig: Rig) -> None:
 
 async def test_more_unflushed_bytes_than_allowed_are_busy() -> None:
     with rigged(store={"commit_log_file_bytes": 4 << 20, "unflushed_bytes_max": 1 << 20}) as rig:
-        path = SendPath(rig.broker)
+        path = rig.broker.send_path
         sent = [command(body=b"x" * 2000) for _ in range(100)]
         codes = [reply.code for _ in range(6) for reply in await send(rig, *sent, path=path)]
         assert set(codes) == {0, 2}

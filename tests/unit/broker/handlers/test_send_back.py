@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from skylark.broker.handlers.send_back import ROUTES
 from skylark.model.message import (
     SCHEDULE_TOPIC,
     PutMessage,
@@ -43,7 +42,7 @@ async def send_back(
     request = ConsumerSendMsgBack(
         **{"group": "CG", "physical_offset": place, "delay_level": delay_level, **members}
     )
-    answer = await rig.ask(ROUTES, request, version=version)
+    answer = await rig.ask(request, version=version)
     assert (answer.fields, bytes(answer.body)) == ({}, b"")
     return answer
 
@@ -270,13 +269,13 @@ async def test_a_cold_message_is_read_elsewhere(rig: Rig, monkeypatch: pytest.Mo
     first = failing(rig)
     rig.broker.store.reader.hot.written_from = rig.broker.store.appended_offset
     reads = []
-    read_cold = rig.broker.read_cold
+    submit = rig.broker.readers.submit
 
-    async def counted(read: Any) -> Any:
-        reads.append(read)
-        return await read_cold(read)
+    def counted(*args: Any) -> Any:
+        reads.append(args)
+        return submit(*args)
 
-    monkeypatch.setattr(rig.broker, "read_cold", counted)
+    monkeypatch.setattr(rig.broker.readers, "submit", counted)
     assert refusal(await send_back(rig, first)) == (0, None)
     assert len(reads) == 1
     assert list(waiting(rig)) == [3]

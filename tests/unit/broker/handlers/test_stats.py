@@ -7,7 +7,7 @@ import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers.sliced_encoding import READ_SLICE
-from skylark.broker.handlers.stats import ROUTES, local_time
+from skylark.broker.handlers.stats import local_time
 from skylark.broker.monitoring.stats import STEP_S
 from skylark.model import java
 from skylark.protocol.bodies import (
@@ -50,14 +50,14 @@ def put_at(rig: Rig, *seconds: int, topic: str = "T", queue_id: int = 0) -> list
 async def test_a_topic_with_its_queues(rig: Rig) -> None:
     rig.broker.topics.update(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=3), now_ms=1)
     times = put_at(rig, 1, 1)
-    answer = await rig.ask(ROUTES, GetTopicStatsInfo("T"))
+    answer = await rig.ask(GetTopicStatsInfo("T"))
     table = decode_body(answer.body, TopicStatsTable)
     assert table.offset_table == {
         queue(0): TopicOffset(min_offset=0, max_offset=2, last_update_timestamp=times[-1]),
         queue(1): TopicOffset(),
         queue(2): TopicOffset(),
     }
-    answer = await rig.ask(ROUTES, GetTopicStatsInfo("NoSuchTopic"))
+    answer = await rig.ask(GetTopicStatsInfo("NoSuchTopic"))
     assert (answer.code, answer.remark) == (17, "topic[NoSuchTopic] not exist")
 
 
@@ -65,7 +65,7 @@ async def test_a_topic_with_very_many_queues(rig: Rig) -> None:
     queues = 3 * READ_SLICE + 1
     rig.broker.topics.ensure_topic("T", queues, now_ms=1)
     rig.put("T", queues - 1)
-    answer = await rig.ask(ROUTES, GetTopicStatsInfo("T"))
+    answer = await rig.ask(GetTopicStatsInfo("T"))
     table = decode_body(answer.body, TopicStatsTable).offset_table
     assert table.keys() == {queue(number) for number in range(queues)}
     assert table[queue(queues - 1)].max_offset == 1
@@ -75,7 +75,7 @@ async def test_the_rate_of_a_topic(rig: Rig) -> None:
     put_at(rig, 0)
     rig.broker.stats.count_puts([rig.put(), rig.put()])
     rig.broker.stats.step(rig.clock.monotonic(), rig.clock.now_ms())
-    answer = await rig.ask(ROUTES, GetTopicStatsInfo("T"))
+    answer = await rig.ask(GetTopicStatsInfo("T"))
     assert decode_body(answer.body, TopicStatsTable).topic_put_tps == 2 / STEP_S
 
 
@@ -83,7 +83,7 @@ async def test_the_rate_of_a_topic(rig: Rig) -> None:
 
 
 async def stats(rig: Rig, group: str = "CG", **members: Any) -> ConsumeStatsTable:
-    answer = await rig.ask(ROUTES, GetConsumeStats(group, **members))
+    answer = await rig.ask(GetConsumeStats(group, **members))
     assert (answer.code, answer.remark) == (0, None)
     return decode_body(answer.body, ConsumeStatsTable)
 
@@ -137,7 +137,7 @@ async def test_all_groups_at_once(rig: Rig) -> None:
     rig.broker.offsets.note_pull("T", "CG", 0, 3)
 
     async def shown(*, is_order: bool) -> BrokerConsumeStats:
-        answer = await rig.ask(ROUTES, GetBrokerConsumeStats(is_order))
+        answer = await rig.ask(GetBrokerConsumeStats(is_order))
         return decode_body(answer.body, BrokerConsumeStats)
 
     everything = await shown(is_order=False)
@@ -158,7 +158,7 @@ async def test_how_long_messages_wait_for_a_group(rig: Rig) -> None:
     times = put_at(rig, 1, 1, 1)
     commit(rig, 1)
     rig.clock.advance(5000)
-    answer = await rig.ask(ROUTES, QueryConsumeTimeSpan("T", "CG"))
+    answer = await rig.ask(QueryConsumeTimeSpan("T", "CG"))
     spans = decode_body(answer.body, ConsumeTimeSpans).consume_time_span_set
     first = spans[0]
     assert first.message_queue == queue(0)
@@ -171,7 +171,7 @@ async def test_how_long_messages_wait_for_a_group(rig: Rig) -> None:
     assert first.max_time_stamp_str == local_time(times[2])
     empty = spans[1]
     assert (empty.min_time_stamp, empty.max_time_stamp, empty.delay_time) == (-1, -1, 0)
-    answer = await rig.ask(ROUTES, QueryConsumeTimeSpan("NoSuchTopic", "CG"))
+    answer = await rig.ask(QueryConsumeTimeSpan("NoSuchTopic", "CG"))
     assert (answer.code, answer.remark) == (17, "topic[NoSuchTopic] not exist")
 
 
@@ -184,7 +184,7 @@ def test_local_time_is_written_as_rocketmq_does() -> None:
 
 
 async def counted(rig: Rig, name: str, key: str) -> BrokerStatsData | str | None:
-    answer = await rig.ask(ROUTES, ViewBrokerStatsData(name, key))
+    answer = await rig.ask(ViewBrokerStatsData(name, key))
     return decode_body(answer.body, BrokerStatsData) if answer.code == 0 else answer.remark
 
 
@@ -221,6 +221,6 @@ async def test_what_was_never_counted(rig: Rig, name: str, key: str) -> None:
 async def test_keys_of_tables_are_objects_as_tools_need_them(rig: Rig) -> None:
     rig.put()
     commit(rig, 1)
-    body = bytes((await rig.ask(ROUTES, GetConsumeStats("CG"))).body)
+    body = bytes((await rig.ask(GetConsumeStats("CG"))).body)
     assert b'{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{' in body
     assert list(java.loads(body)) == ["consumeTps", "offsetTable"]

@@ -12,8 +12,6 @@ import pytest
 
 from skylark.broker.delayed.timed_messages import RecallHandle
 from skylark.broker.delayed.timers import Timers
-from skylark.broker.handlers.timers import ROUTES
-from skylark.broker.state import BrokerState
 from skylark.errors import DiskFull
 from skylark.model import names
 from skylark.model.message import PutMessage
@@ -56,12 +54,24 @@ async def step(rig: Rig, after_ms: int = 0, timers: Timers | None = None) -> Non
     await (timers or rig.broker.timers).step()
 
 
+def made_anew(rig: Rig) -> Timers:
+    broker = rig.broker
+    return Timers(
+        live=broker.live,
+        clock=broker.clock,
+        store=broker.store,
+        disk=broker.store._disk,
+        restore_topics=broker.restoration.restore_undeleted,
+        stats=broker.stats,
+        read_cold=broker.read_cold,
+    )
+
+
 def restarted(rig: Rig) -> Timers:
     """The timers of the next run of the broker."""
-    broker: BrokerState = rig.broker
-    timers = Timers(broker, broker.store._disk, ROOT)
+    timers = made_anew(rig)
     timers.load()
-    broker.timers = timers
+    rig.broker.timers = timers
     return timers
 
 
@@ -217,7 +227,7 @@ async def test_a_full_store_is_waited_for(rig: Rig) -> None:
 
 async def recall(rig: Rig, handle: RecallHandle | str, topic: str = "T") -> Any:
     text = handle if isinstance(handle, str) else handle.encode()
-    return await rig.ask(ROUTES, RecallMessage(topic, text, "PG"))
+    return await rig.ask(RecallMessage(topic, text, "PG"))
 
 
 async def test_a_message_is_taken_back(rig: Rig) -> None:
@@ -286,14 +296,14 @@ async def test_what_waits_is_counted_and_told(rig: Rig) -> None:
     for delay in (5000, 6000):
         timed(rig, delay)
     await step(rig)
-    answer = await rig.ask(ROUTES, GetTimerMetrics())
+    answer = await rig.ask(GetTimerMetrics())
     metrics = GetTimerMetrics().parse(answer)
     assert isinstance(metrics, TimerMetrics)
     assert metrics.timing_count["T"].count == 2
     await rig.broker.timers.flush()
-    check = TimerCheckpoint.decode(bytes((await rig.ask(ROUTES, GetTimerCheckPoint())).body))
+    check = TimerCheckpoint.decode(bytes((await rig.ask(GetTimerCheckPoint())).body))
     assert (check.queue_offset, check.master_queue_offset, check.log_flushed) == (2, 2, 104)
-    again = Timers(rig.broker, rig.broker.store._disk, ROOT)
+    again = made_anew(rig)
     again.load_metrics(rig.broker.timers.snapshot()())
     assert again.metrics().timing_count["T"].count == 2
 
@@ -304,7 +314,7 @@ async def test_a_broker_without_timers_says_so() -> None:
             (GetTimerCheckPoint(), "The checkpoint is null"),
             (GetTimerMetrics(), "The timer message store is null"),
         ):
-            answer = await rig.ask(ROUTES, request)
+            answer = await rig.ask(request)
             assert (answer.code, answer.remark) == (1, remark)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers.sliced_encoding import TABLE_SLICE
-from skylark.broker.handlers.topics import ROUTES
 from skylark.model import java
 from skylark.protocol.bodies import GroupList, TopicConfig, TopicConfigList, TopicConfigTable, decode_body
 from skylark.protocol.codes import RequestCode
@@ -42,7 +41,7 @@ async def update(rig: Rig, topic: str = "T", **members: Any) -> tuple[int, str |
             **members,
         }
     )
-    answer = await rig.ask(ROUTES, request)
+    answer = await rig.ask(request)
     return answer.code, answer.remark
 
 
@@ -77,7 +76,7 @@ async def test_a_topic_is_answered_when_the_name_servers_know_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = asyncio.Event()
-    monkeypatch.setattr(rig.broker, "wait_registered", heard.wait)
+    monkeypatch.setattr(rig.broker.registration, "settled", heard.wait)
     waiting = asyncio.ensure_future(update(rig))
     await asyncio.sleep(0)
     assert rig.broker.topics.get("T") is not None
@@ -88,13 +87,13 @@ async def test_a_topic_is_answered_when_the_name_servers_know_it(
 
 async def test_a_list_of_topics_is_made_whole_or_not_at_all(rig: Rig) -> None:
     good = [TopicConfig(topic_name="A"), TopicConfig(topic_name="B", attributes={"+message.type": "DELAY"})]
-    answer = await rig.ask(ROUTES, UpdateAndCreateTopicList(TopicConfigList(topic_config_list=good)))
+    answer = await rig.ask(UpdateAndCreateTopicList(TopicConfigList(topic_config_list=good)))
     assert (answer.code, answer.remark) == DONE
     made = rig.broker.topics.get("B")
     assert made is not None
     assert made.attributes == {"message.type": "DELAY"}
     mixed = [TopicConfig(topic_name="C"), TopicConfig(topic_name="TBW102")]
-    answer = await rig.ask(ROUTES, UpdateAndCreateTopicList(TopicConfigList(topic_config_list=mixed)))
+    answer = await rig.ask(UpdateAndCreateTopicList(TopicConfigList(topic_config_list=mixed)))
     assert answer.code == 29
     assert rig.broker.topics.get("C") is None
 
@@ -103,7 +102,7 @@ async def test_a_list_of_topics_is_made_whole_or_not_at_all(rig: Rig) -> None:
 
 
 async def delete(rig: Rig, topic: str) -> tuple[int, str | None]:
-    answer = await rig.ask(ROUTES, DeleteTopicInBroker(topic))
+    answer = await rig.ask(DeleteTopicInBroker(topic))
     return answer.code, answer.remark
 
 
@@ -161,7 +160,7 @@ async def test_queues_without_a_topic_are_cleaned(rig: Rig) -> None:
     rig.put("U")
     rig.put("SCHEDULE_TOPIC_XXXX")
     rig.broker.topics.delete("T", now_ms=1)
-    assert (await rig.ask(ROUTES, CleanUnusedTopic())).code == 0
+    assert (await rig.ask(CleanUnusedTopic())).code == 0
     assert sorted(rig.broker.store.topics()) == ["SCHEDULE_TOPIC_XXXX", "U"]
 
 
@@ -171,7 +170,7 @@ async def test_queues_without_a_topic_are_cleaned(rig: Rig) -> None:
 async def test_all_topics_are_listed_however_many(rig: Rig) -> None:
     for number in range(TABLE_SLICE + 10):
         rig.broker.topics.ensure_topic(f"T{number}", now_ms=1)
-    answer = await rig.ask(ROUTES, GetAllTopicConfig())
+    answer = await rig.ask(GetAllTopicConfig())
     assert decode_body(answer.body, TopicConfigTable).topic_config_table == {
         config.topic_name: config for config in rig.broker.topics.all()
     }
@@ -192,22 +191,22 @@ async def test_sends_go_on_while_many_topics_are_listed(rig: Rig) -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.ensure_future(count())
-    await rig.ask(ROUTES, GetAllTopicConfig())
+    await rig.ask(GetAllTopicConfig())
     counting.cancel()
     assert turns >= 10, "the loop had its turns in between"
 
 
 async def test_one_topic_is_shown(rig: Rig) -> None:
     rig.broker.topics.ensure_topic("T", 2, now_ms=1)
-    answer = await rig.ask(ROUTES, GetTopicConfig("T", logical=True))
+    answer = await rig.ask(GetTopicConfig("T", logical=True))
     assert decode_body(answer.body, TopicConfig) == rig.broker.topics.get("T")
-    answer = await rig.ask(ROUTES, GetTopicConfig("NoSuchTopic"))
+    answer = await rig.ask(GetTopicConfig("NoSuchTopic"))
     assert (answer.code, answer.remark) == (17, "No topic in this broker. topic: NoSuchTopic")
 
 
 async def test_system_topics_are_named(rig: Rig) -> None:
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-    answer = await rig.ask(ROUTES, RemotingCommand(code=code))
+    answer = await rig.ask(RemotingCommand(code=code))
     listed = java.loads(bytes(answer.body))
     assert listed.keys() == {"topicList"}
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"} <= set(listed["topicList"])
@@ -219,9 +218,9 @@ async def test_who_consumes_a_topic_or_has(rig: Rig) -> None:
     member = Member(rig.client.peer, "c1", "JAVA", 479)
     for group in ("online", "both"):
         rig.broker.consumers.register(member, consumer(group, ["T"]), notify=False, now=0)
-    answer = await rig.ask(ROUTES, QueryTopicConsumeByWho("T"))
+    answer = await rig.ask(QueryTopicConsumeByWho("T"))
     assert decode_body(answer.body, GroupList).group_list == ["both", "offline", "online"]
-    answer = await rig.ask(ROUTES, QueryTopicConsumeByWho("U"))
+    answer = await rig.ask(QueryTopicConsumeByWho("U"))
     assert decode_body(answer.body, GroupList).group_list == []
 
 

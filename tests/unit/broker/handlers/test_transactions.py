@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
-from skylark.broker.handlers.transactions import ROUTES
+from skylark.broker.delayed.timers import DelayedMessages
 from skylark.broker.transactions.coordinator import GROUP, TransactionCoordinator
 from skylark.broker.transactions.half_messages import prepare
 from skylark.model import names
@@ -55,7 +55,7 @@ async def end(rig: Rig, placed: AppendedRecord, how: int = COMMIT, **changes: An
         "msg_id": "K1",
         **changes,
     }
-    return await rig.ask(ROUTES, EndTransaction(**members))
+    return await rig.ask(EndTransaction(**members))
 
 
 def online(rig: Rig, group: str = "PG") -> Client:
@@ -200,7 +200,6 @@ async def test_a_producer_is_asked_and_its_answer_counts(rig: Rig) -> None:
     assert shown.properties["TRANSACTION_CHECK_TIMES"] == "1"
     for state, how in ((first, COMMIT), (second, ROLLBACK)):
         await rig.ask(
-            ROUTES,
             EndTransaction(
                 producer_group="PG",
                 queue_offset=state.queue_offset,
@@ -245,8 +244,8 @@ async def test_after_the_last_question_it_is_given_up_and_can_be_resumed(rig: Ri
     assert (message.body, message.properties["TRANSACTION_CHECK_TIMES"]) == (b"body", str(SETTINGS.check_max))
     assert rig.broker.transactions.open_count == 0
     assert delivered(rig) == []
-    message_id = f"{rig.broker.store_host.hex().upper()}{message.physical_offset:016X}"
-    answer = await rig.ask(ROUTES, ResumeCheckHalfMessage(msg_id=message_id))
+    message_id = f"{rig.broker.addresses.packed.hex().upper()}{message.physical_offset:016X}"
+    answer = await rig.ask(ResumeCheckHalfMessage(msg_id=message_id))
     assert answer.code == 0
     await check(rig)
     [(_, shown)] = await asked(client)
@@ -255,7 +254,7 @@ async def test_after_the_last_question_it_is_given_up_and_can_be_resumed(rig: Ri
 
 @pytest.mark.parametrize("message_id", [None, "x", "7F00000100002A9F0000000000FFFFFF"])
 async def test_what_cannot_be_resumed(rig: Rig, message_id: str | None) -> None:
-    answer = await rig.ask(ROUTES, ResumeCheckHalfMessage(msg_id=message_id))
+    answer = await rig.ask(ResumeCheckHalfMessage(msg_id=message_id))
     assert answer.code == 1
 
 
@@ -273,7 +272,20 @@ async def test_who_wants_immunity_is_asked_later(rig: Rig) -> None:
 
 def restarted(rig: Rig) -> TransactionCoordinator:
     """What the next run of the broker finds."""
-    found = TransactionCoordinator(rig.broker)
+    broker = rig.broker
+    found = TransactionCoordinator(
+        live=broker.live,
+        clock=broker.clock,
+        store=broker.store,
+        host=broker.addresses.packed,
+        topics=broker.topics,
+        offsets=broker.offsets,
+        producers=broker.producers,
+        delayed=DelayedMessages(broker.delay_levels, broker.timers),
+        restore_topics=broker.restoration.restore_undeleted,
+        stats=broker.stats,
+        read_cold=broker.read_cold,
+    )
     found.load()
     return found
 
