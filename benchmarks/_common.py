@@ -1,26 +1,28 @@
-"""What benchmarks share: timing side by side, the JSON that is printed."""
+"""Parts of the benchmark programs: timing side by side, and the result file that they print."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
-from skylark.bench.machine import describe
+from skylark.bench.results import ResultFile, encode
 
 ROUNDS = 7
 
 
-def side_by_side(cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
-    """Run the cells in turn, several rounds; each returns how many operations it did.
+class ProgramResult(ResultFile, frozen=True, kw_only=True):
+    """The result file of a benchmark program; `results` has the program's own structure."""
 
-    Gives microseconds per operation: the best round (least disturbed) and the median.
+    results: dict[str, Any]
+
+
+def side_by_side(cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+    """Run the cells in turn for several rounds; each returns its number of operations.
+
+    Returns microseconds per operation: of the best (least disturbed) round and the median.
     """
     taken: dict[str, list[float]] = {name: [] for name in cells}
     for _ in range(rounds):
@@ -35,16 +37,12 @@ def side_by_side(cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -
 
 
 def ratio(result: dict[str, dict[str, float]], ours: str, bare: str, key: str = "best_us") -> float:
-    """Of the best rounds: on a shared machine they are the ones that were left alone."""
+    """Ratio of the best rounds, which were the least disturbed on a shared machine."""
     return round(result[ours][key] / result[bare][key], 2)
 
 
 def report(name: str, results: dict[str, Any]) -> None:
-    document = {
-        "benchmark": name,
-        "made_at": datetime.now(UTC).isoformat(" ", "seconds"),
-        "machine": msgspec.structs.asdict(describe()),
-        "results": results,
-    }
-    json.dump(document, sys.stdout, indent=2)
-    print()
+    """Print the result file; the entry `conditions` of the results goes to its head."""
+    conditions = results.get("conditions", {})
+    found = {key: value for key, value in results.items() if key != "conditions"}
+    sys.stdout.write(encode(ProgramResult.now(name, conditions, results=found)).decode())

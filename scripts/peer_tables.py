@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks._common import ProgramResult
 from benchmarks.compare import cells as c
 from benchmarks.compare.figures import BETWEEN, Comparison, Spread, merge
 from benchmarks.compare.figures import Row as Compared
@@ -19,28 +20,19 @@ SEND_AIM, OTHER_AIM = 1.5, 1.0
 SPARK_BODY = "200 B"
 
 
-class Reported(msgspec.Struct, frozen=True):
-    """What a program in `benchmarks/` prints."""
-
-    benchmark: str
-    made_at: str
-    machine: dict[str, Any]
-    results: dict[str, Any]
-
-    @property
-    def line(self) -> str:
-        return when(self.made_at, self.machine["load_1m"])
-
-
-def joined(parts: Sequence[Reported]) -> Reported:
-    """Several runs of one program, each of some cells; what several have counts as the last has it."""
+def joined(parts: Sequence[ProgramResult]) -> ProgramResult:
+    """Several runs of one program, each of some cells; a cell measured twice counts as in the last run."""
     results: dict[str, Any] = {}
     for part in parts:
         results = _over(results, part.results, depth=3 if part.benchmark == "spark" else 2)
     last = parts[-1]
-    load = max(part.machine["load_1m"] for part in parts)
-    made_at = BETWEEN.join(part.made_at for part in parts)
-    return Reported(last.benchmark, made_at, {**last.machine, "load_1m": load}, results)
+    load = max(part.machine.load_1m for part in parts)
+    return msgspec.structs.replace(
+        last,
+        made_at=BETWEEN.join(part.made_at for part in parts),
+        machine=msgspec.structs.replace(last.machine, load_1m=load),
+        results=results,
+    )
 
 
 def _over(old: Mapping[str, Any], new: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -59,7 +51,7 @@ KINDS = ("async", "sync", "batch", "pull")
 BODIES = {"128B": "128 B", "1KiB": "1 KiB"}
 
 
-def apache(found: Reported) -> str:
+def apache(found: ProgramResult) -> str:
     names = [name for name, cell in found.results.items() if _is_pair(cell)]
     rows = [_beside(name, found.results[name]) for name in sorted(names, key=_place)]
     columns = ("Cell", "ours, messages/s", "Apache, messages/s", "ours, p50 / p99 ms", "Apache, p50 / p99 ms")
@@ -252,7 +244,7 @@ CLIENTS = {
 """Those of other systems speak to their own servers."""
 
 
-def clients(found: Reported) -> str:
+def clients(found: ProgramResult) -> str:
     rates: dict[str, dict[str, float]] = found.results["rates"]
     names = [name for name in CLIENTS if name in rates] + [name for name in rates if name not in CLIENTS]
     rows = [
@@ -265,7 +257,7 @@ def clients(found: Reported) -> str:
 # --- `benchmarks.store` ---
 
 
-def store(found: Reported) -> str:
+def store(found: ProgramResult) -> str:
     cells = found.results
     sizes = {"128B": "128 B", "1024B": "1 KiB", "16384B": "16 KiB"}
     rows: list[Row] = []
@@ -317,7 +309,7 @@ SPARK_ROWS = (
 SEVEN, ALL = "7", "18"
 
 
-def spark(found: Reported) -> str:
+def spark(found: ProgramResult) -> str:
     results = found.results[SPARK_BODY]
     rows: list[Row] = []
     for origin, into, cell, key, member in SPARK_ROWS:
@@ -343,7 +335,7 @@ def _krows(results: Mapping[str, Any], cell: str, key: str, member: str) -> str:
     return "" if found is None else number(found["median_krows"])
 
 
-def spark_ratios(found: Reported) -> str:
+def spark_ratios(found: ProgramResult) -> str:
     """By what is divided; bold where the aim is not reached."""
     by_name: dict[str, dict[str, str]] = {}
     aims: dict[str, str] = {}
@@ -368,7 +360,7 @@ def _aim(expected: str) -> str:
 
 # --- By name ---
 
-TABLES: dict[str, dict[str, Callable[[Reported], str]]] = {
+TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
     "broker": {"apache": apache},
     "client": {"clients": clients},
     "store": {"store": store},
@@ -377,6 +369,9 @@ TABLES: dict[str, dict[str, Callable[[Reported], str]]] = {
 """By what the program calls itself."""
 
 
-def program_tables(parts: Sequence[Reported]) -> dict[str, str]:
+def program_tables(parts: Sequence[ProgramResult]) -> dict[str, str]:
     found = joined(parts)
-    return {name: found.line + make(found) for name, make in TABLES[found.benchmark].items()}
+    return {
+        name: when(found.made_at, found.machine.load_1m) + make(found)
+        for name, make in TABLES[found.benchmark].items()
+    }

@@ -21,10 +21,11 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
+from benchmarks._common import ProgramResult
 from benchmarks.compare.figures import Comparison
 from benchmarks.soak.run import SoakReport
 from benchmarks.survey.run import Survey
-from scripts.peer_tables import TABLES, Reported, compare_tables, program_tables
+from scripts.peer_tables import TABLES, compare_tables, program_tables
 from scripts.performance_figures import with_figures
 from scripts.performance_tables import growth_tables, soak_tables, survey_tables, table
 from skylark.bench.results import Document
@@ -51,7 +52,7 @@ KINDS: dict[str, Kind] = {
     "growth": (Document, each(growth_tables)),
     "soak": (SoakReport, each(soak_tables)),
     "compare": (Comparison, compare_tables),
-    **dict.fromkeys(TABLES, (Reported, program_tables)),
+    **dict.fromkeys(TABLES, (ProgramResult, program_tables)),
 }
 """By the member `benchmark`: what such a file is, and what is made of all of them."""
 

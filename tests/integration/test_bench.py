@@ -229,7 +229,7 @@ def test_own_servers_a_page_and_a_table(tmp_path: Path) -> None:
         (["producer", "--broker", "broker-a"], "needs a name server"),
         (["producer", "-n", "127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
         (["producer", "--set", "x"], "--set x: KEY=VALUE is expected"),
-        (["producer", "--report", "/nowhere/at/all.html"], "there is no directory /nowhere/at"),
+        (["producer", "--report", "/nowhere/at/all.html"], "no directory /nowhere/at"),
         (["latency", "-s", "3"], "invalid body_bytes 3; the send time needs at least 8"),
         (["transaction", "--rollback-rate", "0.7", "--unknown-rate", "0.7"], "exceed 1 together"),
         (

@@ -1,4 +1,4 @@
-"""The proxy of a torture run, between real sockets: each kind of weather does what it says, and passes."""
+"""The proxy of a torture run, between real sockets: each kind of condition does what it says, and passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from skylark.torture.proxy import FINE, Proxy, Way, Weather
+from skylark.torture.proxy import NORMAL, Direction, LinkState, Proxy
 
 HOST = "127.0.0.1"
 WAIT_S = 30.0
@@ -84,11 +84,17 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "weather", [FINE, Weather(delay_ms=20), Weather(in_pieces=True), Weather(delay_ms=5, in_pieces=True)]
+    "condition",
+    [
+        NORMAL,
+        LinkState(delay_ms=20),
+        LinkState(in_pieces=True),
+        LinkState(delay_ms=5, in_pieces=True),
+    ],
 )
-async def test_bytes_arrive_whole_and_in_order(weather: Weather) -> None:
+async def test_bytes_arrive_whole_and_in_order(condition: LinkState) -> None:
     async with running() as rig:
-        rig.proxy.weather = weather
+        rig.proxy.condition = condition
         reader, writer = await rig.connect()
         for _ in range(5):
             await rig.roundtrip(reader, writer)
@@ -114,11 +120,11 @@ async def test_a_cut_ends_both_ends_and_a_closed_network_lets_nobody_in() -> Non
 async def test_lost_answers_never_come_though_requests_arrive() -> None:
     async with running() as rig:
         reader, writer = await rig.connect()
-        rig.proxy.weather = Weather(lost=Way.ANSWERS)
+        rig.proxy.condition = LinkState(lost=Direction.REPLIES)
         writer.write(MESSAGE)
         await until(lambda: rig.echo.received == MESSAGE)
         await until(lambda: rig.proxy.dropped_bytes == len(MESSAGE))
-        rig.proxy.weather = FINE
+        rig.proxy.condition = NORMAL
         writer.write(b"later")
         assert await reader.readexactly(5) == b"later"
 
@@ -127,7 +133,7 @@ async def test_a_torn_connection_brings_the_half_and_ends() -> None:
     async with running() as rig:
         reader, writer = await rig.connect()
         await rig.roundtrip(reader, writer)
-        rig.proxy.weather = Weather(torn=True)
+        rig.proxy.condition = LinkState(torn=True)
         writer.write(MESSAGE)
         await ended(reader)
         await until(lambda: rig.echo.ended == 1)
@@ -139,13 +145,13 @@ async def test_held_connections_are_overtaken_and_lose_nothing() -> None:
         ends = [await rig.connect() for _ in range(20)]
         for reader, writer in ends:
             await rig.roundtrip(reader, writer)
-        rig.proxy.weather = Weather(held_share=0.5)
+        rig.proxy.condition = LinkState(held_share=0.5)
         for _, writer in ends:
             writer.write(b"late!")
         answers = [asyncio.ensure_future(reader.readexactly(5)) for reader, _ in ends]
         await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
         held = sum(not answer.done() for answer in answers)
-        rig.proxy.weather = FINE
+        rig.proxy.condition = NORMAL
         assert await asyncio.gather(*answers) == [b"late!"] * 20
         assert held > 0
 

@@ -1,4 +1,4 @@
-"""How benchmarks show what they do, and what they found: a live line, a table, JSON, a page."""
+"""Progress and results of benchmarks: a live line, a table, JSON, an HTML page; interruption by signals."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from skylark.bench.results import Document, ResultFile
     from skylark.html_report import Section
 
-AsJson = Annotated[bool, typer.Option("--json", help="The whole result as JSON, instead of a table.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON there as well.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON instead of a table.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write the JSON there.")]
 ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page with charts there.")
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML page with charts there.")
 ]
 EXIT_VOID = 1
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
-"""Somebody's `kill`, and a terminal that is closed; `nohup` ignores the latter, and so do we then."""
+"""`kill`, and the end of the terminal; SIGHUP stays ignored under `nohup`."""
 
 
 def check_files(*files: Path | None) -> None:
-    """Before the work, not after it. Raises Mistake."""
+    """Check before the work that the files can be written. Raises UsageError."""
     for file in files:
         if file is None:
             continue
         directory = file.absolute().parent
         if not directory.is_dir():
-            raise UsageError(f"{file} cannot be written: there is no directory {directory}")
+            raise UsageError(f"cannot write {file}: no directory {directory}")
         if file.is_dir():
-            raise UsageError(f"{file} cannot be written: it is a directory")
+            raise UsageError(f"cannot write {file}: it is a directory")
         place = file if file.exists() else directory
         if not os.access(place, os.W_OK):
-            raise UsageError(f"{file} cannot be written: {place} is not yours to change")
+            raise UsageError(f"cannot write {file}: no permission for {place}")
 
 
 def check_directory(directory: Path | None) -> None:
-    """One that files go to after the work, and that is made then if need be. Raises Mistake."""
+    """Check a directory that is created after the work if necessary. Raises UsageError."""
     if directory is not None and directory.exists() and not directory.is_dir():
-        raise UsageError(f"{directory} is no directory")
+        raise UsageError(f"{directory} is not a directory")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Where a result goes. Raises Mistake for files that cannot be written: before the work, not after it."""
+    """Where a result goes. Raises UsageError for files that cannot be written."""
 
     as_json: AsJson = False
     out: Out = None
@@ -64,8 +64,8 @@ class Outputs:
         check_files(self.out, self.report)
 
     def keep(self, found: ResultFile) -> None:
-        """Write the JSON, which replaces what was there as a whole. Raises OSError."""
-        from skylark.bench.results import encode  # noqa: PLC0415 - `skylark --help` must not wait for it
+        """Write the JSON atomically. Raises OSError."""
+        from skylark.bench.results import encode  # noqa: PLC0415 - keeps `skylark --help` fast
 
         if self.out is not None:
             part = self.out.with_name(f"{self.out.name}.part")
@@ -73,14 +73,14 @@ class Outputs:
             part.replace(self.out)
 
     def deliver(self, found: ResultFile, page: Callable[[], str], show: Callable[[Screen], None]) -> None:
-        """Write and print what was found; `show` is for people. Raises OSError, after it was printed."""
+        """Write and print the result; `show` prints its table. Raises OSError after printing."""
         from skylark.bench.results import encode  # noqa: PLC0415
 
         try:
             self.keep(found)
             if self.report is not None:
                 self.report.write_text(page(), encoding="utf-8")
-        finally:  # a full disk must not take along what took minutes
+        finally:  # a full disk must not lose the result of minutes
             screen = Screen()
             if self.as_json:
                 screen.out.file.write(encode(found).decode())
@@ -90,13 +90,13 @@ class Outputs:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """An end from outside takes servers and their directories along, as Ctrl-C does."""
+    """Let SIGTERM and SIGHUP end servers and remove their directories, as Ctrl-C does."""
     heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in heeded:  # a terminal may say twice that it is closed, and cleaning up takes a moment
+        for each in heeded:  # a terminal may send SIGHUP twice during the cleanup
             signal.signal(each, signal.SIG_IGN)
-        on_ctrl_c = signal.getsignal(signal.SIGINT)  # of an event loop, perhaps
+        on_ctrl_c = signal.getsignal(signal.SIGINT)  # possibly that of an event loop
         heard = on_ctrl_c if callable(on_ctrl_c) else signal.default_int_handler
         heard(signal.SIGINT, frame)
 
@@ -110,7 +110,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def live(screen: Screen) -> Iterator[Progress]:
-    """A line on standard error while it is a terminal; nothing stays of it."""
+    """A progress line on standard error if it is a terminal; it disappears at the end."""
     if not screen.err.is_terminal:
         yield lambda name, word: None
         return
@@ -123,19 +123,19 @@ def live(screen: Screen) -> Iterator[Progress]:
 
 
 def progress_line(name: str, word: str) -> str:
-    """What a person reads of what a load says."""
+    """The text of the progress line."""
     kind, _, numbers = word.partition(" ")
     if kind == "begin":
         return f"{name}: measuring"
     if kind != "tick":
-        return f"{name}: the last answers"
+        return f"{name}: last replies"
     second, operations = numbers.split()
     rate = int(operations) / max(float(second), 1e-9)
     return f"{name}: {float(second):.0f} s, {int(operations):,} done, {rate:,.0f}/s"
 
 
 def finish(document: Document, outputs: Outputs, more: Sequence[Section] = ()) -> None:
-    """Print and write what was found; `more` comes first on the page. Exits with 1 if a cell is void."""
+    """Print and write the result; `more` comes first on the page. Exits with 1 if a cell is void."""
     from skylark.bench import results  # noqa: PLC0415
 
     outputs.deliver(
@@ -158,7 +158,7 @@ def _show_cells(screen: Screen, document: Document) -> None:
 
 
 def show_conditions(screen: Screen, found: ResultFile, *but: str) -> None:
-    """Where and how a run was made, in one line, but for some conditions."""
+    """Machine and conditions of a run in one line, except those in `but`."""
     machine = found.machine
     conditions = [
         f"{name} {value}" for name, value in found.conditions.items() if name not in but and value is not None

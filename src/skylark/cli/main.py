@@ -48,8 +48,8 @@ COMMANDS = {
     "dlq": CommandEntry(ADMIN, "Dead letters: messages that a group failed to consume too often."),
     "store": CommandEntry(DATA, "Inspect, verify, dump, export or back up a store directory."),
     "spark": CommandEntry(DATA, "Spark pipelines: archive, transform, aggregate, replay, report."),
-    "bench": CommandEntry(DATA, "Measure servers: our own, started for it, or those at --namesrv."),
-    "torture": CommandEntry(DATA, "Break a small cluster under load, and check every message."),
+    "bench": CommandEntry(DATA, "Measure servers: started for the run, or running at --namesrv."),
+    "torture": CommandEntry(DATA, "Inject faults into a cluster under load and check every message."),
     "plan": CommandEntry(DATA, "Plan for a load: brokers, machines, disk, memory, network."),
     "demo": CommandEntry(DATA, "See it work: orders are sent, billed, retried, archived by Spark."),
 }

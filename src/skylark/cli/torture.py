@@ -1,4 +1,4 @@
-"""`skylark torture`: break a small cluster on purpose, and prove that nothing acknowledged was lost."""
+"""`skylark torture`: inject faults into a small cluster under load and check every message."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ SECONDS_PER_MINUTE = 60
 MINUTES_MAX = 100_000
 SEEDS = 1 << 31
 LONGEST_MAX_S = 15.0
-"""Less than a master waits for its slave."""
+"""Shorter than a master waits for its slave."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeOptions:
-    """Who runs, and how long a fault may take; members as those of `Wanted`."""
+    """Processes and longest fault of a run; members of `TortureOptions`."""
 
     brokers: Annotated[
         int | None, typer.Option("--brokers", min=1, max=8, help="2 by default, 1 with slaves.")
     ] = None
-    members: Annotated[int, typer.Option("--members", min=1, max=64, help="Consumers of the group.")] = 3
-    senders: Annotated[int, typer.Option("--senders", min=1, max=64, help="Processes that send.")] = 2
+    members: Annotated[int, typer.Option("--members", min=1, max=64, help="Consumers in the group.")] = 3
+    senders: Annotated[int, typer.Option("--senders", min=1, max=64, help="Sender processes.")] = 2
     keys: Annotated[
-        int, typer.Option("--keys", min=1, max=1024, help="Of each sender: messages under way at once.")
+        int, typer.Option("--keys", min=1, max=1024, help="Keys of each sender: messages in flight.")
     ] = 4
     fault_s_max: Annotated[
         float,
         typer.Option(
-            "--longest", min=0.5, max=LONGEST_MAX_S, metavar="SECONDS", help="Of a fault; locks live for 6."
+            "--longest", min=0.5, max=LONGEST_MAX_S, metavar="SECONDS", help="Longest fault; locks last 6 s."
         ),
     ] = 4.0
 
@@ -55,31 +55,31 @@ def torture(
             "--mode",
             "-m",
             help="async, sync, sync-master, transactions, orderly or delay; "
-            "several are run in turn, none: all.",
+            "repeatable; default: all in turn.",
         ),
     ] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", help="How long faults go on, all modes together.")
+        float, typer.Option("--minutes", help="Duration of the faults, all modes together.")
     ] = 3.0,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Repeat the faults of an earlier run; it says its seed."),
+        typer.Option("--seed", min=0, help="Repeat the faults of an earlier run, which printed its seed."),
     ] = None,
     shape: ShapeOptions,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Leave stores, logs and journals there.")
+        Path | None, typer.Option("--keep", metavar="DIR", help="Keep stores, logs and journals there.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="The report as a page, too.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the report as an HTML page.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Break a small cluster under load, and check every message.
+    """Inject faults into a cluster under load and check every message.
 
-    Servers, clients, network and disks are killed, frozen, cut off, slowed down and filled up.
-    Exit code 1 if a promise was broken: an acknowledged message lost, one seen that must not be, an offset
-    used twice, a gap, a message too early or stored twice, a group set back too far, or, in mode orderly, an
-    order that was not kept.
+    Kills, freezes, disconnects and slows down servers, clients, network and disks, and fills disks.
+    Exit code 1 if a guarantee was broken: an acknowledged message lost, a rolled-back one visible, an offset
+    used twice, a gap, a message delivered early or stored twice, a group set back too far, or, in mode
+    orderly, messages out of order.
 
     Example: skylark torture --minutes 10 --mode sync --seed 7
     """
@@ -87,10 +87,10 @@ def torture(
 
     names = _modes(mode)
     if not 0 < minutes < MINUTES_MAX:
-        raise UsageError(f"--minutes {minutes:g}: more than 0 and less than {MINUTES_MAX} is needed")
+        raise UsageError(f"invalid --minutes {minutes:g}; choose more than 0 and less than {MINUTES_MAX}")
     check_directory(keep)
     if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise UsageError(f"--keep {keep} is not empty; choose a new directory")
+        raise UsageError(f"--keep {keep} is not empty: choose a new directory")
     check_files(html)
     screen = Screen()
     with interruptible(), tempfile.TemporaryDirectory(prefix="skylark-torture-") as temporary:
@@ -112,12 +112,12 @@ def torture(
 
 
 def _modes(given: list[str] | None) -> list[str]:
-    """Each once, in the order given. Raises Mistake for one that there is not."""
+    """The modes in the given order, without duplicates. Raises UsageError."""
     from skylark.torture.plan import MODES  # noqa: PLC0415
 
     for name in given or ():
         if name not in MODES:
-            raise UsageError(f"--mode {name}: {', '.join(MODES)} are possible")
+            raise UsageError(f"invalid --mode {name!r}; choose {', '.join(MODES)}")
     return list(dict.fromkeys(given or MODES))
 
 
@@ -144,6 +144,6 @@ def _print(screen: Screen, reports: list[TortureReport]) -> None:
                 screen.section(f"{report.wanted.mode}: {name}, {finding.count}", finding.examples, "bold red")
     seed = reports[0].wanted.seed
     if all(report.verdict.is_clean for report in reports):
-        screen.line(f"Nothing acknowledged was lost. Seed {seed}.", "bold green")
+        screen.line(f"No acknowledged message was lost. Seed {seed}.", "bold green")
     else:
-        screen.line(f"Promises were broken. Repeat with --seed {seed} --keep DIR.", "bold red")
+        screen.line(f"Guarantees were broken. Repeat with --seed {seed} --keep DIR.", "bold red")

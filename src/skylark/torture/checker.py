@@ -1,8 +1,8 @@
-"""Pure. The checker: which promises a history breaks, in the manner of a total queue.
+"""Pure. The checker: which guarantees a history breaks, in the manner of a total queue.
 
-Lost, unexpected, reused and missing offsets, rolled-back messages that were seen, and offsets of the group
-that go far back are always faults; early delivery is one where messages wait; the order of keys, and that a
-message is stored once, count where they were promised. Deliveries may be repeated (at least once): counted.
+Always faults: lost, unexpected, reused and missing offsets, visible rolled-back messages, group offsets that
+go far back. Early delivery is a fault for delayed messages; key order and single storage count where they are
+guaranteed. Repeated deliveries are allowed (at least once) and counted.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from skylark.torture.history import BrokerQueue, History, QueuePosition, SendOut
 
 EXAMPLES_MAX = 10
 REGRESS_ALLOWED_NS = 30 * 10**9
-"""A crash, or a slave or a member that was frozen for some seconds, may take the group's offsets back by so
-much; not by more."""
+"""A crash, or a slave or member frozen for some seconds, may set the group's offsets back by this much."""
 UNSEEN_COUNTED_NS = 2 * 10**9
-"""Of the time between two looks at the group's offsets no more counts: while nobody could look, the servers
-were away or the machine stood still. What was committed just before a crash may be lost, however long the way
-back takes."""
+"""Maximum time counted between two samples of the offsets: without samples the servers were down or the
+machine stood still, and a commit just before a crash may be lost however long recovery takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A broken promise: how often, and the first few cases as sentences."""
+    """A broken guarantee: the number of cases, and the first few as sentences."""
 
     count: int
     examples: tuple[str, ...]
@@ -38,22 +36,22 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class TortureVerdict:
-    """What the checker found. `faults` maps the name of a promise to its breaches."""
+    """The result of a check. `faults` maps the name of a guarantee to its breaches."""
 
     attempted: int
     acknowledged: int
     failed: int
     unknown: int
     rolled_back: int
-    """Transactions that nobody may see."""
+    """Transactions that must stay invisible."""
     received: int
     deliveries: int
     duplicated: int
-    """Messages that were received more than once."""
+    """Messages received more than once."""
     recovered: int
-    """Messages of unknown outcome that were received after all."""
+    """Messages of unknown outcome that were received."""
     commit_regressions: int
-    """How often an offset of the group was seen to go back, by however little."""
+    """How often an offset of the group went back at all."""
     faults: dict[str, Breach] = field(default_factory=dict)
 
     @property
@@ -68,7 +66,7 @@ def check(
     stored_once: bool = True,
     regress_allowed_ns: int = REGRESS_ALLOWED_NS,
 ) -> TortureVerdict:
-    """Judge a run that is healed, drained and read back.
+    """Check a run whose faults are repaired, whose messages are drained and whose queues are read back.
 
     With `ordered`, first deliveries must keep each key's order. With `stored_once`, a message that was sent
     once must lie in one place.
@@ -110,7 +108,7 @@ def _lost(history: History) -> Iterator[str]:
 
 
 def _sightings(history: History) -> Iterator[tuple[QueuePosition, int]]:
-    """Every message that was given to a consumer, or is in a queue at the end."""
+    """Every message delivered to a consumer or stored at the end."""
     seen = {(receipt.place, receipt.number) for receipt in history.receipts}
     yield from sorted(seen.union(history.stored))
 
@@ -121,7 +119,7 @@ def _unexpected(history: History) -> Iterator[str]:
         if send is None:
             yield f"message {number} at {_place(place)} was never sent"
         elif send.outcome is SendOutcome.FAILED:
-            yield f"message {number} at {_place(place)} had failed for sure"
+            yield f"message {number} at {_place(place)} had definitely failed"
 
 
 def _rolled_back(history: History) -> Iterator[str]:
@@ -132,7 +130,7 @@ def _rolled_back(history: History) -> Iterator[str]:
 
 
 def _reused(history: History) -> Iterator[str]:
-    """A place in a queue has one message, for ever: what was said of it at any time must agree."""
+    """A queue offset holds one message for ever: all observations of it must agree."""
     numbers: dict[QueuePosition, set[int]] = defaultdict(set)
     for place, number in _sightings(history):
         numbers[place].add(number)
@@ -141,11 +139,11 @@ def _reused(history: History) -> Iterator[str]:
             numbers[send.place].add(send.number)
     for place, found in numbers.items():
         if len(found) > 1:
-            yield f"{_place(place)} was of messages {', '.join(map(str, sorted(found)))}"
+            yield f"{_place(place)} held messages {', '.join(map(str, sorted(found)))}"
 
 
 def _gaps(history: History) -> Iterator[str]:
-    """Queues are dense at the end, up to the last message that is there or was acknowledged."""
+    """Queues have no gap up to the last message stored or acknowledged."""
     present: dict[BrokerQueue, set[int]] = defaultdict(set)
     ends: dict[BrokerQueue, int] = defaultdict(int)
     for place, _ in history.stored:
@@ -173,11 +171,11 @@ def _early(history: History) -> Iterator[str]:
         send = history.sends.get(receipt.number)
         if send is not None and receipt.received_ns < send.not_before_ns:
             early_ms = (send.not_before_ns - receipt.received_ns) / 1e6
-            yield f"message {receipt.number} came {early_ms:.0f} ms too early"
+            yield f"message {receipt.number} arrived {early_ms:.0f} ms early"
 
 
 def _reordered(history: History) -> Iterator[str]:
-    """First deliveries of acknowledged messages; one of unknown outcome may have been stored at any time."""
+    """Covers first deliveries of acknowledged messages; unknown ones may have been stored at any time."""
     newest: dict[str, int] = {}
     seen: set[int] = set()
     for receipt in sorted(history.receipts, key=lambda each: each.received_ns):
@@ -191,7 +189,7 @@ def _reordered(history: History) -> Iterator[str]:
 
 
 def _regressions(history: History, allowed_ns: int) -> Iterator[str]:
-    """Offsets that went back, to below what they were longer ago than is allowed."""
+    """Offsets that went back to before what was committed `allowed_ns` ago."""
     waiting: dict[BrokerQueue, deque[tuple[int, int]]] = defaultdict(deque)
     settled: dict[BrokerQueue, int] = defaultdict(int)
     newest: dict[BrokerQueue, int] = defaultdict(int)
@@ -215,5 +213,5 @@ def _regressions(history: History, allowed_ns: int) -> Iterator[str]:
 
 def _place(place: QueuePosition | None) -> str:
     if place is None:
-        return "an unknown place"
+        return "an unknown offset"
     return f"{place.queue.broker}/{place.queue.queue_id} offset {place.queue_offset}"

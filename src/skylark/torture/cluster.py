@@ -105,17 +105,17 @@ class Process:
 
 
 class FakeClock:
-    """A clock for processes that libfaketime moves; it reads this file at every question for the time."""
+    """The wall clock of processes under libfaketime, which reads this file at every call."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.set(0)
 
     def set(self, seconds: int) -> None:
-        """Let the time be so many seconds away from the true one."""
+        """Set the offset from the true time."""
         written = self._file.with_suffix(".new")
         written.write_text(f"{seconds:+d}s\n")
-        written.replace(self._file)  # never half a line
+        written.replace(self._file)  # atomically
 
     def environment(self, library: Path) -> dict[str, str]:
         return {
@@ -128,7 +128,7 @@ class FakeClock:
 
 
 def find_faketime() -> Path | None:
-    """libfaketime, where Debian's package `faketime` puts it."""
+    """libfaketime, as installed by Debian's package `faketime`; None if absent."""
     return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 
 
@@ -136,7 +136,7 @@ SYNC_TIMEOUT_S = 120.0
 SYNC_POLL_S = 0.1
 TOPIC = "torture"
 METADATA_TIME = "replicationMetadataTimestamp"
-# A tenth of the usual times, so that a run of minutes sees what else takes an hour.
+# A tenth of the default intervals: minutes show what would take an hour.
 SETTINGS: Mapping[str, object] = {
     "flushConsumerOffsetInterval": 500,
     "registerNameServerPeriod": 3000,
@@ -152,15 +152,15 @@ SETTINGS: Mapping[str, object] = {
     "transactionCheckMax": 1000,
     "slaveMetadataSyncPeriod": 1000,
     "haReconnectIntervalMax": 500,
-    # Longer than any fault: what a slave has not acknowledged is not seen before a slave has it.
+    # Longer than any fault: messages stay invisible until a slave has acknowledged them.
     "slaveTimeout": 20_000,
     "slaveReadEnable": "true",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What all brokers of a run have in common."""
+class ClusterSettings:
+    """Settings common to all brokers of a run."""
 
     directory: Path
     namesrv: str
@@ -170,20 +170,20 @@ class Surroundings:
 
 
 class TortureNode:
-    """One broker process with its disk and its ports. Clients and slaves reach it through proxies."""
+    """A broker process with its disk and ports. Clients and slaves reach it through proxies."""
 
-    def __init__(self, label: str, name: str, around: Surroundings) -> None:
+    def __init__(self, label: str, name: str, settings: ClusterSettings) -> None:
         """Raises OSError without free ports."""
-        self._around = around
+        self._settings = settings
         self._name = name
         self.port = free_ports(-2, 1)
-        self.directory = around.directory / label
-        self.disk_delay_ms = Knob(around.directory / f"{label}.disk")
-        log = around.directory / f"{label}.log"
-        self.process = Process(label, [], log, self.port, around.environment)
-        self.proxy = Proxy((HOST, self.port), around.chance)
-        self.link_proxy = Proxy((HOST, self.port + 1), around.chance)
-        """Between this master and its slave."""
+        self.directory = settings.directory / label
+        self.disk_delay_ms = Knob(settings.directory / f"{label}.disk")
+        log = settings.directory / f"{label}.log"
+        self.process = Process(label, [], log, self.port, settings.environment)
+        self.proxy = Proxy((HOST, self.port), settings.chance)
+        self.link_proxy = Proxy((HOST, self.port + 1), settings.chance)
+        """The replication link of this master."""
 
     @property
     def label(self) -> str:
@@ -191,7 +191,7 @@ class TortureNode:
 
     @property
     def address(self) -> str:
-        """The true one, past the proxy."""
+        """The real address, bypassing the proxy."""
         return f"{HOST}:{self.port}"
 
     async def open_network(self) -> None:
@@ -206,42 +206,41 @@ class TortureNode:
         self.disk_delay_ms.close()
 
     def be_master(self, *, sync: bool, by_force: bool = False) -> None:
-        """From its next start on."""
+        """Takes effect at the next start."""
         role = "SYNC_MASTER" if sync else "ASYNC_MASTER"
         self._be({"brokerRole": role, "forceMaster": str(by_force).lower()})
 
     def be_slave(self, master: TortureNode) -> None:
-        """From its next start on: its log comes through the proxy, its metadata past it."""
+        """Takes effect at the next start. The log passes the proxy, metadata bypasses it."""
         link = f"{CLIENT_HOST}:{master.port + 1}"
         self._be({"brokerId": "1", "slaveOf": master.address, "haMasterAddress": link})
 
     def _be(self, role: Mapping[str, str]) -> None:
-        around = self._around
-        settings = {
+        broker = {
             "brokerName": self._name,
-            "namesrvAddr": around.namesrv,
+            "namesrvAddr": self._settings.namesrv,
             "listenPort": self.port,
             "bindAddress": HOST,
             "brokerIP1": CLIENT_HOST,
             "store.path": self.directory,
-            "flushDiskType": f"{around.flush.upper()}_FLUSH",
+            "flushDiskType": f"{self._settings.flush.upper()}_FLUSH",
             **SETTINGS,
             **role,
         }
-        text = msgspec.json.encode({key: str(value) for key, value in settings.items()}).decode()
+        text = msgspec.json.encode({key: str(value) for key, value in broker.items()}).decode()
         self.process.command = python_command(
             "skylark.torture.server", "broker", text, str(self.disk_delay_ms.file)
         )
 
 
 class BrokerPair:
-    """A broker's name: its master, and its slave where there is one."""
+    """A broker name with its master and, in some modes, its slave."""
 
-    def __init__(self, name: str, around: Surroundings, *, with_slave: bool) -> None:
+    def __init__(self, name: str, settings: ClusterSettings, *, with_slave: bool) -> None:
         """Raises OSError without free ports."""
         self.name = name
-        self.master = TortureNode(f"{name}-0" if with_slave else name, name, around)
-        self.slave = TortureNode(f"{name}-1", name, around) if with_slave else None
+        self.master = TortureNode(f"{name}-0" if with_slave else name, name, settings)
+        self.slave = TortureNode(f"{name}-1", name, settings) if with_slave else None
         self.master.be_master(sync=with_slave)
         if self.slave is not None:
             self.slave.be_slave(self.master)
@@ -257,12 +256,10 @@ class BrokerPair:
             await node.process.start()
 
     async def in_sync(self) -> None:
-        """Wait until the slave has all that the master had once they were linked, offsets of groups included.
+        """Wait until the slave has what the master had when they connected, with offsets of groups.
 
-        Raises ProcessFailed.
-
-        From then on the master shows nothing to readers that the slave has not, until their link breaks:
-        what it appended before they were linked, it may have shown.
+        From then on the master shows readers only what the slave has, until their link breaks; earlier
+        messages may be visible already. Raises ProcessFailed.
         """
         assert self.slave is not None
         deadline = asyncio.get_running_loop().time() + SYNC_TIMEOUT_S
@@ -292,9 +289,9 @@ class BrokerPair:
         )
 
     async def promote(self, *, disk_is_lost: bool) -> None:
-        """As docs/howto/replicate.md has it: the master is gone, its slave is started as the master.
+        """Start the slave as the master, after the master was killed (see docs/howto/replicate.md).
 
-        The old master follows it then, with an empty disk or with the one it had. Raises ProcessFailed.
+        The old master then follows it, with an empty disk or with its own. Raises ProcessFailed.
         """
         assert self.slave is not None
         old, new = self.master, self.slave

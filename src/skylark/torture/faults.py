@@ -1,4 +1,4 @@
-"""What is done to servers, clients, network, disk and clock: a table of faults, each with its way back."""
+"""The table of faults of servers, clients, network, disk and clock, each with its repair."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from functools import partial
 from skylark.processes import HOST
 from skylark.torture.child import Knob
 from skylark.torture.cluster import BrokerPair, FakeClock, Process, TortureNode
-from skylark.torture.proxy import FINE, Proxy, Way, Weather
+from skylark.torture.proxy import NORMAL, Direction, LinkState, Proxy
 
 FLOOD_CONNECTIONS = 500
 FLOOD_TIMEOUT_S = 3.0
 LOOP_KILLS = (2, 4)
 LAG_MS, LAG_S = 500, 1.0
 LOOP_LIFE_S = 1.5
-"""A broker that is killed again and again lives at most so long in between: it may not even be ready."""
+"""Maximum life of a broker between two kills; it may not even become ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What faults can hit."""
+    """The targets of faults."""
 
     name_server: Process
     pairs: list[BrokerPair]
     members: list[Process]
     senders: list[Process]
     slowness_ms: list[Knob]
-    """One for each member."""
+    """One knob per member."""
     clock: FakeClock | None = None
 
     @property
     def nodes(self) -> list[TortureNode]:
-        """All brokers, in an order that does not change with their roles."""
+        """All brokers, in an order independent of their roles."""
         return sorted((node for pair in self.pairs for node in pair.nodes), key=lambda node: node.label)
 
     def master(self, chance: random.Random) -> TortureNode:
@@ -52,7 +52,7 @@ class Targets:
 
 
 Fault = Callable[[Targets, random.Random], AbstractAsyncContextManager[str]]
-"""Entered, it breaks something and says what; left, it has healed it. Raises ProcessFailed."""
+"""Entering breaks something and returns a description; leaving repairs it. Raises ProcessFailed."""
 
 
 Choice = Callable[[Targets, random.Random], Process]
@@ -113,7 +113,7 @@ def freezing(choose: Choice) -> Fault:
 
 @asynccontextmanager
 async def kill_broker_often(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """Again and again, also in the middle of its recovery."""
+    """Repeatedly, also during recovery."""
     broker = targets.master(chance).process
     times = chance.randint(*LOOP_KILLS)
     await broker.kill()
@@ -130,7 +130,7 @@ async def slow_member(targets: Targets, chance: random.Random) -> AsyncIterator[
     index = chance.randrange(len(targets.members))
     delay_ms = chance.randint(100, 1000)
     targets.slowness_ms[index].turn(delay_ms)
-    yield f"{targets.members[index].name} takes {delay_ms} ms for every batch"
+    yield f"slow {targets.members[index].name} to {delay_ms} ms a batch"
     targets.slowness_ms[index].turn(0)
 
 
@@ -148,26 +148,26 @@ async def cut_network(targets: Targets, chance: random.Random) -> AsyncIterator[
 async def slow_network(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     node = chance.choice(targets.nodes)
     delay_ms = chance.randint(20, 300)
-    with _weather(node.proxy, Weather(delay_ms=delay_ms)):
+    with _conditioned(node.proxy, LinkState(delay_ms=delay_ms)):
         yield f"delay the network to {node.label} by up to {delay_ms} ms"
 
 
 @asynccontextmanager
 async def lose_answers(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """Requests arrive and answers do not; then all connections end."""
+    """Requests arrive, replies do not; then all connections are cut."""
     node = chance.choice(targets.nodes)
-    with _weather(node.proxy, Weather(lost=Way.ANSWERS)):
-        yield f"lose the answers of {node.label}"
+    with _conditioned(node.proxy, LinkState(lost=Direction.REPLIES)):
+        yield f"lose the replies of {node.label}"
         node.proxy.cut()
 
 
-def in_weather(words: str, weather: Weather) -> Fault:
-    """Other weather on the way to a broker, which the words say."""
+def network_fault(words: str, condition: LinkState) -> Fault:
+    """Another condition of the network to a broker, described by `words`."""
 
     @asynccontextmanager
     async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
         node = chance.choice(targets.nodes)
-        with _weather(node.proxy, weather):
+        with _conditioned(node.proxy, condition):
             yield f"{words} {node.label}"
 
     return fault
@@ -175,7 +175,7 @@ def in_weather(words: str, weather: Weather) -> Fault:
 
 @asynccontextmanager
 async def forget_connections(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """Half-open: clients connect anew, while the broker believes in their old connections, too."""
+    """Half-open: clients reconnect while the broker keeps their old connections."""
     node = chance.choice(targets.nodes)
     before = node.proxy.forget()
     yield f"leave {before} half-open connections to {node.label}"
@@ -186,7 +186,7 @@ async def forget_connections(targets: Targets, chance: random.Random) -> AsyncIt
 async def flood(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     node = chance.choice(targets.nodes)
     writers = []
-    with contextlib.suppress(OSError, TimeoutError):  # it may be down, or frozen
+    with contextlib.suppress(OSError, TimeoutError):  # the broker may be down or frozen
         async with asyncio.timeout(FLOOD_TIMEOUT_S):
             for _ in range(FLOOD_CONNECTIONS):
                 _, writer = await asyncio.open_connection(HOST, node.port)
@@ -202,11 +202,11 @@ async def flood(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def full_disk(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """Files can grow no more: for a broker that is what a full disk is."""
+    """A file size limit of 0, which a broker sees as a full disk."""
     broker = chance.choice(targets.nodes).process
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (0, hard))
-    yield f"no room on the disk of {broker.name}"
+    yield f"fill the disk of {broker.name}"
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
@@ -215,17 +215,17 @@ async def slow_disk(targets: Targets, chance: random.Random) -> AsyncIterator[st
     node = chance.choice(targets.nodes)
     delay_ms = chance.randint(50, 2000)
     node.disk_delay_ms.turn(delay_ms)
-    yield f"the disk of {node.label} takes up to {delay_ms} ms longer"
+    yield f"slow the disk of {node.label} by up to {delay_ms} ms"
     node.disk_delay_ms.turn(0)
 
 
 @asynccontextmanager
 async def jump_clock(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """The wall clock of all brokers jumps, there and back."""
+    """The wall clock of all brokers jumps and returns."""
     assert targets.clock is not None
     seconds = chance.choice([-3600, -60, 60, 3600])
     targets.clock.set(seconds)
-    yield f"clocks of the brokers jump by {seconds} s"
+    yield f"move the clocks of the brokers by {seconds} s"
     targets.clock.set(0)
 
 
@@ -243,20 +243,20 @@ async def cut_link(targets: Targets, chance: random.Random) -> AsyncIterator[str
 async def slow_link(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     master = targets.master(chance)
     delay_ms = chance.randint(20, 500)
-    with _weather(master.link_proxy, Weather(delay_ms=delay_ms)):
+    with _conditioned(master.link_proxy, LinkState(delay_ms=delay_ms)):
         yield f"delay the link from {master.label} to its slave by up to {delay_ms} ms"
 
 
 @asynccontextmanager
 async def lose_master(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """The master's machine burns down with its disk; the slave takes over, and gets an empty slave."""
+    """The master is lost with its disk; its slave takes over and gets an empty slave."""
     async with _promoted(chance.choice(targets.pairs), disk_is_lost=True) as words:
         yield words
 
 
 @asynccontextmanager
 async def change_masters(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """The master dies, the slave takes over, the old master comes back as a slave with what it had."""
+    """The master is killed, its slave takes over, the old master returns as a slave with its disk."""
     async with _promoted(chance.choice(targets.pairs), disk_is_lost=False) as words:
         yield words
 
@@ -291,16 +291,16 @@ CLIENT_FAULTS: dict[str, Fault] = {
     "cut-network": cut_network,
     "slow-network": slow_network,
     "lose-answers": lose_answers,
-    "tear-network": in_weather("tear in the middle of a frame all connections to", Weather(torn=True)),
-    "reorder-network": in_weather("hold one direction of most connections to", Weather(held_share=0.7)),
-    "shred-network": in_weather("a few bytes at a time to and from", Weather(in_pieces=True)),
+    "tear-network": network_fault("cut in the middle of a frame all connections to", LinkState(torn=True)),
+    "reorder-network": network_fault("hold one direction of most connections to", LinkState(held_share=0.7)),
+    "shred-network": network_fault("pass a few bytes at a time to and from", LinkState(in_pieces=True)),
     "half-open": forget_connections,
     "flood": flood,
 }
 ALL_FAULTS = {**SERVER_FAULTS, **REPLICA_FAULTS, **CLIENT_FAULTS}
 
 
-# --- Shared by several ---
+# --- Common parts ---
 
 
 @contextlib.contextmanager
@@ -312,19 +312,19 @@ def _cut(proxy: Proxy) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _weather(proxy: Proxy, weather: Weather) -> Iterator[None]:
-    proxy.weather = weather
+def _conditioned(proxy: Proxy, condition: LinkState) -> Iterator[None]:
+    proxy.condition = condition
     yield
-    proxy.weather = FINE
+    proxy.condition = NORMAL
 
 
 @asynccontextmanager
 async def _promoted(pair: BrokerPair, *, disk_is_lost: bool) -> AsyncIterator[str]:
     await pair.in_sync()
     master = pair.master
-    with _weather(master.link_proxy, Weather(delay_ms=LAG_MS)):
-        await asyncio.sleep(LAG_S)  # so that there is something that the slave lacks
+    with _conditioned(master.link_proxy, LinkState(delay_ms=LAG_MS)):
+        await asyncio.sleep(LAG_S)  # the slave falls behind
         await master.process.kill()
-        master.link_proxy.cut()  # what was on its way is lost
-    yield f"kill -9 {master.label}{' and burn its disk' if disk_is_lost else ''}, promote its slave"
+        master.link_proxy.cut()  # data in flight is lost
+    yield f"kill -9 {master.label}{' and delete its disk' if disk_is_lost else ''}, promote its slave"
     await pair.promote(disk_is_lost=disk_is_lost)

@@ -1,4 +1,4 @@
-"""Pure. What happened in a run, as seen from outside: sends, receipts, what the queues hold at the end."""
+"""Pure. The history of a run as seen from outside: sends, receipts, final contents of the queues."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 
 class SendOutcome(Enum):
-    """What the sender knows of its message."""
+    """The outcome of a send as its sender knows it."""
 
     OK = "acknowledged"
-    FAILED = "surely not stored"
-    UNKNOWN = "stored or not"
+    FAILED = "definitely not stored"
+    UNKNOWN = "possibly stored"
 
 
 class BrokerQueue(NamedTuple):
-    """A queue of the one topic that a run uses."""
+    """A queue of the run's topic."""
 
     broker: str
     queue_id: int
@@ -30,7 +30,7 @@ class QueuePosition(NamedTuple):
 
 @dataclass(slots=True)
 class Send:
-    """One attempt to store a message. Attempts of one key follow one another."""
+    """One attempt to store a message. The attempts of a key are sequential."""
 
     number: int
     key: str
@@ -38,9 +38,9 @@ class Send:
     outcome: SendOutcome = SendOutcome.UNKNOWN
     place: QueuePosition | None = None
     rolled_back: bool = False
-    """A transaction that ends so, at once or when it is asked about: nobody may see it."""
+    """A transaction that is rolled back, at once or by a check: it must stay invisible."""
     not_before_ns: int = 0
-    """A delayed message must not arrive before; 0: at once."""
+    """Earliest delivery of a delayed message; 0: no delay."""
 
     @property
     def must_arrive(self) -> bool:
@@ -48,7 +48,7 @@ class Send:
 
 
 class Receipt(NamedTuple):
-    """A message that a consumer was given. Times are of the machine's monotonic clock."""
+    """A delivery to a consumer. Times are of the monotonic clock."""
 
     number: int
     place: QueuePosition
@@ -57,7 +57,7 @@ class Receipt(NamedTuple):
 
 
 class OffsetSample(NamedTuple):
-    """The group's offsets at a time after the start of the load."""
+    """The group's committed offsets at a time after the start of the load."""
 
     at_ns: int
     offsets: dict[BrokerQueue, int]
@@ -65,14 +65,14 @@ class OffsetSample(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """All of a run."""
+    """The whole history of a run."""
 
     sends: dict[int, Send] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
     stored: list[tuple[QueuePosition, int]] = field(default_factory=list)
-    """The queues read back at the end: place and number."""
+    """Contents of the queues at the end: position and message number."""
     commits: list[OffsetSample] = field(default_factory=list)
-    """The group's offsets, looked at now and then."""
+    """Samples of the group's offsets."""
 
     def count(self, outcome: SendOutcome) -> int:
         return sum(send.outcome is outcome for send in self.sends.values())
@@ -81,14 +81,14 @@ class History:
         return {receipt.number for receipt in self.receipts}
 
     def missing(self) -> list[Send]:
-        """What must arrive and has not."""
+        """Messages that must arrive and have not."""
         received = self.received_numbers()
         return [send for send in self.sends.values() if send.must_arrive and send.number not in received]
 
-    # --- Journals: lines that processes wrote ---
+    # --- Journals of the processes ---
 
     def take_receipts(self, member: str, lines: Iterable[bytes]) -> None:
-        """Add what a consumer wrote. A line that a kill cut off says nothing."""
+        """Add the journal of a consumer; ignores a line that a kill cut off."""
         for line in lines:
             words = line.split(b" ")
             if len(words) != 6 or words[-1] != LINE_END:
@@ -98,7 +98,7 @@ class History:
             self.receipts.append(Receipt(number, place, received_ns, member))
 
     def take_sends(self, lines: Iterable[bytes]) -> list[Send]:
-        """Add what a sender wrote, and return the new sends. A line that a kill cut off says nothing."""
+        """Add the journal of a sender and return the new sends; ignores a line that a kill cut off."""
         new = []
         for line in lines:
             kind, *words = line.decode().split(" ")
@@ -122,7 +122,7 @@ class History:
 
 ATTEMPT, OK, FAILED, QUIET = "attempt", "ok", "failed", "quiet"
 LINE_END = b"."
-"""The last word of every line; one without it was cut off."""
+"""Last word of every complete line."""
 
 
 def receipt_line(receipt: Receipt) -> bytes:
@@ -131,12 +131,12 @@ def receipt_line(receipt: Receipt) -> bytes:
 
 
 def attempt_line(send: Send) -> bytes:
-    """A message is about to be sent."""
+    """Written before a send."""
     return f"{ATTEMPT} {send.number} {send.key} {send.sequence} {send.not_before_ns} .\n".encode()
 
 
 def outcome_line(send: Send) -> bytes:
-    """What became of it; nothing to write while that is unknown."""
+    """Written after a send; empty while the outcome is unknown."""
     if send.outcome is SendOutcome.UNKNOWN:
         return b""
     if send.outcome is SendOutcome.FAILED:
@@ -148,21 +148,21 @@ def outcome_line(send: Send) -> bytes:
 
 
 QUIET_LINE = f"{QUIET} 0 .\n".encode()
-"""The sender sends no more; all that was under way has ended."""
+"""Written when the sender has stopped and no send is in flight."""
 
 
 def commits_line(commits: OffsetSample) -> bytes:
-    """For a person who looks for when an offset went back."""
+    """For a reader who looks for the time of a regression."""
     offsets = (f"{queue.broker}/{queue.queue_id}={at}" for queue, at in sorted(commits.offsets.items()))
     return f"{commits.at_ns / 1e9:.1f} s {' '.join(offsets)}\n".encode()
 
 
 def body_of(run: str, send: Send) -> bytes:
-    """What a message carries, so that whoever receives it knows which one it is."""
+    """The body of a message, which identifies it."""
     return f"{run} {send.number} {send.key} {send.sequence}".encode()
 
 
 def number_in(run: str, body: bytes) -> int | None:
-    """The number of a message of this run; None for others."""
+    """The number of a message of this run, or None."""
     words = body.split(b" ")
     return int(words[1]) if len(words) == 4 and words[0] == run.encode() and words[1].isdigit() else None

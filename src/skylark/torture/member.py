@@ -1,4 +1,4 @@
-"""A consumer as a process: it writes down every message it is given before it says that it is done.
+"""A consumer process of a torture run: it journals every message before it acknowledges it.
 
 python -m skylark.torture.member JSON     (the fields of `MemberTask`)
 """
@@ -27,7 +27,7 @@ from skylark.torture.history import BrokerQueue, QueuePosition, Receipt, number_
 log = logging.getLogger(__name__)
 
 START_PAUSE_S = 0.2
-# A tenth of the usual times, as the brokers of a run have it, so that the survivors take over soon.
+# A tenth of the default intervals, as in the brokers of a run: survivors take over soon.
 SETTINGS = PushConsumerSettings(
     consume_from=ConsumeFrom.FIRST_OFFSET,
     batch_max=32,
@@ -39,7 +39,7 @@ SETTINGS = PushConsumerSettings(
 
 
 class MemberTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer is to do."""
+    """The task of a consumer process."""
 
     namesrv: str
     topic: str
@@ -47,7 +47,7 @@ class MemberTask(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     journal: str
     slowness: str
-    """A knob: for so many milliseconds it thinks about each batch."""
+    """File of a knob: milliseconds that it takes for each batch."""
     orderly: bool = False
 
 
@@ -77,8 +77,8 @@ async def consume(task: MemberTask) -> None:
         try:
             async with consumer:
                 await stopped.wait()
-        except RocketMQError as error:  # it does not start while no name server knows the topic
-            log.warning("not started, trying again reason=%s", error)
+        except RocketMQError as error:  # fails while no name server knows the topic
+            log.warning("start failed, retrying reason=%s", error)
             await asyncio.sleep(START_PAUSE_S)
 
 
@@ -88,7 +88,7 @@ def _lines(task: MemberTask, messages: list[ReceivedMessage], now_ns: int) -> It
         if number is None:
             continue
         broker = message.broker_name
-        if message.queue.topic != task.topic:  # what is tried again lies in a queue with offsets of its own
+        if message.queue.topic != task.topic:  # retries are in a queue with its own offsets
             broker += f"/{message.queue.topic}"
         place = QueuePosition(BrokerQueue(broker, message.queue_id), message.queue_offset)
         yield receipt_line(Receipt(number, place, now_ns, ""))

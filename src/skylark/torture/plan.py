@@ -26,7 +26,7 @@ WITHOUT_CLOCK = tuple(name for name in SERVERS if name != CLOCK_FAULT)
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A kind of run."""
+    """The guarantees and faults of a run."""
 
     flush: str = "async"
     ordered: bool = False
@@ -39,7 +39,7 @@ class Mode:
 
     @property
     def stored_once(self) -> bool:
-        """What is delayed may come twice after a kill: how far it is delivered is noted now and then."""
+        """Delayed messages may be stored twice after a kill: their progress is saved only periodically."""
         return not self.delayed
 
 
@@ -49,7 +49,7 @@ MODES = {
     "sync-master": Mode(with_slaves=True, brokers=1, server_faults=(*SERVERS, *REPLICA_FAULTS)),
     "transactions": Mode(transactions=True),
     "orderly": Mode(ordered=True),
-    # Whether a delay is over is a question to the wall clock: one that jumps makes it end early.
+    # Delays depend on the wall clock: a jump would end them early.
     "delay": Mode(delayed=True, server_faults=WITHOUT_CLOCK),
 }
 
@@ -65,11 +65,11 @@ class Planned:
     after_s: float
     for_s: float
     seed: int
-    """Decides what it hits, and how hard."""
+    """Seed of the target and the intensity."""
 
 
 def plan(seed: int, mode: Mode, seconds: float, fault_s_max: float = FAULT_S_MAX) -> list[list[Planned]]:
-    """The faults of a run: one sequence for servers, one for clients and the network, at the same time."""
+    """The faults of a run: two concurrent sequences, one for servers, one for clients and the network."""
     chance = random.Random(seed)  # noqa: S311 - a run must be repeatable
     return [
         _sequence(random.Random(chance.getrandbits(32)), names, seconds, fault_s_max)  # noqa: S311
@@ -80,7 +80,7 @@ def plan(seed: int, mode: Mode, seconds: float, fault_s_max: float = FAULT_S_MAX
 def _sequence(
     chance: random.Random, names: Sequence[str], seconds: float, fault_s_max: float
 ) -> list[Planned]:
-    """One fault after the other. Every kind has its turn before one comes again."""
+    """One fault after the other; every kind occurs before one is repeated."""
     planned: list[Planned] = []
     deck: list[str] = []
     at_s = 0.0
@@ -99,9 +99,9 @@ def _sequence(
 async def inflict(
     targets: Targets, planned: list[list[Planned]], on_fault: Callable[[str, str], None]
 ) -> None:
-    """Do all faults; everything is healed at the end. `on_fault` is told a name and what is done.
+    """Inject and repair all faults. `on_fault` is called with a name and a description.
 
-    What this machine cannot do is left out. Raises ProcessFailed.
+    Skips what this machine does not support. Raises ProcessFailed.
     """
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""A network that misbehaves on command: connections pass through, or are cut, torn, held, delayed."""
+"""A TCP proxy that cuts, truncates, holds or delays connections on command."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from skylark.remoting.link import stop_listening
 CHUNK_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 5.0
 PIECES_MAX = 50
-"""Of a chunk that goes through in pieces; the rest follows as one."""
+"""Pieces of a chunk; the rest follows at once."""
 PIECE_BYTES_MAX = 97
 
 
-class Way(Enum):
-    """Where bytes go."""
+class Direction(Enum):
+    """Direction of the bytes."""
 
     REQUESTS = "requests"
-    ANSWERS = "answers"
+    REPLIES = "replies"
 
 
 @dataclass
-class Weather:
-    """How the network is now."""
+class LinkState:
+    """The present condition of the network."""
 
     delay_ms: int = 0
-    """Every chunk waits up to so long, each connection by itself: what was sent later may come first."""
-    lost: Way | None = None
-    """What goes this way vanishes."""
+    """Maximum delay of a chunk, per connection, so connections may overtake each other."""
+    lost: Direction | None = None
+    """Direction in which all bytes are dropped."""
     held_share: float = 0.0
-    """So many connections are held, one of their ways each: nothing moves there until the weather changes."""
+    """Share of connections of which one direction is held until the condition changes."""
     in_pieces: bool = False
-    """Bytes come a few at a time: frames end and begin anywhere."""
+    """Forward a few bytes at a time."""
     torn: bool = False
-    """The next chunk of a connection goes through by half, in the middle of a frame, and then it is cut."""
+    """Forward half of the next chunk of a connection, then cut it."""
 
 
-FINE = Weather()
+NORMAL = LinkState()
 
 
 class Proxy:
-    """Forwards one port to another. Changes of the weather take effect on what flows from then on."""
+    """Forwards one port to another. A new condition applies to data from then on."""
 
     def __init__(self, target: tuple[str, int], chance: random.Random) -> None:
         self._target = target
@@ -53,12 +53,12 @@ class Proxy:
         self._pipes: set[_Pipe] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._refusing = False
-        self._weather = FINE
+        self._condition = NORMAL
         self.changed = asyncio.Event()
         self.dropped_bytes = 0
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port, which 0 leaves to the system. Raises OSError."""
+        """Listen and return the port; 0 chooses a free one. Raises OSError."""
         self._server = await asyncio.start_server(self._serve, host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -71,12 +71,12 @@ class Proxy:
         await asyncio.gather(*serving, return_exceptions=True)
 
     @property
-    def weather(self) -> Weather:
-        return self._weather
+    def condition(self) -> LinkState:
+        return self._condition
 
-    @weather.setter
-    def weather(self, weather: Weather) -> None:
-        self._weather = weather
+    @condition.setter
+    def condition(self, condition: LinkState) -> None:
+        self._condition = condition
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -85,21 +85,18 @@ class Proxy:
         return len(self._pipes)
 
     def cut(self) -> None:
-        """End all connections in the middle of whatever they were doing."""
+        """Abort all connections."""
         for pipe in self._pipes:
             pipe.cut()
 
     def forget(self) -> int:
-        """End the clients' ends alone: servers go on believing in connections that nobody is at.
-
-        Those end with the next `cut`. Returns how many there are.
-        """
+        """Close only the client side of all connections, until the next `cut`; returns their number."""
         for pipe in self._pipes:
             pipe.forget()
         return len(self._pipes)
 
     def refuse(self, refusing: bool) -> None:
-        """End new connections at once, or let them in again."""
+        """Refuse new connections, or accept them again."""
         self._refusing = refusing
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,14 +114,14 @@ class Proxy:
                 finally:
                     self._pipes.discard(pipe)
         except (OSError, TimeoutError, asyncio.CancelledError):
-            pass  # the peer is away, or the run ends: both ends hear of it by the close
+            pass  # unreachable peer or end of the run: both ends are closed
         finally:
             self._serving.discard(task)
             writer.transport.abort()
 
 
 class _Pipe:
-    """One connection through the proxy: its near end is a client's, its far end a server's."""
+    """One connection: the near end is the client's, the far end the server's."""
 
     def __init__(
         self,
@@ -149,10 +146,10 @@ class _Pipe:
         self._near.transport.abort()
 
     async def run(self, near: asyncio.StreamReader, far: asyncio.StreamReader) -> None:
-        """Until one end closes properly, or the connection is cut."""
+        """Forward until one end closes or the connection is cut."""
         tasks = [
-            asyncio.ensure_future(self._pump(near, self._far, Way.REQUESTS)),
-            asyncio.ensure_future(self._pump(far, self._near, Way.ANSWERS)),
+            asyncio.ensure_future(self._pump(near, self._far, Direction.REQUESTS)),
+            asyncio.ensure_future(self._pump(far, self._near, Direction.REPLIES)),
             asyncio.ensure_future(self._cut.wait()),
         ]
         try:
@@ -164,42 +161,44 @@ class _Pipe:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
                 await self._held(way)
-                if self._forgotten and way is Way.ANSWERS:
+                if self._forgotten and way is Direction.REPLIES:
                     continue
-                weather = self._proxy.weather
-                if weather.delay_ms:
-                    await asyncio.sleep(self._chance.random() * weather.delay_ms / 1000)
-                if weather.lost is way:
+                condition = self._proxy.condition
+                if condition.delay_ms:
+                    await asyncio.sleep(self._chance.random() * condition.delay_ms / 1000)
+                if condition.lost is way:
                     self._proxy.dropped_bytes += len(data)
                     continue
-                if weather.torn:
+                if condition.torn:
                     await self._write(writer, data[: len(data) // 2])
                     self.cut()
                     return
                 await self._write(writer, data)
-        if self._forgotten and way is Way.REQUESTS:
-            await self._cut.wait()  # the server must not hear that nobody is there
+        if self._forgotten and way is Direction.REQUESTS:
+            await self._cut.wait()  # the server must not notice that the client is gone
 
-    async def _held(self, way: Way) -> None:
-        """Wait while this connection is held this way."""
-        while self._luck < self._proxy.weather.held_share:
-            held = Way.REQUESTS if self._luck < self._proxy.weather.held_share / 2 else Way.ANSWERS
+    async def _held(self, way: Direction) -> None:
+        """Wait while this direction is held."""
+        while self._luck < self._proxy.condition.held_share:
+            held = (
+                Direction.REQUESTS if self._luck < self._proxy.condition.held_share / 2 else Direction.REPLIES
+            )
             if way is not held:
                 return
             await self._proxy.changed.wait()
 
     async def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        pieces = PIECES_MAX if self._proxy.weather.in_pieces else 0
+        pieces = PIECES_MAX if self._proxy.condition.in_pieces else 0
         try:
             while pieces and data:
                 length = self._chance.randint(1, PIECE_BYTES_MAX)
                 writer.write(data[:length])
                 await writer.drain()
-                await asyncio.sleep(0)  # or they would leave together
+                await asyncio.sleep(0)  # else they would be sent together
                 data = data[length:]
                 pieces -= 1
             writer.write(data)

@@ -1,4 +1,4 @@
-"""Pure. What runs came to, as a table, as JSON and as a page."""
+"""Pure. Options and results of runs, as a table, as JSON and as an HTML page."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from skylark.torture.checker import TortureVerdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TortureOptions:
-    """What a person asks for."""
+    """The options of a run."""
 
     directory: Path
     mode: str = "async"
     seconds: float = 60.0
     seed: int = 0
     brokers: int | None = None
-    """None: as the mode has it."""
+    """None: as many as the mode has."""
     members: int = 3
     senders: int = 2
-    """Processes."""
+    """Sender processes."""
     keys: int = 4
-    """Of each sender; the messages of a key are sent one after the other."""
+    """Keys of each sender; the messages of a key are sent one after the other."""
     fault_s_max: float = 4.0
-    """So long the longest fault lasts."""
+    """Maximum duration of a fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inflicted:
-    """A fault that was done, in seconds since the start of the load."""
+    """An injected fault, in seconds since the start of the load."""
 
     at_s: float
     name: str
@@ -43,13 +43,13 @@ class Inflicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TortureReport:
-    """What a run came to."""
+    """The result of a run."""
 
     wanted: TortureOptions
     verdict: TortureVerdict
     faults: list[Inflicted]
     skipped: dict[str, int]
-    """Faults of the plan that this machine cannot do."""
+    """Planned faults that this machine does not support."""
     elapsed_s: float
     drained_s: float
 
@@ -71,7 +71,7 @@ def row(report: TortureReport) -> list[Any]:
 
 
 def as_json(report: TortureReport) -> dict[str, Any]:
-    """All of a run as plain values."""
+    """A run as plain values."""
     return {
         "wanted": {**asdict(report.wanted), "directory": str(report.wanted.directory)},
         "verdict": asdict(report.verdict),
@@ -94,7 +94,7 @@ def page(reports: Sequence[TortureReport], made_at: str) -> str:
     kinds = Counter(fault.name for report in reports for fault in report.faults)
     sections = [
         Section("runs", "Runs", list(COLUMNS), [row(report) for report in reports], note=_note(reports)),
-        Section("broken", "Broken promises", ["mode", "promise", "times", "examples"], broken),
+        Section("broken", "Broken guarantees", ["mode", "guarantee", "times", "examples"], broken),
         Section(
             "kinds", "Faults by kind", ["fault", "times"], [list(pair) for pair in sorted(kinds.items())],
             Chart("fault", "times"),
@@ -113,4 +113,4 @@ def page(reports: Sequence[TortureReport], made_at: str) -> str:
 
 def _note(reports: Sequence[TortureReport]) -> str:
     seconds = sum(report.wanted.seconds for report in reports)
-    return f"Seed {reports[0].wanted.seed}, {seconds / 60:g} minutes of faults in all."
+    return f"Seed {reports[0].wanted.seed}, {seconds / 60:g} minutes of faults in total."

@@ -1,4 +1,4 @@
-"""One run: servers up, load on, faults one after the other, healed, drained, read back, judged."""
+"""One torture run: start servers and load, inject faults, repair, drain, read back, check."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import (
     TOPIC,
     BrokerPair,
+    ClusterSettings,
     FakeClock,
     Process,
-    Surroundings,
     failure,
     find_faketime,
 )
@@ -52,20 +52,20 @@ PULL_MESSAGES = 32
 READ_TRIES = 60
 READ_PAUSE_S = 0.5
 PATIENCE_S = 120.0
-"""A dozen processes start at the same time, on a machine that may be busy with something else, too."""
+"""A dozen processes start at the same time, possibly on a busy machine."""
 QUIET_TIMEOUT_S = 60.0
 DRAIN_IDLE_S = 60.0
-"""Without a new message for so long, what is missing is taken for lost."""
+"""Maximum time without a new message; missing messages then count as lost."""
 LINGER_S = 3.0
-"""Transactions: what comes after the last message that must come would be one that must not."""
+"""Extra time after the last expected message, to catch rolled-back transactions."""
 SAMPLE_S = 1.0
 
 
 class Torture:
-    """A run. `say` is told what happens, for a person to follow."""
+    """A run. `say` is called with progress messages."""
 
     def __init__(self, wanted: TortureOptions, say: Callable[[str], None]) -> None:
-        """Raises OSError without free ports or a place to write."""
+        """Raises OSError without free ports or a writable directory."""
         self._wanted = wanted
         self._mode = MODES[wanted.mode]
         self._say = say
@@ -84,7 +84,7 @@ class Torture:
 
     @property
     def planned(self) -> list[list[Planned]]:
-        """The faults of this run: its seed, mode, length and longest fault decide them, and nothing else."""
+        """The faults of this run, a function of its seed, mode, duration and longest fault."""
         return plan(self._wanted.seed, self._mode, self._wanted.seconds, self._wanted.fault_s_max)
 
     # --- The parts ---
@@ -93,7 +93,7 @@ class Torture:
         wanted = self._wanted
         library = find_faketime()
         clock = FakeClock(wanted.directory / "clock") if library is not None else None
-        around = Surroundings(
+        settings = ClusterSettings(
             directory=wanted.directory,
             namesrv=self._namesrv,
             flush=self._mode.flush,
@@ -102,7 +102,7 @@ class Torture:
         )
         letters = "abcdefgh"[: wanted.brokers or self._mode.brokers]
         pairs = [
-            BrokerPair(f"broker-{letter}", around, with_slave=self._mode.with_slaves) for letter in letters
+            BrokerPair(f"broker-{letter}", settings, with_slave=self._mode.with_slaves) for letter in letters
         ]
         slowness = [Knob(wanted.directory / f"member-{number}.slow") for number in range(wanted.members)]
         return Targets(
@@ -168,7 +168,7 @@ class Torture:
     # --- The run ---
 
     async def run(self) -> TortureReport:
-        """Raises ProcessFailed if a server does not come up or back; OSError without free ports."""
+        """Raises ProcessFailed if a server does not start or restart; OSError without free ports."""
         started = time.monotonic()
         planned = self.planned
         try:
@@ -212,13 +212,13 @@ class Torture:
             return len(await admin.topics.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
 
     async def _first_messages(self) -> bool:
-        """All senders send, and something comes."""
+        """Whether all senders send and a message has arrived."""
         self._read_journals()
         senders = {send.number // NUMBERS_OF_A_SENDER for send in self._history.sends.values()}
         return len(senders) == len(self._targets.senders) and bool(self._history.receipts)
 
     async def _load(self, planned: list[list[Planned]]) -> None:
-        """Faults while it is sent; then all is healed, and all senders are quiet."""
+        """Inject faults under load, then stop the senders."""
         self._loaded_at = time.monotonic()
         sampling = asyncio.ensure_future(self._sample())
         try:
@@ -229,7 +229,7 @@ class Torture:
             sampling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sampling
-        self._say(f"healed; {self._history.count(SendOutcome.OK)} messages acknowledged, draining")
+        self._say(f"repaired; {self._history.count(SendOutcome.OK)} messages acknowledged, draining")
 
     def _note_fault(self, name: str, words: str) -> None:
         at_s = round(time.monotonic() - self._loaded_at, 1)
@@ -247,7 +247,7 @@ class Torture:
             await asyncio.sleep(READ_PAUSE_S)
 
     async def _sample(self) -> None:
-        """Look at what the group has committed; while servers are away there is nothing to see."""
+        """Sample the group's committed offsets while servers are reachable."""
         began_ns = time.monotonic_ns()
         pool = ConnectionPool()
         with contextlib.closing(Journal(self._journal("commits"))) as journal:
@@ -263,9 +263,9 @@ class Torture:
                 await pool.close()
 
     async def _committed(self, pool: ConnectionPool) -> dict[BrokerQueue, int]:
-        """What masters say: what is committed at a slave comes home when its master does, and may be late.
+        """Offsets at the masters; those committed at a slave reach its master late.
 
-        Raises RocketMQError, also while the group has nothing in some queue.
+        Raises RocketMQError, also while the group has no offset in some queue.
         """
         offsets = {}
         for pair in self._targets.pairs:
@@ -275,7 +275,7 @@ class Torture:
         return offsets
 
     async def _drain(self) -> float:
-        """Wait until all that must arrive has arrived, or nothing comes any more."""
+        """Wait until all expected messages have arrived, or no more arrive."""
         started = progressed = time.monotonic()
         missing = -1
         while True:
@@ -294,7 +294,7 @@ class Torture:
         return now - started
 
     def _check_alive(self) -> None:
-        """Raise ProcessFailed if something ended that nobody has ended."""
+        """Raise ProcessFailed if a process ended unexpectedly."""
         targets = self._targets
         brokers = [node.process for node in targets.nodes]
         for process in (targets.name_server, *brokers, *targets.members, *targets.senders):
@@ -312,7 +312,7 @@ class Torture:
             history.take_receipts(name, tail.read())
 
     async def _read_back(self) -> None:
-        """Read every queue from its beginning. Raises RocketMQError if that cannot be done."""
+        """Read every queue from its start. Raises RocketMQError."""
         async with AsyncPullConsumer(
             f"R-{self._run}", namesrv=self._namesrv, client=_client("reader")
         ) as consumer:
@@ -321,7 +321,7 @@ class Torture:
                 await self._read_queue(consumer, queue)
 
     async def _knows_all_queues(self, consumer: AsyncPullConsumer) -> bool:
-        """A name server that was just killed hears of all brokers only after a while."""
+        """Brokers register at a restarted name server only after a while."""
         return len(await consumer.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
 
     async def _read_queue(self, consumer: AsyncPullConsumer, queue: MessageQueue) -> None:
@@ -344,7 +344,7 @@ class Torture:
             queue_offset = pulled.next_offset
 
     async def _stop(self) -> None:
-        """End everything, whatever state it is in."""
+        """End all processes in whatever state they are."""
         targets = self._targets
         for process in (*targets.members, *targets.senders):
             await process.kill()

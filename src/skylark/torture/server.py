@@ -26,18 +26,18 @@ from skylark.store.disk import DiskFile, Part, RealDisk
 from skylark.torture.child import Knob
 
 THROTTLED_SHARE = 0.02
-"""So many writes wait, too: the kernel makes writers wait when too much of memory is dirty."""
+"""Share of writes that wait, as the kernel throttles writers when much memory is dirty."""
 
 
 class SlowDisk(RealDisk):
-    """The machine's file system. Syncs and allocations take up to `delay_ms` longer, rarely a write, too.
+    """The machine's file system with syncs and allocations delayed by up to `delay_ms`, and rarely a write.
 
-    Reads do not: what a run has written is in memory.
+    Reads are not delayed: what a run has written is in memory.
     """
 
     def __init__(self, delay_ms: Knob, pause: Callable[[float], object] | None = None) -> None:
         self._delay_ms = delay_ms
-        # Not time.sleep: libfaketime breaks it for whoever keeps the true monotonic clock.
+        # Not time.sleep: libfaketime breaks it where the monotonic clock is not faked.
         self._pause = pause or threading.Event().wait
 
     def create(self, path: Path, length: int) -> DiskFile:
@@ -51,13 +51,13 @@ class SlowDisk(RealDisk):
         super().sync_directory(path)
 
     def wait(self) -> None:
-        """Take as long as the medium needs."""
+        """Wait as for the device."""
         delay_ms = self._delay_ms.value
         if delay_ms:
-            self._pause(random.random() * delay_ms / 1000)  # noqa: S311 - a disk's mood
+            self._pause(random.random() * delay_ms / 1000)  # noqa: S311 - any delay
 
     def wait_for_memory(self) -> None:
-        """Take as long as a write into the page cache needs: most often nothing."""
+        """Wait as for a write into the page cache: usually not at all."""
         if self._delay_ms.value and random.random() < THROTTLED_SHARE:  # noqa: S311
             self.wait()
 
@@ -89,7 +89,7 @@ class _SlowFile:
 
 
 async def run_broker(settings: BrokerSettings, delay_ms: Knob) -> None:
-    """Until SIGTERM. Raises StoreError, MasterExists, OSError."""
+    """Run until SIGTERM. Raises StoreError, MasterExists, OSError."""
     await embedded.serve(Broker(settings, disk=SlowDisk(delay_ms)), lambda: None)
 
 

@@ -62,7 +62,7 @@ def test_cells_are_listed() -> None:
     [
         (["--peer", "rabbit"], "no peer is called 'rabbit': apache, kafka, nats"),
         (["--cell", "sned"], "no cell is called sned"),
-        (["--out", "nowhere/at/all.json"], "there is no directory"),
+        (["--out", "nowhere/at/all.json"], "no directory"),
     ],
 )
 def test_mistakes_are_sentences(words: list[str], sentence: str) -> None:

@@ -7,17 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchmarks._common import ProgramResult
 from benchmarks.compare.cells import APACHE, KAFKA, NATS, OURS, START, choose
 from benchmarks.compare.figures import Comparison, Outcome, SystemFacts, rows_of
 from benchmarks.growth import TITLES
 from scripts.performance_page import main, tables_of
+from skylark.bench.machine import describe
 from skylark.bench.results import encode, make_cell, make_document
 
 
 def reported(benchmark: str, results: dict[str, Any], made_at: str = "2026-11-15 20:00:00+00:00") -> bytes:
-    machine = {"system": "Linux", "cores": 2, "load_1m": 1.5}
-    document = {"benchmark": benchmark, "made_at": made_at, "machine": machine, "results": results}
-    return msgspec.json.encode(document)
+    machine = msgspec.structs.replace(describe(), load_1m=1.5)
+    found = ProgramResult.now(benchmark, {}, results=results)
+    return encode(msgspec.structs.replace(found, made_at=made_at, machine=machine))
 
 
 def spread(median: float) -> dict[str, float]:
@@ -38,7 +40,6 @@ def lines(text: str) -> list[str]:
 
 def test_cells_beside_apache_stand_in_order_and_those_below_the_aim_are_bold() -> None:
     first = {
-        "conditions": {},
         "client": {"1-128B": {}},
         "pull-1KiB": pair(2000, 1000),
         "sync-1-128B": pair(1, 1),

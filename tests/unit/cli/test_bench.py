@@ -45,7 +45,7 @@ def test_options_are_those_of_rocketmqs_own_programs(name: str, options: str) ->
     [
         ("begin", "64 in flight: measuring"),
         ("tick 2.000 50000", "64 in flight: 2 s, 50,000 done, 25,000/s"),
-        ("end", "64 in flight: the last answers"),
+        ("end", "64 in flight: last replies"),
     ],
 )
 def test_the_live_line(word: str, line: str) -> None:
@@ -85,7 +85,7 @@ def test_a_cell_of_an_open_loop_is_called_by_its_rate() -> None:
 @pytest.mark.parametrize(
     ("words", "name", "sentence"),
     [
-        ("producer --out", "none/out.json", "there is no directory"),
+        ("producer --out", "none/out.json", "no directory"),
         ("producer --report", "", "it is a directory"),
     ],
 )

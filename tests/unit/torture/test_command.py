@@ -78,7 +78,7 @@ def test_the_page_has_runs_faults_and_broken_promises(torture: Callable[..., Res
     page = (tmp_path / "page.html").read_text()
     assert "message 0, acknowledged at broker-a/0 offset 0" in page
     assert "500 connections" in page
-    assert "Seed 3, 3 minutes of faults in all." in page
+    assert "Seed 3, 3 minutes of faults in total." in page
     assert page.count("<h2>") == 3 + 6
 
 
@@ -92,11 +92,11 @@ def test_without_a_seed_one_is_chosen(torture: Callable[..., Result]) -> None:
     [
         (
             ["--mode", "gently"],
-            "--mode gently: async, sync, sync-master, transactions, orderly, delay are possible",
+            "invalid --mode 'gently'; choose async, sync, sync-master, transactions, orderly, delay",
         ),
-        (["--minutes", "0"], "--minutes 0: more than 0 and less than 100000 is needed"),
-        (["--minutes", "nan"], "--minutes nan: more than 0"),
-        (["--minutes", "inf"], "--minutes inf: more than 0"),
+        (["--minutes", "0"], "invalid --minutes 0; choose more than 0 and less than 100000"),
+        (["--minutes", "nan"], "invalid --minutes nan; choose"),
+        (["--minutes", "inf"], "invalid --minutes inf; choose"),
         (["--seed", "-1"], "--seed"),
         (["--brokers", "9"], "--brokers"),
         (["--senders", "many"], "--senders"),
@@ -117,7 +117,7 @@ def test_a_directory_with_something_in_it_is_not_written_to(
     (tmp_path / "file").touch()
     done = torture("--keep", str(tmp_path))
     assert done.exit_code == 2
-    assert "is not empty; choose a new directory" in done.stderr
+    assert "is not empty: choose a new directory" in done.stderr
 
 
 def test_files_that_cannot_be_written_are_told_before_the_work(
@@ -125,8 +125,8 @@ def test_files_that_cannot_be_written_are_told_before_the_work(
 ) -> None:
     done = torture("--html", str(tmp_path / "none" / "page.html"))
     assert (done.exit_code, "something was done" in done.stdout) == (2, False)
-    assert "there is no directory" in done.stderr
+    assert "no directory" in done.stderr
     (tmp_path / "file").touch()
     done = torture("--keep", str(tmp_path / "file"))
     assert (done.exit_code, "something was done" in done.stdout) == (2, False)
-    assert "is no directory" in done.stderr
+    assert "is not a directory" in done.stderr
