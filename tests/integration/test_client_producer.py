@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from skylark import aio
+from skylark.client.producer.async_sender import unique_ids
 from skylark.client.producer.producer import Producer
 from skylark.client.producer.send_hooks import SendContext, SendHook
 from skylark.client.producer.send_receipt import SendReceipt, SendStatus
-from skylark.client.producer.unique_keys import unique_ids
 from skylark.clock import SystemClock
 from skylark.errors import (
     AlreadyStarted,

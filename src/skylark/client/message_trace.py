@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from skylark.client import trace_records
 from skylark.client.consumer.listeners import ConsumeContext, ConsumeOutcome, Handler, Messages
-from skylark.client.producer.async_sender import AsyncSender
+from skylark.client.producer.async_sender import AsyncSender, unique_ids
 from skylark.client.producer.send_hooks import SendContext, SendHook
-from skylark.client.producer.unique_keys import unique_ids
 from skylark.client.received_message import ReceivedMessage
 from skylark.client.session.session import Session
 from skylark.client.trace_records import Trace

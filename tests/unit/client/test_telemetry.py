@@ -74,7 +74,7 @@ def attempts(hook: SendHook, *messages: Message, times: int = 1, is_batch: bool 
     policy.hooks.add(hook)
     encoder = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"] * len(messages) + ["0B"], 2))
     encoded = encoder.encode_batch(messages) if is_batch else encoder.encode(messages[0])
-    send = PendingSend(encoded, started=0.0, deadline=1.0, attempts=times)
+    send = PendingSend(encoded, SETTINGS, 0.0)
     token = number.set(7)
     send.caller = contextvars.copy_context()
     number.reset(token)
@@ -129,7 +129,7 @@ def test_a_refused_send_has_no_end() -> None:
     policy = SendPolicy("PG", "client", "", SETTINGS)
     policy.hooks.add(Refuses())
     encoded = MessageEncoder(SETTINGS, "", "PG", GivenKeys(["0A"], 2)).encode(Message("orders", b"x"))
-    send = PendingSend(encoded, started=0.0, deadline=1.0, attempts=1)
+    send = PendingSend(encoded, SETTINGS, 0.0)
     with pytest.raises(PermissionError):
         policy.begin(send, QUEUE, "127.0.0.1:10911", 0.0)
     assert send.context is None

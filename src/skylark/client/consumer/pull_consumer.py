@@ -14,8 +14,7 @@ from skylark.client.consumer.allocation_strategies import Strategy
 from skylark.client.consumer.broker_requests import BrokerRequests, common_properties
 from skylark.client.consumer.fetcher import Fetcher, FetchOptions, Pulled, PullFetchLoop
 from skylark.client.consumer.group_consumer import GroupConsumer
-from skylark.client.consumer.offset_commits import OffsetCommits
-from skylark.client.consumer.offset_store import OffsetStore, open_offset_store
+from skylark.client.consumer.offset_store import OffsetCommits, OffsetStore, open_offset_store
 from skylark.client.consumer.process_queue import MEBIBYTE, PulledBatch, PulledQueue
 from skylark.client.consumer.rebalancer import PullQueues, QueueWatch, Rebalancer, check_expression
 from skylark.client.consumer.start_offsets import StartOffsets

@@ -28,10 +28,9 @@ from skylark.client.consumer.fetcher import PushFetchLoop
 from skylark.client.consumer.group_consumer import GroupConsumer
 from skylark.client.consumer.listeners import Listener, Listeners, Middleware
 from skylark.client.consumer.offset_store import OffsetStore, open_offset_store
-from skylark.client.consumer.orderly_consumption import OrderlyConsumption
+from skylark.client.consumer.orderly_consumption import OrderlyConsumption, OrderlyLocks
 from skylark.client.consumer.process_queue import ProcessQueue
 from skylark.client.consumer.pull_policy import PullRequest
-from skylark.client.consumer.queue_locks import OrderlyLocks
 from skylark.client.consumer.rebalancer import PushQueues, Rebalancer, check_expression
 from skylark.client.consumer.send_back import SendBack
 from skylark.client.consumer.start_offsets import StartOffsets, offset_at

@@ -14,9 +14,9 @@ from typing import Protocol, TypeVar
 
 from skylark.client.consumer.allocation_strategies import Strategy, allocate, queue_changes
 from skylark.client.consumer.offset_store import OffsetStore
+from skylark.client.consumer.orderly_consumption import OrderlyLocks
 from skylark.client.consumer.process_queue import ProcessQueue
 from skylark.client.consumer.pull_policy import PullRequest
-from skylark.client.consumer.queue_locks import OrderlyLocks
 from skylark.client.consumer.start_offsets import StartOffsets
 from skylark.client.consumer.subscription import TopicSubscription
 from skylark.client.session.routes import TopicRoute

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
@@ -15,10 +16,9 @@ from contextvars import copy_context
 from typing import Any
 
 from skylark.client.producer.message_encoder import EncodedBatch, EncodedMessage, MessageEncoder
-from skylark.client.producer.queue_selectors import RoundRobin, Selector
+from skylark.client.producer.queue_selectors import ROUND_ROBIN, RoundRobin, SendTarget
 from skylark.client.producer.send_policy import PendingSend, SendPolicy, vip_address
 from skylark.client.producer.send_receipt import SendReceipt
-from skylark.client.producer.unique_keys import UniqueKeys
 from skylark.client.session.routes import TopicRoute
 from skylark.client.session.session import Session
 from skylark.clock import Clock, SystemClock
@@ -34,9 +34,11 @@ from skylark.errors import (
     SendFailed,
     SendUnknown,
 )
-from skylark.protocol.bodies import MessageQueue
+from skylark.model.message import pack_host
+from skylark.model.message_id import UniqueIds
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
+from skylark.remoting.address import local_ip
 from skylark.remoting.connection_pool import ClientConnection
 from skylark.settings.client import ProducerSettings
 from skylark.tasks import Tasks
@@ -46,6 +48,34 @@ log = logging.getLogger(__name__)
 TICKS_PER_TIMEOUT = 50  # deadlines are checked that often: a send times out at most 1/50 of its timeout late
 TICK_S_MAX = 0.1
 _REQUEST = RequestCode.SEND_MESSAGE_V2.name
+
+
+_ids_by_pid: dict[int, UniqueIds] = {}
+
+
+def unique_ids() -> UniqueIds:
+    """Return this process's source of unique ids; a forked child gets its own. Any thread may call it."""
+    pid = os.getpid()
+    ids = _ids_by_pid.get(pid)
+    if ids is None:
+        made = UniqueIds(pack_host(local_ip(), 0)[:-4], SystemClock().now_ms(), process_id=pid)
+        ids = _ids_by_pid.setdefault(pid, made)  # the first of several threads wins
+    return ids
+
+
+class UniqueKeys:
+    """Unique keys of this process, with the time of a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        ids = unique_ids()
+        self.chars = ids.chars
+        self._next, self._several, self._now_ms = ids.next, ids.several, clock.now_ms
+
+    def next(self) -> str:
+        return self._next(self._now_ms())
+
+    def several(self, count: int) -> list[str]:
+        return self._several(count, self._now_ms())
 
 
 class InFlightSend(PendingSend, ABC):
@@ -58,16 +88,15 @@ class InFlightSend(PendingSend, ABC):
         self,
         sender: AsyncSender,
         encoded: EncodedMessage | EncodedBatch,
-        *,
-        started: float,
-        deadline: float,
-        attempts: int,
+        now: float,
+        target: SendTarget = ROUND_ROBIN,
+        timeout_ms: float | None = None,
     ) -> None:
-        super().__init__(encoded, started=started, deadline=deadline, attempts=attempts)
+        super().__init__(encoded, sender.settings, now, target, timeout_ms)
         self.sender = sender
         self.connection: ClientConnection | None = None
         self.opaque = -1
-        self.attempt_deadline = deadline
+        self.attempt_deadline = self.deadline
 
     def done(self) -> bool:
         return self.connection is None
@@ -196,33 +225,20 @@ class AsyncSender:
     async def send(
         self,
         encoded: EncodedMessage | EncodedBatch,
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        argument: Any = None,
+        target: SendTarget = ROUND_ROBIN,
         timeout_ms: float | None = None,
     ) -> asyncio.Future[Any]:
         """Send and return the future of the receipt; for a batch, of the list of receipts.
 
         Waits only while too much is in flight. Raises SendFailed if there is no room in time.
         """
-        started = self._loop.time()
-        deadline = started + (self.settings.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        pinned = queue is not None or selector is not None
         future: asyncio.Future[Any] = self._loop.create_future()
-        send = _FutureSend(
-            self,
-            encoded,
-            started=started,
-            deadline=deadline,
-            attempts=1 if pinned else 1 + self.settings.retries,
-        )
+        send = _FutureSend(self, encoded, self._loop.time(), target, timeout_ms)
         send.future = future
         if self.policy.hooks:
             send.caller = copy_context()
-        send.fixed_queue, send.selector, send.argument = queue, selector, argument
         if self._room_waiters or not self.has_room(send.bytes):
-            await self.wait_for_room(send.topic, send.bytes, deadline)
+            await self.wait_for_room(send.topic, send.bytes, send.deadline)
         self.launch(send)
         return future
 
@@ -238,20 +254,9 @@ class AsyncSender:
             self._tick = self._loop.call_later(self._tick_s(), self._check_deadlines)
             self._idle.clear()
 
-    async def send_oneway(
-        self,
-        encoded: EncodedMessage,
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        argument: Any = None,
-    ) -> None:
+    async def send_oneway(self, encoded: EncodedMessage, target: SendTarget = ROUND_ROBIN) -> None:
         """Send without waiting for a reply, in one attempt. Raises NoRoute, BrokerUnknown, ConnectFailed."""
-        now = self._loop.time()
-        send = PendingSend(
-            encoded, started=now, deadline=now + self.settings.send_timeout_ms / 1000, attempts=1
-        )
-        send.fixed_queue, send.selector, send.argument = queue, selector, argument
+        send = PendingSend(encoded, self.settings, self._loop.time(), target)
         topic = self._topics.get(send.topic) or await self.find_topic(send.topic)
         self._begin(send, topic)
         connection = await self._session.connection(send.address)

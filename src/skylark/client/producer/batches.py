@@ -9,6 +9,7 @@ from functools import partial
 
 from skylark.client.producer.async_sender import AsyncSender, InFlightSend
 from skylark.client.producer.message_encoder import SystemMessage
+from skylark.client.producer.queue_selectors import SendTarget
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.model.message import RETRY_TOPIC_PREFIX, Message
 from skylark.protocol.bodies import MessageQueue
@@ -164,20 +165,17 @@ class Accumulator:
         self._pending_bytes -= batch.bytes
         if not batch.messages:
             return  # the message for which it was opened was not batched
-        now = self._loop.time()
         encoder = self._sender.encoder
         send = _BatchSend(
             self._sender,
             encoder.join(batch.messages, batch.parts)
             if len(batch.messages) > 1
             else encoder.single(batch.messages[0], batch.parts),
-            started=now,
-            deadline=now + self._settings.send_timeout_ms / 1000,
-            attempts=1 if key[1] is not None else 1 + self._settings.retries,
+            self._loop.time(),
+            SendTarget(key[1]),
         )
         send.futures = batch.futures
         send.caller = Context()  # several callers: hooks get no context variables
-        send.fixed_queue = key[1]
         self._sender.launch(send)
 
     def flush(self) -> None:

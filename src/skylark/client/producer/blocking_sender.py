@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from skylark.client.blocking_client import LoopThread
 from skylark.client.producer.async_sender import AsyncSender
 from skylark.client.producer.message_encoder import EncodedBatch, EncodedMessage
-from skylark.client.producer.queue_selectors import RoundRobin, Selector
+from skylark.client.producer.queue_selectors import ROUND_ROBIN, RoundRobin, SendTarget
 from skylark.client.producer.send_policy import PendingSend, vip_address
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.client.session.routes import TopicRoute
@@ -29,7 +29,6 @@ from skylark.errors import (
     LocalProtocolError,
     RocketMQError,
 )
-from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.remoting.threaded_connection import ThreadedConnection
@@ -66,14 +65,11 @@ class BlockingSender:
     def send(
         self,
         encoded: EncodedMessage | EncodedBatch,
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        argument: Any = None,
+        target: SendTarget = ROUND_ROBIN,
         timeout_ms: float | None = None,
     ) -> list[SendReceipt]:
         """Send and return the receipts. Raises NoRoute, SendFailed, BadMessage, ClientClosed."""
-        send = self._new_send(encoded, queue, selector, argument, timeout_ms)
+        send = PendingSend(encoded, self.async_sender.settings, time.monotonic(), target, timeout_ms)
         self._enter()
         try:
             while True:
@@ -90,16 +86,9 @@ class BlockingSender:
         finally:
             self._leave()
 
-    def send_oneway(
-        self,
-        encoded: EncodedMessage,
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        argument: Any = None,
-    ) -> None:
+    def send_oneway(self, encoded: EncodedMessage, target: SendTarget = ROUND_ROBIN) -> None:
         """Send without waiting for a reply. Raises NoRoute, BrokerUnknown, ConnectFailed, ConnectionLost."""
-        send = self._new_send(encoded, queue, selector, argument, None)
+        send = PendingSend(encoded, self.async_sender.settings, time.monotonic(), target)
         self._enter()
         try:
             self._begin(send)
@@ -112,25 +101,6 @@ class BlockingSender:
             raise self._session.explained(error) from error
         finally:
             self._leave()
-
-    def _new_send(
-        self,
-        encoded: EncodedMessage | EncodedBatch,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        argument: Any,
-        timeout_ms: float | None,
-    ) -> PendingSend:
-        settings = self.async_sender.settings
-        now = time.monotonic()
-        send = PendingSend(
-            encoded,
-            started=now,
-            deadline=now + (settings.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000,
-            attempts=1 if queue is not None or selector is not None else 1 + settings.retries,
-        )
-        send.fixed_queue, send.selector, send.argument = queue, selector, argument
-        return send
 
     def _attempt(self, send: PendingSend) -> list[SendReceipt] | None:
         """Make one attempt; None means retry. Raises SendFailed, NoRoute, BadMessage."""

@@ -21,12 +21,11 @@ from skylark.client.producer.async_sender import AsyncSender, InFlightSend
 from skylark.client.producer.batches import Accumulator
 from skylark.client.producer.blocking_sender import BlockingSender
 from skylark.client.producer.message_encoder import (
-    EncodedMessage,
     broker_of_handle,
     check_batch,
     check_group,
 )
-from skylark.client.producer.queue_selectors import Selector, by_hash
+from skylark.client.producer.queue_selectors import ROUND_ROBIN, Selector, SendTarget, by_hash
 from skylark.client.producer.request_reply import REQUEST_TIMEOUT_MS, PendingRequests, Reply
 from skylark.client.producer.send_hooks import SendHook
 from skylark.client.producer.send_receipt import SendReceipt
@@ -194,21 +193,21 @@ class AsyncProducer:
         Waits only while too much is in flight (`settings.in_flight_max`, `in_flight_bytes_max`). Raises for
         an invalid message; all other errors of `send` are set on the future.
         """
-        sender = self._running()
-        if queue is not None or message.sharding_key is not None or type(message) is not Message:
-            queue, selector, argument = self.target(message, queue, selector, argument)
+        sender, target = self._running(), ROUND_ROBIN
+        if (
+            queue is not None
+            or selector is not None
+            or message.sharding_key is not None
+            or type(message) is not Message
+        ):
+            target = self.target(message, queue, selector, argument)
         accumulator = self._accumulator
-        if accumulator is not None and timeout_ms is None and selector is None:
+        if accumulator is not None and timeout_ms is None and target.selector is None:
+            queue = target.queue
             future = accumulator.add(message, queue) or await accumulator.begin(message, queue)
             if future is not None:
                 return future
-        return await sender.send(
-            sender.encoder.encode(message),
-            queue=queue,
-            selector=selector,
-            argument=argument,
-            timeout_ms=timeout_ms,
-        )
+        return await sender.send(sender.encoder.encode(message), target, timeout_ms)
 
     async def send_batch(
         self,
@@ -224,9 +223,8 @@ class AsyncProducer:
         sender = self._running()
         batch = list(messages)
         check_batch(batch)
-        queue, _, _ = self.target(batch[0], queue, None, None)
-        encoded = sender.encoder.encode_batch(batch)
-        future = await sender.send(encoded, queue=queue, timeout_ms=timeout_ms)
+        target = SendTarget(self.target(batch[0], queue).queue)
+        future = await sender.send(sender.encoder.encode_batch(batch), target, timeout_ms)
         receipts: list[SendReceipt] = await future
         return receipts
 
@@ -243,10 +241,8 @@ class AsyncProducer:
         Raises BadMessage, BadName, MessageTooLarge, NoRoute, ConnectFailed.
         """
         sender = self._running()
-        queue, selector, argument = self.target(message, queue, selector, argument)
-        await sender.send_oneway(
-            sender.encoder.encode(message), queue=queue, selector=selector, argument=argument
-        )
+        target = self.target(message, queue, selector, argument)
+        await sender.send_oneway(sender.encoder.encode(message), target)
 
     async def request(
         self,
@@ -264,10 +260,8 @@ class AsyncProducer:
         """
         self._running()
         assert self._requests is not None
-        queue, selector, argument = self.target(message, queue, selector, argument)
-        return await self._requests.ask(
-            message, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms
-        )
+        target = self.target(message, queue, selector, argument)
+        return await self._requests.ask(message, target, timeout_ms)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the writable queues of a topic. Raises NoRoute, RemotingError."""
@@ -295,22 +289,28 @@ class AsyncProducer:
             self._accumulator.flush()
 
     def target(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, argument: Any
-    ) -> tuple[MessageQueue | None, Selector | None, Any]:
-        """Return the queue, or the selector and its argument, to use for a message. Raises BadMessage."""
-        if queue is None and selector is None and isinstance(message, Reply):
-            return MessageQueue(message.topic, message.broker_name, 0), None, None
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        argument: Any = None,
+    ) -> SendTarget:
+        """Return where a message goes. Raises BadMessage for a queue of another topic."""
         if queue is None:
-            if selector is None and message.sharding_key is not None:
-                return None, by_hash, message.sharding_key
-            return None, selector, argument
+            if selector is not None:
+                return SendTarget(None, selector, argument)
+            if isinstance(message, Reply):
+                return SendTarget(MessageQueue(message.topic, message.broker_name, 0))
+            if message.sharding_key is not None:
+                return SendTarget(None, by_hash, message.sharding_key)
+            return ROUND_ROBIN
         namespace = self._client.namespace
         if without_namespace(namespace, queue.topic) != message.topic:
             reason = f"message's topic not equal mq's topic, which is {queue.topic}"
             raise BadMessage(message.topic, reason)
         if namespace:
             queue = MessageQueue(with_namespace(namespace, queue.topic), queue.broker_name, queue.queue_id)
-        return queue, None, None
+        return SendTarget(queue)
 
     @property
     def sender(self) -> AsyncSender:
@@ -494,12 +494,15 @@ class Producer(BlockingClient[AsyncProducer]):
                 )
             )
         sender = self._sender or self._connect()
-        if queue is not None or message.sharding_key is not None or isinstance(message, Reply):
-            queue, selector, argument = self._inner.target(message, queue, selector, argument)
-        encoded = sender.encoder.encode(message)
-        return sender.send(encoded, queue=queue, selector=selector, argument=argument, timeout_ms=timeout_ms)[
-            0
-        ]
+        target = ROUND_ROBIN
+        if (
+            queue is not None
+            or selector is not None
+            or message.sharding_key is not None
+            or type(message) is not Message
+        ):
+            target = self._inner.target(message, queue, selector, argument)
+        return sender.send(sender.encoder.encode(message), target, timeout_ms)[0]
 
     def submit(
         self,
@@ -528,12 +531,12 @@ class Producer(BlockingClient[AsyncProducer]):
             gathered.add_done_callback(lambda _: self._room.give(size))
             return gathered
         sender = self._sender or self._connect()
-        queue, selector, argument = self._inner.target(message, queue, selector, argument)
+        target = self._inner.target(message, queue, selector, argument)
         encoded = sender.encoder.encode(message)
-        send = self._in_flight(sender.async_sender, encoded, pinned=queue is not None or selector is not None)
-        send.fixed_queue, send.selector, send.argument = queue, selector, argument
-        if timeout_ms is not None:
-            send.deadline = send.started + timeout_ms / 1000
+        send = _ThreadSend(sender.async_sender, encoded, time.monotonic(), target, timeout_ms)
+        send.outcome = concurrent.futures.Future()
+        if sender.async_sender.policy.hooks:
+            send.caller = copy_context()
         size = send.bytes
         self._take_room(message.topic, size, send.started, send.deadline)
         send.outcome.add_done_callback(lambda _: self._room.give(size))
@@ -548,20 +551,6 @@ class Producer(BlockingClient[AsyncProducer]):
         if not self._room.take(size, deadline):
             elapsed_ms = round((time.monotonic() - started) * 1000)
             raise SendFailed(topic, (), elapsed_ms, "no room in flight in time")
-
-    def _in_flight(self, sender: AsyncSender, encoded: EncodedMessage, *, pinned: bool) -> _ThreadSend:
-        now = time.monotonic()
-        send = _ThreadSend(
-            sender,
-            encoded,
-            started=now,
-            deadline=now + self._settings.send_timeout_ms / 1000,
-            attempts=1 if pinned else 1 + self._settings.retries,
-        )
-        send.outcome = concurrent.futures.Future()
-        if sender.policy.hooks:
-            send.caller = copy_context()
-        return send
 
     def _launch_all(self) -> None:
         """Launch the submitted sends, on the loop."""
@@ -584,9 +573,8 @@ class Producer(BlockingClient[AsyncProducer]):
         sender = self._sender or self._connect()
         batch = list(messages)
         check_batch(batch)
-        target, _, _ = self._inner.target(batch[0], queue, None, None)
-        encoded = sender.encoder.encode_batch(batch)
-        return sender.send(encoded, queue=target, timeout_ms=timeout_ms)
+        target = SendTarget(self._inner.target(batch[0], queue).queue)
+        return sender.send(sender.encoder.encode_batch(batch), target, timeout_ms)
 
     def send_oneway(
         self,
@@ -602,9 +590,8 @@ class Producer(BlockingClient[AsyncProducer]):
         time.
         """
         sender = self._sender or self._connect()
-        queue, selector, argument = self._inner.target(message, queue, selector, argument)
-        encoded = sender.encoder.encode(message)
-        sender.send_oneway(encoded, queue=queue, selector=selector, argument=argument)
+        target = self._inner.target(message, queue, selector, argument)
+        sender.send_oneway(sender.encoder.encode(message), target)
 
     request = blocking(AsyncProducer.request)
 

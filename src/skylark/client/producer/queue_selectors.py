@@ -6,7 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from skylark.model.java import java_hash
 from skylark.model.message import Message
@@ -63,6 +63,17 @@ Selector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue | None]
 """Gets the writable queues of the topic, the message and the argument of the send; returns one queue."""
 
 _INDEX_MASK = 0x7FFF_FFFF
+
+
+class SendTarget(NamedTuple):
+    """Where a send goes: to `queue`, to the queue that `selector` returns, or round robin without either."""
+
+    queue: MessageQueue | None = None
+    selector: Selector | None = None
+    argument: Any = None
+
+
+ROUND_ROBIN = SendTarget()
 
 
 def by_hash(queues: Sequence[MessageQueue], message: Message, argument: Any) -> MessageQueue:

@@ -10,7 +10,7 @@ from typing import Any
 
 from skylark.client.producer.async_sender import AsyncSender
 from skylark.client.producer.message_encoder import SystemMessage
-from skylark.client.producer.queue_selectors import Selector
+from skylark.client.producer.queue_selectors import SendTarget
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.client.received_message import COMPRESSED, ReceivedMessage, inflate
 from skylark.client.session.session import Session
@@ -121,10 +121,7 @@ class PendingRequests:
     async def ask(
         self,
         message: Message,
-        *,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        argument: Any,
+        target: SendTarget,
         timeout_ms: float,
     ) -> ReceivedMessage:
         """Send a request and return its reply. Raises NoReply, ClientClosed, and as a send."""
@@ -146,13 +143,8 @@ class PendingRequests:
         self._session.awaited_replies[correlation_id] = received
         self._waiting.add(received)
         try:
-            sent = await self._sender.send(
-                encoded,
-                queue=queue,
-                selector=selector,
-                argument=argument,
-                timeout_ms=max(0.0, deadline - loop.time()) * 1000,
-            )
+            timeout_left_ms = max(0.0, deadline - loop.time()) * 1000
+            sent = await self._sender.send(encoded, target, timeout_left_ms)
             await _reply_or_failure(received, sent, deadline)
             if not received.done():
                 raise NoReply(message.topic, round(timeout_ms), encoded.unique_key, correlation_id)

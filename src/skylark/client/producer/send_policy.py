@@ -8,11 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import Context
-from typing import Any
 
 from skylark.client.namespace import without_namespace
 from skylark.client.producer.message_encoder import EncodedBatch, EncodedMessage, not_unicode, property_text
-from skylark.client.producer.queue_selectors import LatencyTable, RoundRobin, Selector
+from skylark.client.producer.queue_selectors import (
+    ROUND_ROBIN,
+    LatencyTable,
+    RoundRobin,
+    Selector,
+    SendTarget,
+)
 from skylark.client.producer.send_hooks import Hooks, SendContext
 from skylark.client.producer.send_receipt import SendReceipt, receipts_of
 from skylark.client.retry import RetryStep, is_reachable, may_be_done, next_step, pause_s
@@ -32,9 +37,6 @@ class PendingSend:
     """One send: what is sent, which brokers were tried, and the deadline. Times are monotonic seconds."""
 
     # Class attributes, because sends are created by the thousand and most leave these unchanged.
-    fixed_queue: MessageQueue | None = None
-    selector: Selector | None = None
-    argument: Any = None
     brokers: tuple[str, ...] = ()
     maybe_stored = False
     stored: list[SendReceipt] | None = None
@@ -48,16 +50,24 @@ class PendingSend:
     """Encoded properties that hooks have added."""
 
     def __init__(
-        self, encoded: EncodedMessage | EncodedBatch, *, started: float, deadline: float, attempts: int
+        self,
+        encoded: EncodedMessage | EncodedBatch,
+        settings: ProducerSettings,
+        now: float,
+        target: SendTarget = ROUND_ROBIN,
+        timeout_ms: float | None = None,
     ) -> None:
+        """A chosen queue gets one attempt, round robin `settings.retries` more."""
         self.encoded = encoded
+        self.target = target
         self.topic = encoded.topic
         self.body = encoded.body
         self.properties = encoded.properties
         self.bytes = len(encoded.body)
-        self.started = self.tried_at = started
-        self.deadline = deadline
-        self.attempts_left = attempts
+        self.started = self.tried_at = now
+        self.deadline = now + (settings.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        is_pinned = target.queue is not None or target.selector is not None
+        self.attempts_left = 1 if is_pinned else 1 + settings.retries
 
     def add_properties(self, properties: Mapping[str, str], body_bytes_max: int) -> None:
         """Add properties to all messages, replacing those added before.
@@ -100,13 +110,14 @@ class SendPolicy:
 
     def choose(self, send: PendingSend, route: TopicRoute, robin: RoundRobin, now: float) -> MessageQueue:
         """Return the queue of the next attempt. Raises NoRoute, BadMessage."""
-        if send.fixed_queue is not None:
-            return send.fixed_queue
+        fixed, selector, _ = send.target
+        if fixed is not None:
+            return fixed
         queues = route.write_queues
         if not queues:
             raise NoRoute(send.topic, "none of its queues is writable at present")
-        if send.selector is not None:
-            return self._selected(send, queues, send.selector)
+        if selector is not None:
+            return self._selected(send, queues, selector)
         if self.latencies is None and not send.brokers:
             return robin.next(queues)
         return robin.avoiding(queues, send.failed_broker, self.latencies, now)
@@ -120,7 +131,7 @@ class SendPolicy:
         if self._namespace:
             shown = tuple(MessageQueue(message.topic, each.broker_name, each.queue_id) for each in queues)
         try:
-            chosen = selector(shown, message, send.argument)
+            chosen = selector(shown, message, send.target.argument)
         except Exception as error:
             raise BadMessage(message.topic, f"select message queue threw exception: {error!r}") from error
         if chosen is None:

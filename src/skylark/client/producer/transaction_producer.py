@@ -113,9 +113,8 @@ class AsyncTransactionProducer(AsyncProducer):
         """
         sender = self.sender
         encoded = sender.encoder.encode(message, is_half=True)
-        queue, selector, key = self.target(message, None, None, None)
-        future = sender.send(encoded, queue=queue, selector=selector, argument=key, timeout_ms=timeout_ms)
-        receipt: SendReceipt = await (await future)
+        future = await sender.send(encoded, self.target(message), timeout_ms)
+        receipt: SendReceipt = await future
         if not receipt.is_ok:
             state, error = TransactionState.ROLLBACK, None
         else:

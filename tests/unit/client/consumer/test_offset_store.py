@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from skylark.atomic_file import write_file
 from skylark.client.consumer.broker_requests import read_reset_body
 from skylark.client.consumer.offset_store import (
+    BrokerOffsetStore,
     LocalOffsetStore,
+    OffsetCommits,
     OffsetTable,
     decode_offsets,
     encode_offsets,
@@ -25,9 +29,13 @@ from skylark.client.consumer.pull_policy import (
     pull_status,
 )
 from skylark.client.consumer.start_offsets import StartQuery, start_offset
-from skylark.errors import BadStoreFile, RemoteProtocolError
+from skylark.client.session.session import Session
+from skylark.errors import BadStoreFile, BrokerError, RemoteProtocolError
 from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
 from skylark.settings.client import ConsumeFrom
+from tests.unit.client import fake_session
 
 ONE, TWO = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
@@ -192,3 +200,96 @@ def test_suggestions() -> None:
 def test_a_reset_that_cannot_be_read(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="body of a reset"):
         read_reset_body(body)
+
+
+class SlowBrokers:
+    """A session whose calls end when they are let go, and which knows what was under way together."""
+
+    def __init__(self) -> None:
+        self.routes = SimpleNamespace(readable=lambda name: SimpleNamespace(address=f"{name}:1"))
+        self.asked: list[UpdateConsumerOffset] = []
+        self.under_way = 0
+        self._gate = asyncio.Semaphore(0)
+
+    async def call(self, _: str, request: UpdateConsumerOffset, *, timeout_ms: int) -> None:
+        self.asked.append(request)
+        self.under_way += 1
+        await self._gate.acquire()
+        self.under_way -= 1
+
+    async def answer(self, count: int) -> None:
+        for _ in range(count):
+            self._gate.release()
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def queues(topic: str, count: int, broker: str = "broker-a") -> list[MessageQueue]:
+    return [MessageQueue(topic, broker, queue_id) for queue_id in range(count)]
+
+
+async def test_the_first_commit_of_a_topic_goes_alone_and_all_others_together() -> None:
+    brokers = SlowBrokers()
+    session = cast("Session", brokers)
+    commits = OffsetCommits(session, "CG", BrokerOffsetStore(session, "CG", 1000), 1000)
+    all_queues = [*queues("A", 8), *queues("B", 8), *queues("A", 8, "broker-b")]
+
+    def commit(queue_offset: int) -> asyncio.Future[Any]:
+        return asyncio.gather(*(commits.commit(queue, queue_offset, wait=True) for queue in all_queues))
+
+    first = commit(5)
+    await settled()
+    places = sorted((request.broker_name, request.topic) for request in brokers.asked)
+    assert places == [("broker-a", "A"), ("broker-a", "B"), ("broker-b", "A")], "one of each"
+    await brokers.answer(3)
+    assert brokers.under_way == len(all_queues) - 3
+    await brokers.answer(brokers.under_way)
+    await first
+    again = commit(6)
+    await settled()
+    assert brokers.under_way == len(all_queues)
+    await brokers.answer(brokers.under_way)
+    await again
+    assert [request.commit_offset for request in brokers.asked] == [5] * len(all_queues) + [6] * len(
+        all_queues
+    )
+
+
+async def test_a_first_commit_that_fails_is_followed_by_another_first_one() -> None:
+    brokers = SlowBrokers()
+    session = cast("Session", brokers)
+    commits = OffsetCommits(session, "CG", BrokerOffsetStore(session, "CG", 1000), 1000)
+    tasks = [asyncio.create_task(commits.commit(queue, 5, wait=True)) for queue in queues("A", 4)]
+    await settled()
+    tasks[0].cancel()
+    await settled()
+    assert len(brokers.asked) == 2
+    await brokers.answer(1)
+    assert len(brokers.asked) == 4
+    await brokers.answer(2)
+    await asyncio.gather(*tasks[1:])
+
+
+async def test_sf_085_the_offset_store_keeps_what_it_is_told() -> None:
+    class Kept(fake_session.FakeSession):
+        async def answer(self, request: QueryConsumerOffset) -> int:
+            if request.queue_id == 3:
+                raise BrokerError(ResponseCode.QUERY_NOT_FOUND, "never heard of")
+            return 100 + request.queue_id
+
+    session: Any = Kept()
+    store = BrokerOffsetStore(session, "G", timeout_ms=60_000)
+    assert await store.read(fake_session.QUEUES[1]) == store.table.get(fake_session.QUEUES[1]) == 101
+    assert await store.read(fake_session.QUEUES[3]) is None
+    store.table.update(fake_session.QUEUES[1], 105, increase_only=True)
+    store.table.update(fake_session.QUEUES[2], 7, increase_only=True)
+    await store.persist(fake_session.QUEUES[1])
+    await store.persist_all(fake_session.QUEUES[2:])
+    told = [(request.queue_id, request.commit_offset) for request in session.told]
+    assert told == [(1, 105), (2, 7)]
+    assert all(isinstance(request, UpdateConsumerOffset) for request in session.told)
+    assert store.table.get(fake_session.QUEUES[1]) is None, "queues that are not owned are forgotten"

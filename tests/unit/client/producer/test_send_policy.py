@@ -87,7 +87,7 @@ def ours(java: Captured) -> RemotingCommand:
         message = as_message(fields["b"], java.body, properties, int(fields["h"]))
         encoded = encoder.encode(message, is_half="TRAN_MSG" in properties)
     policy = SendPolicy(fields["a"], "client", "", settings)
-    send = PendingSend(encoded, started=0, deadline=1, attempts=1)
+    send = PendingSend(encoded, settings, 0)
     policy.begin(send, MessageQueue(fields["b"], fields["n"], int(fields["e"])), "address", 0)
     is_oneway = java.kind == "oneway"
     return decoded(policy.frame(send, java.header["opaque"], int(fields["g"]), is_oneway=is_oneway))
