@@ -144,7 +144,7 @@ def get_cell(_arguments: argparse.Namespace) -> dict[str, Any]:
             append(store, messages(BATCH, 1024, queues=1))
         store.housekeeper.flush()
         view = store.log.select(0, store.appended_offset)
-        units = store.queue(TOPIC, 0).units(0, count)
+        units = store.queue(TOPIC, 0).entries(0, count)
         assert view is not None
 
         def ours() -> int:

@@ -154,15 +154,15 @@ def test_power_loss_in_a_second_life(image_seed: int) -> None:
     """What recovery cut off does not come back, and what it kept stays, when power fails once more."""
     rng = random.Random(image_seed)
     settings, images = images_of(image_seed, kills=False)
-    for life, image in enumerate(rng.sample(images, 6), start=1):
+    for life, image in enumerate(rng.sample(images, 5), start=1):
         with told(image_seed, image):
             verdict = check_image(image, settings)
         workload = Workload(image_seed * 100 + life, settings, image.disk, verdict.promises)
         camera = Camera(workload, rng, kills=False)
         workload.open()
-        while len(camera.images) < IMAGES_PER_CASE // 6:
+        while len(camera.images) < IMAGES_PER_CASE // 5:
             workload.run(1)
-        for second in camera.images[: IMAGES_PER_CASE // 6]:
+        for second in camera.images[: IMAGES_PER_CASE // 5]:
             with told(image_seed, second):
                 check_image(second, settings)
 

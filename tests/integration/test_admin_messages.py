@@ -11,7 +11,8 @@ import pytest
 from skylark.admin.dead_letters import PROPERTY_RESENT_FROM
 from skylark.admin.messages import FOREVER_MS, TrackState
 from skylark.errors import BrokerError, ClientError, NoRoute, RemotingError
-from skylark.model.record import decode, parse_offset_message_id
+from skylark.model.message_id import parse_offset_message_id
+from skylark.model.record import decode
 from skylark.protocol.bodies import (
     ConsumeDirectlyResult,
     ConsumerRunningInfo,

@@ -155,11 +155,11 @@ async def test_timed_and_half_messages_are_in_the_copy_of_a_running_broker(tmp_p
 @pytest.mark.parametrize(
     ("source", "target", "sentence"),
     [
-        ("nowhere", "copy", "there is no such directory"),
+        ("nowhere", "copy", "no such directory"),
         ("empty", "copy", "is no store"),
         ("several", "copy", "holds 1: say"),
-        ("store", "store/inside", "lies in"),
-        ("store", "full", "holds no backup"),
+        ("store", "store/inside", "overlaps with"),
+        ("store", "full", "does not contain a backup"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_and_exit_code_2(

@@ -17,7 +17,7 @@ import msgspec
 from skylark.model.body import plain_body
 from skylark.model.java import java_hash
 from skylark.model.message import SCHEDULE_TOPIC, StoredMessage, pack_host
-from skylark.model.record import offset_message_id
+from skylark.model.message_id import offset_message_id
 from skylark.settings import StoreSettings
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.log_reader import GetResult, TagsFilter
@@ -164,7 +164,7 @@ def _queue(side: OurSide, queue: ConsumeQueue) -> Json:
         "minOffset": low,
         "maxOffset": high,
         "lastUpdateTimestamp": messages[-1].store_timestamp,
-        "units": [list(queue.unit(number) or ()) for number in range(low, high)],
+        "units": [list(queue.entry(number) or ()) for number in range(low, high)],
         "messages": [describe(message) for message in messages],
     }
 

@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from skylark.model.message import PutMessage, SystemFlag, pack_host
-from skylark.model.record import BatchColumns, decode, encode, offset_message_id
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import BatchColumns, decode, encode
 from skylark.store.append_result import AppendedRecord, PutResult
 from skylark.store.message_store import MessageStore
 from tests.interop import every_kind

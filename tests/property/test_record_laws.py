@@ -23,6 +23,7 @@ from skylark.model.message import (
     format_host,
     property_finder,
 )
+from skylark.model.message_id import offset_message_id, parse_offset_message_id
 from skylark.model.record import (
     BATCH_ELEMENT,
     BLANK,
@@ -33,8 +34,6 @@ from skylark.model.record import (
     decode,
     encode,
     host_flags,
-    offset_message_id,
-    parse_offset_message_id,
     split_batch,
     split_columns,
 )

@@ -17,7 +17,8 @@ from typing import Any, Self, TypeVar
 from skylark.broker.broker import Broker
 from skylark.clock import Clock
 from skylark.model.message import StoredMessage, encode_properties, pack_host
-from skylark.model.record import decode_all, offset_message_id
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import decode_all
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from skylark.protocol.codes import ResponseCode

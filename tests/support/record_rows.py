@@ -9,7 +9,8 @@ import pyarrow as pa
 from skylark.errors import BadBody
 from skylark.model.body import plain_body
 from skylark.model.message import StoredMessage
-from skylark.model.record import decode_all, offset_message_id, split
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import decode_all, split
 
 MILLISECONDS_MAX = (1 << 63) // 1000 - 1
 

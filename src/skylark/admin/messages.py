@@ -13,7 +13,8 @@ from skylark.admin.server_calls import ServerCalls, at_once, whole
 from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.errors import BrokerError, ClientError, RemotingError, RocketMQError
 from skylark.model.message import format_host
-from skylark.model.record import parse_offset_message_id, split
+from skylark.model.message_id import parse_offset_message_id
+from skylark.model.record import split
 from skylark.model.tag_expression import MATCH_ALL, split_tags
 from skylark.protocol.bodies import ConsumeQueueUnits, MessageQueue
 from skylark.protocol.codes import ResponseCode

@@ -177,7 +177,7 @@ def decode_id(
     Example: skylark message id 7F00000100002A9F0000000000000000
     """
     from skylark.model.message import format_host  # noqa: PLC0415
-    from skylark.model.record import parse_offset_message_id  # noqa: PLC0415
+    from skylark.model.message_id import parse_offset_message_id  # noqa: PLC0415
 
     try:
         host, physical_offset = parse_offset_message_id(message_id)

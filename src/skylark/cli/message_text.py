@@ -75,7 +75,7 @@ def offset_id(message: AnyMessage) -> str:
     """The id by which a broker finds a message: its store host and physical offset."""
     if not isinstance(message, StoredMessage):
         return message.offset_message_id
-    from skylark.model.record import offset_message_id  # noqa: PLC0415
+    from skylark.model.message_id import offset_message_id  # noqa: PLC0415
 
     host, _, port = message.store_host.rpartition(":")
     return offset_message_id(pack_host(host.strip("[]"), int(port)), message.physical_offset)

@@ -13,7 +13,6 @@ from skylark.errors import BadBody, CorruptRecord
 from skylark.model.body import decompress
 from skylark.model.message import (
     HOST_V6_MASK,
-    KEY_SEPARATOR,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REPLY_TO,
     SystemFlag,
@@ -23,17 +22,10 @@ from skylark.model.message import (
     find_unique_key,
     format_host,
     property_finder,
+    split_keys,
 )
-from skylark.model.record import (
-    HEAD,
-    HEADS,
-    LENGTH,
-    MAGIC_V1,
-    MAGIC_V2,
-    crc32,
-    offset_message_id,
-    split_batch,
-)
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import HEAD, HEADS, LENGTH, MAGIC_V1, MAGIC_V2, crc32, split_batch
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer
 
@@ -111,7 +103,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def keys(self) -> list[str]:
-        return [key for key in (_text(find_keys(self.properties_text)) or "").split(KEY_SEPARATOR) if key]
+        return split_keys(_text(find_keys(self.properties_text)) or "")
 
     @property
     def unique_key(self) -> str | None:

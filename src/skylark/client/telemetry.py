@@ -23,7 +23,7 @@ from skylark.client.consumer.listeners import (
 from skylark.client.producer.send_hooks import SendContext, SendHook
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import BrokerError, SettingsError
-from skylark.model.message import KEY_SEPARATOR, Message
+from skylark.model.message import Message, split_keys
 
 try:
     from opentelemetry import propagate, trace
@@ -196,7 +196,7 @@ def _common(operation: str, topic: str, queue_id: int) -> dict[str, Any]:
 
 def _sent(message: Message) -> Mapping[str, Any]:
     attributes: dict[str, Any] = {BODY_SIZE: len(message.body)}
-    keys = message.keys.split(KEY_SEPARATOR) if isinstance(message.keys, str) else list(message.keys)
+    keys = split_keys(message.keys) if isinstance(message.keys, str) else list(message.keys)
     if message.tags:
         attributes[TAG] = message.tags
     if keys:

@@ -1,4 +1,4 @@
-"""Pure. Message bodies as the application knows them: compressed, and decompressed as the flag says."""
+"""Pure. Compression and decompression of message bodies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from skylark.errors import BadBody
 from skylark.model.message import COMPRESSION_MASK, StoredMessage, SystemFlag
 
 BODY_BYTES_MAX = 64 << 20
-"""A small body may claim to be a huge one; no application's message is larger than this."""
+"""Limit of a decompressed body: protects from small bodies that claim a huge size."""
 
 
 def compression_of(sys_flag: int) -> str | None:
-    """The name of the codec, None for a plain body. Without a type, as old clients left it, it is zlib."""
+    """Return the codec's name, None for a plain body. Without a type, as from old clients, it is zlib."""
     if not sys_flag & SystemFlag.COMPRESSED:
         return None
     kind = sys_flag & COMPRESSION_MASK
@@ -24,18 +24,18 @@ def compression_of(sys_flag: int) -> str | None:
 
 
 def decompress(body: bytes, sys_flag: int, *, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The body as it was before its sender compressed it. Raises BadBody."""
+    """Return the decompressed body. Raises BadBody."""
     compression = compression_of(sys_flag)
     if compression is None:
         return body
     read = _READERS.get(compression)
     if read is None:
-        raise BadBody(compression, "no such codec is known")
+        raise BadBody(compression, "unknown codec")
     return read(body, bytes_max)
 
 
 def compress(body: bytes, compression: str, level: int) -> tuple[bytes, int]:
-    """Return the body compressed with ZLIB, LZ4 or ZSTD, and the system flag that says so. Raises BadBody."""
+    """Return the body compressed with ZLIB, LZ4 or ZSTD, and its system flag. Raises BadBody."""
     if compression == "ZLIB":
         return zlib_ng.compress(body, level), SystemFlag.COMPRESSED | SystemFlag.ZLIB
     if compression == "LZ4":
@@ -46,12 +46,12 @@ def compress(body: bytes, compression: str, level: int) -> tuple[bytes, int]:
 
 
 def plain_body(message: StoredMessage, *, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """A stored message's body, decompressed. Raises BadBody."""
+    """Return a stored message's decompressed body. Raises BadBody."""
     return decompress(message.body, message.sys_flag, bytes_max=bytes_max)
 
 
 def _zlib(body: bytes, bytes_max: int) -> bytes:
-    # Its stub takes the error class for an instance.
+    # The type stub declares the error class as an instance.
     return _stream("zlib", zlib_ng.decompressobj(), zlib_ng.error, body, bytes_max)  # type: ignore[arg-type]
 
 
@@ -64,21 +64,21 @@ def _stream(
     compression: str, decompressor: Any, error_type: type[Exception], body: bytes, bytes_max: int
 ) -> bytes:
     try:
-        # One byte more than allowed: whoever fills it is too large, and nothing larger is ever made.
+        # One byte more than allowed: a body that fills it is too large, and nothing larger is produced.
         data: bytes = decompressor.decompress(body, bytes_max + 1)
     except error_type as error:
         raise BadBody(compression, str(error)) from error
     if len(data) > bytes_max:
         raise BadBody(compression, f"it is larger than {bytes_max} bytes")
     if not decompressor.eof:
-        raise BadBody(compression, "it is cut short")
+        raise BadBody(compression, "it is truncated")
     return data
 
 
 def _zstd(body: bytes, bytes_max: int) -> bytes:
     zstandard = _extra("Zstandard", "zstandard")
     try:
-        # A frame that tells its size is believed and not bounded by `max_output_size`.
+        # `max_output_size` does not limit a frame that declares its size.
         if zstandard.frame_content_size(body) > bytes_max:
             raise BadBody("Zstandard", f"it is larger than {bytes_max} bytes")
         data: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=bytes_max)
@@ -92,7 +92,7 @@ def _extra(compression: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise BadBody(compression, "install skylarkmq[compression] for it") from error
+        raise BadBody(compression, "codec not installed; install skylarkmq[compression]") from error
 
 
 _NAMES = {

@@ -1,7 +1,7 @@
-"""Pure. Java-isms in one place: the string hash, and the JSON that fastjson reads and writes.
+"""Pure. Java compatibility: the string hash, and fastjson's JSON dialect.
 
-RocketMQ's files and bodies are JSON except that a map keyed by integers has bare integer keys, `{0:12}`,
-and a map keyed by objects has the objects themselves as keys, `{{"queueId":0}:12}`.
+RocketMQ's files and bodies are JSON, except that maps with integer keys have bare keys, `{0:12}`, and maps
+with object keys have objects as keys, `{{"queueId":0}:12}`.
 """
 
 import json
@@ -18,19 +18,19 @@ from skylark.errors import BadJson
 
 # --- String hash ---
 
-# The hash of a text is the number that has its code units as digits in base 31, modulo 2^32. `int(…, 31)`
-# reads such numbers in C, but only digits below 31: so each byte is split into 31 * high + low, and the high
-# and the low digits are read as two numbers.
+# The hash of a text is the number with its code units as digits in base 31, modulo 2^32. `int(…, 31)` parses
+# such numbers in C, but only digits below 31: so each byte is split into 31 * high + low, and high and low
+# digits are parsed as two numbers.
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 _LOW_DIGIT = bytes(_DIGITS[byte % 31] for byte in range(256))
 _HIGH_DIGIT = bytes(_DIGITS[byte // 31] for byte in range(256))
-# `int` takes time quadratic in the number of digits, so long texts go in pieces.
+# `int` takes quadratic time, so long texts are split.
 _PIECE_BYTES = 256
 _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_PIECE_BYTES + 1)]
 _INT_MIN = -(1 << 31)
-# Several texts at once are one number, whose digits are folded two by two: first bytes into digits of two
-# bytes (each left one times 31 plus its right neighbour), then these into digits of four bytes (times 31^2),
-# and so on until every text is one digit. No digit grows beyond its place. Masks pick every other digit.
+# Several texts form one number whose digits are folded in pairs: bytes into digits of two bytes (left times
+# 31 plus right), these into digits of four bytes (times 31^2), and so on until every text is one digit. No
+# digit overflows. Masks select every other digit.
 _LANE_BYTES = (32, 64)  # texts, by their length, are padded to one of these
 _LANES_MAX = 64
 _MASK_BYTES = _LANE_BYTES[-1] * _LANES_MAX
@@ -62,7 +62,7 @@ def java_hash_from(prefix_hash: int, text: str) -> int:
 
 
 def java_hashes_from(prefix_hashes: Sequence[int], texts: Sequence[bytes]) -> list[int]:
-    """Return `java_hash_from` for many UTF-8 texts: a third of what it costs one by one."""
+    """Return `java_hash_from` for many UTF-8 texts, at a third of the cost."""
     longest = len(max(texts, key=len, default=b""))
     if longest > _LANE_BYTES[-1] or not b"".join(texts).isascii():
         pairs = zip(prefix_hashes, texts, strict=True)
@@ -79,7 +79,7 @@ def java_hashes_from(prefix_hashes: Sequence[int], texts: Sequence[bytes]) -> li
 
 
 def _folded(texts: Sequence[bytes], lane_bytes: int) -> tuple[int, ...]:
-    """Return, modulo 2^32, the numbers that have the texts' bytes as digits in base 31."""
+    """Return the numbers with the texts' bytes as digits in base 31, modulo 2^32."""
     lanes = [text.rjust(lane_bytes, b"\0") for text in texts]
     number = int.from_bytes(b"".join(lanes))
     for bits, mask, weight in _FOLDS:
@@ -95,12 +95,12 @@ def _last_words(lanes: int, lane_bytes: int) -> Callable[[bytes], tuple[int, ...
 
 
 def index_key_hash(text_hash: int) -> int:
-    """Return what an index file stores for a `java_hash`: its absolute value, 0 for the one that has none."""
+    """Return the hash as stored in index files: its absolute value, 0 for -2^31."""
     return abs(text_hash) if text_hash != _INT_MIN else 0
 
 
 def _base_31(number: int, units: bytes) -> int:
-    """Return a number that is, modulo 2^32, `number` with `units` appended as digits of base 31."""
+    """Return `number` with `units` appended as digits in base 31, equal modulo 2^32."""
     if len(units) > _PIECE_BYTES:
         for start in range(0, len(units), _PIECE_BYTES):
             number = _base_31(number, units[start : start + _PIECE_BYTES]) & 0xFFFFFFFF
@@ -122,7 +122,7 @@ _SCALARS = (str, int, float)  # bool is an int
 
 
 class ObjectKey(Mapping[str, Scalar]):
-    """An object used as the key of a map, as message queues are in offset tables. Frozen and hashable."""
+    """An object as the key of a map, such as a message queue in an offset table. Immutable and hashable."""
 
     __slots__ = ("_members",)
 
@@ -155,7 +155,7 @@ def loads(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (ValueError, RecursionError):
-        pass  # the second reader takes more, and says better what is wrong
+        pass  # the second parser accepts more and reports errors precisely
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -175,7 +175,7 @@ def dumps(value: Any, *, indent: bool = False) -> bytes:
     return b"".join(parts)
 
 
-# A string is matched only so far as to see that one starts here.
+# Only the opening quote of a string is matched.
 _TOKEN = re.compile(
     r"""[ \t\r\n\f\b]*+
     (?: (?P<mark>[{}\[\]:,])
@@ -193,12 +193,12 @@ _scan_string = json.JSONDecoder(strict=False).raw_decode
 
 
 class _JsonReader:
-    """Recursive descent over one text, looking at every character a bounded number of times."""
+    """Recursive-descent parser that reads every character a bounded number of times."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._start = 0  # of the last token
-        self._position = 0  # after it
+        self._start = 0  # start of the last token
+        self._position = 0  # end of the last token
 
     def document(self) -> Any:
         value = self._value(*self._token(), depth=0)
@@ -207,7 +207,7 @@ class _JsonReader:
         return value
 
     def _token(self) -> tuple[str, Any]:
-        """Take the next token: its kind (a mark is its own kind) and what it stands for."""
+        """Return the kind (a mark is its own kind) and the value of the next token."""
         match = _TOKEN.match(self._text, self._position)
         if match is None:
             self._start = len(self._text) - len(self._text[self._position :].lstrip())
@@ -319,7 +319,7 @@ class _JsonReader:
 
 
 def _requoted(match: re.Match[str]) -> str:
-    """Turn a piece of a single-quoted string into its like in a double-quoted one."""
+    """Convert a piece of a single-quoted string for double quotes."""
     piece = match[0]
     if piece == '"':
         return '\\"'
@@ -330,7 +330,7 @@ _encode_scalar = msgspec.json.Encoder().encode
 
 
 def _write(value: Any, parts: list[bytes], newline: bytes) -> None:
-    """Append the value's text. `newline` is what a line starts with at this depth, empty for no lines."""
+    """Append the value's text. `newline` is the line break with indentation, empty for one line."""
     if value is None or isinstance(value, _SCALARS):
         parts.append(_encode_scalar(value))
     elif isinstance(value, Mapping):

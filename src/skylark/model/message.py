@@ -1,4 +1,4 @@
-"""Pure. Messages as values, their properties and system flags, and the addresses inside them."""
+"""Pure. Messages, their properties, keys and system flags, and the addresses in records."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntFlag
-from typing import Any
+from typing import Any, AnyStr
 
 import msgspec
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
+_KEY_SEPARATOR = KEY_SEPARATOR.encode()
 
 PROPERTY_TAGS = "TAGS"
 PROPERTY_KEYS = "KEYS"
@@ -100,7 +101,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutMessage(msgspec.Struct, gc=False, kw_only=False):
-    """What the store is asked to append. Hosts are the record's own bytes (see `pack_host`)."""
+    """A message to append to the store. Hosts are encoded as in records (see `pack_host`)."""
 
     topic: str
     queue_id: int
@@ -114,12 +115,12 @@ class PutMessage(msgspec.Struct, gc=False, kw_only=False):
     prepared_transaction_offset: int = 0
     wait: bool = True
     queue: Any = None
-    """The store's queue of this topic and id, if whoever asks has looked it up already."""
+    """The store's queue of this topic and id, if the caller has looked it up already."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One record of the commit log, decoded. `body` is as stored, possibly compressed (see `model.body`)."""
+    """A decoded record of the commit log. `body` is as stored, possibly compressed (see `model.body`)."""
 
     topic: str
     queue_id: int
@@ -144,7 +145,7 @@ class StoredMessage:
 
     @property
     def keys(self) -> list[str]:
-        return [key for key in self.properties.get(PROPERTY_KEYS, "").split(KEY_SEPARATOR) if key]
+        return split_keys(self.properties.get(PROPERTY_KEYS, ""))
 
     @property
     def unique_key(self) -> str | None:
@@ -157,19 +158,19 @@ HOST_V6_BYTES = 20
 
 
 def pack_host(host: str, port: int) -> bytes:
-    """An address as records hold it: 4 or 16 bytes of IP, then the port as i32."""
+    """Encode an address as in records: 4 or 16 bytes of IP, then the port as i32."""
     return ipaddress.ip_address(host).packed + _PORT.pack(port)
 
 
 def format_host(packed: bytes) -> str:
-    """`10.0.0.1:10911`, or `[2001:db8::1]:10911` for IPv6."""
+    """Return `10.0.0.1:10911`, or `[2001:db8::1]:10911` for IPv6."""
     address = ipaddress.ip_address(bytes(packed[:-4]))
     (port,) = _PORT.unpack(packed[-4:])
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property text. Raises ValueError for names or values that would break its separators."""
+    """Return the property text. Raises ValueError for names or values that contain separators."""
     pieces = []
     for name, value in properties.items():
         if not name or NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name + value:
@@ -179,7 +180,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(text: bytes) -> dict[str, str]:
-    """Pieces without a name or a value are ignored, later duplicates win; invalid UTF-8 is replaced."""
+    """Parse a property text. Pairs without name or value are ignored, the last duplicate wins."""
     properties = {}
     for piece in text.decode(errors="replace").split(PROPERTY_SEPARATOR):
         name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)
@@ -188,10 +189,16 @@ def decode_properties(text: bytes) -> dict[str, str]:
     return properties
 
 
-def property_finder(name: str) -> Callable[[bytes], bytes | None]:
-    """A function that finds one property's value in the text without parsing the rest.
+def split_keys(text: AnyStr) -> list[AnyStr]:
+    """Return the keys of a KEYS property."""
+    keys = text.split(KEY_SEPARATOR) if isinstance(text, str) else text.split(_KEY_SEPARATOR)
+    return [key for key in keys if key]
 
-    It gives what `decode_properties` would give (undecoded), or None. Every send runs a few of these.
+
+def property_finder(name: str) -> Callable[[bytes], bytes | None]:
+    """Return a function that finds one property's value in a property text without parsing the rest.
+
+    It returns the encoded value that `decode_properties` would return, or None. Used for every send.
     """
     first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
     later = PROPERTY_SEPARATOR.encode() + first
@@ -205,7 +212,7 @@ def property_finder(name: str) -> Callable[[bytes], bytes | None]:
             value = text[start:] if stop < 0 else text[start:stop]
             if value:
                 return value
-            # An empty value does not count, so an earlier duplicate may.
+            # An empty value does not count: try an earlier duplicate.
             at = text.rfind(later, 0, at + 1)
         if not text.startswith(first):
             return None

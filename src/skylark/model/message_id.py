@@ -1,4 +1,8 @@
-"""Unique message ids in the format of the Java client: address, process, class loader, time, counter."""
+"""Message ids: unique ids in the format of the Java client, and offset message ids.
+
+A unique id consists of address, process, class loader, time and counter. An offset message id consists of the
+broker's address and the record's physical offset; it finds the record without an index.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +13,27 @@ from datetime import UTC, datetime
 
 _HEAD = struct.Struct(">H3s")  # process id; three bytes in place of Java's class loader, a fourth follows
 COUNTER_LIMIT = 1 << 16
+_OFFSET = struct.Struct(">q")
 
 
 class UniqueIds:
-    """Ids of one process. Any thread; no two calls give the same id within a month.
+    """Generates the ids of one process. Any thread; ids are distinct within a month.
 
-    A thread may be held up between looking at the clock and counting. So that its id is still its own when
-    the counter has come round meanwhile, the byte before the time counts the rounds.
+    A thread may be suspended between reading the clock and the counter. The byte before the time counts the
+    counter's rounds, so that the id is unique even if the counter has wrapped around meanwhile.
     """
 
     def __init__(self, address: bytes, started_ms: int, process_id: int | None = None) -> None:
-        """`address` is the 4 or 16 bytes of an IP; `started_ms` the wall time now."""
+        """`address` is an IP of 4 or 16 bytes; `started_ms` the current wall time."""
         pid = os.getpid() if process_id is None else process_id
         self._prefix = (address + _HEAD.pack(pid & 0xFFFF, os.urandom(3))).hex().upper()
         month = datetime.fromtimestamp(started_ms / 1000, UTC).replace(
             day=1, hour=0, minute=0, second=0, microsecond=0
         )
         self._month_ms = int(month.timestamp() * 1000)
-        self.chars = len(self._prefix) + 2 + 8 + 4  # of an id: of all alike
+        self.chars = len(self._prefix) + 2 + 8 + 4  # the length of each id
         self._counter = itertools.count()
-        self._stem = (-1, -1, "")  # what all ids of one millisecond and one round have in common
+        self._stem = (-1, -1, "")  # the common prefix of ids of one millisecond and round
 
     def next(self, now_ms: int) -> str:
         number = next(self._counter)
@@ -38,11 +43,11 @@ class UniqueIds:
         return stem + "%04X" % (number & 0xFFFF)  # twice as fast as an f-string
 
     def several(self, count: int, now_ms: int) -> list[str]:
-        """Return so many ids, at least one: as `next` makes them, at a fraction of the cost of each."""
+        """Return `count` ids, at least one, at a fraction of the cost of `next`."""
         numbers = list(itertools.islice(self._counter, count))
         first, last = numbers[0], numbers[-1]
         if first >> 16 != last >> 16 or last - first != count - 1:
-            # The counter has come round, or another thread was served in between.
+            # The counter wrapped around, or another thread used it in between.
             return [f"{self._new_stem(now_ms, each >> 16)}{each & 0xFFFF:04X}" for each in numbers]
         stem = self._new_stem(now_ms, first >> 16)
         low = range(first & 0xFFFF, (last & 0xFFFF) + 1)
@@ -52,6 +57,31 @@ class UniqueIds:
     def _new_stem(self, now_ms: int, turn: int) -> str:
         elapsed_ms = now_ms - self._month_ms & 0xFFFFFFFF
         stem = f"{self._prefix}{turn & 0xFF:02X}{elapsed_ms:08X}"
-        # Replaced whole: another thread sees the old one or the new one, and both are right.
+        # Replaced as one tuple: another thread sees the old or the new one, both valid.
         self._stem = (now_ms, turn, stem)
         return stem
+
+
+def offset_message_id(store_host: bytes, physical_offset: int) -> str:
+    """Return a record's offset message id: 32 hex characters, 56 with an IPv6 store host."""
+    return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
+    """Return store host and physical offset. Raises ValueError."""
+    if len(message_id) not in (32, 56):
+        raise ValueError(f"invalid message id of {len(message_id)} characters; an id has 32 or 56")
+    data = bytes.fromhex(message_id)
+    return data[:-8], _OFFSET.unpack(data[-8:])[0]
+
+
+def offset_id_template(store_host: bytes) -> bytes:
+    """Return a format whose `%` with a physical offset is the encoded offset message id."""
+    return store_host.hex().upper().encode() + b"%016X"
+
+
+def joined_offset_ids(store_host: bytes, physical_offsets: list[int]) -> bytes:
+    """Return the encoded offset message ids of a batch, joined by commas."""
+    host = store_host.hex().upper()
+    offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
+    return (host + offsets.replace(",", "," + host)).encode()

@@ -1,17 +1,17 @@
-"""Pure. Names of topics and groups: which are allowed, which are built in, which belong together."""
+"""Pure. Names of topics and groups: validation, system names, retry and dead-letter topics."""
 
 import re
 
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
 
 TOPIC_CHARS_MAX = 127
-GROUP_CHARS_MAX = 120  # with the prefix of the retry topic before it, it is still the name of a topic
+GROUP_CHARS_MAX = 120  # with the prefix of its retry topic it must be a valid topic name
 DERIVED_TOPIC_CHARS_MAX = 255
-"""Of retry and dead-letter topics that a broker makes: they name a group, and those of pop a topic too."""
+"""Limit of retry and dead-letter topics: they contain a group name, those of pop also a topic name."""
 
 CLIENT_ID_CHARS_MAX = 1024
-EXPRESSION_CHARS_MAX = 64 << 10  # of a subscription
-WRITTEN_NAME_CHARS_MAX = 255  # of names that are only remembered, for as long as a client is there
+EXPRESSION_CHARS_MAX = 64 << 10  # subscription expressions
+WRITTEN_NAME_CHARS_MAX = 255  # names that are only kept while a client is connected
 
 AUTO_CREATE_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -40,7 +40,7 @@ SYSTEM_TOPICS = frozenset(
         CHECKPOINT_TOPIC,
     }
 )
-"""On every broker, whatever its name."""
+"""Exist on every broker."""
 UNSENDABLE_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -70,22 +70,22 @@ _ILLEGAL = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 
 
 def is_system_group(group: str) -> bool:
-    """Whether a group is built in, or named as one."""
+    """Return whether a group is a system group or has the prefix of one."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def topic_name_error(topic: str) -> str | None:
-    """Return, in RocketMQ's words, why a topic cannot have this name; None if it can."""
+    """Return RocketMQ's error text for an invalid topic name, or None."""
     return _fault("topic", topic, TOPIC_CHARS_MAX)
 
 
 def group_name_error(group: str) -> str | None:
-    """Return, in RocketMQ's words, why a group cannot have this name; None if it can."""
+    """Return RocketMQ's error text for an invalid group name, or None."""
     return _fault("group", group, GROUP_CHARS_MAX)
 
 
 def stored_topic_name_error(topic: str) -> str | None:
-    """Return why no queue can be kept under this name, which a broker made of other names; None if it can."""
+    """As `topic_name_error`, but retry and dead-letter topics created by a broker may be longer."""
     if topic.startswith((RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)):
         return _fault("topic", topic, DERIVED_TOPIC_CHARS_MAX, _ALLOWED_DERIVED)
     return topic_name_error(topic)
@@ -102,15 +102,13 @@ def _fault(what: str, name: str, chars_max: int, allowed: re.Pattern[str] = _ALL
 
 
 def retry_topic(group: str) -> str:
-    """The topic in which a group finds messages that it has failed to consume."""
     return RETRY_TOPIC_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """The topic for messages that a group has failed to consume too often."""
     return DEAD_LETTER_TOPIC_PREFIX + group
 
 
 def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
-    """The retry topics of a group that pops, by the older and by the newer rule."""
+    """Return the retry topics of a pop consumer group: old and new naming."""
     return f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"

@@ -39,13 +39,12 @@ BLANK = struct.Struct(">iI")  # bytes left in the file, MAGIC_BLANK
 BLANK_BYTES = BLANK.size
 LENGTH = struct.Struct(">H")
 LENGTHS = [LENGTH.pack(length) for length in range(PROPERTIES_BYTES_MAX + 1)]
-"""Of property texts, packed."""
-QUEUE_OFFSET = struct.Struct(">q")
+"""Encoded lengths of property texts."""
 STORE_TIMESTAMP = struct.Struct(">q")
 SIZE_AND_MAGIC = struct.Struct(">iI")
 QUEUE_AND_FLAG = struct.Struct(">ii")
 
-# Readers take the length byte of version 1 as signed.
+# The length byte of version 1 is signed.
 TOPIC_V1_BYTES_MAX = 127
 SYS_FLAG_POSITION = 36
 
@@ -63,14 +62,14 @@ _MIDDLES = {
 }
 HEADS = {flags: struct.Struct(f">iIiiiqq{middle}i") for flags, middle in _MIDDLES.items()}
 HEAD = HEADS[0]
-# SYSFLAG to PREPAREDTRANSACTIONOFFSET, which the messages of a batch share, and a head around them.
+# SYSFLAG to PREPAREDTRANSACTIONOFFSET, shared by the messages of a batch, and a head that contains them.
 MIDDLES = {flags: struct.Struct(f">{middle}") for flags, middle in _MIDDLES.items()}
 SHARED_HEADS = {flags: struct.Struct(f">iIiiiqq{middle.size}si") for flags, middle in MIDDLES.items()}
 assert HEAD.size == 88
 RECORD_BYTES_MIN = HEAD.size + 1 + LENGTH.size
 
 CRC_PROPERTY_BYTES = len(PROPERTY_CRC32) + 1 + 10 + 1
-# The least that a disk writes as a whole.
+# The unit that a disk writes atomically.
 SECTOR_BYTES = 512
 
 
@@ -81,7 +80,7 @@ def crc32(data: bytes | memoryview) -> int:
 
 @lru_cache(1024)
 def topic_part(topic: str) -> tuple[int, bytes]:
-    """The magic that a topic's length asks for, and the topic with its length field."""
+    """Return the record's magic, which depends on the topic's length, and the topic with its length field."""
     data = topic.encode()
     if len(data) > TOPIC_V1_BYTES_MAX:
         return MAGIC_V2, LENGTH.pack(len(data)) + data
@@ -94,7 +93,7 @@ def host_flags(born_host: bytes, store_host: bytes) -> int:
 
 
 def crc_property(record_without: bytes) -> bytes:
-    """The closing CRC property: its ten digits are written least significant first."""
+    """Return the CRC property, the last of a record; its ten digits are least significant first."""
     digits = str(crc32(record_without))[::-1].ljust(10, "0")
     return f"{PROPERTY_CRC32}\x01{digits}\x02".encode()
 
@@ -108,7 +107,7 @@ def encode(
     store_host: bytes,
     with_crc_property: bool = False,
 ) -> bytes:
-    """One whole record. The store's append writes the same bytes in batches; a test holds the two equal."""
+    """Encode one record. The store's append produces the same bytes in batches; a test compares them."""
     magic, topic = topic_part(message.topic)
     properties = message.properties
     if with_crc_property:
@@ -146,7 +145,7 @@ def encode(
 
 
 def terminated(properties: bytes) -> bytes:
-    """The property text with its last separator, which clients may leave out."""
+    """Add the last separator of a property text, which clients may omit."""
     return properties + b"\x02" if properties and not properties.endswith(b"\x02") else properties
 
 
@@ -158,7 +157,7 @@ def without_crc_property(properties: bytes) -> bytes:
 
 
 class RecordParts(NamedTuple):
-    """Where things lie in a record, its structure checked and its CRC not."""
+    """The parts of a record; its structure is checked, its CRC is not."""
 
     head: tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
     body_position: int
@@ -166,7 +165,7 @@ class RecordParts(NamedTuple):
     properties: bytes
 
     def body(self, data: bytes | memoryview, *, check_crc: bool = True) -> bytes:
-        """The body in the data that was taken apart. Raises CorruptRecord if it was altered."""
+        """Return the body from the data that was split. Raises CorruptRecord if its CRC does not match."""
         head = self.head
         body = bytes(data[self.body_position : self.body_position + head[14]])
         if check_crc and body and crc32(body) != head[2]:
@@ -175,12 +174,12 @@ class RecordParts(NamedTuple):
 
 
 def split(data: bytes | memoryview, position: int = 0) -> RecordParts:
-    """Take one record apart. Raises CorruptRecord when lengths and magic do not fit together."""
+    """Split one record into its parts. Raises CorruptRecord if lengths or magic are invalid."""
     physical_offset = -1
     layout = HEADS[0]
     try:
         head = layout.unpack_from(data, position)
-        if head[7] & HOST_V6_MASK:  # longer behind the flags, which lie at the same place
+        if head[7] & HOST_V6_MASK:  # a longer layout; the flags are at the same position
             layout = HEADS[head[7] & HOST_V6_MASK]
             head = layout.unpack_from(data, position)
         size, magic, physical_offset, body_bytes = head[0], head[1], head[6], head[14]
@@ -200,14 +199,14 @@ def split(data: bytes | memoryview, position: int = 0) -> RecordParts:
         end = at + LENGTH.unpack_from(data, topic_end)[0]
         topic, properties = data[topic_at:topic_end], data[at:end]
     except (struct.error, IndexError) as error:
-        raise CorruptRecord(physical_offset=physical_offset, reason="record is cut short") from error
+        raise CorruptRecord(physical_offset=physical_offset, reason="record is truncated") from error
     if end - position != size or len(properties) != end - at:
         raise CorruptRecord(physical_offset=physical_offset, reason=f"size {size} does not match its parts")
     return RecordParts(head, body_position, bytes(topic), bytes(properties))
 
 
 def decode(data: bytes | memoryview, position: int = 0, *, check_crc: bool = True) -> StoredMessage:
-    """One record as a value. Raises CorruptRecord."""
+    """Decode one record. Raises CorruptRecord."""
     parts = split(data, position)
     head = parts.head
     return StoredMessage(
@@ -231,7 +230,7 @@ def decode(data: bytes | memoryview, position: int = 0, *, check_crc: bool = Tru
 
 
 def decode_all(data: bytes | memoryview, *, check_crc: bool = True) -> Iterator[StoredMessage]:
-    """The records of a pull reply, one after the other."""
+    """Decode adjacent records, such as those of a pull reply. Raises CorruptRecord."""
     position = 0
     while position < len(data):
         message = decode(data, position, check_crc=check_crc)
@@ -244,7 +243,7 @@ def store_timestamp_position(sys_flag: int) -> int:
 
 
 class ScannedRecord(NamedTuple):
-    """What dispatch needs of a record."""
+    """The fields of a record that dispatch needs."""
 
     physical_offset: int
     size: int
@@ -259,16 +258,16 @@ class ScannedRecord(NamedTuple):
 class ScanStop(Enum):
     """Why a scan ended."""
 
-    NEED_MORE = "the record goes on behind the given bytes"
+    NEED_MORE = "the record continues behind the given bytes"
     BLANK = "the rest of the file is blank"
     INVALID = "no valid record here"
 
 
 class Scan:
-    """Walk records in a chunk of the log; after the walk `stop`, `position` and `reason` say where it ended.
+    """Iterates over the records in a chunk of the log; `stop`, `position` and `reason` tell where it ended.
 
-    `data` starts at `physical_offset`; `file_end` is the physical offset at which the file ends (no record
-    crosses it). Each record must lie where it says: bytes left from an older life of the file never pass.
+    `data` starts at `physical_offset`; `file_end` is the physical offset of the file's end, which no record
+    crosses. A record must contain its own physical offset: remains of earlier files are not accepted.
     """
 
     def __init__(
@@ -281,7 +280,7 @@ class Scan:
         require_crc_property: bool = False,
         refuse_zeros: bool = False,
     ) -> None:
-        """`refuse_zeros`: where no CRC covers the properties, a torn write is known by its zeros."""
+        """`refuse_zeros`: detect torn writes by zeros in properties without a CRC."""
         self._refuse_zeros = refuse_zeros
         self._data = data
         self._base = physical_offset
@@ -315,7 +314,7 @@ class Scan:
             if magic != MAGIC_V1 and magic != MAGIC_V2:  # noqa: PLR1714 - twice as fast as a set
                 break
             if size < RECORD_BYTES_MIN or position + size > file_bytes:
-                return self._end(position, ScanStop.INVALID, f"size {size} does not fit in the file")
+                return self._end(position, ScanStop.INVALID, f"size {size} does not fit into the file")
             end = position + size
             if end > available:
                 return self._end(position, ScanStop.NEED_MORE)
@@ -338,7 +337,7 @@ class Scan:
             if properties_start > end or properties_start + length(data, topic_end)[0] != end:
                 return self._end(position, ScanStop.INVALID, f"size {size} does not match its parts")
             if physical_offset != base + position:
-                return self._end(position, ScanStop.INVALID, f"record says it lies at {physical_offset}")
+                return self._end(position, ScanStop.INVALID, f"record has physical offset {physical_offset}")
             if check_crc and crc(view[body:at]) & CRC_MASK != body_crc and body_bytes:
                 return self._end(position, ScanStop.INVALID, "body CRC")
             if self._refuse_zeros and data.find(b"\0", properties_start, end) >= 0:
@@ -367,9 +366,9 @@ class Scan:
 
 
 def has_torn_text(data: bytes, base: int, start: int, end: int) -> bool:
-    """Whether data[start:end] ends with a zero, or a disk sector's share of it is all zeros.
+    """Return whether data[start:end] ends with a zero or contains a disk sector of zeros.
 
-    The data lies at `base`. A file cut short reads as zeros from any byte on, a lost page by whole sectors.
+    The data starts at `base`. A truncated file reads as zeros from any byte on, a lost page by whole sectors.
     """
     if start < end and not data[end - 1]:
         return True
@@ -386,22 +385,9 @@ def has_valid_crc_property(record: memoryview) -> bool:
     return covered > 0 and crc_property(bytes(record[:covered])) == record[covered:]
 
 
-def offset_message_id(store_host: bytes, physical_offset: int) -> str:
-    """The id that finds a record by address: 32 hex characters, 56 with an IPv6 store host."""
-    return (store_host + QUEUE_OFFSET.pack(physical_offset)).hex().upper()
-
-
-def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
-    """Store host and physical offset. Raises ValueError."""
-    if len(message_id) not in (32, 56):
-        raise ValueError(f"offset message id has {len(message_id)} characters, 32 or 56 are possible")
-    data = bytes.fromhex(message_id)
-    return data[:-8], QUEUE_OFFSET.unpack(data[-8:])[0]
-
-
 BATCH_ELEMENT = struct.Struct(">iiiii")  # total, 0, 0, flag, body length
 _UNPACKED_MAX = 64
-"""Messages of a batch that are taken apart at once."""
+"""Messages of a batch that are unpacked by one call."""
 
 
 class BatchElement(NamedTuple):
@@ -411,15 +397,15 @@ class BatchElement(NamedTuple):
 
 
 class BatchColumns(NamedTuple):
-    """The messages of a batch by columns: what is done to a column is done in C."""
+    """The messages of a batch as columns: operations on a column run in C."""
 
     flags: Sequence[int]
     bodies: Sequence[bytes]
     properties: Sequence[bytes]
     text: bytes
-    """All properties, one after the other."""
+    """All properties, joined."""
     lengths: tuple[int, int] | None
-    """Of a body and of its properties, if all messages have the same ones, and the same flag."""
+    """Lengths of body and properties, if they and the flag are the same for all messages."""
 
     @classmethod
     def of(cls, elements: Sequence[BatchElement]) -> BatchColumns:
@@ -432,14 +418,14 @@ class BatchColumns(NamedTuple):
 
 
 def split_batch(data: bytes | memoryview) -> list[BatchElement]:
-    """The messages inside a batch request's body. Raises ValueError when its inner lengths lie."""
+    """Return the messages of a batch request's body. Raises ValueError for invalid inner lengths."""
     batch = split_columns(data)
     return list(map(BatchElement, batch.flags, batch.bodies, batch.properties))
 
 
 def split_columns(data: bytes | memoryview) -> BatchColumns:
-    """As `split_batch`, by columns. Raises ValueError."""
-    batch = bytes(data)  # one copy, then cheap slices: those of views cost more than the bytes of messages
+    """As `split_batch`, as columns. Raises ValueError."""
+    batch = bytes(data)  # one copy: slices of bytes are cheaper than slices of views
     alike = _split_alike(batch)
     if alike is not None:
         return alike
@@ -461,12 +447,12 @@ def split_columns(data: bytes | memoryview) -> BatchColumns:
             bodies.append(batch[start:stop])
             properties.append(batch[properties_start:position])
     except struct.error as error:
-        raise ValueError(f"batch body is cut short at byte {position}") from error
+        raise ValueError(f"batch body is truncated at byte {position}") from error
     return BatchColumns(flags, bodies, properties, b"".join(properties), None)
 
 
 def _split_alike(batch: bytes) -> BatchColumns | None:
-    """The messages of a batch whose flags and lengths are all the same, as they often are; else None."""
+    """Split a batch whose messages have equal flags and lengths, the frequent case; else return None."""
     if len(batch) < BATCH_ELEMENT.size + LENGTH.size:
         return None
     total, _, _, flag, body_bytes = BATCH_ELEMENT.unpack_from(batch)
@@ -492,6 +478,6 @@ def _split_alike(batch: bytes) -> BatchColumns | None:
 def _alike_elements(
     number: int, body_bytes: int, text_bytes: int
 ) -> Callable[[bytes, int], tuple[bytes, ...]]:
-    """Takes such messages apart: of each the head without body, body, length of properties, properties."""
+    """Return an unpacker for `number` such messages: head, body, properties length, properties of each."""
     one = f"{BATCH_ELEMENT.size}s{body_bytes}s{LENGTH.size}s{text_bytes}s"
     return struct.Struct(f">{one * number}").unpack_from

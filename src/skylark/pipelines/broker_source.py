@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from skylark.errors import BrokerError, RocketMQError, SettingsError
-from skylark.model.record import RECORD_BYTES_MIN, decode_all, parse_offset_message_id
+from skylark.model.message_id import parse_offset_message_id
+from skylark.model.record import RECORD_BYTES_MIN, decode_all
 from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.pipelines.cluster_client import (
     BULK_BYTES,

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from skylark.model.message import KEY_SEPARATOR
+from skylark.model.message import split_keys
 from skylark.pipelines.message_source import OffsetRange
 from skylark.protocol.bodies import MessageQueue
 
@@ -92,7 +92,7 @@ class Restrictions:
             (value,) = chosen
             if name == "keys":
                 # A message may have several keys; the index has an entry for each.
-                self.key = next(filter(None, value.split(KEY_SEPARATOR)), None)
+                self.key = next(iter(split_keys(value)), None)
             elif name == "uniqKey":
                 self.unique_key = value
             elif name == "msgId":

@@ -133,7 +133,7 @@ class StoreSource:
     def _units(self, queue: MessageQueue, first: int, count: int) -> Units:
         """Consume-queue entries from an offset, at most to the end of their file."""
         found = self._reader.queue_table.get((queue.topic, queue.queue_id))
-        data = found.units(first, count) if found and count > 0 else b""
+        data = found.entries(first, count) if found and count > 0 else b""
         return np.frombuffer(data, UNIT_TYPE)
 
     # --- Lookups ---

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _KEYS_NAME = f"{PROPERTY_KEYS}{NAME_VALUE_SEPARATOR}".encode()
 _PACKED_MAX = 128
-"""Units of a run that are packed at once."""
+"""Entries of a batch that are packed by one call."""
 
 
 class PutStatus(Enum):
@@ -30,9 +30,9 @@ class PutStatus(Enum):
     FLUSH_DISK_TIMEOUT = "stored, but not on disk in time"
     FLUSH_SLAVE_TIMEOUT = "stored, but not on the slave in time"
     SLAVE_NOT_AVAILABLE = "stored, but there is no usable slave"
-    SERVICE_NOT_AVAILABLE = "the store does not take messages now"
-    CREATE_MAPPED_FILE_FAILED = "the next file could not be made"
-    MESSAGE_ILLEGAL = "the message breaks a limit"
+    SERVICE_NOT_AVAILABLE = "the store does not accept messages now"
+    CREATE_MAPPED_FILE_FAILED = "cannot create the next file"
+    MESSAGE_ILLEGAL = "the message exceeds a limit"
     PROPERTIES_SIZE_EXCEEDED = "the properties are too long"
     OS_PAGE_CACHE_BUSY = "the disk does not keep up"
     IN_SYNC_REPLICAS_NOT_ENOUGH = "too few replicas are in sync"
@@ -40,7 +40,7 @@ class PutStatus(Enum):
 
 
 class AppendedRecord(msgspec.Struct, gc=False):
-    """A record in the log, and all that dispatch needs of it."""
+    """A record in the log, with everything that dispatch needs."""
 
     status: ClassVar[PutStatus] = PutStatus.PUT_OK
 
@@ -59,7 +59,7 @@ class AppendedRecord(msgspec.Struct, gc=False):
 
 
 class AppendedBatch(Sequence[AppendedRecord]):
-    """Records of one queue in a row, as a batch makes them: published in one go, taken apart on demand."""
+    """Consecutive records of one queue, made from a client's batch: published at once, split on demand."""
 
     __slots__ = (
         "_codes", "_sizes", "_text", "end", "first_offset", "physical_offsets", "queue", "shared",
@@ -76,7 +76,7 @@ class AppendedBatch(Sequence[AppendedRecord]):
         codes: list[int],
         text: bytes,
     ) -> None:
-        """The properties of each are its own text and the shared one behind it; `text` is all own texts."""
+        """A record's properties are its own text followed by `shared`; `text` is all own texts joined."""
         self.queue = queue
         self.store_timestamp = store_timestamp
         self.sys_flag = sys_flag
@@ -86,16 +86,14 @@ class AppendedBatch(Sequence[AppendedRecord]):
         self._text = text
 
     def place(self, physical_offset: int, queue_offset: int, sizes: list[int]) -> None:
-        """Say where the records are."""
+        """Set the position of the records in log and queue."""
         self.first_offset = queue_offset
-        """The queue offset of the first."""
         self._sizes = sizes
         self.physical_offsets = list(accumulate(sizes, initial=physical_offset))
         self.end = self.physical_offsets.pop()
-        """End of its last record."""
 
     @property
-    def units(self) -> bytes:
+    def entries(self) -> bytes:
         count = len(self._sizes)
         if count > _PACKED_MAX:
             return b"".join(map(ENTRY.pack, self.physical_offsets, self._sizes, self._codes))
@@ -109,10 +107,10 @@ class AppendedBatch(Sequence[AppendedRecord]):
 
     @property
     def only_key(self) -> bytes | None:
-        """The unique key that all of them share, if they have no other keys; else None."""
+        """The unique key that all records share, if they have no other keys; else None."""
         if _KEYS_NAME in self.shared or _KEYS_NAME in self._text:
             return None
-        return find_unique_key(self.shared)  # later duplicates win: it hides their own
+        return find_unique_key(self.shared)  # the last duplicate wins: it hides their own unique keys
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -146,12 +144,12 @@ class Refused(msgspec.Struct, frozen=True):
 PutResult = AppendedRecord | Refused
 
 NUL_REFUSED = Refused(
-    PutStatus.MESSAGE_ILLEGAL, "a property has a NUL byte, as only torn writes leave them; put it in the body"
+    PutStatus.MESSAGE_ILLEGAL, "a property contains a NUL byte, which is not allowed; put it in the body"
 )
 
 
 def release_queue_offsets(placed: Sequence[PutResult | AppendedBatch | list[Refused]]) -> None:
-    """Have queue offsets given out anew: nothing of this was written."""
+    """Return the queue offsets of records that were not written."""
     for result in reversed(placed):
         if isinstance(result, AppendedBatch):
             result.queue.next_offset = result.first_offset
@@ -160,7 +158,7 @@ def release_queue_offsets(placed: Sequence[PutResult | AppendedBatch | list[Refu
 
 
 def refuse_all(placed: Sequence[PutResult]) -> list[PutResult]:
-    """The results of messages that are stored together or not at all, where one was refused."""
+    """Refuse every message of an all-or-nothing append with the first refusal."""
     release_queue_offsets(placed)
     refused = next(result for result in placed if isinstance(result, Refused))
     return [refused] * len(placed)

@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 
 class FileCopy:
-    """Copies one part after the other. `progress` is told bytes done and, about, to do."""
+    """Copies parts of files. `progress` gets the bytes done and the estimated total."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress or (lambda done, total: None)
@@ -64,13 +64,13 @@ class FileCopy:
         has_holes: bool = False,
         head: bytes = b"",
     ) -> None:
-        """Bring a part of an open file over, durably, into a file of this length; then `head`, to its begin.
+        """Copy a part of an open file durably into a file of this length; then write `head` at its start.
 
-        A file that is there is written to, unless it is a hard link. Raises BadStoreFile, OSError.
+        An existing file is overwritten in place, unless it is a hard link. Raises BadStoreFile, OSError.
         """
         first, last = part
         if path.exists() and path.stat().st_nlink > 1:
-            path.unlink()  # the original itself, by another name
+            path.unlink()  # a hard link to the original
             first = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -90,18 +90,18 @@ class FileCopy:
         while low < high:
             copied = _copy_some(source, target, low, min(COPY_BYTES, high - low))
             if not copied:
-                raise BadStoreFile(path, f"its original ends at byte {low} instead of {high}")
+                raise BadStoreFile(path, f"its source ends at byte {low} instead of {high}")
             low += copied
             self.count(copied)
 
     def count(self, copied: int) -> None:
-        """Take note of bytes that are copied."""
+        """Report copied bytes as progress."""
         self.copied_bytes += copied
         self._total_bytes = max(self._total_bytes, self.copied_bytes)
         self._progress(self.copied_bytes, self._total_bytes)
 
     def keep_only(self, directory: Path, names: set[str]) -> None:
-        """Delete the files of a directory that have no other names."""
+        """Delete all files of a directory except `names`."""
         gone = [name for name in self._disk.files(directory) if name not in names]
         for name in gone:
             self._disk.delete(directory / name)
@@ -111,7 +111,7 @@ class FileCopy:
 
 @contextmanager
 def open_descriptor(path: Path) -> Iterator[int]:
-    """A descriptor of a file. Raises FileNotFoundError."""
+    """Open a file descriptor for reading. Raises FileNotFoundError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -120,7 +120,7 @@ def open_descriptor(path: Path) -> Iterator[int]:
 
 
 def read_part(path: Path, length: int = -1, position: int = 0) -> bytes:
-    """What is there; nothing if the file is missing. Raises OSError."""
+    """Read a part of a file; empty if the file is missing. Raises OSError."""
     try:
         with path.open("rb") as file:
             file.seek(position)
@@ -130,7 +130,7 @@ def read_part(path: Path, length: int = -1, position: int = 0) -> bytes:
 
 
 def stretches(descriptor: int, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Where a file has data; all of it where the system cannot tell."""
+    """Yield the ranges of a file that have data; everything if the platform cannot tell."""
     while low < high:
         try:
             low = os.lseek(descriptor, low, os.SEEK_DATA)
@@ -146,7 +146,7 @@ def stretches(descriptor: int, low: int, high: int) -> Iterator[tuple[int, int]]
 
 
 def _copy_some(source: int, target: int, position: int, length: int) -> int:
-    """Returns how much was copied; 0 at the end of the file."""
+    """Return the number of bytes copied; 0 at the end of the file."""
     copy = getattr(os, "copy_file_range", None)
     if copy is not None:
         try:
@@ -164,13 +164,13 @@ NOTE_NAME = "backup.json"
 LOCK_NAME = "backup.lock"
 COMPARED_BYTES = 1 << 20
 BLOCK_BYTES = 512
-"""What `stat` counts in."""
+"""Unit of `st_blocks`."""
 TRIES = 5
 PAUSE_S = 0.05
-# Lists that only grow: read behind the log, they know every topic whose messages are there.
+# Lists that only grow: read after the log, they name every topic with messages in it.
 READ_LAST = {name + end for name in ("topics.json", "subscriptionGroup.json") for end in ("", ".bak")}
 SMALL_DIRECTORIES = ("config", "namesrv")
-# Of a running store they are left out: the timers are found again in their topic.
+# Not copied from a running store: the timers are rebuilt from their topic.
 TIMER_NAMES = ("timerlog", "timerwheel")
 KNOWN_NAMES = {
     "abort", "lock", "checkpoint", "commitlog", "consumequeue", "index",
@@ -180,34 +180,34 @@ KNOWN_NAMES = {
 
 @dataclass(eq=False)
 class BackupRefused(StoreError):
-    """A backup that cannot be made, or not there."""
+    """A backup cannot be made to this directory."""
 
-    text = "no backup to {path}: {reason}"
+    text = "cannot back up to {path}: {reason}"
     path: Path
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What was done."""
+    """Result of a backup."""
 
     end_physical_offset: int
-    """The log was copied up to there."""
+    """End of the copied log."""
     is_running: bool
     copied_bytes: int
     linked_files: int
     left_out: list[UnsupportedItem]
-    """What this store has that is not in the copy."""
+    """Unsupported files that were not copied."""
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What a backup's directory says of itself."""
+    """The contents of backup.json."""
 
     source: str
     physical_offset: int
-    """Below it the log of the copy is whole and durable."""
+    """The log of the copy is complete and durable below this offset."""
     finished_ms: int
-    """When the last run ended; 0 while one is under way, or broke off."""
+    """End time of the last run; 0 if a run is in progress or was interrupted."""
 
 
 def back_up(
@@ -218,11 +218,10 @@ def back_up(
     link: bool = False,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Copy a store to a directory that is new, empty, or holds a backup of it; then only what is new.
+    """Copy a store to a new or empty directory, or update its existing backup incrementally.
 
-    With `link`, files of the log that are full become hard links. Raises BackupRefused, MissingFile,
-    BadStoreFile, DiskFull, OSError; what the target had before is then still of use, unless the log had
-    to be made anew because it goes on differently now.
+    With `link`, full log files become hard links. Raises BackupRefused, MissingFile, BadStoreFile, DiskFull,
+    OSError; an existing backup then stays usable, unless the source's log diverged and is copied again.
     """
     before = _check_target(source, target, commit_log_path)
     backup = _Backup(source, target, before, link, progress)
@@ -235,24 +234,24 @@ def back_up(
 
 
 def _check_target(source: Path, target: Path, commit_log_path: Path | None) -> _Note | None:
-    """What an earlier run left there. Raises BackupRefused."""
+    """Return the note of an earlier run, or None. Raises BackupRefused."""
     place = target.resolve()
     for directory in filter(None, (source, commit_log_path)):
         if place.is_relative_to(directory.resolve()) or directory.resolve().is_relative_to(place):
-            raise BackupRefused(target, f"it lies in {directory}, or that in it")
+            raise BackupRefused(target, f"it overlaps with {directory}; choose another directory")
     if not place.exists():
         if not place.parent.is_dir():
-            raise BackupRefused(target, f"there is no directory {place.parent}")
+            raise BackupRefused(target, f"no such directory: {place.parent}")
         return None
     if not place.is_dir():
-        raise BackupRefused(target, "it is no directory")
+        raise BackupRefused(target, "it is not a directory")
     note = load_file(place / NOTE_NAME, _decode_note)
     if note is None and any(place.iterdir()):
-        raise BackupRefused(target, "it is not empty, and holds no backup")
+        raise BackupRefused(target, "it is not empty and does not contain a backup")
     if note is not None and note.source != str(source.resolve()):
-        raise BackupRefused(target, f"it holds a backup of {note.source}")
+        raise BackupRefused(target, f"it contains a backup of {note.source}")
     if (place / "lock").exists():
-        raise BackupRefused(target, "a broker was started on it, so that it is a store of its own now")
+        raise BackupRefused(target, "a broker was started on it, so it is no longer a backup")
     return note
 
 
@@ -279,7 +278,7 @@ class _Backup:
         self._lock: DiskLock | None = None
 
     def run(self, commit_log_path: Path | None) -> BackupReport:
-        """All steps, in the order that the module explains."""
+        """Run all steps, in the order explained in the module's docstring."""
         source, disk = self._source, self._disk
         is_running = disk.exists(source / "abort")
         checkpoint = read_part(source / "checkpoint", CHECKPOINT_BYTES)
@@ -299,7 +298,7 @@ class _Backup:
         if not is_running:
             self._copy_rest()
         if not is_running and disk.exists(source / "abort"):
-            raise BackupRefused(self._target, "a broker was started on the store meanwhile; say it again")
+            raise BackupRefused(self._target, "a broker was started on the source meanwhile; run it again")
         self._write_documents(documents)
         self._write_manifest(manifest, firsts, set(heads))
         self._finish(checkpoint, end, is_running)
@@ -307,19 +306,19 @@ class _Backup:
         return BackupReport(end, is_running, self._copies.copied_bytes, self._linked_files, left_out)
 
     def close(self) -> None:
-        """Let others back up to the target."""
+        """Release the target's lock."""
         if self._lock is not None:
             self._lock.release()
 
     # The frame
 
     def _begin(self) -> None:
-        """From here on, and should it break off, the copy is to be recovered."""
+        """Mark the copy as unclean: if the run is interrupted, the copy needs recovery."""
         self._target.mkdir(exist_ok=True)
         try:
             self._lock = self._disk.lock(self._target / LOCK_NAME)
         except StoreLocked as error:
-            raise BackupRefused(self._target, "another backup to it is under way") from error
+            raise BackupRefused(self._target, "another backup to it is in progress") from error
         self._write_note(self._trusted, finished_ms=0)
         self._write_in_place("abort", b"backup")
 
@@ -345,16 +344,16 @@ class _Backup:
         write_file(self._target / NOTE_NAME, msgspec.json.format(msgspec.json.encode(note)))
 
     def _bytes_to_copy(self, reader: StoreReader, end: int, heads: dict[str, bytes]) -> int:
-        """About how much, for who watches."""
-        units = sum(queue.max_offset - queue.min_offset for queue in reader.queue_table.values())
+        """Estimate the total for the progress display."""
+        entries = sum(queue.max_offset - queue.min_offset for queue in reader.queue_table.values())
         index_bytes = sum(
             _allocated_bytes(self._source / "index" / name)
             for name, head in heads.items()
             if not self._has_index_file(name, head)
         )
         log_bytes = end - max(self._trusted, reader.min_physical_offset)
-        # Of units only those of the rest of the log are new: few.
-        return log_bytes + (0 if self._trusted else units * ENTRY_BYTES) + index_bytes
+        # Only the entries of the new part of the log are copied: few.
+        return log_bytes + (0 if self._trusted else entries * ENTRY_BYTES) + index_bytes
 
     # The log
 
@@ -378,11 +377,11 @@ class _Backup:
                         self._copies.copy(descriptor, path, files.file_bytes, part)
                 kept.add(path.name)
             except FileNotFoundError:
-                kept.clear()  # expired just now, as have those before it
+                kept.clear()  # this file and all before it have just expired
         self._copies.keep_only(directory, kept)
 
     def _continue_at(self, files: MappedFileQueue, end: int) -> int:
-        """Up to where the copy's log is the same; 0 where it has to be made anew."""
+        """Return the end of the common log; 0 if everything must be copied again."""
         at = self._trusted
         start = files.start_of(max(at - 1, 0))
         if not 0 < at <= end or start not in files.starts:
@@ -402,22 +401,22 @@ class _Backup:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise BackupRefused(self._target, f"no link to {source}: {error.strerror}") from error
+            raise BackupRefused(self._target, f"cannot link {source}: {error.strerror}") from error
         new.replace(target)
         self._disk.sync_directory(target.parent)
         self._linked_files += 1
 
     def _forget_expired(self, files: MappedFileQueue) -> None:
-        """Of what expired meanwhile, queues and index went after the log: no record may lack them."""
+        """Delete log files that expired during the copy: their queues and index may have expired, too."""
         directory = self._target / "commitlog"
         self._copies.keep_only(directory, set(self._disk.files(files.directory)))
         if files.starts and not self._disk.files(directory):
-            raise BackupRefused(self._target, "all that was to be copied has expired meanwhile; say it again")
+            raise BackupRefused(self._target, "all files expired during the copy; run it again")
 
-    # What is derived from it
+    # Consume queues and index
 
     def _copy_queues(self, reader: StoreReader) -> dict[tuple[str, int], int]:
-        """Copy the units that were there; returns where the first file of each queue starts."""
+        """Copy the entries; return the start of the first file of each queue."""
         directory = self._target / "consumequeue"
         file_bytes = reader.settings.consume_queue_file_bytes
         there = QueueTable(self._disk, directory, file_bytes, threading.Lock(), writable=False)
@@ -434,7 +433,7 @@ class _Backup:
     def _copy_queue(
         self, queue: ConsumeQueue, there: ConsumeQueue | None, directory: Path, file_bytes: int
     ) -> list[int]:
-        copied_to = self._same_units(queue, there) * ENTRY_BYTES
+        copied_to = self._same_entries(queue, there) * ENTRY_BYTES
         if not copied_to:
             self._disk.delete_directory(directory)
         starts: list[int] = []
@@ -452,20 +451,20 @@ class _Backup:
                     part = max(copied_to - start, 0), last - start
                     self._copies.copy(descriptor, path, file_bytes, part)
             except FileNotFoundError:
-                starts.clear()  # expired just now
+                starts.clear()  # just expired
         self._copies.keep_only(directory, set(map(file_name, starts)))
         return starts
 
-    def _same_units(self, queue: ConsumeQueue, there: ConsumeQueue | None) -> int:
-        """How many units, counted from 0, the copy of a queue has already; 0 if it is of another life."""
+    def _same_entries(self, queue: ConsumeQueue, there: ConsumeQueue | None) -> int:
+        """Return the end offset of the entries that the copy already has; 0 if the queue was recreated."""
         if there is None or there.max_offset == there.min_offset:
             return 0
         same = there.end_below(self._trusted)
         is_within = max(queue.min_offset, there.min_offset) < same <= queue.max_offset
-        return same if is_within and queue.unit(same - 1) == there.unit(same - 1) else 0
+        return same if is_within and queue.entry(same - 1) == there.entry(same - 1) else 0
 
     def _index_heads(self) -> dict[str, bytes]:
-        """The headers of all index files. They are written last, so they count nothing that is not there."""
+        """Read the headers of all index files. A header is written last, so all its items exist."""
         directory = self._source / "index"
         heads = {
             name: read_part(directory / name, HEADER.size) for name in index_names(self._disk, directory, [])
@@ -486,17 +485,17 @@ class _Backup:
                         self._copy_whole(descriptor, directory / name, head)
                 kept.add(name)
             except FileNotFoundError:
-                kept.clear()  # expired just now, as have those before it
+                kept.clear()  # this file and all before it have just expired
         self._copies.keep_only(directory, kept)
 
     def _copy_whole(self, descriptor: int, target: Path, head: bytes = b"") -> None:
         length = os.fstat(descriptor).st_size
         self._copies.copy(descriptor, target, length, (0, length), has_holes=True, head=head)
 
-    # What lies beside
+    # Other files
 
     def _documents(self, *, last: bool) -> dict[Path, bytes]:
-        """Small files, by their places in the store: those to be read first, or those to be read last."""
+        """Return small files by their path in the store: those to be read first, or last."""
         found = {}
         for directory in SMALL_DIRECTORIES:
             for name in self._disk.files(self._source / directory):
@@ -510,7 +509,7 @@ class _Backup:
         for place, data in documents.items():
             path = self._target / place
             if read_part(path) != data:
-                path.unlink(missing_ok=True)  # else it would become the `.bak`, which is copied, too
+                path.unlink(missing_ok=True)  # otherwise it would become the `.bak`, which is copied itself
                 write_file(path, data)
                 self._copies.count(len(data))
         for directory in SMALL_DIRECTORIES:
@@ -520,7 +519,7 @@ class _Backup:
     def _write_manifest(
         self, early: QueueManifest | None, firsts: dict[tuple[str, int], int], index_files: set[str]
     ) -> None:
-        """What was read first, without what expired or was deleted while the copy was made."""
+        """Write the manifest that was read first, without files that were deleted during the copy."""
         late = load_manifest(self._disk, self._source)
         for name in MANIFEST_FILE_NAMES:
             self._disk.delete(self._target / name)
@@ -541,7 +540,7 @@ class _Backup:
         save_manifest(self._disk, self._target, manifest)
 
     def _copy_rest(self) -> None:
-        """Everything else of a closed store, if size or time differ."""
+        """Copy all other files of a closed store whose size or time differ."""
         for place in _rest_of(self._target):
             if not (self._source / place).exists():
                 self._disk.delete(self._target / place)
@@ -555,13 +554,13 @@ class _Backup:
 
 
 def _rest_of(directory: Path) -> list[Path]:
-    """Places of the files that no step of its own cares for."""
+    """Return the paths of the files that have no step of their own."""
     places = [path.relative_to(directory) for path in directory.rglob("*") if path.is_file()]
     return sorted(place for place in places if place.parts[0] not in KNOWN_NAMES)
 
 
 def _read_document(path: Path) -> bytes:
-    """A small file that its broker replaces whole; Apache's takes the old one away before that."""
+    """Read a small file that the broker replaces; Apache RocketMQ deletes the old file before that."""
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE_S)

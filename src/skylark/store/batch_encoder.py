@@ -49,12 +49,12 @@ _PARTS_PER_RECORD = 5
 
 
 def with_crc_room(properties: bytes) -> bytes:
-    """The property text with room for the CRC property, which covers all that comes before it."""
+    """Append room for the CRC property, which covers everything before it."""
     return terminated(without_crc_property(properties)) + _CRC_ROOM
 
 
 def fill_in_crc(parts: list[Part]) -> None:
-    """Put the CRC property into the room left for it, record by record."""
+    """Fill the room reserved by `with_crc_room` in each record."""
     for last in range(_PARTS_PER_RECORD - 1, len(parts), _PARTS_PER_RECORD):
         properties = bytes(parts[last][:-CRC_PROPERTY_BYTES])
         covered = b"".join([*parts[last - _PARTS_PER_RECORD + 1 : last], properties])
@@ -62,24 +62,24 @@ def fill_in_crc(parts: list[Part]) -> None:
 
 
 ClientBatch = tuple["PutMessage", BatchColumns]
-"""What the messages of a batch share, and the messages."""
+"""The properties that all messages of a batch share, and the messages."""
 
 NO_BATCH_MASK = TRANSACTION_MASK | INNER_BATCH
 RECORD_BYTES_EXTRA = 64 * 1024
-"""What a record may have beside its body, and a batch beside the bodies of its messages."""
+"""Limit of a record without its body, and of a batch without the bodies of its messages."""
 COPIED_BYTES_MAX = 4096
-"""Records that are alike are made in large pieces, up to this size: all that is in them is copied."""
+"""Records of equal layout are packed in pieces of many records, up to this record size."""
 _PACKED_MAX = 64
-"""Records in such a piece."""
+"""Records per piece."""
 _RECORD_FIELDS = 9
 _BODY_BYTES = struct.Struct(">i")
 
 
 def common_code(batch: BatchColumns, shared: bytes) -> int | None:
-    """The tags code of all messages, if they have the same tags or none; else None.
+    """Return the tags code of all messages if they have the same tags or none; else None.
 
-    Only where all texts end with a separator, and where it is easily seen: tags at the start of a text are
-    not looked for. Later duplicates win, so shared tags would hide their own; empty ones do not count.
+    A cheap check: it requires that every text ends with a separator and ignores tags at the start of a text.
+    The last duplicate wins, so shared tags would hide the messages' own; empty tags do not count.
     """
     texts = batch.properties
     first = texts[0]
@@ -89,7 +89,7 @@ def common_code(batch: BatchColumns, shared: bytes) -> int | None:
         return None
     ending = tags
     if not tags or not first.endswith(tags):
-        # As many in all as there are messages, and each has these: then none has others.
+        # One TAGS property per message, and each message has these tags: none has others.
         if batch.text.count(TAGS_NAME) != (len(texts) if tags else 0):
             return None
         if tags and not all(map(contains, texts, repeat(tags))):
@@ -101,7 +101,7 @@ def common_code(batch: BatchColumns, shared: bytes) -> int | None:
 
 
 def _all_end(batch: BatchColumns, ending: bytes) -> bool:
-    """Whether all texts have this ending, of at least one byte."""
+    """Return whether all texts have this ending of at least one byte."""
     texts = batch.properties
     if batch.lengths is not None and len(ending) == 1:
         text_bytes = batch.lengths[1]
@@ -110,7 +110,7 @@ def _all_end(batch: BatchColumns, ending: bytes) -> bool:
 
 
 class BatchEncoder:
-    """Makes records of batches, as far as that can be done before they have a place in the log."""
+    """Encodes batches into records, except for the fields that depend on their position in the log."""
 
     def __init__(self, settings: StoreSettings, delays_ms: Sequence[int]) -> None:
         self._with_crc = settings.append_crc_property
@@ -122,20 +122,21 @@ class BatchEncoder:
     def records(
         self, message: PutMessage, batch: BatchColumns, queue: ConsumeQueue, sys_flag: int, timestamp: int
     ) -> RecordColumns | Refused:
-        """The records of a batch, or why they cannot be stored; `message` is what all messages share."""
+        """Return the records of a batch, or its refusal; `message` holds the shared fields."""
         if not batch.flags:
             return Refused(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
         if sys_flag & NO_BATCH_MASK or delay_level(message.properties) > 0:
-            reason = "a batch can be no transaction, no inner batch and not delayed"
+            reason = "a batch cannot be a transaction, an inner batch or delayed; send messages one by one"
             return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
         run = self._run(queue, timestamp, sys_flag, batch, message.properties)
         records = RecordColumns(run, message, batch)
         if records.text_bytes_max > PROPERTIES_BYTES_MAX:
-            return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, "properties of a message in the batch")
+            reason = f"properties have {records.text_bytes_max} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+            return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
         if records.total_bytes > self._bytes_max:
-            reason = f"the batch makes {records.total_bytes} bytes of records"
+            reason = f"the batch has {records.total_bytes} bytes of records, {self._bytes_max} are allowed"
             return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
-        # Zeros in a text that no CRC covers are how recovery knows a torn write.
+        # Recovery detects torn writes by zeros in a text without a CRC.
         if not self._with_crc and (b"\0" in batch.text or b"\0" in message.properties):
             return NUL_REFUSED
         return records
@@ -143,7 +144,6 @@ class BatchEncoder:
     def _run(
         self, queue: ConsumeQueue, timestamp: int, sys_flag: int, batch: BatchColumns, shared: bytes
     ) -> AppendedBatch:
-        """The messages of a batch, without a place."""
         texts = batch.properties
         code = common_code(batch, shared) if not queue.is_schedule and not self._with_crc else None
         if code is not None:
@@ -158,7 +158,7 @@ class BatchEncoder:
 
 
 class RecordColumns:
-    """The records of a run that is made of a batch. Raises struct.error for numbers that are out of range."""
+    """The records of a batch. Raises struct.error for numbers that are out of range."""
 
     def __init__(self, run: AppendedBatch, message: PutMessage, batch: BatchColumns) -> None:
         self.run = run
@@ -182,7 +182,7 @@ class RecordColumns:
             self._is_alike = False
 
     def parts(self, store_host: bytes) -> list[Part]:
-        """The records, when the run has its place."""
+        """Return the records, once the batch has its position."""
         run, message = self.run, self._message
         middle = MIDDLES[run.sys_flag & HOST_V6_MASK].pack(
             run.sys_flag, message.born_timestamp, message.born_host, run.store_timestamp, store_host,
@@ -202,7 +202,7 @@ class RecordColumns:
         return list(chain.from_iterable(records))
 
     def _pieces(self, middle: bytes) -> list[Part]:
-        """What is the same in all records, or goes on from one into the next, is packed beforehand."""
+        """Pack records of equal layout: constant fields and the next record's head are packed only once."""
         run, batch, queue = self.run, self._batch, self.run.queue
         assert batch.lengths is not None
         first = SIZE_AND_MAGIC.pack(self.sizes[0], queue.magic)

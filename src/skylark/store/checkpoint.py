@@ -1,8 +1,8 @@
-"""The checkpoint: up to which time, and up to which physical offset, a store's files are on disk.
+"""The checkpoint: the time and the physical offset up to which a store's files are on disk.
 
-RocketMQ's five i64 begin a page of zeros: physicMsgTimestamp · logicsMsgTimestamp · indexMsgTimestamp ·
-masterFlushedOffset · confirmPhyOffset. Ours stand at 64: magic `SKYL` · durable offset i64 · CRC-32 u32 over
-the five and the durable offset. RocketMQ rewrites only what is its own, and the CRC then voids ours.
+One page. RocketMQ's fields, i64 each: physicMsgTimestamp · logicsMsgTimestamp · indexMsgTimestamp ·
+masterFlushedOffset · confirmPhyOffset. At byte 64 ours: magic `SKYL` · durable offset i64 · CRC-32 u32 over
+the five fields and the durable offset. RocketMQ rewrites only its own fields, which invalidates our CRC.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ EXTENSION_POSITION = 64
 EXTENSION = struct.Struct(">4sqI")
 MAGIC = b"SKYL"
 _OFFSET = struct.Struct(">q")
-# Times are of messages, taken before they were flushed; this is how far RocketMQ distrusts them.
+# The times are store times of messages, taken before the flush; RocketMQ subtracts this margin.
 MARGIN_MS = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Up to where a store is on disk. Times are store timestamps of messages.
+    """Durable positions of a store. Times are store timestamps of messages.
 
-    Everything below `durable_offset` is durable in log, consume queues and index. None: nobody said so, and
-    recovery goes by the times.
+    Everything below `durable_offset` is durable in log, consume queues and index. If it is None, recovery
+    uses the times.
     """
 
     physic_timestamp: int = 0
@@ -43,14 +43,13 @@ class Checkpoint:
 
     @staticmethod
     def decode(data: bytes) -> Checkpoint:
-        """Read a page. Our part of it counts only if magic and CRC fit."""
+        """Decode a page. Our fields are used only if magic and CRC match."""
         physic, logics, index, master_flushed, confirm = FIELDS.unpack_from(data)
         magic, durable_offset, checksum = EXTENSION.unpack_from(data, EXTENSION_POSITION)
         is_ours = magic == MAGIC and checksum == _checksum(data[: FIELDS.size], durable_offset)
         return Checkpoint(physic, logics, index, master_flushed, confirm, durable_offset if is_ours else None)
 
     def encode(self) -> bytes:
-        """The whole page."""
         fields = FIELDS.pack(
             self.physic_timestamp,
             self.logics_timestamp,
@@ -66,7 +65,7 @@ class Checkpoint:
         return page.ljust(CHECKPOINT_BYTES, b"\0")
 
     def recovery_timestamp(self, with_index: bool) -> int:
-        """Messages stored up to this time are on disk, in the index too if it is asked for."""
+        """Return the time up to which messages are on disk, and indexed if `with_index`."""
         times = [self.physic_timestamp, self.logics_timestamp]
         if with_index:
             times.append(self.index_timestamp)
@@ -86,7 +85,7 @@ class CheckpointFile:
         self._file: DiskFile | None = None
 
     def load(self) -> Checkpoint | None:
-        """What was saved last; None if that is nothing: no file, a short one, all zeros. Raises OSError."""
+        """Return the saved checkpoint; None if the file is missing, short or all zeros. Raises OSError."""
         try:
             file = self._disk.open(self._path)
         except FileNotFoundError:
@@ -98,7 +97,7 @@ class CheckpointFile:
         return Checkpoint.decode(data)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Return when it is on the medium. Raises DiskFull, OSError."""
+        """Write it durably. Raises DiskFull, OSError."""
         if self._file is None:
             self._file = self._disk.create(self._path, CHECKPOINT_BYTES)
             self._disk.sync_directory(self._path.parent)

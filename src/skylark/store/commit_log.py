@@ -72,7 +72,7 @@ PADDED_WRITE_BYTES_MAX = 4096
 JOINED_PART_BYTES_MAX = 1024
 ZEROS_BYTES = 1 << 20
 IN_NO_TEXT = bytes(PROPERTIES_BYTES_MAX + 1)
-"""Longer than any property text, so none holds it."""
+"""Longer than any property text: no text contains it."""
 
 
 class CommitLog:
@@ -88,19 +88,19 @@ class CommitLog:
         self.files = MappedFileQueue(disk, settings.commit_log_directory, settings.commit_log_file_bytes)
         self.file_bytes = settings.commit_log_file_bytes
         self.appended = 0
-        """End of what was appended: the next record's physical offset."""
+        """End of the log: the next record's physical offset."""
         self.message_bytes_max = settings.message_bytes_max
         self._open: dict[int, DiskFile] = {}
         self.views: dict[int, memoryview] = {}
         self._delays_ms = parse_delay_levels(settings.delay_levels)
         self._usual_delays_ms = {b"%d" % level: ms for level, ms in enumerate(self._delays_ms, 1)}
-        # Zeros in a text that no CRC covers are how recovery knows a torn write.
+        # Recovery detects torn writes by zeros in a text without a CRC.
         self._forbidden = IN_NO_TEXT if settings.append_crc_property else b"\0"
         self.last_timestamp = 0
-        """Store time of the last record; store times never go back along the log."""
+        """Store time of the last record; store times never decrease along the log."""
         if len(store_host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
-            raise ValueError(f"store host has {len(store_host)} bytes, 8 or 20 are possible")
-        # By length of the born host: how to pack the head, which flag bits to set, how long the head is.
+            raise ValueError(f"invalid store host of {len(store_host)} bytes; use 8 (IPv4) or 20 (IPv6)")
+        # By length of the born host: head packer, flag bits, head size.
         self._heads = {
             length: (HEADS[flags].pack, flags, HEADS[flags].size)
             for length in (HOST_V4_BYTES, HOST_V6_BYTES)
@@ -123,7 +123,7 @@ class CommitLog:
         return self.files.first
 
     def file(self, start: int) -> DiskFile:
-        """The open file that starts there. Raises FileNotFoundError."""
+        """Return the open file that starts there. Raises FileNotFoundError."""
         file = self._open.get(start)
         if file is None:
             file = self._open[start] = self._disk.open(self.files.path(start), writable=self._writable)
@@ -139,7 +139,7 @@ class CommitLog:
         return view
 
     def select(self, physical_offset: int, size: int) -> memoryview | None:
-        """A slice of the map, or None where the file is gone or the range leaves it."""
+        """Return a slice of the map, or None if the file is missing or the range exceeds it."""
         start = physical_offset - physical_offset % self.file_bytes
         view = self.views.get(start) or self.view(start)
         if view is None:
@@ -148,14 +148,14 @@ class CommitLog:
         return view[position : position + size] if position + size <= self.file_bytes else None
 
     def read(self, physical_offset: int, length: int) -> bytes:
-        """Bytes of the log by a plain read, never across a file's end. Raises OffsetOutOfRange, OSError."""
+        """Read bytes of the log with pread, never across a file's end. Raises OffsetOutOfRange, OSError."""
         start = self.files.start_of(physical_offset)
         if start not in self.files.starts:
             raise OffsetOutOfRange(physical_offset, self.min_offset, self.appended)
         position = physical_offset - start
         try:
             return self.file(start).read(min(length, self.file_bytes - position), position)
-        except FileNotFoundError as error:  # cleaned in between
+        except FileNotFoundError as error:  # deleted in between
             raise OffsetOutOfRange(physical_offset, self.min_offset, self.appended) from error
 
     def is_resident(self, physical_offset: int, size: int) -> bool:
@@ -164,19 +164,19 @@ class CommitLog:
             if start not in self.files.starts:
                 return False
             return self.file(start).is_resident(size, physical_offset - start)
-        except FileNotFoundError:  # cleaned in between
+        except FileNotFoundError:  # deleted in between
             return False
 
     def prepare_next(self) -> None:
-        """Give the current file blocks ahead of need and make the next file in time. The allocating thread.
+        """Preallocate blocks of the current file and create the next file. The allocating thread.
 
-        Raises DiskFull, OSError; the append would meet the same, so it is only reported here.
+        Raises DiskFull, OSError; the caller only logs them, because the append would report the same error.
         """
         if not self.files.starts:
-            return  # nobody knows yet where the log begins
+            return  # the log's first offset is not known yet
         start = self.files.start_of(self.appended)
         step = (self.appended - start) // ALLOCATION_BYTES * ALLOCATION_BYTES + ALLOCATION_BYTES
-        # Only what lies ahead of the appends, and once: where the call is emulated, it writes bytes itself.
+        # Only ahead of the appends, and only once: an emulated fallocate writes bytes itself.
         if start in self.files.starts and step < self.file_bytes and start + step > self._allocated:
             self.file(start).allocate(step, min(ALLOCATION_BYTES, self.file_bytes - step))
             self._allocated = start + step
@@ -187,7 +187,7 @@ class CommitLog:
             self._ready = ready
 
     def add_file(self) -> None:
-        """Begin the file behind the last one. Raises DiskFull, OSError."""
+        """Start the file behind the last one. Raises DiskFull, OSError."""
         start = self.files.end if self.files.starts else self.files.start_of(self.appended)
         ready, self._ready = self._ready, None
         if ready is None or ready.path != self.files.path(start):
@@ -195,16 +195,16 @@ class CommitLog:
         self._open[start] = ready
         self.files.starts.append(start)
         self.unsynced_names = True
-        log.info("commit log file begun physical_offset=%d", start)
+        log.info("commit log file created physical_offset=%d", start)
 
     def drop_ready_file(self) -> None:
-        """Delete the file made ahead of need, as an orderly shutdown does."""
+        """Delete the file that was created in advance; a clean shutdown does this."""
         ready, self._ready = self._ready, None
         if ready is not None and ready.path == self.files.path(self.files.end):
             self._disk.delete(ready.path)
 
     def delete_file(self, start: int) -> DiskFile | None:
-        """Unlink and drop: slices handed out stay readable until their holders let go. Raises OSError."""
+        """Unlink a file; slices in use stay readable until they are released. Raises OSError."""
         self._disk.delete(self.files.path(start))
         return self._forget(start)
 
@@ -214,15 +214,15 @@ class CommitLog:
         return self._open.pop(start, None)
 
     def truncate(self, physical_offset: int) -> None:
-        """Forget everything from there on: later files go, what was appended reads as zeros."""
+        """Truncate the log: delete later files and overwrite the rest of this file with zeros."""
         self.drop_ready_file()
         start = self.files.start_of(physical_offset)
         end = min(self.appended, start + self.file_bytes)
         self._delete_from(physical_offset)
-        # First the later files for good: they must not come back behind a shorter one.
+        # Later files first, durably: they must not reappear behind a shorter one.
         self._disk.sync_directory(self.files.directory)
         if start in self.files.starts:
-            # Old bytes may hold whole records: a later crash must not find them behind new ones.
+            # Old bytes may contain complete records: a later crash must not find them behind new ones.
             for position in range(physical_offset, end, ZEROS_BYTES):
                 length = min(ZEROS_BYTES, end - position)
                 self.file(start).write([bytes(length)], position - start)
@@ -230,7 +230,7 @@ class CommitLog:
         self.appended = physical_offset
 
     def end_at(self, physical_offset: int, *, wipe: bool) -> None:
-        """For recovery, before anything is mapped: the log ends there; `wipe` what may lie behind."""
+        """Set the log's end during recovery, before any file is mapped; `wipe` clears the bytes behind it."""
         self._delete_from(physical_offset)
         start = self.files.start_of(physical_offset)
         if wipe and start in self.files.starts:
@@ -246,7 +246,7 @@ class CommitLog:
     def sync(self, physical_from: int, physical_to: int) -> None:
         """Make a range durable, new names included. The flush thread. Raises OSError."""
         if self.unsynced_names:
-            self.unsynced_names = False  # before: a file may be begun meanwhile
+            self.unsynced_names = False  # before the sync: a file may be created meanwhile
             try:
                 self._disk.sync_directory(self.files.directory)
                 self._disk.sync_directory(self.files.directory.parent)
@@ -262,15 +262,15 @@ class CommitLog:
     def append(
         self, messages: Sequence[PutMessage], queues: QueueTable, now_ms: int, *, together: bool = False
     ) -> list[PutResult]:
-        """Append all messages, a write per file touched. Results are in order; nothing is partly applied.
+        """Append all messages with one write per file. Results are in order; no message is stored partly.
 
-        With `together`, where one is refused, so are all for the same file (see `MessageStore.append`).
-        A full disk refuses; any other OSError is raised, and what the file holds is then unknown.
+        With `together`, one refusal refuses all messages for the same file (see `MessageStore.append`).
+        A full disk refuses; any other OSError is raised, and the file's contents are then unknown.
         """
         results: list[PutResult] = []
         if self._settings.append_crc_property:
             messages = [msgspec.structs.replace(m, properties=with_crc_room(m.properties)) for m in messages]
-        # Store times never go back along the log, whatever the clock does.
+        # Store times never decrease along the log, even if the clock does.
         timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
         while len(results) < len(messages):
             try:
@@ -288,7 +288,7 @@ class CommitLog:
     def _lay_out(
         self, messages: Sequence[PutMessage], queues: QueueTable, timestamp: int
     ) -> tuple[list[Part], int, list[PutResult]]:
-        """What to write for messages, up to the end of the current file; where that ends; their results."""
+        """Return the parts to write, up to the end of the current file, their end offset, and the results."""
         parts: list[Part] = []
         placed: list[PutResult] = []
         position = self.appended
@@ -324,7 +324,7 @@ class CommitLog:
                 self.roll()
                 position, limit = self.appended, self._limit()
             sys_flag = message.sys_flag & ~HOST_V6_MASK | flags
-            if sys_flag & NO_ENTRY_MASK:  # prepared or rolled back: no unit, no queue offset
+            if sys_flag & NO_ENTRY_MASK:  # half message or rollback: no entry, no queue offset
                 if sys_flag & INNER_BATCH:
                     placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, "inner batches are not supported"))
                     continue
@@ -358,9 +358,9 @@ class CommitLog:
     def append_batches(
         self, batches: Sequence[ClientBatch], queues: QueueTable, now_ms: int
     ) -> list[AppendedBatch | list[Refused]]:
-        """Append clients' batches, a write per file touched; results are in order.
+        """Append clients' batches with one write per file; results are in order.
 
-        Of each batch all messages are in one file, or none is stored: then one refusal stands for all.
+        All messages of a batch go to one file, or none is stored and the batch has one refusal.
         """
         results: list[AppendedBatch | list[Refused]] = []
         timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
@@ -407,7 +407,6 @@ class CommitLog:
         results += placed
 
     def _records(self, each: ClientBatch, queues: QueueTable, timestamp: int) -> RecordColumns | Refused:
-        """What becomes of a batch, without a place."""
         message, batch = each
         try:
             queue = message.queue
@@ -426,11 +425,11 @@ class CommitLog:
         return timestamp + delay_ms
 
     def _limit(self) -> int:
-        """Up to where a record may reach in the current file: the last 8 bytes are kept for the blank."""
+        """Return the limit of records in the current file: the last 8 bytes are reserved for the blank."""
         return self.files.end - BLANK_BYTES if self.files.starts else self.appended
 
     def _refuse(self, body_bytes: int, size: int, properties: bytes, record_bytes_max: int) -> Refused | None:
-        """The refusal of a record that does not fit, or None if the next file has room."""
+        """Return the refusal of a record that does not fit, or None if the next file has room."""
         if len(properties) > PROPERTIES_BYTES_MAX:
             reason = f"properties have {len(properties)} bytes, {PROPERTIES_BYTES_MAX} are allowed"
             return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
@@ -447,7 +446,7 @@ class CommitLog:
     def _write(
         self, parts: list[Part], end: int, placed: Sequence[PutResult | AppendedBatch | list[Refused]]
     ) -> None:
-        """Write the batch or take its queue offsets back. Raises DiskFull, OSError."""
+        """Write the batch, or release its queue offsets and raise DiskFull or OSError."""
         if not parts:
             return
         if self._settings.append_crc_property:
@@ -464,22 +463,22 @@ class CommitLog:
         except (DiskFull, OSError):
             release_queue_offsets(placed)
             with suppress(DiskFull, OSError):
-                # What got to the file must not come back to life behind the records that follow.
+                # Partly written records must not reappear behind later ones.
                 file.write([bytes(length)], self.appended - start)
             raise
         self.appended = end
 
     def _padding(self, end: int) -> bytes:
-        """Zeros to write behind a few small records, now and then, where each is flushed for itself.
+        """Return zeros to write behind small records that are each flushed separately.
 
-        A flush of blocks that were allocated and never written has the file system note that they now are,
-        in its journal: it takes twice as long. With the zeros one flush does that for many.
+        Flushing blocks that were allocated but never written takes a journal entry of the file system and
+        twice the time. Padding pays this once for many flushes.
         """
         self._padded = min(-(-end // PADDING_BYTES) * PADDING_BYTES, self.files.end)
         return bytes(self._padded - end)
 
     def roll(self) -> None:
-        """Close the current file with a blank and begin the next. Raises DiskFull, OSError."""
+        """End the current file with a blank and start the next. Raises DiskFull, OSError."""
         before = self.files.end
         # The next file first: recovery must never find a full last file without a successor.
         self.add_file()
@@ -498,7 +497,7 @@ class CommitLog:
     # Raw access for replicas
 
     def append_raw(self, physical_offset: int, data: bytes | memoryview) -> None:
-        """Append bytes of another log exactly. Raises OffsetOutOfRange when they do not continue this one."""
+        """Append bytes of another log unchanged. Raises OffsetOutOfRange if they do not continue this log."""
         if not self.files.starts and self.appended == 0:
             self.appended = physical_offset
         if physical_offset != self.appended:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from skylark.errors import BadStoreFile
 from skylark.model.java import java_hash
@@ -22,36 +21,35 @@ from skylark.store.queue_entry import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTR
 
 ALLOCATION_BYTES = 64 * 1024
 DIRECTORIES_ABOVE = 3
-"""The topic's, that of all queues, and the store's: each holds the name of the next."""
-SEARCH_UNITS = 1024
+"""Directories whose entries name the next: the topic's, `consumequeue`, and the store's."""
+SEARCH_ENTRIES = 1024
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
 
 
 def check_topic(topic: str) -> None:
-    """Raise ValueError for a topic that cannot be stored: too long, or no safe directory name."""
+    """Raise ValueError for a topic that is too long or unsafe as a directory name."""
     size = len(topic.encode())
     limit = RETRY_TOPIC_BYTES_MAX if topic.startswith("%RETRY%") else TOPIC_BYTES_MAX
     if not 0 < size <= limit:
-        raise ValueError(f"topic has {size} bytes, 1 to {limit} are allowed")
+        raise ValueError(f"topic {topic[:40]!r} has {size} bytes, 1 to {limit} are allowed")
     if "/" in topic or "\\" in topic or "\0" in topic or topic in (".", ".."):
-        raise ValueError(f"topic {topic!r} cannot be a directory name")
+        raise ValueError(f"invalid topic {topic!r}: it cannot be a directory name")
 
 
 class _Reached:
-    """What every message reaches for in its queue: slots of a base class come first, so these lie together.
+    """The slots that every append uses. Slots of a base class come first, so these are adjacent in memory.
 
-    Of thousands of queues that take turns nothing is at hand, and each line of memory has to be waited for.
+    With thousands of active queues each cache line is a cache miss.
     """
 
     __slots__ = (
-        "admitted_by", "dirty", "is_forgotten", "is_schedule", "magic", "next_offset", "tail", "tally",
-        "topic_hash", "topic_part",
+        "dirty", "is_forgotten", "is_schedule", "magic", "next_offset", "tail", "topic_hash", "topic_part",
     )  # fmt: skip
 
 
 class ConsumeQueue(_Reached):
-    """One queue. Changed only under the store's lock; `units` may be called from any thread."""
+    """One queue. Changed only under the store's lock; `entries` may be called from any thread."""
 
     __slots__ = (
         "_files", "_lock", "_new_names", "_open_files", "_tail_start", "_unusable",
@@ -70,21 +68,17 @@ class ConsumeQueue(_Reached):
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        # What the append needs of a topic, computed once.
+        # Fields of the topic that the append needs, computed once.
         self.magic, self.topic_part = topic_part(topic)
         self.topic_hash = java_hash(topic + "#")
         self.is_schedule = topic == SCHEDULE_TOPIC
         self.is_forgotten = False
-        """Whether its topic was deleted: what comes then is another queue's."""
-        self.admitted_by: object = None
-        """For whoever admits messages: what he went by when he last looked whether they may come here."""
-        self.tally: Any = None
-        """For whoever counts what comes here: what lies at the queue need not be looked up by its topic."""
+        """Whether its topic was deleted: a new topic of that name gets new queues."""
         self.next_offset = 0
-        """The queue offset of the next append: ahead of `max_offset` while appends are not confirmed."""
+        """The queue offset of the next append: above `max_offset` while appends are not confirmed."""
         self.min_offset = 0
         self.synced_offset = 0
-        """Units below are on disk."""
+        """Entries below are on disk."""
         self.dirty = False
         self.unsynced: set[int] = set()
         self._files = MappedFileQueue(disk, directory, file_bytes)
@@ -93,10 +87,10 @@ class ConsumeQueue(_Reached):
         self._new_names = False
         self._unusable: list[int] = []
         self.tail = bytearray()
-        """Published units that are not in files yet. The append's fast path adds to it directly."""
+        """Published entries that are not in files yet. Dispatch appends to it directly."""
         self._tail_start = 0
         self.generation = 0
-        """Changes whenever units that were published may have become others."""
+        """Changes whenever published entries may have been replaced."""
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset})"
@@ -107,26 +101,26 @@ class ConsumeQueue(_Reached):
 
     @property
     def max_offset(self) -> int:
-        """One above the last published unit."""
+        """One above the last published entry."""
         return (self._tail_start + len(self.tail)) // ENTRY_BYTES
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the record that the last unit points to; -1 without one."""
-        last = self.unit(self.max_offset - 1) if self.max_offset > self.min_offset else None
+        """End of the record that the last entry points to; -1 without one."""
+        last = self.entry(self.max_offset - 1) if self.max_offset > self.min_offset else None
         return last[0] + last[1] if last is not None and last[1] != BLANK_ENTRY_SIZE else -1
 
     @property
     def written_offset(self) -> int:
-        """Units below are in files (not necessarily on the medium)."""
+        """Entries below are in files, not necessarily on the medium."""
         return self._tail_start // ENTRY_BYTES
 
     # Reading
 
-    def units(self, first: int, count: int) -> bytes | bytearray:
-        """Up to `count` units from `first` on, never across a file's end; empty if the file is gone.
+    def entries(self, first: int, count: int) -> bytes | bytearray:
+        """Return up to `count` entries from `first` on, never across a file's end; empty if the file is gone.
 
-        The caller keeps within `min_offset` and `max_offset`. Raises OSError, BadStoreFile.
+        The caller stays within `min_offset` and `max_offset`. Raises OSError, BadStoreFile.
         """
         start = first * ENTRY_BYTES
         length, tail = self._split(start, count * ENTRY_BYTES)
@@ -135,8 +129,8 @@ class ConsumeQueue(_Reached):
         written = self._read(start, length)
         return written + tail if written else written
 
-    def resident_units(self, first: int, count: int) -> bytes | bytearray | None:
-        """What `units` gives, if it is in memory; None if it would wait for the disk."""
+    def resident_entries(self, first: int, count: int) -> bytes | bytearray | None:
+        """Return what `entries` returns, or None if that would wait for the disk."""
         start = first * ENTRY_BYTES
         length, tail = self._split(start, count * ENTRY_BYTES)
         if not length:
@@ -147,7 +141,7 @@ class ConsumeQueue(_Reached):
         return written + tail if written is not None and len(written) == length else written
 
     def _split(self, start: int, length: int) -> tuple[int, bytearray]:
-        """How much of a stretch, up to the end of its file, was written; and what of it was not yet."""
+        """Return the written length of a range, limited to its file, and its unwritten bytes."""
         file_bytes = self._files.file_bytes
         length = min(length, file_bytes - start % file_bytes)
         with self._lock:
@@ -165,36 +159,36 @@ class ConsumeQueue(_Reached):
             return b""
         data = file.read(length, start - file_start)
         if len(data) < length:
-            # Not as if there were no units: consumers would pass over their messages.
+            # An error, not "no entries": consumers would skip their messages.
             expected = f"{length} bytes from byte {start - file_start} on"
             raise BadStoreFile(file.path, f"has {len(data)} instead of {expected}")
         return data
 
-    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """One unit, or None where it cannot be read."""
-        data = self.units(queue_offset, 1)
+    def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """Return one entry, or None if it cannot be read."""
+        data = self.entries(queue_offset, 1)
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     def next_file_offset(self, queue_offset: int) -> int:
-        """The first queue offset of the next file."""
+        """Return the first queue offset of the next file."""
         start = self._files.start_of(queue_offset * ENTRY_BYTES)
         return (start + self._files.file_bytes) // ENTRY_BYTES
 
     def search(self, low: int, high: int, predicate: Callable[[int, int], bool]) -> int:
-        """The first offset in [low, high) whose unit (physical offset, size) meets a monotone predicate.
+        """Return the first offset in [low, high) whose entry meets a monotone predicate, else `high`.
 
-        Blank units have no place in that order: the next unit with a record speaks for them. `high` if none.
+        The predicate takes physical offset and size. A blank entry counts as the next entry with a record.
         """
         found = high
         while low < high:
             middle = (low + high) // 2
-            at, unit = middle, self.unit(middle)
-            if unit is not None and unit[1] == BLANK_ENTRY_SIZE:
+            at, entry = middle, self.entry(middle)
+            if entry is not None and entry[1] == BLANK_ENTRY_SIZE:
                 at = self._first_with_record(middle, high)
-                unit = self.unit(at) if at < high else None
+                entry = self.entry(at) if at < high else None
             if at == high:
                 high = middle
-            elif unit is not None and predicate(unit[0], unit[1]):
+            elif entry is not None and predicate(entry[0], entry[1]):
                 found, high = at, middle
             else:
                 low = at + 1
@@ -202,16 +196,16 @@ class ConsumeQueue(_Reached):
 
     @property
     def first_with_record(self) -> int:
-        """The first offset whose unit is not blank; `max_offset` without one."""
+        """The first offset whose entry is not blank; `max_offset` without one."""
         return self._first_with_record(self.min_offset, self.max_offset)
 
     def _first_with_record(self, low: int, high: int) -> int:
-        """The first offset in [low, high) whose unit is not blank, or `high`."""
+        """Return the first offset in [low, high) whose entry is not blank, or `high`."""
         while low < high:
-            units = self.units(low, min(SEARCH_UNITS, high - low))
-            if not units:
+            entries = self.entries(low, min(SEARCH_ENTRIES, high - low))
+            if not entries:
                 return low
-            for _, size, _ in ENTRY.iter_unpack(units):
+            for _, size, _ in ENTRY.iter_unpack(entries):
                 if size != BLANK_ENTRY_SIZE:
                     return low
                 low += 1
@@ -220,16 +214,16 @@ class ConsumeQueue(_Reached):
     # Publishing: hold the store's lock
 
     def fill_to(self, queue_offset: int) -> None:
-        """Put blank units where the log has no record, so that `queue_offset` comes next."""
+        """Add blank entries up to `queue_offset`, for offsets without a record in the log."""
         if self.max_offset == 0 and not self._files.starts:
-            # A queue that begins late: only the units before it in its first file are filled.
+            # The queue starts above 0: only the entries before it in its first file are filled.
             first_file = self._files.start_of(queue_offset * ENTRY_BYTES)
             self._tail_start = first_file
             self.min_offset = queue_offset
         self.tail += BLANK_ENTRY * (queue_offset - self.max_offset)
 
     def add(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Publish one unit; False for one that is there already. The append's fast path inlines this."""
+        """Publish one entry; return False if it is published already. Dispatch of appends inlines this."""
         if queue_offset < self.max_offset:
             if self._is_covered(physical_offset):
                 return False
@@ -240,9 +234,9 @@ class ConsumeQueue(_Reached):
         return True
 
     def _is_covered(self, physical_offset: int) -> bool:
-        """Whether the units go beyond this place in the log. Those that do not are of an earlier life.
+        """Return whether the entries reach beyond this physical offset. If not, they are obsolete.
 
-        Either the topic was deleted and made again, or a crash left nothing of the files but names.
+        Either the topic was deleted and created again, or a crash left files without contents.
         """
         if not self.tail and (not self._files.starts or self._tail_start == self._files.first):
             return False
@@ -255,7 +249,7 @@ class ConsumeQueue(_Reached):
     # Writing: the flush thread alone
 
     def write(self) -> None:
-        """Write published units to files, then forget them here. Raises OSError, DiskFull."""
+        """Move published entries from memory to files. Raises OSError, DiskFull."""
         with self._lock:
             generation, start, data = self.generation, self._tail_start, bytes(self.tail)
         with self._open_files.changing:
@@ -264,8 +258,8 @@ class ConsumeQueue(_Reached):
         end, written = start + len(data), slice(len(data))
         with self._lock:
             if generation != self.generation:
-                return  # it began anew meanwhile, as one with other units
-            # Nothing is called in between: `max_offset`, which takes no lock, must not see half of it.
+                return  # the queue was reset meanwhile
+            # No call in between: `max_offset` takes no lock and must not see an intermediate state.
             del self.tail[written]
             self._tail_start = end
 
@@ -292,17 +286,17 @@ class ConsumeQueue(_Reached):
         self.unsynced.add(file_start)
 
     def sync(self) -> None:
-        """Make written units durable."""
+        """Make written entries durable."""
         generation, upto = self.generation, self.written_offset
         for file_start in sorted(self.unsynced):
             try:
                 self._open_files.get(self._files.directory, file_start).sync()
             except FileNotFoundError:
-                continue  # cleaned since
+                continue  # deleted since
         self.unsynced.clear()
         if self._new_names:
             for directory in (self.directory, *list(self.directory.parents)[:DIRECTORIES_ABOVE]):
-                with suppress(FileNotFoundError):  # reset, and nothing written since
+                with suppress(FileNotFoundError):  # reset, nothing written since
                     self._files.disk.sync_directory(directory)
             self._new_names = False
         with self._lock:
@@ -312,18 +306,18 @@ class ConsumeQueue(_Reached):
     # Loading, truncating, cleaning: under the store's lock, or before it serves
 
     def load(self) -> list[BadStoreFile]:
-        """Find the files and the last unit that was written."""
+        """Find the files and the last written entry."""
         problems = self._files.load()
         short = [Path(str(problem.path)).name for problem in problems]
         self._drop_from_first_unusable(short)
-        self._tail_start = self._end_of_units()
-        # A file without units may be so new that its name is not durable.
+        self._tail_start = self._end_of_entries()
+        # The name of a file without entries may not be durable yet.
         self._new_names = bool(self._files.starts) and self._files.starts[-1] >= self._tail_start
         self._after_load()
         return problems
 
     def _drop_from_first_unusable(self, short: list[str]) -> None:
-        """A short file or a hole ends what can be trusted: the rest is built again from the log."""
+        """Drop a short file, or files behind a hole: recovery rebuilds their entries from the log."""
         usable: list[int] = []
         for start in self._files.starts:
             if usable and start != usable[-1] + self._files.file_bytes:
@@ -334,17 +328,17 @@ class ConsumeQueue(_Reached):
         self._unusable = self._files.starts[len(usable) :]
         self._files.starts = usable
 
-    def _end_of_units(self) -> int:
-        """The first byte behind the valid units. They are dense, so a binary search finds the last."""
+    def _end_of_entries(self) -> int:
+        """Return the first byte behind the valid entries: they are dense, so it is found by binary search."""
         if not self._files.starts:
             return 0
         for start in reversed(self._files.starts):
             low, high = 0, self._files.file_bytes // ENTRY_BYTES
             while low < high:
                 middle = (low + high) // 2
-                unit = self._read(start + middle * ENTRY_BYTES, ENTRY_BYTES)
-                # Shorter if another process deleted the file since the directory was listed.
-                physical_offset, size, _ = ENTRY.unpack(unit) if len(unit) == ENTRY_BYTES else (0, 0, 0)
+                entry = self._read(start + middle * ENTRY_BYTES, ENTRY_BYTES)
+                # Short if another process deleted the file after the directory was listed.
+                physical_offset, size, _ = ENTRY.unpack(entry) if len(entry) == ENTRY_BYTES else (0, 0, 0)
                 if physical_offset >= 0 and size > 0:
                     low = middle + 1
                 else:
@@ -361,9 +355,9 @@ class ConsumeQueue(_Reached):
         self.synced_offset = self.max_offset
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop every unit whose record starts at or behind `physical_offset`. Before the store serves."""
+        """Drop every entry whose record starts at or behind `physical_offset`. Before the store serves."""
         while self._unusable:
-            # What these files hold must never be taken for units again.
+            # The contents of these files must never be read as entries again.
             self._files.disk.delete(self._files.path(self._unusable.pop()))
             self._new_names = True
         self.write()
@@ -372,17 +366,17 @@ class ConsumeQueue(_Reached):
             self._cut(keep * ENTRY_BYTES)
 
     def end_below(self, physical_offset: int) -> int:
-        """The queue offset behind the last unit whose record starts before `physical_offset`."""
+        """Return the queue offset behind the last entry whose record starts before `physical_offset`."""
         first = self._files.first // ENTRY_BYTES
         return self.search(first, self.max_offset, lambda at, size: size <= 0 or at >= physical_offset)
 
     @property
     def has_unusable_files(self) -> bool:
-        """Whether files of a wrong length, or behind a missing one, were found."""
+        """Whether files of a wrong length, or behind a missing file, were found."""
         return bool(self._unusable)
 
     def clear_behind(self) -> None:
-        """Cut off what a crash left, or somebody wrote, behind the last unit. Before the store serves."""
+        """Clear bytes behind the last entry, left by a crash or another writer. Before the store serves."""
         end = self._tail_start
         for start in [start for start in self._files.starts if start + self._files.file_bytes > end]:
             file = self._open_files.get(self._files.directory, start)
@@ -391,13 +385,13 @@ class ConsumeQueue(_Reached):
                 return
 
     def cut_to(self, queue_offset: int) -> None:
-        """Forget every unit from there on. Before the store serves."""
+        """Drop every entry from there on. Before the store serves."""
         if queue_offset < self.max_offset:
             self._cut(queue_offset * ENTRY_BYTES)
 
     def reset(self) -> None:
-        """Forget every unit, to be built again from the log."""
-        with self._open_files.changing:  # not while the flush thread writes the old ones
+        """Drop every entry, to be rebuilt from the log."""
+        with self._open_files.changing:  # not while the flush thread writes the old entries
             self.tail.clear()
             self._cut(0)
             self._files.starts = []
@@ -411,14 +405,14 @@ class ConsumeQueue(_Reached):
             disk.delete(files.path(start))
             files.starts.remove(start)
             self.unsynced.discard(start)
-        # What is cut off was not durable yet, and so perhaps the names of the files it lay in.
+        # The names of the files with the dropped entries may not be durable yet.
         self._new_names = True
         self._zero_behind(end)
         self._tail_start = end
         self._after_load()
 
     def _zero_behind(self, end: int) -> None:
-        """Units behind the end must read as zeros, or a later start would take them for valid."""
+        """Zero the bytes behind the end: a later start would read them as valid entries."""
         start = self._files.start_of(end)
         if start not in self._files.starts or end == start:
             return
@@ -429,7 +423,7 @@ class ConsumeQueue(_Reached):
         self.unsynced.add(start)
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """Move the minimum to the first unit whose record is still in the log."""
+        """Move the minimum to the first entry whose record is still in the log."""
         self.min_offset = self._first_in_log(log_min_offset)
 
     def _first_in_log(self, log_min_offset: int) -> int:
@@ -437,9 +431,9 @@ class ConsumeQueue(_Reached):
         return self.search(first, self.max_offset, lambda at, size: at >= log_min_offset)
 
     def forget_expired(self, log_min_offset: int) -> list[int]:
-        """Let the queue begin where the log does; returns the starts of files that may be deleted then.
+        """Move the minimum to the log's start; return the starts of files that can be deleted.
 
-        They are those (never the last) none of whose records is still in the log.
+        These are the files, never the last, of which no record is left in the log.
         """
         self.correct_min_offset(log_min_offset)
         keep, file_bytes = self.min_offset * ENTRY_BYTES, self._files.file_bytes
@@ -448,7 +442,7 @@ class ConsumeQueue(_Reached):
         return expired
 
     def delete_files(self, starts: list[int]) -> None:
-        """Delete forgotten files. Raises OSError."""
+        """Delete files that `forget_expired` returned. Raises OSError."""
         for start in starts:
             self._files.disk.delete(self._files.path(start))
             self._open_files.forget(self._files.directory, start)
@@ -462,7 +456,7 @@ OPEN_QUEUE_FILES_MAX = 512
 
 
 class QueueTable(dict[tuple[str, int], ConsumeQueue]):
-    """(topic, queue id) -> queue. A missing one is made by the look-up, which is the append's hot path."""
+    """All consume queues, by (topic, queue id). A lookup creates a missing queue: the append's hot path."""
 
     def __init__(
         self, disk: Disk, directory: Path, file_bytes: int, lock: threading.Lock, *, writable: bool = True
@@ -474,7 +468,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         self._lock = lock
         self._open_files = OpenFiles(disk, OPEN_QUEUE_FILES_MAX, writable=writable)
         self.batch_topics: set[str] = set()
-        """Topics whose units are in batch consume queues. They are not kept here: these files are foreign."""
+        """Topics of RocketMQ's batch consume queues, which are not supported: they have no queue here."""
 
     def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
         """Raises ValueError for a topic or queue id that cannot be stored."""
@@ -485,13 +479,13 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         return queue
 
     def for_record(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue of a record in the log, outside the table if its topic is foreign. Raises ValueError."""
+        """Return the queue of a record; queues of batch topics are not added. Raises ValueError."""
         return self._make(topic, queue_id) if topic in self.batch_topics else self[topic, queue_id]
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         check_topic(topic)
         if not 0 <= queue_id < 1 << 31:
-            raise ValueError(f"queue id {queue_id} is out of range")
+            raise ValueError(f"invalid queue id {queue_id}; use 0 to {(1 << 31) - 1}")
         return ConsumeQueue(
             topic,
             queue_id,
@@ -510,7 +504,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
             for name in self._disk.directories(self.directory / topic):
                 directory = self.directory / topic / name
                 if not (name.isascii() and name.isdigit()):
-                    problems.append(BadStoreFile(directory, "is no queue id"))
+                    problems.append(BadStoreFile(directory, "the directory's name is not a queue id"))
                 elif self._disk.files(directory):
                     try:
                         queue = self[topic, int(name)]
@@ -527,9 +521,9 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         return sorted({topic for topic, _ in list(self)})
 
     def forget_topic(self, topic: str) -> None:
-        """Drop a topic's queues from the table; their files stay. Under the store's lock.
+        """Drop a topic's queues from the table; their files remain. Under the store's lock.
 
-        Raises ValueError for what can be no topic: its name is a path here.
+        Raises ValueError for an invalid topic name: the name becomes a path.
         """
         check_topic(topic)
         for queue in list(self.of_topic(topic)):
@@ -539,7 +533,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
             del self[topic, queue.queue_id]
 
     def delete_files(self, topic: str) -> None:
-        """Delete all files of a topic that was forgotten, durably. Raises ValueError, OSError."""
+        """Delete all files of a forgotten topic, durably. Raises ValueError, OSError."""
         check_topic(topic)
         self._disk.delete_directory(self.directory / topic)
         if self._disk.exists(self.directory):

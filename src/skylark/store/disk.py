@@ -1,6 +1,6 @@
-"""The only file IO of the store. All else talks to `Disk` and `DiskFile`, so that every fault can be played.
+"""All file IO of the store, behind `Disk` and `DiskFile`, so that tests can simulate every fault.
 
-Nothing is written through a map: a full disk is an error number here, never a SIGBUS.
+Nothing is written through a map: a full disk is an error code, never a SIGBUS.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from skylark.errors import BadStoreFile, DiskFull, StoreLocked
 
 Part = bytes | bytearray | memoryview
 
-# The kernel takes no more parts in one pwritev (IOV_MAX).
+# IOV_MAX of pwritev.
 WRITE_PARTS_MAX = 1024
 PAGE_BYTES = 4096
-# Where bytes go that are only asked for, again and again: the processor's cache holds it. Nobody reads it, so
-# threads may share it.
+# Target of reads that only probe the page cache. Never read, so threads may share it; stays in the CPU cache.
 _UNWANTED = memoryview(bytearray(PAGE_BYTES))
 
-# Record locks belong to the process: a second store on the same path must be refused here.
+# Record locks belong to the process: a second store of this process on the same path is refused here.
 _locked_here: set[Path] = set()
 
 
@@ -36,31 +35,31 @@ class DiskFile(Protocol):
     length: int
 
     def write(self, parts: Sequence[Part], position: int) -> None:
-        """Write all parts one after the other, or raise OSError or DiskFull; a prefix may then be on disk."""
+        """Write all parts one after the other. Raises OSError, DiskFull; a prefix may then be on disk."""
 
     def read(self, length: int, position: int) -> bytes:
         """Read `length` bytes, fewer only at the end of the file. Raises OSError."""
 
     def view(self) -> memoryview:
-        """The whole file as a read-only map, made once. Never closed: dropped with its last slice."""
+        """Return the file as a read-only map, created once. It lives until its last slice is released."""
 
     def sync(self) -> None:
-        """Return when everything written is on the medium. Raises OSError."""
+        """Make everything written durable. Raises OSError."""
 
     def allocate(self, position: int, length: int) -> None:
-        """Give the range its blocks. Raises DiskFull or OSError; does nothing where there is no such call."""
+        """Allocate blocks for a range, if the platform can. Raises DiskFull, OSError."""
 
     def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
-        """What `read` would give, if it is in memory; None if it would wait for the disk."""
+        """Return what `read` returns, or None if that would wait for the disk."""
 
     def is_resident(self, length: int, position: int) -> bool:
-        """Whether a stretch of up to 4 MiB can be read without waiting for the disk."""
+        """Return whether a range of up to 4 MiB can be read without waiting for the disk."""
 
     def is_zero_from(self, position: int) -> bool:
-        """Whether nothing but zeros lies from there to the end; holes are not read. Raises OSError."""
+        """Return whether the file has only zeros from `position` on; holes are not read. Raises OSError."""
 
     def close(self) -> None:
-        """Give the descriptor back. Views stay valid."""
+        """Close the descriptor. Views stay valid."""
 
 
 class DiskLock(Protocol):
@@ -71,7 +70,7 @@ class Disk(Protocol):
     """A directory tree. Paths are absolute or relative to the process."""
 
     def create(self, path: Path, length: int) -> DiskFile:
-        """Make a file (and its directories) that reads as zeros; one that is there gets this length."""
+        """Create a file of zeros and its directories; an existing file gets this length."""
 
     def open(self, path: Path, *, writable: bool = False) -> DiskFile:
         """Raises FileNotFoundError."""
@@ -84,28 +83,28 @@ class Disk(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def files(self, directory: Path) -> list[str]:
-        """Names of the plain files in a directory, sorted; empty when it does not exist."""
+        """Return the sorted names of the plain files in a directory; empty if it does not exist."""
 
     def directories(self, directory: Path) -> list[str]:
-        """Names of the directories in a directory, sorted; empty when it does not exist."""
+        """Return the sorted names of the directories in a directory; empty if it does not exist."""
 
     def delete(self, path: Path) -> None:
-        """Delete a file; it is fine if it is gone."""
+        """Delete a file if it exists."""
 
     def delete_directory(self, path: Path) -> None:
-        """Delete a directory and all below it; it is fine if it is gone."""
+        """Delete a directory and its contents if it exists."""
 
     def sync_directory(self, path: Path) -> None:
         """Make created, renamed and deleted names durable."""
 
     def used_ratio(self, path: Path) -> float:
-        """Used share of the path's partition, 0 to 1. Raises OSError."""
+        """Return the used share of the path's partition, 0 to 1. Raises OSError."""
 
     def lock(self, path: Path) -> DiskLock:
-        """Take the store's lock. Raises StoreLocked."""
+        """Lock the store. Raises StoreLocked."""
 
     def lock_directory(self, path: Path) -> DiskLock:
-        """Make a directory and lock it, with nothing written into it. Raises StoreLocked."""
+        """Create and lock a directory without writing into it. Raises StoreLocked."""
 
 
 class _RealFile:
@@ -160,7 +159,7 @@ class _RealFile:
             allocate(self._descriptor, position, min(length, self.length - position))
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
-                return  # the file system cannot: ENOSPC at the write is the guard
+                return  # not supported by the file system: writes report ENOSPC
             raise disk_error(error, self.path) from error
 
     def read_resident(self, length: int, position: int) -> bytes | bytearray | None:
@@ -168,12 +167,12 @@ class _RealFile:
         return data if self._read_at_once([data], position) == length else None
 
     def is_resident(self, length: int, position: int) -> bool:
-        # Only a read can tell: cachestat also counts pages that are on their way from the disk.
+        # Probe with a read: cachestat also counts pages that are still being read from disk.
         whole, rest = divmod(length, len(_UNWANTED))
         return self._read_at_once([_UNWANTED] * whole + [_UNWANTED[:rest]], position) == length
 
     def _read_at_once(self, parts: Sequence[bytearray | memoryview], position: int) -> int:
-        """Fill parts with what is in memory, or with all where one cannot ask. How many bytes that was."""
+        """Read without waiting for the disk, if the platform can; return the number of bytes."""
         try:
             return os.preadv(self._descriptor, parts, position, getattr(os, "RWF_NOWAIT", 0))
         except BlockingIOError:
@@ -192,7 +191,7 @@ class _RealFile:
                 except OSError as error:
                     if error.errno == errno.ENXIO:
                         return True
-                    seek_data = None  # the file system cannot tell: all is read
+                    seek_data = None  # not supported by the file system: read everything
             data = os.pread(self._descriptor, PAGE_BYTES - position % PAGE_BYTES, position)
             if not data or data.strip(b"\0"):
                 return not data
@@ -270,11 +269,11 @@ class RealDisk:
         usage = os.statvfs(path)
         used = (usage.f_blocks - usage.f_bfree) * usage.f_frsize
         usable = usage.f_bavail * usage.f_frsize
-        # Whole percents, rounded up, as the reference counts.
+        # Whole percents, rounded up, as in RocketMQ.
         return -(-100 * used // (used + usable)) / 100 if used + usable else 0.0
 
     def lock(self, path: Path) -> DiskLock:
-        """Hold byte 0 of the lock file, as the reference does."""
+        """Lock byte 0 of the lock file, as RocketMQ does."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path = path.resolve()
         if path in _locked_here:
@@ -307,11 +306,11 @@ def _names(directory: Path, *, files: bool) -> list[str]:
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
-        raise BadStoreFile(directory, "a directory is expected here") from error
+        raise BadStoreFile(directory, "not a directory") from error
 
 
 def disk_error(error: OSError, path: Path) -> OSError | DiskFull:
-    """A full disk, quota or file-size limit is its own error, as is a lack of descriptors: it may pass."""
+    """Return DiskFull for errors that may pass: full disk, quota, file-size limit, too many open files."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE):
         return DiskFull(path, error.strerror or "no space left")
     return error

@@ -1,6 +1,6 @@
-"""From the log to consume queues and index, in order: straight from the append, or read back from the log.
+"""Dispatch of records to consume queues and index, in log order: from the append or read back from the log.
 
-Both ways end in the same units and index entries; a property test holds them equal.
+Both ways produce the same entries and index items; a property test compares them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Dispatcher:
         self._index = index
         self._waiting: deque[Sequence[AppendedRecord]] = deque()
         self.dirty: deque[ConsumeQueue] = deque()
-        """Queues with units that are not in files, each once; the flush thread takes them from the left."""
+        """Queues with unwritten entries, each once; the flush thread takes them from the left."""
         self.dispatched = 0
         """End of the last published record."""
         self.dispatched_timestamp = 0
 
     def stage(self, batch: Sequence[AppendedRecord]) -> None:
-        """Keep an appended batch until it is confirmed."""
+        """Hold back an appended batch until it is confirmed."""
         self._waiting.append(batch)
 
     def publish_confirmed(self, confirmed: int) -> list[Sequence[AppendedRecord]]:
-        """Publish every staged batch that ends below the confirmed position; returns what was published."""
+        """Publish every staged batch that ends at or below `confirmed`; return the published batches."""
         published: list[Sequence[AppendedRecord]] = []
         loose: list[AppendedRecord] = []
         while self._waiting and _last_of(self._waiting[0]).end <= confirmed:
@@ -57,7 +57,7 @@ class Dispatcher:
         return [*published, loose]
 
     def publish(self, batch: Sequence[AppendedRecord]) -> None:
-        """Make a batch visible. Its queue offsets continue what is published: appends give them out so."""
+        """Make a batch visible. Its queue offsets continue the published ones: the append assigned them."""
         if type(batch) is AppendedBatch:
             self._add_run(batch)
         else:
@@ -71,7 +71,7 @@ class Dispatcher:
 
     def _add_run(self, run: AppendedBatch) -> None:
         queue = run.queue
-        queue.tail += run.units
+        queue.tail += run.entries
         if not queue.dirty:
             queue.dirty = True
             self.dirty.append(queue)
@@ -79,7 +79,7 @@ class Dispatcher:
             self._index.enqueue_run(run)
 
     def _add_each(self, batch: Sequence[AppendedRecord]) -> bool:
-        """Returns whether all of them got units: transactions under way do not."""
+        """Return whether every record got an entry; half messages get none."""
         pack, dirty = ENTRY.pack, self.dirty
         ordinary = True
         for placed in batch:
@@ -94,20 +94,20 @@ class Dispatcher:
         return ordinary
 
     def dispatch(self, records: Iterable[ScannedRecord]) -> list[AppendedRecord]:
-        """Publish records read from the log; what is published already is left alone.
+        """Publish records read from the log; records that are published already are skipped.
 
-        Where queue offsets are missing before one, the gap is filled with blank units.
+        A gap in the queue offsets before a record is filled with blank entries.
         """
         found: list[AppendedRecord] = []
         for record in records:
             try:
                 placed = self.place(record)
             except ValueError as error:
-                log.warning("record at %d has an impossible queue: %s", record.physical_offset, error)
+                log.warning("invalid queue of record physical_offset=%d: %s", record.physical_offset, error)
                 continue
             found.append(placed)
-            if self.has_unit(placed):
-                self.add_unit(placed)
+            if self.has_entry(placed):
+                self.add_entry(placed)
         self.note(found)
         return found
 
@@ -120,11 +120,11 @@ class Dispatcher:
         if self._index is not None:
             self._index.enqueue([placed for placed in found if is_indexed(placed.sys_flag)])
 
-    def has_unit(self, placed: AppendedRecord) -> bool:
+    def has_entry(self, placed: AppendedRecord) -> bool:
         return not placed.sys_flag & NO_ENTRY_MASK and placed.queue.topic not in self._queues.batch_topics
 
-    def add_unit(self, placed: AppendedRecord) -> None:
-        """Give a record read from the log its unit, after those of its queue that lie before it."""
+    def add_entry(self, placed: AppendedRecord) -> None:
+        """Add the entry of a record read from the log, after the entries of its earlier records."""
         queue = placed.queue
         if queue.add(placed.queue_offset, placed.physical_offset, placed.size, placed.tags_code):
             queue.next_offset = placed.queue_offset + 1
@@ -133,7 +133,7 @@ class Dispatcher:
                 self.dirty.append(queue)
 
     def follow_log(self, confirmed: int) -> list[AppendedRecord]:
-        """Dispatch from the log what is whole and confirmed; a record that is still arriving waits."""
+        """Dispatch complete, confirmed records from the log; stops at a record that is still arriving."""
         start = max(self.dispatched, self._log.min_offset)
         walk = LogWalk(self._log, start, end=confirmed, step_over_damage=False)
         found = self.dispatch(walk)
@@ -143,7 +143,7 @@ class Dispatcher:
         return found
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what waits for a deleted topic's queues."""
+        """Drop staged records and unwritten entries of a deleted topic."""
         self._waiting = deque(
             kept for batch in self._waiting if (kept := [each for each in batch if each.queue.topic != topic])
         )
@@ -153,7 +153,7 @@ class Dispatcher:
                 self.dirty.append(queue)
 
     def place(self, record: ScannedRecord) -> AppendedRecord:
-        """What the append would have answered for this record. Raises ValueError for an impossible topic."""
+        """Return the append result of a record read from the log. Raises ValueError for an invalid topic."""
         queue = self._queues.for_record(record.topic.decode(errors="replace"), record.queue_id)
         properties, timestamp = record.properties, record.store_timestamp
         code = (
@@ -168,7 +168,7 @@ class Dispatcher:
 
 
 def _last_of(batch: Sequence[AppendedRecord]) -> AppendedBatch | AppendedRecord:
-    """What ends where the batch ends: a run as a whole, so that it need not be taken apart."""
+    """Return an object with the end of the batch, without splitting an AppendedBatch."""
     return batch if type(batch) is AppendedBatch else batch[-1]
 
 

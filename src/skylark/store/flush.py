@@ -1,4 +1,4 @@
-"""When the log goes to disk: in the background, or as a group commit that answers every waiter at once."""
+"""Log flushing: in the background, or as a group commit that answers all waiters with one fsync."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FlushAnswer = Callable[[PutStatus], None]
 
 
 class BackgroundThread:
-    """A named thread that runs a step again and again until stopped. A failure is logged and ends nothing."""
+    """A named thread that repeats a step until stopped. An exception is logged and the step is repeated."""
 
     def __init__(self, name: str, step: Callable[[], float]) -> None:
-        """`step` returns how many seconds to wait before it is run again, unless woken."""
+        """`step` returns the seconds to wait before the next run, unless woken."""
         self._step = step
         self._wake = threading.Event()
         self._stopping = False
@@ -37,11 +37,11 @@ class BackgroundThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the step run again at once, or after the one at work. Any thread."""
+        """Run the step now, or again after the current run. Any thread."""
         self._wake.set()
 
     def stop(self, timeout_s: float) -> bool:
-        """Ask the thread to end after its current step; False if it did not in time (a stuck disk)."""
+        """End the thread after its current step; return False if it did not end in time (a stuck disk)."""
         self._stopping = True
         self.wake()
         self._thread.join(timeout_s)
@@ -52,14 +52,14 @@ class BackgroundThread:
             try:
                 pause_s = self._step()
             except Exception:
-                log.exception("a background step failed, it is tried again thread=%s", self._thread.name)
+                log.exception("background step failed, will retry thread=%s", self._thread.name)
                 pause_s = FAILURE_PAUSE_S
             self._wake.wait(pause_s)
             self._wake.clear()
 
 
 class LogFlusher:
-    """Moves the flushed position. One thread flushes at a time; anyone may read the position."""
+    """Flushes the log. One thread flushes at a time; any thread may read the position."""
 
     def __init__(self, commit_log: CommitLog, settings: StoreSettings, clock: Clock) -> None:
         self._log = commit_log
@@ -67,20 +67,20 @@ class LogFlusher:
         self._clock = clock
         self._last_thorough = clock.monotonic()
         self.lock = threading.Lock()
-        """Held while the log is flushed, and while it is cut."""
+        """Held while the log is flushed or truncated."""
         self.flushed = 0
         self.flushed_timestamp = 0
-        """Store time up to which everything is flushed."""
+        """Store time of the last flushed record."""
         self.failure: StoreFailed | None = None
         self.slow_append = False
         """An append took too long; sends are refused until a flush returns."""
         self.count = 0
 
     def flush(self) -> None:
-        """Make everything appended so far durable. Raises StoreFailed, once and for all after a failure.
+        """Make everything appended so far durable. Raises StoreFailed, and always after a failure.
 
-        A failed fsync may have dropped the pages it was to write, so a later success would prove nothing. A
-        lack of descriptors is no such failure: nothing was tried, and the next flush may succeed.
+        A failed fsync may have dropped dirty pages, so a later success would prove nothing. A lack of file
+        descriptors is not such a failure: nothing was written, and the next flush may succeed.
         """
         with self.lock:
             if self.failure is not None:
@@ -101,7 +101,7 @@ class LogFlusher:
             self._last_thorough = self._clock.monotonic()
 
     def flush_if_due(self) -> bool:
-        """The asynchronous rule: enough pages, long enough since the last flush, or sends wait for it."""
+        """Flush, in asynchronous mode, if enough pages are dirty, time has passed or sends are refused."""
         pages = self._log.appended // PAGE_BYTES - self.flushed // PAGE_BYTES
         elapsed_ms = (self._clock.monotonic() - self._last_thorough) * 1000
         due = pages >= max(self.settings.flush_least_pages, 1) or self.slow_append
@@ -118,13 +118,13 @@ class FlushWaiter(NamedTuple):
 
 
 class FlushWaiters:
-    """Who waits for a position, the flushed one or the replicas'.
+    """Waiters for a position of the log: flushed to disk, or acknowledged by replicas.
 
-    Ends and deadlines both grow, so the first is always the next.
+    Ends and deadlines both increase, so the first waiter is always the next.
     """
 
     def __init__(self, late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT) -> None:
-        """`late` is the answer to who waited too long."""
+        """`late` is the status of waiters that timed out."""
         self._late = late
         self._waiters: deque[FlushWaiter] = deque()
         self._lock = threading.Lock()
@@ -137,11 +137,11 @@ class FlushWaiters:
             self._waiters.append(FlushWaiter(end, deadline, answer))
 
     def flushed(self, position: int) -> None:
-        """Answer everyone whose bytes are there."""
+        """Answer the waiters up to `position`."""
         self._answer(lambda waiter: waiter.end <= position, PutStatus.PUT_OK)
 
     def expired(self, now: float) -> None:
-        """Answer everyone who waited too long: the message is stored, its flush is not known."""
+        """Answer the waiters that timed out: the message is stored, but not known to be flushed."""
         self._answer(lambda waiter: waiter.deadline <= now, self._late)
 
     def failed(self) -> None:

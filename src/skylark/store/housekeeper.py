@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 
 SYNCED_QUEUES_MAX = 256
 WRITE_ROUNDS = 20
-"""More dirty queues than that are written over so many rounds: opening a file costs more than what one round
-has to write into it. Meanwhile they are in memory, 20 bytes for a message. The index is written once in as
-many: the keys of many topics lie all over it."""
+"""More than SYNCED_QUEUES_MAX dirty queues are written over this many rounds: opening a file costs more than
+writing one round's entries. Until then they stay in memory, 20 bytes per message. The index is written once
+in as many rounds: the keys of many topics are spread over all of it."""
 NEW_FILES_MAX = 128
-"""Files of new queues that one round makes: with its two directories a file costs twenty times what it costs
-to write into one that is there, and whoever makes 10,000 topics sends to them at once."""
+"""Files of new queues created per round: a new file with its two directories costs twenty times a write to an
+existing one, and a client may create 10,000 topics at once."""
 NEW_TAIL_BYTES_MAX = 64 << 10
-"""A new queue that has more to write does not wait for its file: it would take memory."""
+"""A new queue with more unwritten bytes gets its file at once, to save memory."""
 
 
 class Housekeeper:
-    """The slow, regular work. `flush` and `clean` each belong to one thread at a time."""
+    """Flushes derived files and deletes expired ones. `flush` and `clean`: one thread at a time each."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Housekeeper:
         self.checkpoint = checkpoint
         self._lock = lock
         self._flush_lock = threading.Lock()
-        self._new: dict[ConsumeQueue, None] = {}  # dirty, and without a file
+        self._new: dict[ConsumeQueue, None] = {}  # dirty queues without a file
         self._unwritten: dict[ConsumeQueue, None] = {}
         self._unsynced: dict[ConsumeQueue, None] = {}
         self._rounds = 0
@@ -78,26 +78,25 @@ class Housekeeper:
         self._clean_at = clock.monotonic() + settings.clean_first_delay_ms / 1000
         self._cleaned_to = commit_log.min_offset
         self.deleted: dict[str, int] = {}
-        """By topic: where the log stood when it was deleted."""
+        """End of the log when a topic was deleted, by topic."""
         self.generation = 0
-        """Of the manifest that was saved last."""
+        """Generation of the last saved manifest."""
         self.disk_full = DiskFullFlag()
         self.manual = ManualCleanup()
 
     # Flushing
 
     def flush(self, *, thorough: bool = True) -> None:
-        """Write consume queues and index, make them durable and say so in the checkpoint.
+        """Write consume queues and index, make them durable and save the checkpoint.
 
-        Not thorough, while very many queues are dirty, it writes a share of them, those first that wait
-        longest, and makes nothing durable: an fsync for each, every second, would take longer than the
-        second. Raises OSError, DiskFull, StoreFailed. Does nothing once the log has failed: what comes
-        after that is not vouched for.
+        If `thorough` is False and very many queues are dirty, it writes only a share, the longest waiting
+        first, and makes nothing durable: an fsync for each queue would take longer than the interval. Does
+        nothing after the log has failed. Raises OSError, DiskFull, StoreFailed.
         """
         if self._flusher.failure is not None:
             return
         with self._flush_lock:
-            # Positions first: what is published while this runs is not covered by it.
+            # Positions first: this flush does not cover entries that are published while it runs.
             with self._lock:
                 dispatched = self._dispatcher.dispatched
                 timestamp = self._dispatcher.dispatched_timestamp
@@ -109,8 +108,8 @@ class Housekeeper:
                 self._index.flush()
                 dispatched = min(dispatched, self._index.durable_offset)
             if syncs:
-                # Recovery relies on the order: a durable unit has a durable record, and below the durable
-                # offset nothing is missing anywhere.
+                # Recovery relies on this order: a durable entry has a durable record, and below the durable
+                # offset nothing is missing.
                 if self._dispatcher.dispatched > self._flusher.flushed:
                     self._flusher.flush()
                 self._sync_queues()
@@ -121,14 +120,14 @@ class Housekeeper:
                 self._thorough_at = self._clock.monotonic() + interval_s
 
     def flush_quietly(self) -> None:
-        """For the background: a full disk or a read-only one is reported, the next round tries again."""
+        """Flush in the background: errors are logged, and the next round tries again."""
         try:
             self.flush(thorough=False)
         except (DiskFull, OSError, StoreFailed) as error:
-            log.warning("consume queues or index could not be written: %s", error)
+            log.warning("cannot write consume queues or index: %s", error)
 
     def _write_queues(self, *, everything: bool) -> bool:
-        """Write dirty queues, all of them or a share; returns whether none was left out."""
+        """Write dirty queues, all or a share; return whether all were written."""
         dirty, new = self._dispatcher.dirty, self._new
         count = len(dirty)
         everything = everything or count + len(new) <= SYNCED_QUEUES_MAX
@@ -147,7 +146,7 @@ class Housekeeper:
         return taken == count and not new
 
     def _write_taken(self) -> None:
-        """Write the queues that were taken, now or earlier. One that fails is told of when all were tried."""
+        """Write the taken queues. The first error is raised after all were tried."""
         failure: OSError | None = None
         for queue in list(self._unwritten):
             try:
@@ -161,7 +160,7 @@ class Housekeeper:
             raise failure
 
     def _take(self, queue: ConsumeQueue) -> None:
-        """Have a queue written; what is published from now on makes it dirty again."""
+        """Take a queue for writing; entries published from now on make it dirty again."""
         queue.dirty = False
         self._unwritten[queue] = None
 
@@ -182,9 +181,9 @@ class Housekeeper:
         self._checkpoint_file.save(self.checkpoint)
 
     def _save_manifest(self, upto: int | None = None) -> None:
-        """Tell what is durable; before files are deleted or cut, only what then remains of it.
+        """Save what is durable; before files are deleted or truncated, only what will remain.
 
-        `upto` is where the log is about to be cut.
+        `upto` is where the log is about to be truncated.
         """
         minimum = self._log.min_offset
         deleted = {topic: end for topic, end in self.deleted.items() if end > minimum}
@@ -208,9 +207,9 @@ class Housekeeper:
         save_manifest(self._disk, self.settings.path, manifest)
 
     def cut(self, physical_offset: int) -> None:
-        """Cut log, queues and index at a record's start, durably. Raises OSError, DiskFull."""
+        """Truncate log, queues and index at a record's start, durably. Raises OSError, DiskFull."""
         with self._flush_lock:
-            # Vouch for nothing from there on before it is cut: a crash must never trust what is gone.
+            # First reduce the durable offset: a crash must never trust data that is truncated.
             durable_offset = min(self.checkpoint.durable_offset or 0, physical_offset)
             self.checkpoint = replace(self.checkpoint, durable_offset=durable_offset)
             self._checkpoint_file.save(self.checkpoint)
@@ -229,32 +228,32 @@ class Housekeeper:
         self.flush()
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues; its records stay in the log until they expire. Waits for the disk.
+        """Delete a topic's queues; its records stay in the log until they expire. Waits for the disk.
 
-        Raises ValueError for what can be no topic, DiskFull, OSError.
+        Raises ValueError for an invalid topic name, DiskFull, OSError.
         """
-        # Files of queues are made under the flush lock, too: nobody makes new ones before the old are gone.
+        # Queue files are created under the flush lock, too: none is created before the old ones are deleted.
         with self._flush_lock:
             with self._lock:
                 self._queues.forget_topic(topic)
                 self._dispatcher.forget_topic(topic)
-                # Its records are still in the log: recovery must not bring them back.
+                # Its records are still in the log: recovery must not restore them.
                 self.deleted[topic] = self._log.appended
             for queues in (self._new, self._unwritten, self._unsynced):
                 for queue in [queue for queue in queues if queue.topic == topic]:
                     del queues[queue]
-            # First the word that it is gone: what a crash leaves of its files is then known for what it is.
+            # The manifest first: after a crash it identifies the remaining files as deleted.
             self._save_manifest()
             self._queues.delete_files(topic)
 
     # Cleaning
 
     def clean_at_once(self) -> None:
-        """Let the next round of the cleaning thread begin as soon as it is woken. Any thread."""
+        """Make the next round of the cleaning thread due now. Any thread."""
         self._clean_at = self._clock.monotonic()
 
     def clean_step(self) -> float:
-        """A round of the cleaning thread; returns the seconds until the next."""
+        """Run a round of the cleaning thread; return the seconds until the next."""
         wait_s = self._clean_at - self._clock.monotonic()
         if wait_s > 0:
             return wait_s
@@ -262,11 +261,11 @@ class Housekeeper:
         try:
             self.clean()
         except (DiskFull, OSError) as error:
-            log.warning("cleaning failed: %s", error)
+            log.warning("cannot delete expired files: %s", error)
         return self.settings.clean_interval_ms / 1000
 
     def clean(self) -> list[int]:
-        """Look at disk and ages once and delete what may go; returns the starts of deleted log files."""
+        """Delete expired files once; return the starts of the deleted log files."""
         state = self._disk_state()
         self.disk_full.update(state)
         files = [
@@ -291,17 +290,17 @@ class Housekeeper:
         try:
             return self._disk.modified_ms(self._log.files.path(start))
         except FileNotFoundError:
-            return 0  # somebody else deleted it: it is only to be forgotten
+            return 0  # deleted by another process: only drop it from the list
 
     def _vouch_for(self, end: int) -> None:
-        """Make durable what was derived from the log below `end`, which could not be made anew without it."""
+        """Make derived files durable for the log below `end`: without the log they cannot be rebuilt."""
         durable_offset = self.checkpoint.durable_offset
         if durable_offset is not None and durable_offset >= end:
             return
         try:
             self.flush()
-        except (DiskFull, OSError, StoreFailed) as error:  # a full disk must get its room all the same
-            log.warning("consume queues or index could not be written before cleaning: %s", error)
+        except (DiskFull, OSError, StoreFailed) as error:  # a full disk needs the deletion even so
+            log.warning("cannot write consume queues or index before files are deleted: %s", error)
 
     def _disk_state(self) -> DiskState:
         # The log may lie on a disk of its own.
@@ -310,26 +309,26 @@ class Housekeeper:
             used = max(self._disk.used_ratio(path) for path in paths if self._disk.exists(path))
             return disk_state(used, self.settings)
         except OSError as error:
-            log.warning("disk use of %s is not known: %s", self.settings.path, error)
+            log.warning("cannot read disk usage of %s: %s", self.settings.path, error)
             return DiskState.CLEAN
 
     def _delete_log_file(self, start: int) -> None:
-        # Not under the lock: whoever appends would wait for the disk.
+        # Not under the lock: appends would wait for the disk.
         self._disk.delete(self._log.files.path(start))
         with self._lock:
             file = self._log.delete_file(start)
-        del file  # the last to hold its blocks, if nobody reads it: to free them takes long, too
+        del file  # outside of the lock: closing the last reference frees the blocks, which is slow
         self._disk.sync_directory(self._log.files.directory)
         log.info("commit log file deleted physical_offset=%d", start)
 
     def clean_derived(self) -> None:
-        """Let consume queues and index follow the log's minimum."""
+        """Move the minimum of consume queues and index to the log's minimum."""
         minimum = self._log.min_offset
         if minimum <= self._cleaned_to:
             return
         with self._flush_lock:
             expired = {queue: self._expired_of(queue, minimum) for queue in list(self._queues.values())}
-            # First the word that they are not needed, or a crash in the middle would miss them.
+            # The manifest first: after a crash in between, recovery must not report these files as lost.
             self._save_manifest()
         for queue, starts in expired.items():
             with self._flush_lock:
@@ -340,9 +339,11 @@ class Housekeeper:
         self._cleaned_to = minimum
 
     def _expired_of(self, queue: ConsumeQueue, minimum: int) -> list[int]:
-        """Which files of a queue may be deleted; one that cannot be read does not hold up the others."""
+        """Return the expired files of a queue; none, with a warning, if the queue cannot be read."""
         try:
             return queue.forget_expired(minimum)
         except (BadStoreFile, OSError) as error:
-            log.warning("consume queue not cleaned topic=%s queue=%d: %s", queue.topic, queue.queue_id, error)
+            log.warning(
+                "cannot expire consume queue topic=%s queue=%d: %s", queue.topic, queue.queue_id, error
+            )
             return []

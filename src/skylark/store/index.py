@@ -1,8 +1,8 @@
-"""The index: which records carry a key. A list of index files, filled one after the other.
+"""The index: finds records by key. A list of index files, filled one after the other.
 
-It is derived from the log, so what is damaged is reported, left out, and rebuilt from the log. The owner
-(`enqueue`, `build`) holds the store's lock while it calls. Background threads, whose work waits for the disk
-and for one another, and threads that query take that lock themselves, for moments: they must not hold it.
+It is derived from the log: damaged files are reported, skipped and rebuilt. The owner (`enqueue`, `build`)
+holds the store's lock while it calls. Background and query threads take that lock themselves for short
+moments; they must not hold it when they call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from skylark.errors import BadStoreFile
 from skylark.model.java import index_key_hash, java_hash, java_hash_from, java_hashes_from
 from skylark.store.append_result import AppendedBatch
 from skylark.store.disk import Disk
-from skylark.store.index_backlog import BacklogColumns, IndexBacklog, SharedKeyBatch, split_keys
+from skylark.store.index_backlog import BacklogColumns, IndexBacklog, SharedKeyBatch, key_rows
 from skylark.store.index_file import (
     IndexChain,
     IndexFile,
@@ -36,7 +36,7 @@ from skylark.store.index_file import (
 NAME = re.compile("[0-9]{17}")
 OFFSET_MAX = (1 << 63) - 1
 SHARED_KEY_BATCH_MIN = 8
-"""Messages of a run that is worth being indexed by itself: fewer cost less together with others."""
+"""Minimum size of a batch with a shared key that is indexed separately; smaller ones join other messages."""
 _HASH_MASK = 0x7FFFFFFF  # turns the absolute value that does not fit, 2^31, into the 0 that the format wants
 
 
@@ -47,7 +47,7 @@ class IndexQueue(Protocol):
 
 
 class IndexEntry(Protocol):
-    """A dispatched message. Rolled-back ones are not indexed: the caller leaves them out."""
+    """A dispatched message. The caller skips rolled-back messages, which are not indexed."""
 
     @property
     def queue(self) -> IndexQueue: ...
@@ -61,9 +61,9 @@ class IndexEntry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexQueryResult:
-    """Records that may carry the key (only hashes were compared), ascending, each once.
+    """Records that may have the key (only hashes were compared), ascending and distinct.
 
-    The last two tell how far the newest file goes; 0 when nothing was found.
+    The last two fields are the end of the newest file; 0 when nothing was found.
     """
 
     physical_offsets: list[int]
@@ -89,9 +89,9 @@ class Index:
         self._set_aside: list[Path] = []
         self._newest_name = ""
         self.full_timestamp = 0
-        """End time of the last full file that is on disk, as the checkpoint keeps it."""
+        """End time of the last full file on disk, for the checkpoint."""
         self.problems: list[str] = []
-        """What was found wrong at the opening, one sentence each."""
+        """Problems found by `open`, one sentence each."""
         self.rebuild_from: int | None = None
         """The physical offset from which the log must be enqueued again, until `finish_rebuild`."""
 
@@ -99,11 +99,11 @@ class Index:
     def open(
         disk: Disk, directory: Path, *, slots: int, items: int, clock: Clock, lock: Lock, clean: bool
     ) -> Index:
-        """Open what is there; a missing directory is an empty index. Raises BadStoreFile if it is a file.
+        """Open the index; a missing directory is an empty index. Raises BadStoreFile if it is a file.
 
         From a damaged file on, all files are set aside (`problems`, `rebuild_from`); they stay on disk until
-        `finish_rebuild`, so that a crash in the middle of rebuilding starts it anew. Without `clean`, nothing
-        but headers and the items they count is trusted.
+        `finish_rebuild`, so that a crash during the rebuild repeats it. Without `clean`, only headers and the
+        items they count are trusted.
         """
         index = Index(disk, directory, IndexGeometry(slots, items), clock, lock)
         for name in index_names(disk, directory, index.problems):
@@ -115,7 +115,7 @@ class Index:
         return index
 
     def _make_durable(self) -> None:
-        """A killed process leaves what is in memory alone. It is relied on from now on, so it has to stay."""
+        """Sync files that a killed process left in the page cache: they are relied on from now on."""
         for file in self._files:
             file.sync()
         if self._files:
@@ -124,7 +124,7 @@ class Index:
 
     def _open_file(self, path: Path) -> None:
         if self.rebuild_from is not None:
-            self._set_file_aside(path, f"{path} is newer than a bad file: its keys are rebuilt, too")
+            self._set_file_aside(path, f"{path} follows a bad file: its keys are rebuilt, too")
             return
         try:
             file = IndexFile.open(self._disk, path, self._geometry, writable=True)
@@ -135,7 +135,7 @@ class Index:
         if file.is_empty:
             file.seed(self._newest_header.successor())
         if file.header.begin_physical_offset < self.end_physical_offset:
-            self._set_file_aside(path, f"{path} begins before the end of the file before it")
+            self._set_file_aside(path, f"{path} starts before the end of the previous file")
             return
         if file.is_full:
             self.full_timestamp = file.header.end_timestamp
@@ -158,7 +158,7 @@ class Index:
     def _set_file_aside(self, path: Path, reason: str) -> None:
         self.problems.append(reason)
         self._set_aside.append(path)
-        # Its own begin is as doubtful as the rest of its header; the predecessor's end is sure.
+        # Its own start is as unreliable as the rest of its header; the end of the previous file is known.
         self.rebuild_from = self.end_physical_offset
 
     @property
@@ -167,25 +167,25 @@ class Index:
 
     @property
     def end_physical_offset(self) -> int:
-        """The physical offset of the last message with a key; 0 if there is none."""
+        """Physical offset of the last message with a key; 0 without one."""
         return self._newest_header.end_physical_offset
 
     @property
     def last_physical_offset(self) -> int:
-        """As `end_physical_offset`, but -1 if there is none."""
+        """As `end_physical_offset`, but -1 without one."""
         return -1 if all(file.is_empty for file in self._files) else self.end_physical_offset
 
     @property
     def file_names(self) -> list[str]:
-        """The files that are on disk, oldest first."""
+        """Names of the files on disk, oldest first."""
         return [file.path.name for file in self._files if file.is_on_disk]
 
     def names_from(self, physical_offset: int) -> list[str]:
-        """Those of them that `delete_before` would leave."""
+        """Return the names that `delete_before` would keep."""
         return [file.path.name for file in self._from(physical_offset) if file.is_on_disk]
 
     def _from(self, physical_offset: int) -> list[IndexFile]:
-        """The newest file, and those before it that end there or later."""
+        """Return the newest file, and older files that end at or behind `physical_offset`."""
         expired = takewhile(lambda file: file.header.end_physical_offset < physical_offset, self._files[:-1])
         return self._files[len(list(expired)) :]
 
@@ -196,7 +196,7 @@ class Index:
     # --- Owner: under the store's lock ---
 
     def enqueue(self, entries: Sequence[IndexEntry]) -> None:
-        """Note messages, in the log's order, for `build`."""
+        """Queue messages, in log order, for `build`."""
         self._pending.add(
             [entry.physical_offset for entry in entries],
             [entry.store_timestamp for entry in entries],
@@ -205,7 +205,7 @@ class Index:
         )
 
     def enqueue_run(self, run: AppendedBatch) -> None:
-        """Note a run of messages as `enqueue` does, without taking it apart."""
+        """Queue a batch of messages without splitting it."""
         count, offsets, topic_hash = len(run), run.physical_offsets, run.queue.topic_hash
         key = run.only_key if count >= SHARED_KEY_BATCH_MIN else None
         if key is not None:
@@ -214,11 +214,11 @@ class Index:
             self._pending.add(offsets, [run.store_timestamp] * count, [topic_hash] * count, run.properties)
 
     def build(self, limit: int = 64) -> bool:
-        """Index up to `limit` messages in memory; return whether more are waiting.
+        """Index up to `limit` messages in memory; return whether more remain.
 
-        Those of runs cost little: RUN_MIN of them count as one. Recovery may enqueue messages again: those
-        below the end of the index are passed over, and of the one at its end only the keys that are not there
-        yet are put. Raises OSError where that must be read.
+        SHARED_KEY_BATCH_MIN messages of a batch with a shared key count as one. Recovery may enqueue messages
+        again: those below the end of the index are skipped, and of the message at its end only missing keys
+        are added. Raises OSError.
         """
         while limit > 0 and len(self._pending):
             messages = self._pending.take(limit, run_limit=limit * SHARED_KEY_BATCH_MIN)
@@ -242,19 +242,19 @@ class Index:
         offsets, end = messages.physical_offsets, self.end_physical_offset
         if offsets[0] <= end or not all(map(lt, offsets, offsets[1:])):
             messages = _ascending_from(messages, end)
-        keys = split_keys(messages)
+        keys = key_rows(messages)
         if keys.texts:
             rows = IndexRows(_key_hashes(keys), keys.physical_offsets, keys.timestamps)
             self._put(rows if rows.physical_offsets[0] != end else self._without_known(rows, end))
 
     def _without_known(self, rows: IndexRows, end: int) -> IndexRows:
-        """The rows without what the index holds already of the message at its end."""
+        """Remove the keys that the index already has for the message at its end."""
         known = self._last_hashes()
         new = [row for row in zip(*rows, strict=True) if row[1] != end or row[0] not in known]
         return IndexRows(*([row[column] for row in new] for column in range(len(rows))))
 
     def _last_hashes(self) -> set[int]:
-        """The key hashes of the last message in the index. It may have begun in a file before the newest."""
+        """Return the key hashes of the last message in the index; they may span files."""
         hashes: set[int] = set()
         for file in reversed(self._files):
             for key_hash, physical_offset in file.newest_first():
@@ -278,7 +278,7 @@ class Index:
     # --- Background ---
 
     def flush(self) -> None:
-        """Return when all that was built before is on the medium, oldest first. Raises DiskFull, OSError."""
+        """Make all built items durable, oldest file first. Raises DiskFull, OSError."""
         with self._disk_lock:
             with self._lock:
                 files = self._files
@@ -289,9 +289,9 @@ class Index:
 
     @property
     def durable_offset(self) -> int:
-        """Everything enqueued below this physical offset is durable; OFFSET_MAX when that is everything.
+        """Everything enqueued below this physical offset is durable; OFFSET_MAX if everything is.
 
-        A caller who bounds this by the end of what it enqueued must have read that end before.
+        A caller that limits this by the end of its enqueued messages must read that end first.
         """
         with self._lock:
             volatile = [file.first_volatile_offset for file in self._files]
@@ -299,7 +299,7 @@ class Index:
             return min((offset for offset in volatile if offset is not None), default=OFFSET_MAX)
 
     def delete_before(self, physical_offset: int) -> None:
-        """Delete the files, never the newest, whose records the log no longer has. Raises OSError."""
+        """Delete files, never the newest, whose records are no longer in the log. Raises OSError."""
         with self._disk_lock:
             with self._lock:
                 kept = self._from(physical_offset)
@@ -308,9 +308,9 @@ class Index:
             self._delete([file.path for file in deleted])
 
     def truncate(self, physical_offset: int) -> None:
-        """Forget all keys of records from this physical offset on, durably. Raises DiskFull, OSError.
+        """Remove all keys of records from this physical offset on, durably. Raises DiskFull, OSError.
 
-        For a log that ends, or was cut, before the index: what is appended there next must be indexed anew.
+        Needed when the log ends before the index: later appends at these offsets must be indexed.
         """
         with self._disk_lock:
             with self._lock:
@@ -323,11 +323,11 @@ class Index:
                     kept[-1].truncate(physical_offset)
                     if not kept[-1].is_full:
                         kept[-1].load_slots()
-                self.full_timestamp = 0  # the flush tells it anew
+                self.full_timestamp = 0  # set again by the flush
             self.flush()
 
     def finish_rebuild(self) -> None:
-        """Delete what was set aside: all from `rebuild_from` on has been built. Raises DiskFull, OSError."""
+        """Delete the files set aside, after everything is rebuilt. Raises DiskFull, OSError."""
         assert not len(self._pending)
         with self._disk_lock:
             self.flush()
@@ -336,7 +336,7 @@ class Index:
             self.rebuild_from = None
 
     def destroy(self) -> None:
-        """Delete all files and forget what is pending; the index is then empty. Raises OSError."""
+        """Delete all files and pending messages; the index is then empty. Raises OSError."""
         with self._disk_lock:
             with self._lock:
                 self._pending.clear()
@@ -346,7 +346,7 @@ class Index:
             self.rebuild_from = None
 
     def _delete(self, paths: list[Path]) -> None:
-        # Descriptors are left to the last query that reads: it ends with the data it began with.
+        # Descriptors stay open until the last query releases them: a query keeps a consistent view.
         for path in paths:
             self._disk.delete(path)
         if paths and self._disk.exists(self._directory):
@@ -369,11 +369,10 @@ class Index:
 
 
 def _key_hashes(keys: BacklogColumns) -> list[int]:
-    """What the index holds for the keys."""
     prefixes, texts = keys.topic_hashes, keys.texts
     if len(set(texts)) == len(texts):
         return [abs(each) & _HASH_MASK for each in java_hashes_from(prefixes, texts)]
-    # Messages that were sent together may share theirs.
+    # Messages of one batch may share keys.
     pairs = list(zip(prefixes, texts, strict=True))
     distinct = list(dict.fromkeys(pairs))
     hashes = java_hashes_from([prefix for prefix, _ in distinct], [text for _, text in distinct])
@@ -382,7 +381,7 @@ def _key_hashes(keys: BacklogColumns) -> list[int]:
 
 
 def _ascending_from(messages: BacklogColumns, end: int) -> BacklogColumns:
-    """The messages that lie behind all before them, and not before `end`."""
+    """Return the messages at or behind `end` whose offsets ascend."""
     last, numbers = -1, []
     for number, physical_offset in enumerate(messages.physical_offsets):
         if physical_offset >= end and physical_offset > last:
@@ -400,11 +399,11 @@ class IndexReader:
         self._geometry = IndexGeometry(slots, items)
         self._files: dict[str, IndexFile] = {}
         self.problems: list[str] = []
-        """What the last look at the directory found wrong, one sentence each."""
+        """Problems found by the last `refresh`, one sentence each."""
         self.refresh()
 
     def refresh(self) -> list[IndexFile]:
-        """Look again; return the files that can be read, oldest first."""
+        """Read the directory again; return the readable files, oldest first."""
         problems: list[str] = []
         files = {}
         for name in index_names(self._disk, self._directory, problems):
@@ -424,7 +423,7 @@ class IndexReader:
         return IndexFile.open(self._disk, self._directory / name, self._geometry, writable=False)
 
     def query(self, topic: str, key: str, maximum: int, begin_ms: int, end_ms: int) -> IndexQueryResult:
-        """As `Index.query`, on what the directory holds now. Raises OSError."""
+        """As `Index.query`, on the current files. Raises OSError."""
         key_hash = key_hash_of(topic, key)
         chains = (file.chain(key_hash) for file in reversed(self.refresh()))
         return search_chains(chains, key_hash, maximum, begin_ms, end_ms)
@@ -433,7 +432,7 @@ class IndexReader:
 def search_chains(
     chains: Iterable[IndexChain], key_hash: int, maximum: int, begin_ms: int, end_ms: int
 ) -> IndexQueryResult:
-    """Collect from the chains of one key, one per file and newest first."""
+    """Search the chains of one key, one per file, newest first."""
     found: set[int] = set()
     newest: IndexHeader | None = None
     for chain in chains:
@@ -455,9 +454,9 @@ def key_hash_of(topic: str, key: str) -> int:
 
 
 def index_names(disk: Disk, directory: Path, problems: list[str]) -> list[str]:
-    """The names of index files, oldest first; other names become problems."""
+    """Return the names of index files, oldest first; other names are added to `problems`."""
     names = disk.files(directory)
-    problems += [f"{directory / name} is not named like an index file" for name in names if not is_name(name)]
+    problems += [f"{directory / name} is not an index file name" for name in names if not is_name(name)]
     return [name for name in names if is_name(name)]
 
 
@@ -466,7 +465,7 @@ def is_name(name: str) -> bool:
 
 
 def file_name(now_ms: int, newest_name: str) -> str:
-    """The local time as yyyyMMddHHmmssSSS, or the next number where the clock is not past the newest name."""
+    """Return the local time as yyyyMMddHHmmssSSS, or the newest name plus 1 if that is not greater."""
     seconds, milliseconds = divmod(now_ms, 1000)
     name = f"{datetime.fromtimestamp(seconds):%Y%m%d%H%M%S}{milliseconds:03}"
     return name if name > newest_name else str(int(newest_name) + 1)

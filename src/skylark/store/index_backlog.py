@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from skylark.model.message import (
-    KEY_SEPARATOR,
     NAME_VALUE_SEPARATOR,
     PROPERTIES_BYTES_MAX,
     PROPERTY_KEYS,
@@ -18,18 +17,18 @@ from skylark.model.message import (
     PROPERTY_UNIQUE_KEY,
     find_keys,
     find_unique_key,
+    split_keys,
 )
 
-_SEPARATOR = KEY_SEPARATOR.encode()
 _KEYS_NAME = PROPERTY_KEYS.encode()
 _LATER_UNIQUE_KEY = f"{PROPERTY_SEPARATOR}{PROPERTY_UNIQUE_KEY}{NAME_VALUE_SEPARATOR}".encode()
 _NO_ENDING = bytes(PROPERTIES_BYTES_MAX + 1)  # longer than any text
-# What was taken is cut off the front of the columns not each time, but when it is as much as this.
+# Taken rows are removed from the front of the columns once there are this many.
 _TAKEN_MAX = 4096
 
 
 class BacklogColumns(NamedTuple):
-    """Messages: where they are, when they were stored, the hash of the topic and `#`, the property text."""
+    """Messages as columns; a topic hash is that of the topic and `#`, a text is the property text."""
 
     physical_offsets: list[int]
     timestamps: list[int]
@@ -37,7 +36,7 @@ class BacklogColumns(NamedTuple):
     texts: list[bytes]
 
     def chosen(self, numbers: Sequence[int]) -> BacklogColumns:
-        """Some of them, by their place."""
+        """Return the rows with these numbers."""
         return BacklogColumns(
             [self.physical_offsets[number] for number in numbers],
             [self.timestamps[number] for number in numbers],
@@ -47,7 +46,7 @@ class BacklogColumns(NamedTuple):
 
 
 class SharedKeyBatch(NamedTuple):
-    """Messages in a row that were stored at the same time and have one key, the same."""
+    """Consecutive messages with the same store time and one shared key."""
 
     physical_offsets: list[int]
     timestamp: int
@@ -55,7 +54,7 @@ class SharedKeyBatch(NamedTuple):
     key: bytes
 
     def messages(self) -> BacklogColumns:
-        """The same, each with a property text of its own."""
+        """Return the messages as columns, each with its own property text."""
         count = len(self.physical_offsets)
         text = _LATER_UNIQUE_KEY + self.key
         return BacklogColumns(
@@ -64,11 +63,11 @@ class SharedKeyBatch(NamedTuple):
 
 
 class IndexBacklog:
-    """A queue of messages. Those of a run stay together."""
+    """The queue of messages to index. Messages with a shared key stay together."""
 
     def __init__(self) -> None:
         self._parts: deque[BacklogColumns | SharedKeyBatch] = deque()
-        self._taken = 0  # of the first part
+        self._taken = 0  # rows taken from the first part
         self._count = 0
 
     def __len__(self) -> int:
@@ -76,7 +75,7 @@ class IndexBacklog:
 
     @property
     def first_offset(self) -> int | None:
-        """The physical offset of the first message."""
+        """Physical offset of the first message."""
         return self._parts[0].physical_offsets[self._taken] if self._count else None
 
     def add(
@@ -99,12 +98,12 @@ class IndexBacklog:
         self._count += len(texts)
 
     def add_run(self, run: SharedKeyBatch) -> None:
-        """Add messages, at least one; their list of offsets must not change any more."""
+        """Add at least one message; the caller must not change the list of offsets afterwards."""
         self._parts.append(run)
         self._count += len(run.physical_offsets)
 
     def take(self, limit: int, run_limit: int) -> BacklogColumns | SharedKeyBatch:
-        """Remove up to `limit` messages, or `run_limit` of one run, and return them."""
+        """Remove and return up to `limit` messages, or `run_limit` messages with a shared key."""
         if not self._count:
             return BacklogColumns([], [], [], [])
         first, taken = self._parts[0], self._taken
@@ -130,7 +129,7 @@ class IndexBacklog:
         return some
 
     def truncate(self, physical_offset: int) -> None:
-        """Forget messages from this physical offset on."""
+        """Remove messages from this physical offset on."""
         left = [self.take(self._count, self._count) for _ in range(len(self._parts))]
         for part in left:
             numbers = [number for number, at in enumerate(part.physical_offsets) if at < physical_offset]
@@ -144,8 +143,8 @@ class IndexBacklog:
         self._taken = self._count = 0
 
 
-def split_keys(messages: BacklogColumns) -> BacklogColumns:
-    """One row for every key, whose text is the key itself; the unique key of a message comes first."""
+def key_rows(messages: BacklogColumns) -> BacklogColumns:
+    """Return one row per key, with the key as its text; the unique key of a message comes first."""
     texts = messages.texts
     has_keys = _KEYS_NAME in b"".join(texts)
     unique_keys = _unique_keys(texts) if _end_alike(texts[:2]) else _alike_keys(texts) or _unique_keys(texts)
@@ -157,20 +156,20 @@ def split_keys(messages: BacklogColumns) -> BacklogColumns:
         found = [unique_key] if unique_key is not None else []
         joined = find_keys(text) if has_keys else None
         if joined is not None:
-            found += [key for key in joined.split(_SEPARATOR) if key]
+            found += split_keys(joined)
         keys += found
         numbers += [number] * len(found)
     return messages.chosen(numbers)._replace(texts=keys)
 
 
 def _end_alike(texts: list[bytes]) -> bool:
-    """Whether the last unique keys of two texts, and what follows them, are the same."""
+    """Return whether two texts end with the same unique key and the same following text."""
     ends = [text[text.rfind(_LATER_UNIQUE_KEY) :] for text in texts]
     return len(ends) == 2 and ends[0] == ends[1] and len(ends[0]) > len(_LATER_UNIQUE_KEY)
 
 
 def _unique_keys(texts: list[bytes]) -> list[bytes | None]:
-    """The unique key of each text. The messages of a batch end alike, with the batch's own key."""
+    """Return the unique key of each text. Messages of a batch end with the same text: the batch's key."""
     keys: list[bytes | None] = []
     ending, key = _NO_ENDING, None
     for text in texts:
@@ -178,13 +177,13 @@ def _unique_keys(texts: list[bytes]) -> list[bytes | None]:
             key = find_unique_key(text)
             ending = text[text.rfind(_LATER_UNIQUE_KEY) :]
             if key is None or not ending.startswith(_LATER_UNIQUE_KEY + key):
-                ending = _NO_ENDING  # there is none, or it comes first, or an empty one comes last
+                ending = _NO_ENDING  # no unique key, or at the start, or an empty one at the end
         keys.append(key)
     return keys
 
 
 def _alike_keys(texts: list[bytes]) -> list[bytes] | None:
-    """The unique keys of texts that are alike before them, as what one sender sends at a time; else None."""
+    """Return the unique keys of texts that start identically, as texts of one sender do; else None."""
     first = texts[0] if texts else b""
     key = find_unique_key(first)
     if key is None:
@@ -202,7 +201,7 @@ def _alike_keys(texts: list[bytes]) -> list[bytes] | None:
 
 
 def _are_last(before: bytes, end: int, texts: list[bytes]) -> bool:
-    """Whether all texts begin alike, a value ends at `end`, and no unique key comes behind it."""
+    """Return whether all texts start with `before`, a value ends at `end`, and no unique key follows."""
     return (
         [text[: len(before)] for text in texts].count(before) == len(texts)
         and [text[end : end + 1] for text in texts].count(b"\x02") == len(texts)

@@ -1,11 +1,11 @@
-"""One index file: keys hashed into slots; a slot names the newest item of a chain, an item the one before it.
+"""One index file: keys hashed into slots; a slot points to a chain's newest item, an item to the previous.
 
 HEADER · slots, i32 each: number of the newest item, 0 for none · items: keyHash i32 · phyOffset i64 ·
 timeDiff i32 (seconds since beginTimestamp) · prevIndex i32. Items are numbered from 1; item 0 is never used.
 
-The file that is being filled keeps its slots, and the items not yet written, in memory. `put` is the owner's,
-`flush` the background thread's; both meet under the store's lock, held by `flush` for copies only. Items and
-slots are on the medium before the header that counts them, so a header never covers what a crash can take.
+The newest file keeps its slots and unwritten items in memory. The owner calls `put`, a background thread
+`flush`; both use the store's lock, which `flush` holds for copies only. Items and slots are durable before
+the header that counts them, so a header never counts items that a crash can lose.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ assert (HEADER.size, SLOT.size, ITEM.size) == (40, 4, 20)
 SECONDS_MAX = (1 << 31) - 1
 _PAGE_BYTES = 4096
 _PAGE_SLOTS = _PAGE_BYTES // SLOT.size
-# Slots do not begin on a page of the file: the header stands before them.
+# The header precedes the slots, so they do not start at a page boundary.
 _HEADER_SLOTS = HEADER.size // SLOT.size
 _CHUNK_SLOTS = 1 << 18
 _CHUNK_ITEMS = 1 << 16
 PUT_MAX = 256
-"""Items that are put at once."""
+"""Items per `put`."""
 
 Lock = AbstractContextManager[object]
 
 
 class IndexRows(NamedTuple):
-    """Keys to be put, by columns."""
+    """Keys to put, as columns."""
 
     hashes: list[int]
     physical_offsets: list[int]
@@ -52,7 +52,7 @@ class IndexRows(NamedTuple):
 
 
 class SameKeyRows(NamedTuple):
-    """One key of messages that were stored at the same time."""
+    """One key of several messages with the same store time."""
 
     key_hash: int
     physical_offsets: list[int]
@@ -60,7 +60,7 @@ class SameKeyRows(NamedTuple):
 
 
 class IndexHeader(NamedTuple):
-    """The header's fields. Items are numbered from 1, so `next_item` is one more than there are."""
+    """The header. Items are numbered from 1, so `next_item` is the item count plus 1."""
 
     begin_timestamp: int = 0
     end_timestamp: int = 0
@@ -70,7 +70,7 @@ class IndexHeader(NamedTuple):
     next_item: int = 1
 
     def successor(self) -> IndexHeader:
-        """The header that the next file starts with: its first item overwrites the begin."""
+        """Return the initial header of the next file; its first item overwrites the begin fields."""
         time, physical_offset = self.end_timestamp, self.end_physical_offset
         return IndexHeader(time, time, physical_offset, physical_offset)
 
@@ -82,7 +82,7 @@ class IndexHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexGeometry:
-    """Slots and items of a file. It cannot be derived from the file: the settings say it."""
+    """Number of slots and items of a file. A setting: it cannot be derived from the file."""
 
     slots: int
     items: int
@@ -97,7 +97,7 @@ class IndexGeometry:
 
     @property
     def slot_pages(self) -> int:
-        """Pages of the file that hold slots."""
+        """Number of pages that contain slots."""
         return (self.slots - 1 + _HEADER_SLOTS) // _PAGE_SLOTS + 1
 
     def item_position(self, number: int) -> int:
@@ -106,7 +106,7 @@ class IndexGeometry:
 
 @dataclass(frozen=True, slots=True)
 class IndexChain:
-    """The items of one slot as they stood at one moment: walked without a lock while building goes on."""
+    """A snapshot of the items of one slot: read without a lock while items are added."""
 
     header: IndexHeader
     _geometry: IndexGeometry
@@ -117,10 +117,10 @@ class IndexChain:
     _file: DiskFile | None
 
     def collect(self, key_hash: int, begin_ms: int, end_ms: int, found: set[int], maximum: int) -> None:
-        """Add the physical offsets of the key's items in the window, newest first, up to `maximum` in all.
+        """Add the physical offsets of the key's items in the time window, newest first, up to `maximum`.
 
-        A chain only ever leads to older items, so that a damaged one ends and never circles. Items that the
-        header does not count yet are passed over: another process may be flushing them.
+        A chain must lead to older items, so a damaged chain ends and never loops. Items that the header does
+        not count yet are skipped: another process may be flushing them.
         """
         header = self.header
         number = self._newest if self._newest is not None else self._slot_on_disk()
@@ -150,7 +150,7 @@ class IndexChain:
 
 
 class IndexFile:
-    """One index file, in memory as far as it is not on disk."""
+    """One index file, with its unwritten part in memory."""
 
     def __init__(
         self, path: Path, geometry: IndexGeometry, header: IndexHeader, file: DiskFile | None
@@ -160,17 +160,17 @@ class IndexFile:
         self._geometry = geometry
         self._file = file
         self._durable_header = header
-        # Only while the file can take items.
+        # Only while the file has room for items.
         self._slots: memoryview | None = None
         self._tail = bytearray()
         self._tail_start = header.next_item
-        # A byte for every page that holds slots: 1 if it must be written.
+        # One byte per page of slots: 1 if the page must be written.
         self._dirty_pages = bytearray(geometry.slot_pages)
         self._flushing: list[tuple[int, int]] = []
 
     @staticmethod
     def new(path: Path, geometry: IndexGeometry, header: IndexHeader) -> IndexFile:
-        """The next file, in memory only: the first flush that finds items creates it on disk."""
+        """Return a new file, in memory only: the first flush with items creates it on disk."""
         made = IndexFile(path, geometry, header, None)
         made._slots = empty_slots(geometry)
         return made
@@ -194,7 +194,7 @@ class IndexFile:
 
     @property
     def is_sealed(self) -> bool:
-        """Full, and all of it on disk."""
+        """Whether the file is full and completely on disk."""
         return self.is_full and not self._is_dirty
 
     @property
@@ -203,21 +203,21 @@ class IndexFile:
 
     @property
     def first_volatile_offset(self) -> int | None:
-        """The physical offset of the first item that a crash could take."""
+        """Physical offset of the first item that is not durable."""
         return int(ITEM.unpack_from(self._tail)[1]) if self._tail else None
 
     def reload(self) -> None:
-        """Read the header again: another process may have gone on. Raises BadStoreFile, OSError."""
+        """Read the header again: another process may have added items. Raises BadStoreFile, OSError."""
         assert self._file is not None
         self.header = read_header(self._file, self._geometry)
 
     def seed(self, header: IndexHeader) -> None:
-        """Give an empty file the header that it would have been made with."""
+        """Set the initial header of an empty file."""
         assert self.is_empty
         self.header = self._durable_header = header
 
     def check_ends(self) -> None:
-        """Raise BadStoreFile if header and items disagree: then one of them was lost or altered."""
+        """Raise BadStoreFile if header and items disagree."""
         if self.is_empty:
             return
         header = self.header
@@ -231,9 +231,9 @@ class IndexFile:
     # --- Owner: under the store's lock ---
 
     def put(self, rows: IndexRows | SameKeyRows, start: int) -> int:
-        """Put rows from `start` on, as far as there is room; return the index of the first one left."""
+        """Put rows from `start` on while there is room; return the index of the first remaining row."""
         begin_timestamp, _, begin_offset, _, used, number = self.header
-        # The first item counts its time from the seeded begin, the others from the first: so it goes alone.
+        # The first item's time is relative to the initial header, later ones to the first: put it alone.
         room = 1 if number == 1 else self._geometry.items - number
         assert room > 0
         stop = start + min(room, PUT_MAX)
@@ -270,14 +270,13 @@ class IndexFile:
         return [before if 0 < before < number else 0, *range(number, number + count - 1)]
 
     def _chain(self, hashes: list[int], number: int) -> list[int]:
-        """Let the slots name the new items, numbered from `number` on; return the items that they named."""
+        """Point the slots to the new items, numbered from `number` on; return the previous items."""
         slots, slot_count, dirty = self._slots, self._geometry.slots, self._dirty_pages
         assert slots is not None
         places = [key_hash % slot_count for key_hash in hashes]
-        # Those of different topics lie far apart: asked for together, several are on their way from memory at
-        # once. The first of all, which nobody wants, makes it a tuple also for a single one.
+        # One call for all slots, so that cache misses overlap; slot 0 only ensures a tuple for one place.
         previous = list(itemgetter(0, *places)(slots)[1:])
-        if min(previous) < 0 or max(previous) >= number:  # nobody but a damaged file says that
+        if min(previous) < 0 or max(previous) >= number:  # only in a damaged file
             previous = [before if 0 < before < number else 0 for before in previous]
         if len(set(places)) < len(places):
             newest: dict[int, int] = {}
@@ -296,13 +295,13 @@ class IndexFile:
             yield key_hash, physical_offset
 
     def chain(self, key_hash: int) -> IndexChain:
-        """What a query needs of this file, now."""
+        """Return a snapshot of the key's chain."""
         slot = key_hash % self._geometry.slots
         newest = self._slots[slot] if self._slots is not None else None
         return IndexChain(self.header, self._geometry, slot, newest, self._tail, self._tail_start, self._file)
 
     def truncate(self, physical_offset: int) -> None:
-        """Forget all items from this physical offset on; the first must be below it. Raises OSError."""
+        """Remove all items from this physical offset on; the first item must be below it. Raises OSError."""
         if self.header.end_physical_offset < physical_offset:
             return
         items = range(1, self.header.next_item)
@@ -319,7 +318,7 @@ class IndexFile:
         self.rebuild_slots()
 
     def load_slots(self) -> None:
-        """Bring the slots into memory, so that items can be put. Raises BadStoreFile, OSError."""
+        """Load the slots into memory, so that items can be put. Raises BadStoreFile, OSError."""
         if self._slots is not None:
             return
         assert self._file is not None
@@ -328,16 +327,16 @@ class IndexFile:
             wanted = SLOT.size * min(_CHUNK_SLOTS, len(slots) - first)
             data = self._file.read(wanted, HEADER.size + SLOT.size * first)
             if len(data) < wanted:
-                raise BadStoreFile(self.path, "its slots cannot be read")
+                raise BadStoreFile(self.path, "cannot read its slots")
             numbers = from_big_endian(data)
             slots[first : first + len(numbers)] = memoryview(numbers)
         self._slots = slots
 
     def rebuild_slots(self) -> None:
-        """Work the slots out from the items. Raises BadStoreFile, OSError.
+        """Rebuild the slots from the items. Raises BadStoreFile, OSError.
 
         After a crash the slots on disk cannot be trusted: their pages are written before the header, so they
-        may name items that it does not count, and the names they had before are lost.
+        may point to items that it does not count.
         """
         slots, slot_count, end = empty_slots(self._geometry), self._geometry.slots, self.header.next_item
         for first in range(1, end, _CHUNK_ITEMS):
@@ -353,25 +352,25 @@ class IndexFile:
         return int(ITEM.unpack(self._items(number, number + 1))[1])
 
     def _items(self, first: int, end: int) -> bytes | bytearray:
-        """The bytes of counted items. Raises BadStoreFile, OSError."""
+        """Return the bytes of items. Raises BadStoreFile, OSError."""
         data = read_items(self._geometry, self._file, self._tail, self._tail_start, first, end)
         if len(data) < ITEM.size * (end - first):
-            raise BadStoreFile(self.path, f"items {first} to {end - 1} cannot be read")
+            raise BadStoreFile(self.path, f"cannot read items {first} to {end - 1}")
         return data
 
     # --- Background: takes the lock for copies ---
 
     def flush(self, disk: Disk, lock: Lock) -> None:
-        """Return when all that was put before is on the medium.
+        """Make all items durable.
 
-        Raises DiskFull, OSError; then nothing is forgotten, and the next flush writes all of it again.
+        Raises DiskFull, OSError; the next flush then writes everything again.
         """
         with lock:
             if not self._is_dirty:
                 return
             header = self.header
             items = bytes(self._tail)
-            for first_page, end_page in self._flushing:  # of a flush that failed
+            for first_page, end_page in self._flushing:  # left by a failed flush
                 self._dirty_pages[first_page:end_page] = b"\1" * (end_page - first_page)
             self._flushing = list(adjacent(self._dirty_pages))
             self._dirty_pages = bytearray(self._geometry.slot_pages)
@@ -389,7 +388,7 @@ class IndexFile:
         self._file.sync()
         with lock:
             self._durable_header = header
-            # A new tail, not a shorter one: queries hold the old.
+            # A new object: queries hold the old tail.
             self._tail = self._tail[len(items) :]
             self._tail_start = header.next_item
             self._flushing = []
@@ -401,12 +400,11 @@ class IndexFile:
         return self._file is not None
 
     def sync(self) -> None:
-        """Return when all that was written is on the medium. Raises OSError."""
         if self._file is not None:
             self._file.sync()
 
     def _slot_runs(self) -> list[tuple[int, array[int]]]:
-        """Copies of the slots to be written: the number of the first slot, and all of a run of pages."""
+        """Return copies of the slots to write, per range of pages: the first slot and all slots."""
         slots = self._slots
         assert slots is not None
         runs = []
@@ -422,7 +420,7 @@ def _packed_items(count: int) -> Callable[..., bytes]:
 
 
 def elapsed_seconds(begin_timestamp: int, store_timestamp: int) -> int:
-    """An item's time: whole seconds since the header's begin, 0 as long as that is not set."""
+    """Return an item's time: seconds since the header's begin, 0 if that is not set."""
     if begin_timestamp <= 0:
         return 0
     return min(max(0, (store_timestamp - begin_timestamp) // 1000), SECONDS_MAX)
@@ -439,7 +437,7 @@ def copied(slots: memoryview) -> array[int]:
 
 
 def from_big_endian(data: bytes | bytearray) -> array[int]:
-    """The i32 numbers in these bytes."""
+    """Decode i32 numbers."""
     numbers = array("i")
     numbers.frombytes(data)
     if sys.byteorder == "little":
@@ -448,7 +446,7 @@ def from_big_endian(data: bytes | bytearray) -> array[int]:
 
 
 def adjacent(pages: bytearray) -> Iterator[tuple[int, int]]:
-    """The first page and the page after the last of each run of pages whose byte is 1."""
+    """Yield the first page and the page after the last of each range of pages whose byte is 1."""
     end = 0
     while (first := pages.find(1, end)) >= 0:
         end = pages.find(0, first)
@@ -458,10 +456,10 @@ def adjacent(pages: bytearray) -> Iterator[tuple[int, int]]:
 
 
 def read_header(file: DiskFile, geometry: IndexGeometry) -> IndexHeader:
-    """Raises BadStoreFile when the header makes no sense; OSError."""
+    """Raises BadStoreFile for an invalid header, OSError."""
     data = file.read(HEADER.size, 0)
     if len(data) < HEADER.size:
-        raise BadStoreFile(file.path, "its header cannot be read")
+        raise BadStoreFile(file.path, "cannot read its header")
     header = IndexHeader._make(HEADER.unpack(data))
     if header.next_item <= 1:
         return header._replace(next_item=1)
@@ -478,7 +476,7 @@ def read_header(file: DiskFile, geometry: IndexGeometry) -> IndexHeader:
 def read_items(
     geometry: IndexGeometry, file: DiskFile | None, tail: bytearray, tail_start: int, first: int, end: int
 ) -> bytes | bytearray:
-    """The bytes of items `first` to `end` - 1; a tail holds those from `tail_start` on. May be short."""
+    """Return items `first` to `end` - 1; `tail` holds those from `tail_start` on. May be short."""
     on_disk_end = min(max(first, tail_start), end) if tail else end
     in_tail = tail[ITEM.size * (on_disk_end - tail_start) : ITEM.size * (end - tail_start)] if tail else b""
     if first == on_disk_end or file is None:
@@ -489,7 +487,7 @@ def read_items(
 
 
 def create_file(disk: Disk, path: Path, geometry: IndexGeometry) -> DiskFile:
-    """Make the file at full length, its slots allocated. Raises DiskFull, OSError."""
+    """Create the file at full length with allocated slots. Raises DiskFull, OSError."""
     directory = path.parent
     is_first = not disk.exists(directory)
     file = disk.create(path, geometry.file_bytes)

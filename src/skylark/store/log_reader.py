@@ -29,12 +29,12 @@ from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES
-from skylark.store.tail_reader import Entries, Gather, Part, TailReader, sizes_of
+from skylark.store.tail_reader import Entries, Part, TailReader, record_parts, sizes_of
 
 TagsFilter = Callable[[int], bool]
 RecordFilter = Callable[[memoryview], bool]
 FastRead = tuple[int, int, list[Part]]
-"""How many records, their bytes, and they themselves, in as many parts or in one."""
+"""Record count, total bytes, and the records, one part each or all in one."""
 
 RESPONSE_BYTES_MAX = 128 << 20
 RESPONSE_BYTES_MIN = 100
@@ -42,12 +42,12 @@ BULK_BYTES_MAX = 1 << 20
 BULK_MESSAGES_MAX = 2048
 STORE_TIMESTAMP_END = 76
 NEAR_BYTES = 64 << 20
-"""So close to its end, and written by this process, the log is in memory."""
+"""Bytes written by this process and this close to the log's end are in memory."""
 _SIZE = struct.Struct(">i")
 
 
 class GetStatus(Enum):
-    """RocketMQ's GetMessageStatus, and one of ours."""
+    """RocketMQ's GetMessageStatus, and COLD."""
 
     FOUND = "messages found"
     NO_MATCHED_MESSAGE = "the filter matched nothing"
@@ -58,12 +58,12 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = "before the beginning"
     NO_MATCHED_LOGIC_QUEUE = "no such queue"
     NO_MESSAGE_IN_QUEUE = "the queue is empty"
-    COLD = "the data is not in memory: ask again where waiting for the disk is fine"
+    COLD = "the data is not in memory: repeat the read on a thread that may wait for the disk"
 
 
 @dataclass(slots=True)
 class GetResult:
-    """Records as slices of the log, undecoded, and where to go on."""
+    """Encoded records as slices of the log, and the next offset."""
 
     status: GetStatus
     next_offset: int
@@ -72,17 +72,17 @@ class GetResult:
     records: list[Part] = field(default_factory=list)
     suggest_slave: bool = False
     bytes: int = 0
-    """Of all records together."""
+    """Total of all records."""
     damaged: int = 0
-    """Units that point to no record: skipped."""
+    """Skipped entries that point to no record."""
     cold_bytes: int = 0
-    """Of records that were read from disk, those included that the filter then refused."""
-    units: Entries = b""
-    """Of the records, where those come in few parts."""
+    """Bytes of records read from disk, including those that the filter rejected."""
+    entries: Entries = b""
+    """The entries of the records, if several records share a part."""
 
     @property
     def count(self) -> int:
-        return len(self.units) // ENTRY_BYTES or len(self.records)
+        return len(self.entries) // ENTRY_BYTES or len(self.records)
 
     def messages(self) -> list[StoredMessage]:
         return [message for part in self.records for message in decode_all(part)]
@@ -93,7 +93,7 @@ def memory_bytes() -> int:
 
 
 class LogReader:
-    """Reads through consume queues. Any thread."""
+    """Reads messages through consume queues. Any thread."""
 
     def __init__(
         self,
@@ -107,10 +107,9 @@ class LogReader:
         self.settings = settings
         self.hot = hot
         hot.memory_bytes = memory_bytes() * settings.memory_share_percent // 100
-        self._gather = Gather()
-        self.recent = TailReader(log, hot, self._gather)
+        self.tail = TailReader(log, hot)
         self.keep_offset_on_correction = keep_offset_on_correction
-        """On a slave a wrong offset is answered unchanged: the master may know better."""
+        """A slave returns a wrong offset unchanged: its master may have the message."""
 
     def get(
         self,
@@ -125,10 +124,10 @@ class LogReader:
         bulk_bytes: int = 0,
         is_checked: bool = True,
     ) -> GetResult:
-        """Messages from an offset on. Without `may_block` data that is not in memory gives COLD at once.
+        """Return messages from an offset on. Without `may_block`, data that is not in memory returns COLD.
 
-        `bulk_bytes` asks for that much in place of the transfer limits, which are for consumers. Without
-        `is_checked` it is then left to whoever asked to see that records and units fit each other.
+        `bulk_bytes` replaces the transfer limits of consumers. With `is_checked=False` the caller of a bulk
+        read checks that records and entries match.
         """
         max_messages = max(max_messages, 1)
         if bulk_bytes:
@@ -138,36 +137,38 @@ class LogReader:
             status, corrected = _misplaced(queue_offset, low, high)
             return GetResult(status, self._corrected(queue_offset, corrected), low, high)
         filtered = tags_filter is not None or record_filter is not None
-        scan_units = max_messages
+        scan_entries = max_messages
         if filtered:
-            scan_units = max(scan_units, self.settings.filter_scan_bytes // ENTRY_BYTES)
-        read = queue.units if may_block else queue.resident_units
-        units = read(queue_offset, min(scan_units, high - queue_offset))
-        if units is None:
+            scan_entries = max(scan_entries, self.settings.filter_scan_bytes // ENTRY_BYTES)
+        read = queue.entries if may_block else queue.resident_entries
+        entries = read(queue_offset, min(scan_entries, high - queue_offset))
+        if entries is None:
             return GetResult(GetStatus.COLD, queue_offset, low, high)
-        if not units:
+        if not entries:
             next_offset = self._corrected(queue_offset, queue.next_file_offset(queue_offset))
             return GetResult(GetStatus.OFFSET_FOUND_NULL, next_offset, low, high)
         if not filtered:
             if bulk_bytes:
-                fast = self._bulk(units, max_bytes, is_checked=is_checked)
+                fast = self._bulk(entries, max_bytes, is_checked=is_checked)
             else:
-                fast = self._slices(units, min(max_bytes, self.settings.transfer_bytes_in_memory))
+                fast = self._slices(entries, min(max_bytes, self.settings.transfer_bytes_in_memory))
             if fast is not None:
                 count, taken, records = fast
-                units = units[: count * ENTRY_BYTES]
+                entries = entries[: count * ENTRY_BYTES]
                 next_offset = queue_offset + count
-                return GetResult(GetStatus.FOUND, next_offset, low, high, records, bytes=taken, units=units)
+                return GetResult(
+                    GetStatus.FOUND, next_offset, low, high, records, bytes=taken, entries=entries
+                )
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
         limit = min(max(max_bytes, RESPONSE_BYTES_MIN), RESPONSE_BYTES_MAX)
         in_memory, on_disk = self._transfer_limits(max_messages, limit, is_bulk=bulk_bytes > 0)
-        self._collect(result, units, in_memory, on_disk, tags_filter, record_filter, may_block)
+        self._collect(result, entries, in_memory, on_disk, tags_filter, record_filter, may_block)
         return result
 
     def _transfer_limits(
         self, max_messages: int, max_bytes: int, *, is_bulk: bool
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """How many messages and bytes an answer holds at most, of what is in memory and of what is not."""
+        """Return the limits (messages, bytes) of a reply: for data in memory, and for data on disk."""
         settings, asked = self.settings, (max_messages, max_bytes)
         if is_bulk:
             return asked, asked
@@ -182,11 +183,11 @@ class LogReader:
             ),
         )
 
-    def _bulk(self, units: Entries, max_bytes: int, *, is_checked: bool) -> FastRead | None:
-        """The fast path of a bulk read: all units in one file and in memory; cut at `max_bytes`."""
+    def _bulk(self, entries: Entries, max_bytes: int, *, is_checked: bool) -> FastRead | None:
+        """Fast path of a bulk read: all entries in one file and in memory; cut at `max_bytes`."""
         log = self._log
-        first, _, _ = ENTRY.unpack_from(units)
-        last, last_size, _ = ENTRY.unpack_from(units, -ENTRY_BYTES)
+        first, _, _ = ENTRY.unpack_from(entries)
+        last, last_size, _ = ENTRY.unpack_from(entries, -ENTRY_BYTES)
         start = first - first % log.file_bytes
         end = last + last_size
         view = log.views.get(start) or log.view(start)
@@ -197,28 +198,28 @@ class LogReader:
             or (first < known_hot_from and not self.hot.holds(first, end - first))
         ):
             return None
-        sizes = sizes_of(units)
+        sizes = sizes_of(entries)
         taken = sum(sizes)
         if taken > max_bytes:
             count = max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
-            sizes, units = sizes[:count], units[: count * ENTRY_BYTES]
+            sizes, entries = sizes[:count], entries[: count * ENTRY_BYTES]
             taken = sum(sizes)
         is_checked = is_checked and first < self.hot.written_from
-        records = self._gather.parts(view, start, units, sizes, is_checked=is_checked)
+        records = record_parts(view, start, entries, sizes, self.tail.joiner, is_checked=is_checked)
         return None if records is None else (len(sizes), taken, records)
 
-    def _slices(self, units: Entries, max_bytes: int) -> FastRead | None:
-        """The fast path of a consumer that keeps up: all units in one file, in memory, within the limits."""
+    def _slices(self, entries: Entries, max_bytes: int) -> FastRead | None:
+        """Fast path of a consumer that keeps up: all entries in one file, in memory, within the limits."""
         log = self._log
-        first, _, _ = ENTRY.unpack_from(units)
-        last, last_size, _ = ENTRY.unpack_from(units, -ENTRY_BYTES)
+        first, _, _ = ENTRY.unpack_from(entries)
+        last, last_size, _ = ENTRY.unpack_from(entries, -ENTRY_BYTES)
         end = last + last_size
         start = first - first % log.file_bytes
         view = log.views.get(start)
         if (
             view is None
             or not 0 < end - first <= max_bytes
-            or len(units) > self.settings.transfer_count_in_memory * ENTRY_BYTES
+            or len(entries) > self.settings.transfer_count_in_memory * ENTRY_BYTES
             or first < log.appended - self.hot.memory_bytes
             or end > start + log.file_bytes
             or (first < self.hot.written_from and not self.hot.holds(first, end - first))
@@ -228,12 +229,12 @@ class LogReader:
         try:
             records: list[Part] = [
                 view[position : position + size]
-                for physical_offset, size, _ in ENTRY.iter_unpack(units)
+                for physical_offset, size, _ in ENTRY.iter_unpack(entries)
                 if size_at(view, position := physical_offset - start)[0] == size
             ]
         except struct.error:
-            return None  # a blank or damaged unit points out of the file
-        if len(records) * ENTRY_BYTES != len(units):
+            return None  # a blank or damaged entry points out of the file
+        if len(records) * ENTRY_BYTES != len(entries):
             return None
         return len(records), sum(map(len, records)), records
 
@@ -243,7 +244,7 @@ class LogReader:
     def _collect(
         self,
         result: GetResult,
-        units: Entries,
+        entries: Entries,
         in_memory_max: tuple[int, int],
         on_disk_max: tuple[int, int],
         tags_filter: TagsFilter | None,
@@ -252,12 +253,12 @@ class LogReader:
     ) -> None:
         log, records = self._log, result.records
         in_memory_from = log.appended - self.hot.memory_bytes
-        # What this process wrote long ago may have left the page cache again.
+        # Data that this process wrote long ago may have left the page cache.
         hot_from, holds = max(self.hot.written_from, in_memory_from), self.hot.holds
         views, file_bytes = log.views, log.file_bytes
         size_at, no_data_before, next_offset, taken = _SIZE.unpack_from, 0, result.next_offset, 0
         physical_offset = 0
-        for physical_offset, size, code in ENTRY.iter_unpack(units):
+        for physical_offset, size, code in ENTRY.iter_unpack(entries):
             if records:
                 count_max, bytes_max = in_memory_max if physical_offset >= in_memory_from else on_disk_max
                 if len(records) >= count_max or taken + size > bytes_max:
@@ -281,7 +282,7 @@ class LogReader:
                 if not may_block:
                     result.status = GetStatus.COLD
                     break
-                # Not through the map: its page fault would hold up every thread, and an IO error kill us.
+                # Not through the map: a page fault would block every thread, an IO error kill the process.
                 view, position = self._read_cold(physical_offset, size), 0
                 result.cold_bytes += len(view)
             next_offset += 1
@@ -299,14 +300,14 @@ class LogReader:
             result.status = GetStatus.FOUND
 
     def _read_cold(self, physical_offset: int, size: int) -> memoryview:
-        """A record by a plain read; empty where its file was deleted meanwhile."""
+        """Read a record with pread; empty if its file was deleted meanwhile."""
         try:
             return memoryview(self._log.read(physical_offset, max(size, 0)))
         except OffsetOutOfRange:
             return memoryview(b"")
 
     def record_at(self, physical_offset: int) -> bytes:
-        """The record that starts there. Raises OffsetOutOfRange, CorruptRecord."""
+        """Return the record that starts there. Raises OffsetOutOfRange, CorruptRecord."""
         log = self._log
         if not log.min_offset <= physical_offset < log.appended:
             raise OffsetOutOfRange(physical_offset, log.min_offset, log.appended)
@@ -316,11 +317,11 @@ class LogReader:
             raise CorruptRecord(physical_offset, "no record starts here")
         record = self._read_near(physical_offset, size)
         if len(record) != size:
-            raise CorruptRecord(physical_offset, f"its size {size} leaves the file")
+            raise CorruptRecord(physical_offset, f"its size of {size} bytes exceeds the file")
         return record
 
     def _read_near(self, physical_offset: int, size: int) -> bytes:
-        """Bytes of the log; what was written of late without a system call. Raises as `CommitLog.read`."""
+        """Read bytes of the log, recent ones without a system call. Raises as `CommitLog.read`."""
         log = self._log
         if physical_offset >= max(self.hot.written_from, log.appended - NEAR_BYTES):
             view = log.select(physical_offset, size)
@@ -329,10 +330,10 @@ class LogReader:
         return log.read(physical_offset, size)
 
     def messages_with_key(self, physical_offsets: list[int], topic: str, key: str) -> list[StoredMessage]:
-        """The records that carry the key, of those that the index named: it compared only hashes."""
+        """Return the messages with the key among those found by the index, which compares only hashes."""
         messages = []
         for physical_offset in physical_offsets:
-            with suppress(OffsetOutOfRange, CorruptRecord):  # cleaned, not in the log yet, or damaged
+            with suppress(OffsetOutOfRange, CorruptRecord):  # deleted, not in the log yet, or damaged
                 messages.append(decode(self.record_at(physical_offset)))
         return [
             message
@@ -341,7 +342,7 @@ class LogReader:
         ]
 
     def store_timestamp(self, physical_offset: int) -> int | None:
-        """When a record was stored, or None if it cannot be read."""
+        """Return the store time of a record, or None if it cannot be read."""
         try:
             record = self._log.read(physical_offset, STORE_TIMESTAMP_END)
         except OffsetOutOfRange:
@@ -351,20 +352,20 @@ class LogReader:
         (sys_flag,) = _SIZE.unpack_from(record, SYS_FLAG_POSITION)
         return int(STORE_TIMESTAMP.unpack_from(record, store_timestamp_position(sys_flag))[0])
 
-    def unit_timestamp(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
-        unit = queue.unit(queue_offset)
-        if unit is None or unit[1] == BLANK_ENTRY_SIZE:
+    def entry_timestamp(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        entry = queue.entry(queue_offset)
+        if entry is None or entry[1] == BLANK_ENTRY_SIZE:
             return None
-        return self.store_timestamp(unit[0])
+        return self.store_timestamp(entry[0])
 
     def earliest_timestamp(self, queue: ConsumeQueue) -> int | None:
-        """Store time of the queue's first message; None without one."""
+        """Return the store time of the queue's first message; None without one."""
         if queue.min_offset >= queue.max_offset:
             return None
-        return self.unit_timestamp(queue, queue.min_offset)
+        return self.entry_timestamp(queue, queue.min_offset)
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp: int, *, upper: bool = False) -> int:
-        """First offset stored at or after `timestamp`; with `upper` the last one stored at or before it."""
+        """Return the first offset stored at or after `timestamp`; with `upper` the last at or before it."""
 
         def is_behind(physical_offset: int, size: int) -> bool:
             stored = self.store_timestamp(physical_offset) if size != BLANK_ENTRY_SIZE else None
@@ -375,7 +376,7 @@ class LogReader:
 
 
 def _misplaced(queue_offset: int, low: int, high: int) -> tuple[GetStatus, int]:
-    """What is wrong with an offset that has no message, and where to go on."""
+    """Return the status and the corrected offset for an offset without a message."""
     if high == 0:
         return GetStatus.NO_MESSAGE_IN_QUEUE, 0
     if queue_offset < low:

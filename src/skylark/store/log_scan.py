@@ -32,20 +32,20 @@ _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
 @dataclass(frozen=True, slots=True)
 class LogDamage:
-    """A range of the log without readable records."""
+    """A range of the log without valid records."""
 
     physical_from: int
     physical_to: int
     reason: str
     lost: tuple[str, int, int] | None = None
-    """Topic, queue id and queue offset of the lost record, where its head can still be read."""
+    """Topic, queue id and queue offset of the lost record, if its head is readable."""
 
     def __str__(self) -> str:
         return f"log damaged from {self.physical_from} to {self.physical_to}: {self.reason}"
 
 
 class LogWalk:
-    """Records of the log from an offset on, damage stepped over; after the walk `end` is the log's end."""
+    """Iterates over the records from an offset on, skipping damage; afterwards `end` is the log's end."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class LogWalk:
         self.end = start
         self.damages: list[LogDamage] = []
         self.stopped = ""
-        """Why there is no record at the end."""
+        """Why no record was read at the end."""
 
     def __iter__(self) -> Iterator[ScannedRecord]:
         files, file_bytes = self._log.files, self._log.file_bytes
         position: int | None = self.end
         chunk_bytes = SCAN_BYTES
-        # Never behind the log's end: a record that is still arriving may look whole with zeros for its rest.
+        # Never behind the log's end: a record that is still arriving may look complete if its rest is zeros.
         end = self._log.appended if self._limit is None else min(self._log.appended, self._limit)
         while position is not None and position < end and files.start_of(position) in files.starts:
             file_end = files.start_of(position) + file_bytes
@@ -91,7 +91,7 @@ class LogWalk:
                 position + len(data) >= file_end or len(data) < chunk_bytes or chunk_bytes >= RECORD_BYTES_MAX
             )
             if scan.stop is ScanStop.NEED_MORE and (at > position or not whole):
-                # A record larger than the chunk is looked at again with more of it.
+                # A record larger than the chunk is read again with a larger chunk.
                 chunk_bytes = SCAN_BYTES if at > position else chunk_bytes * 4
                 position = at
             else:
@@ -99,12 +99,12 @@ class LogWalk:
                 position = self._after(scan, file_end)
 
     def _after(self, scan: Scan, file_end: int) -> int | None:
-        """Where to go on behind the last record that could be scanned, or None at the log's end."""
+        """Return where to continue behind the last valid record, or None at the log's end."""
         at = scan.physical_offset
         if scan.stop is ScanStop.BLANK or at == file_end:
             self.end = file_end
             return self._next_file(file_end)
-        self.stopped = scan.reason or "record is cut short"
+        self.stopped = scan.reason or "record is truncated"
         if not self._step_over_damage:
             return None
         found = self._find_record(at + 1, file_end)
@@ -131,9 +131,9 @@ class LogWalk:
         return later
 
     def _find_record(self, position: int, file_end: int) -> int | None:
-        """Where the next valid record starts, in this file or at the beginning of a later one.
+        """Return the start of the next valid record, in this file or at the start of a later one.
 
-        A stretch of zeros longer than any record ends the search in this file: nothing was written there.
+        ZEROS_MAX bytes of zeros end the search in this file: nothing was written there.
         """
         zeros = 0
         while position < file_end and zeros < ZEROS_MAX:
@@ -144,18 +144,18 @@ class LogWalk:
             ):
                 if at >= 4 and self.is_record(position + at - 4):
                     return position + at - 4
-            # The last bytes again: size and magic may lie across the chunks' border.
+            # Overlap the chunks: size and magic may cross the border.
             position += max(len(data) - 7, 1)
         return next(
             (start for start in self._log.files.starts if start >= file_end and self.is_record(start)), None
         )
 
     def is_record(self, position: int) -> bool:
-        """Whether a whole, valid record starts there."""
+        """Return whether a complete, valid record starts there."""
         return self.record_at(position) is not None
 
     def record_at(self, position: int) -> ScannedRecord | None:
-        """The whole, valid record that starts there, or None."""
+        """Return the complete, valid record that starts there, or None."""
         start = self._log.files.start_of(position)
         if position < 0 or start not in self._log.files.starts:
             return None
@@ -183,10 +183,10 @@ DamageHandler = Callable[[LogDamage], None]
 
 
 class LiveLogScan:
-    """Records of a log from an offset on, damage and deleted files stepped over. Its owner may go on writing.
+    """Iterates over the records of a log while its owner writes it, skipping damage and deleted files.
 
-    Files may vanish between two reads: the scan goes on behind them. What looked damaged because it was being
-    written is read again. After the scan `end` and `stopped` say where it ended and why.
+    If a file is deleted between two reads, the scan continues behind it. A record that looked damaged because
+    it was being written is read again. Afterwards `end` and `stopped` tell where the scan ended and why.
     """
 
     def __init__(self, log: CommitLog, start: int, on_damage: DamageHandler | None = None) -> None:
@@ -216,14 +216,14 @@ class LiveLogScan:
             start = walk.damages[-1].physical_from if len(walk.damages) > reported else self._behind_deleted()
 
     def _behind_deleted(self) -> int | None:
-        """Where to go on if the file in which the walk ended is gone; None if the walk ended for good."""
+        """Return where to continue if the file in which the walk ended was deleted; else None."""
         starts = self._log.files.starts
         if self._log.files.start_of(self.end) in starts:
             return None
         return next((start for start in starts if start > self.end), None)
 
     def is_whole(self, position: int) -> bool:
-        """Whether a record or a blank is there now."""
+        """Return whether a valid record or a blank starts there."""
         files = self._log.files
         if LogWalk(self._log, position).is_record(position):
             return True
@@ -234,6 +234,6 @@ class LiveLogScan:
 
 
 def forget_deleted(log: CommitLog) -> None:
-    """Drop the files that their owner has deleted."""
+    """Drop files that the log's owner has deleted."""
     files = log.files
     files.starts = [start for start in files.starts if files.disk.exists(files.path(start))]

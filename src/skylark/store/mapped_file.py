@@ -1,4 +1,4 @@
-"""Sequences of fixed-size files whose names are their starting offsets, and a bounded set of open ones."""
+"""Sequences of fixed-size files named by their start offsets, and an LRU cache of open files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def file_name(start: int) -> str:
 
 
 class OpenFiles:
-    """Least-recently-used cache of open files, keyed by directory and start. Any thread.
+    """LRU cache of open files, by directory and start. Any thread.
 
-    An evicted file is dropped, not closed: whoever still reads it keeps it open until done.
+    An evicted file is not closed explicitly: it stays open until its last reader releases it.
     """
 
     def __init__(self, disk: Disk, open_files_max: int, *, writable: bool) -> None:
@@ -31,10 +31,10 @@ class OpenFiles:
         self._lock = threading.Lock()
         self._forgotten = 0
         self.changing = threading.Lock()
-        """For whoever writes files that another thread may throw away meanwhile."""
+        """Held while files are written that another thread might delete."""
 
     def get(self, directory: Path, start: int, create_bytes: int | None = None) -> DiskFile:
-        """The open file; with `create_bytes` it is made if missing. Raises FileNotFoundError, DiskFull."""
+        """Return the open file; `create_bytes` creates a missing one. Raises FileNotFoundError, DiskFull."""
         key = directory, start
         with self._lock:
             file = self._files.get(key)
@@ -42,21 +42,21 @@ class OpenFiles:
                 self._files.move_to_end(key)
                 return file
             forgotten = self._forgotten
-        # Not under the lock: who wants another file would wait for the disk, too.
+        # Not under the lock: other threads would wait for the disk.
         path = directory / file_name(start)
         if create_bytes is not None:
             file = self._disk.create(path, create_bytes)
         else:
             file = self._disk.open(path, writable=self._writable)
         with self._lock:
-            if forgotten == self._forgotten:  # else it may be gone already, and another be made in its place
+            if forgotten == self._forgotten:  # else the file may have been deleted and created again
                 file = self._files.setdefault(key, file)
                 if len(self._files) > self._open_files_max:
                     self._files.popitem(last=False)
         return file
 
     def peek(self, directory: Path, start: int) -> DiskFile | None:
-        """Return a file that is open; None where `get` would have to open it."""
+        """Return the file if it is open, else None."""
         return self._files.get((directory, start))
 
     def forget(self, directory: Path, start: int) -> None:
@@ -66,7 +66,7 @@ class OpenFiles:
 
 
 class MappedFileQueue:
-    """The files of one directory. Starts are multiples of the file size; there may be holes between them."""
+    """The files of one directory. Starts are multiples of the file size; files may be missing in between."""
 
     def __init__(self, disk: Disk, directory: Path, file_bytes: int) -> None:
         self.disk = disk
@@ -75,7 +75,7 @@ class MappedFileQueue:
         self.starts: list[int] = []
 
     def load(self) -> list[BadStoreFile]:
-        """List the directory. Returns what does not belong there or has a wrong length (left untouched)."""
+        """List the directory; return files with an invalid name or length, which are not changed."""
         self.starts = []
         problems = []
         for name in self.disk.files(self.directory):
@@ -88,7 +88,7 @@ class MappedFileQueue:
                 try:
                     length = self.disk.length(path)
                 except FileNotFoundError:
-                    continue  # another process deleted it since the directory was listed
+                    continue  # deleted by another process after the directory was listed
                 self.starts.append(int(name))
                 if length != self.file_bytes:
                     problems.append(BadStoreFile(path, f"has {length} bytes instead of {self.file_bytes}"))
@@ -101,17 +101,17 @@ class MappedFileQueue:
         return position - position % self.file_bytes
 
     def holes(self) -> Iterator[tuple[int, int]]:
-        """Ranges (from, to) that lie between the first and the last file and have none."""
+        """Yield ranges (from, to) of missing files between the first and the last file."""
         for before, after in zip(self.starts, self.starts[1:], strict=False):
             if before + self.file_bytes != after:
                 yield before + self.file_bytes, after
 
     @property
     def first(self) -> int:
-        """Where the first file starts; 0 without files."""
+        """Start of the first file; 0 without files."""
         return self.starts[0] if self.starts else 0
 
     @property
     def end(self) -> int:
-        """Where the last file ends; 0 without files."""
+        """End of the last file; 0 without files."""
         return self.starts[-1] + self.file_bytes if self.starts else 0

@@ -13,7 +13,8 @@ from pathlib import Path
 from skylark.clock import Clock, SystemClock
 from skylark.errors import DiskFull, StoreClosed, StoreFailed
 from skylark.model.message import PutMessage, StoredMessage
-from skylark.model.record import decode, parse_offset_message_id
+from skylark.model.message_id import parse_offset_message_id
+from skylark.model.record import decode
 from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
 from skylark.store.batch_encoder import ClientBatch
@@ -43,7 +44,7 @@ class MessageStore:
     """A store directory, opened for writing by one process.
 
     Appends may come from any thread, one at a time (the broker: its loop); reads from any thread. `open`
-    recovers; `start` adds the background threads. Without them the owner flushes by `flush_log` and
+    recovers; `start` starts the background threads. Without them the owner flushes with `flush_log` and
     `housekeeper.flush`.
     """
 
@@ -69,13 +70,13 @@ class MessageStore:
         self.flusher = LogFlusher(self.log, settings, self._clock)
         self.waiters = FlushWaiters()
         self.on_flushed: Callable[[], None] = self.advance
-        """Called by the flush thread after each flush; a broker replaces it with a hop to its loop."""
+        """Called by the flush thread after each flush; a broker replaces it with a call on its loop."""
         self.on_appended: Callable[[], None] | None = None
-        """Called after each append, for whoever follows the log."""
+        """Called after each append: replication follows the log."""
         self.replica_bound: int | None = None
-        """Up to where replicas have what was appended, where readers must wait for them."""
+        """Physical offset that replicas have reached, if readers must wait for replicas."""
         self.is_replica = False
-        """Follows another log by `append_raw`, and takes no messages."""
+        """Whether the store follows another log by `append_raw` and accepts no messages."""
         self._abort_path = settings.path / "abort"
         self._checkpoint_file = CheckpointFile(self._disk, settings.path / "checkpoint")
         self._services: list[BackgroundThread] = []
@@ -84,7 +85,7 @@ class MessageStore:
         self._file_locks = ExitStack()
         self._sync_flush = settings.syncs_every_put
         self._raw_end = 0
-        """End of what `append_raw` brought: published from the log, not as it was appended."""
+        """End of the bytes from `append_raw`: they are published from the log, not by the append."""
         self._unannounced: list[Sequence[AppendedRecord]] = []
         """Published batches that `on_arrival` has not received yet."""
         self._closed = True
@@ -97,7 +98,7 @@ class MessageStore:
         settings, disk = self.settings, self._disk
         self._file_locks.callback(disk.lock(settings.path / "lock").release)
         try:
-            # It may be elsewhere, and named by the settings of another store, too.
+            # The log may lie elsewhere and be named by the settings of another store, too.
             self._file_locks.callback(disk.lock_directory(settings.commit_log_directory).release)
             clean_exit = not disk.exists(self._abort_path)
             self._mark_running()
@@ -115,7 +116,7 @@ class MessageStore:
         return self.report
 
     def _mark_running(self) -> None:
-        """The marker is durable before anything is changed: a crash from here on means a full recovery."""
+        """Make the marker durable before any change: a crash from here on causes a full recovery."""
         text = str(os.getpid()).encode()
         marker = self._disk.create(self._abort_path, len(text))
         marker.write([text], 0)
@@ -139,10 +140,10 @@ class MessageStore:
     def _begin_serving(self, checkpoint: Checkpoint, manifest: QueueManifest) -> None:
         report = self.report
         self.log.last_timestamp = max(report.last_timestamp, checkpoint.logics_timestamp)
-        # Also of records that nobody sees: the next start may have none to read it from.
+        # Includes records that are never delivered: the next start may find no other record to read it from.
         self._dispatcher.dispatched_timestamp = self.log.last_timestamp
         self.log.unsynced_names = bool(self.log.files.starts)
-        # What recovery left in the page cache becomes durable before anything is acknowledged on top of it.
+        # Recovered data in the page cache must be durable before new appends are acknowledged.
         self.log.sync(min(report.scanned_from, max(self.log.appended - 1, 0)), self.log.appended)
         self.flusher.flushed = self.log.appended
         self.reader.hot.written_from = self.log.appended
@@ -152,7 +153,7 @@ class MessageStore:
             self._disk, self._clock, self.settings, self.log, self.queues, self.index, self._dispatcher,
             self.flusher, self._checkpoint_file, checkpoint, self._lock,
         )  # fmt: skip
-        # Where a power loss took the log's end away, new records come to lie below the old one.
+        # After a power loss cut the log's end, new records are placed below the old end.
         ends = {topic: min(end, self.log.appended) for topic, end in manifest.deleted.items()}
         self.housekeeper.deleted = ends
         self.housekeeper.generation = manifest.generation
@@ -188,12 +189,12 @@ class MessageStore:
             self._file_locks.close()
 
     def apply(self, settings: StoreSettings) -> None:
-        """Go on with other settings, of which only live ones may differ. Any thread."""
+        """Replace the settings; only live settings may differ. Any thread."""
         for part in (self, self.reader, self.flusher, self.housekeeper):
             part.settings = settings
 
     def clean_soon(self) -> None:
-        """Have the cleaning thread look at disk and ages now."""
+        """Wake the cleaning thread."""
         self.housekeeper.clean_at_once()
         if self._clean_service is not None:
             self._clean_service.wake()
@@ -208,17 +209,17 @@ class MessageStore:
         self._disk.sync_directory(self.settings.path)
 
     def _flush_step(self) -> float:
-        # Under sync flush whoever appends wakes this thread; the pause only bounds what a lost wake-up costs.
+        # Under sync flush each append wakes this thread; the pause only bounds the cost of a lost wake-up.
         try:
             if self.settings.syncs_every_put:
-                # Also where a slow append stored nothing: else sends would be refused for ever.
+                # Also after a slow append that stored nothing: otherwise sends would be refused forever.
                 is_flushed = self.log.appended > self.flusher.flushed or self.flusher.slow_append
                 if is_flushed:
                     self.flusher.flush()
             else:
                 is_flushed = self.flusher.flush_if_due()
         except StoreFailed:
-            is_flushed = len(self.waiters) > 0  # nothing was, but nobody needs to wait for it any more
+            is_flushed = len(self.waiters) > 0  # nothing was flushed, but the waiters must be answered
         if is_flushed:
             self.on_flushed()
         return self.settings.flush_interval_ms / 1000
@@ -232,7 +233,7 @@ class MessageStore:
         try:
             self.log.prepare_next()
         except (DiskFull, OSError) as error:
-            log.warning("no room ahead of the log: %s", error)
+            log.warning("cannot preallocate the commit log: %s", error)
         return 0.1
 
     # Positions
@@ -247,14 +248,14 @@ class MessageStore:
 
     @property
     def confirmed_offset(self) -> int:
-        """Readers, long polls and maximum offsets go by this."""
+        """End of the records that readers, long polls and maximum offsets may see."""
         stored = self.flusher.flushed if self.settings.syncs_every_put else self.log.appended
         return stored if self.replica_bound is None else min(stored, self.replica_bound)
 
     # Writing
 
     def refusal(self) -> Refused | None:
-        """Why nothing can be stored now, or None."""
+        """Return why appends are refused now, or None."""
         if self._closed:
             return Refused(PutStatus.SERVICE_NOT_AVAILABLE, str(StoreClosed(self.settings.path)))
         if self.flusher.failure is not None:
@@ -263,7 +264,7 @@ class MessageStore:
             return Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"disk of {self.settings.path} is too full")
         unflushed = self.log.appended - self.flusher.flushed
         if unflushed > self.settings.unflushed_bytes_max or self.flusher.slow_append:
-            return Refused(PutStatus.OS_PAGE_CACHE_BUSY, f"{unflushed} bytes wait for the disk")
+            return Refused(PutStatus.OS_PAGE_CACHE_BUSY, f"{unflushed} bytes are not flushed; retry later")
         return None
 
     def append(
@@ -333,7 +334,7 @@ class MessageStore:
 
     def _append_refusal(self) -> Refused | None:
         if self.is_replica:
-            return Refused(PutStatus.SERVICE_NOT_AVAILABLE, "a slave takes no messages")
+            return Refused(PutStatus.SERVICE_NOT_AVAILABLE, "this is a slave; send to the master")
         return self.refusal()
 
     def _append_failed(self, error: OSError) -> Refused:
@@ -377,27 +378,27 @@ class MessageStore:
         self._announce_arrivals()
 
     def when_flushed(self, end: int, answer: FlushAnswer) -> None:
-        """Have `answer` called once `end` is on disk, or too late (call `expire_waiters` regularly)."""
+        """Call `answer` once `end` is on disk, or too late (the owner calls `expire_waiters` regularly)."""
         if end <= self.flusher.flushed:
             answer(PutStatus.PUT_OK)
             return
         deadline = self._clock.monotonic() + self.settings.sync_flush_timeout_ms / 1000
         self.waiters.add(end, deadline, answer)
-        if end <= self.flusher.flushed:  # just before it was added, so that nobody would tell it
+        if end <= self.flusher.flushed:  # flushed before the waiter was added: no flush would answer it
             self.waiters.flushed(self.flusher.flushed)
 
     def expire_waiters(self) -> None:
         self.waiters.expired(self._clock.monotonic())
 
     def put(self, message: PutMessage) -> tuple[PutStatus, PutResult]:
-        """Append one message and, under sync flush, wait for the disk as the message asks. Any thread."""
+        """Append one message and, under sync flush, wait for the disk if it asks for that. Any thread."""
         result = self.append([message])[0]
         if isinstance(result, Refused) or not (self.settings.syncs_every_put and message.wait):
             return result.status, result
         return self.wait_flushed(result.end), result
 
     def wait_flushed(self, end: int) -> PutStatus:
-        """Wait until the log is on disk up to `end`."""
+        """Block until the log is on disk up to `end`, or the timeout."""
         if self._flush_service is None:
             try:
                 self.flush_log()
@@ -421,13 +422,13 @@ class MessageStore:
         self.advance()
 
     def build_index(self) -> None:
-        """Index everything published so far. Any thread."""
+        """Index all published messages. Any thread."""
         waiting = self.index.pending_count if self.index is not None else 0
         for _ in range(0, waiting, INDEX_SLICE):
             self.build_some_index(INDEX_SLICE)
 
     def build_some_index(self, messages_max: int) -> bool:
-        """Index some of what was published; returns whether more waits. The broker does it between sends."""
+        """Index up to `messages_max` published messages; return whether more remain. Any thread."""
         if self.index is None:
             return False
         with self._lock:
@@ -447,7 +448,7 @@ class MessageStore:
         record_filter: RecordFilter | None = None,
         may_block: bool = True,
     ) -> GetResult:
-        """Messages of a queue from an offset on, as slices of the log. Asking makes the queue. Any thread."""
+        """Return messages from an offset on, as slices of the log. Creates the queue. Any thread."""
         try:
             queue = self.queue(topic, queue_id)
         except ValueError:
@@ -463,7 +464,7 @@ class MessageStore:
         )
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if it is not there. Raises ValueError for names that cannot be stored."""
+        """Return the queue; creates a missing one. Raises ValueError for invalid names."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             with self._lock:
@@ -483,7 +484,7 @@ class MessageStore:
         return self.reader.offset_by_time(queue, timestamp, upper=upper) if queue else 0
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
-        """Store time of the queue's first message; None without one."""
+        """Return the store time of the queue's first message; None without one."""
         queue = self.queues.get((topic, queue_id))
         return self.reader.earliest_timestamp(queue) if queue else None
 
@@ -491,20 +492,20 @@ class MessageStore:
         queue = self.queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return None
-        return self.reader.unit_timestamp(queue, queue_offset)
+        return self.reader.entry_timestamp(queue, queue_offset)
 
     def message_at(self, physical_offset: int) -> StoredMessage:
         """Raises OffsetOutOfRange, CorruptRecord."""
         return decode(self.reader.record_at(physical_offset))
 
     def message_by_id(self, offset_message_id: str) -> StoredMessage:
-        """Raises ValueError for what is no id, OffsetOutOfRange, CorruptRecord."""
+        """Raises ValueError for an invalid id, OffsetOutOfRange, CorruptRecord."""
         return self.message_at(parse_offset_message_id(offset_message_id)[1])
 
     def messages_by_key(
         self, topic: str, key: str, *, maximum: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[StoredMessage]:
-        """Messages with a key or unique key, oldest first. Hash collisions are sorted out here."""
+        """Return messages with a key or unique key, oldest first. Hash collisions are filtered out."""
         if self.index is None:
             return []
         maximum = min(maximum, self.settings.query_messages_max)
@@ -517,17 +518,17 @@ class MessageStore:
     # Raw log, for replicas
 
     def read_log(self, physical_offset: int, length_max: int) -> bytes:
-        """Bytes of the log as they are, blanks included, never across a file. Raises OffsetOutOfRange."""
+        """Return raw bytes of the log, blanks included, never across a file. Raises OffsetOutOfRange."""
         length = min(length_max, self.log.appended - physical_offset)
         return self.log.read(physical_offset, length) if length > 0 else b""
 
     def append_raw(
         self, physical_offset: int, data: bytes | memoryview, *, publish_later: bool = False
     ) -> None:
-        """Append bytes of the master's log; whole records are published once they are confirmed.
+        """Append bytes of the master's log; complete records are published once they are confirmed.
 
-        With `publish_later` that is when the caller calls `advance`, after it has told the master.
-        Raises OffsetOutOfRange, DiskFull, OSError; StoreClosed, and StoreFailed once a flush has failed.
+        With `publish_later` the caller calls `advance` itself, after it has acknowledged to the master.
+        Raises OffsetOutOfRange, DiskFull, OSError, StoreClosed, and StoreFailed after a failed flush.
         """
         if self._closed:
             raise StoreClosed(self.settings.path)
@@ -542,12 +543,12 @@ class MessageStore:
             self._flush_service.wake()
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut log and queues at a record's start: for a replica that went astray. Not while others append.
+        """Truncate log and queues at a record's start: for a diverged replica. Not while others append.
 
-        Durable when it returns. Raises OSError, DiskFull.
+        Durable on return. Raises OSError, DiskFull.
         """
         self.housekeeper.cut(physical_offset)
-        # What is appended here from now on, it may publish itself.
+        # Later appends publish their own records.
         self._raw_end = min(self._raw_end, physical_offset)
 
     @property

@@ -7,24 +7,24 @@ from skylark.store.commit_log import CommitLog
 
 RESIDENT_CHUNK_BYTES = 1 << 20
 RESIDENT_CHUNKS_MAX = 4096
-# The kernel may need the memory at any time: what was there is believed to be there for so long.
+# The kernel may evict pages at any time: a chunk counts as resident for this long after it was seen.
 RESIDENT_FOR_S = 5.0
 
 
 class PageCache:
-    """Stretches of the log known to be in memory; asking the kernel per record would cost a read each."""
+    """Chunks of the log known to be in memory; asking the kernel for each record would cost a read each."""
 
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._chunks: dict[int, float] = {}  # by start: when it was last seen there
+        self._chunks: dict[int, float] = {}  # by start: when it was last seen resident
         self.written_from = 0
-        """Written by this process: in the page cache as long as it is among the newest."""
+        """Start of the data written by this process: in the page cache while it is among the newest."""
         self.memory_bytes = 0
-        """How much of the newest log the memory is taken to hold."""
+        """Bytes at the end of the log that are assumed to be in memory."""
 
     def holds(self, physical_offset: int, size: int) -> bool:
-        """Whether a record can be read without waiting for the disk."""
+        """Return whether a record can be read without waiting for the disk."""
         file_start = self._log.files.start_of(physical_offset)
         file_end = file_start + self._log.file_bytes
         first = physical_offset - physical_offset % RESIDENT_CHUNK_BYTES

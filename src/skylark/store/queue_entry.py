@@ -16,29 +16,29 @@ ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
 ENTRY_BYTES = ENTRY.size
 assert ENTRY_BYTES == 20
 BLANK_ENTRY_SIZE = 0x7FFFFFFF
-# System flags of records without a unit: transactions under way or rolled back, and inner batches, whose
-# queues we do not keep.
+# System flags of records without an entry: half messages, rollbacks, and inner batches, whose batch consume
+# queues are not supported.
 INNER_BATCH = int(SystemFlag.INNER_BATCH)
 NO_ENTRY_MASK = int(SystemFlag.TRANSACTION_PREPARED) | INNER_BATCH
 BLANK_ENTRY = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
-"""Stands for a unit that has no record: before a queue's first, or where the log lost one."""
+"""An entry without a record: before a queue's first message, or where the log lost one."""
 
 CACHED_TAGS_MAX = 10_000
 CACHED_BYTES_MAX = 256
 
 TAGS_NAME = b"TAGS\x01"
 TAGS_MARKER = b"\x02" + TAGS_NAME
-# An empty value does not count: the tags then stand before the marker, if anywhere.
+# An empty value does not count: tags, if any, then precede this marker.
 NO_TAGS = TAGS_MARKER + b"\x02"
 known_codes: dict[bytes, int] = {}
-"""By the text from the last marker to the end of the properties: mostly the tags and what the broker adds.
+"""Tags code by the text from the last marker to the end of the properties.
 
-The append looks here first for `properties[properties.rfind(TAGS_MARKER) :]`, where there are tags.
+The append looks up `properties[properties.rfind(TAGS_MARKER) :]` here before it computes a code.
 """
 
 
 def tags_code(properties: bytes) -> int:
-    """The Java hash of the TAGS property, 0 without one."""
+    """Return the Java hash of the TAGS property, 0 without one."""
     at = properties.rfind(TAGS_MARKER)
     if at < 0:
         return _hash_of(find_tags(properties))
@@ -59,7 +59,7 @@ def _hash_of(tags: bytes | None) -> int:
 
 
 def delay_level(properties: bytes) -> int:
-    """The DELAY property; 0 without one, or where it is no number."""
+    """Return the DELAY property; 0 if it is missing or not a number."""
     text = find_delay_level(properties)
     try:
         return int(text) if text is not None else 0
@@ -68,7 +68,7 @@ def delay_level(properties: bytes) -> int:
 
 
 def schedule_tags_code(properties: bytes, store_timestamp: int, delays_ms: Sequence[int]) -> int:
-    """For the schedule topic: when the message is due. Without a level it is an ordinary tags code."""
+    """Return the delivery time of a message of the schedule topic; without a level, its tags code."""
     level = delay_level(properties)
     if level <= 0:
         return tags_code(properties)

@@ -24,8 +24,8 @@ class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     queue_id: int
     first_file: int
-    """Where its first file starts, in bytes."""
-    units: int
+    """Start of its first file, in bytes."""
+    entries: int
 
 
 class QueueManifest(msgspec.Struct, frozen=True):
@@ -34,28 +34,28 @@ class QueueManifest(msgspec.Struct, frozen=True):
     """Physical offset of the last indexed record, -1 without one."""
     index_files: list[str] = []
     deleted: dict[str, int] = {}
-    """By topic: records below this physical offset belong to one that was deleted."""
+    """By topic: records below this physical offset belong to a deleted topic of that name."""
     generation: int = 0
     durable_offset: int = -1
-    """The checkpoint's at that time: all units of records below it are counted."""
+    """The checkpoint's durable offset: all entries of records below it are counted."""
 
 
 def extents_of(queues: Iterable[ConsumeQueue], upto: int | None) -> list[QueueExtent]:
-    """What is durable of the queues now, or will be when the log is cut at `upto`. The flush thread."""
+    """Return the durable extent of each queue, or that after a truncation at `upto`. The flush thread."""
 
-    def units(queue: ConsumeQueue) -> int:
+    def entries(queue: ConsumeQueue) -> int:
         synced = queue.synced_offset
         return synced if upto is None else min(synced, queue.end_below(upto))
 
     return [
-        QueueExtent(queue.topic, queue.queue_id, queue.file_starts[0], units(queue))
+        QueueExtent(queue.topic, queue.queue_id, queue.file_starts[0], entries(queue))
         for queue in queues
         if queue.file_starts
     ]
 
 
 def save_manifest(disk: Disk, root: Path, manifest: QueueManifest) -> None:
-    """Replace the older of two files: a crash in the middle leaves the other. Raises OSError, DiskFull."""
+    """Replace the older of two files: a crash leaves the other intact. Raises OSError, DiskFull."""
     data = msgspec.json.encode(manifest)
     framed = FRAME.pack(len(data), crc32(data)) + data
     file = disk.create(
@@ -68,7 +68,7 @@ def save_manifest(disk: Disk, root: Path, manifest: QueueManifest) -> None:
 
 
 def load_manifest(disk: Disk, root: Path) -> QueueManifest | None:
-    """The newest whole one; None where there is none: recovery then goes by the log alone."""
+    """Return the newest valid manifest, or None."""
     found = [manifest for name in MANIFEST_FILE_NAMES if (manifest := _load(disk, root / name)) is not None]
     return max(found, key=lambda manifest: manifest.generation, default=None)
 

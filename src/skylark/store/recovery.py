@@ -47,12 +47,12 @@ WRITE_EVERY_BYTES = 64 << 20
 INDEX_PENDING_MAX = 4096
 HELD_MAX = 4
 FILLER_TOPIC = "SKYLARK_DAMAGED"
-"""Of records that stand where the log was damaged."""
+"""Topic of the records that replace damaged ranges of the log."""
 _FILLER = FILLER_TOPIC.encode()
 
 
 class ReplayProgress(Protocol):
-    """What a replay tells of the records that it read."""
+    """Receives the progress of a replay."""
 
     records: int
     last_record: int
@@ -62,7 +62,7 @@ class ReplayProgress(Protocol):
 
 
 class Replay:
-    """One pass over the log. Before the store serves."""
+    """One pass over the log that rebuilds queues and index. Before the store serves."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Replay:
         progress: ReplayProgress,
         walk: LogWalk,
     ) -> None:
-        """`deleted`: by topic, the physical offset below which records belong to one that was deleted."""
+        """`deleted`: by topic, the physical offset below which records belong to a deleted topic."""
         self._log = commit_log
         self._dispatcher = dispatcher
         self._index = index
@@ -88,7 +88,7 @@ class Replay:
         self._filler_bytes = 0
         self._left_out = 0
         self.incomplete: set[ConsumeQueue] = set()
-        """Queues that miss units before the first record read here: to be built again from the beginning."""
+        """Queues that lack entries before the first record read here: rebuild them from the log's start."""
 
     def run(self) -> None:
         """Dispatch every record of the walk."""
@@ -101,7 +101,7 @@ class Replay:
                     self._dispatcher.note([placed])
                     self._take(placed)
             except ValueError as error:
-                progress.add_problem(f"record at {record.physical_offset} has an impossible queue: {error}")
+                progress.add_problem(f"record at {record.physical_offset} has an invalid queue: {error}")
                 continue
             progress.records += 1
             progress.last_record = record.physical_offset
@@ -115,7 +115,7 @@ class Replay:
         self._settle_all()
 
     def run_for(self, queues: set[ConsumeQueue], queue_of: Callable[[ScannedRecord], object]) -> None:
-        """Give only the records of these queues their units."""
+        """Add the entries of these queues only."""
         for record in self._walk:
             self._account(record)
             if queue_of(record) in queues and record.physical_offset >= self._deleted.get(record.topic, 0):
@@ -129,22 +129,22 @@ class Replay:
         else:
             self._read_bytes += record.size
 
-    # Believing a queue offset
+    # Checking queue offsets
 
     def _take(self, placed: AppendedRecord) -> None:
         queue, queue_offset = placed.queue, placed.queue_offset
-        if not self._dispatcher.has_unit(placed) or queue in self.incomplete:
+        if not self._dispatcher.has_entry(placed) or queue in self.incomplete:
             return
         held = self._held.get(queue)
         if held is None:
             if queue_offset == queue.max_offset:
-                self._dispatcher.add_unit(placed)
+                self._dispatcher.add_entry(placed)
             elif not self._is_there(placed):
                 self._held[queue] = [placed]
         elif queue_offset in (queue.max_offset, queue.max_offset + len(held)) or self._is_there(placed):
-            # The queue goes on as it was: what was held has no place in it, or another than it says.
+            # The queue continues without the held records: their queue offsets are wrong.
             self._leave_out(*self._held.pop(queue))
-            self._dispatcher.add_unit(placed)
+            self._dispatcher.add_entry(placed)
         elif any(queue_offset - each.queue_offset == far for far, each in enumerate(reversed(held), 1)):
             self._jump(self._held.pop(queue), placed)
         else:
@@ -156,11 +156,11 @@ class Replay:
         queue = placed.queue
         if not queue.min_offset <= placed.queue_offset < queue.max_offset:
             return False
-        unit = queue.unit(placed.queue_offset)
-        return unit is not None and unit[0] == placed.physical_offset
+        entry = queue.entry(placed.queue_offset)
+        return entry is not None and entry[0] == placed.physical_offset
 
     def _jump(self, held: list[AppendedRecord], placed: AppendedRecord) -> None:
-        """Two records agree that the queue goes on, or begins anew, somewhere else."""
+        """Two records agree that the queue continues, or restarts, at another offset."""
         chain = [placed]
         for far, each in enumerate(reversed(held), 1):
             if 0 <= placed.queue_offset - each.queue_offset - far <= self._lost_records():
@@ -171,7 +171,7 @@ class Replay:
         queue = first.queue
         gap = first.queue_offset - queue.max_offset
         if self._from_start and (first.queue_offset == 0 or self._is_bare(queue)):
-            # A topic was deleted and made again; or what the queue began with has expired, or was lost.
+            # The topic was deleted and created again, or the queue's first records expired or were lost.
             queue.reset()
         elif not 0 < gap <= self._lost_records() and not self._from_start:
             self.incomplete.add(queue)
@@ -190,13 +190,13 @@ class Replay:
         self._held.clear()
 
     def _settle(self, placed: AppendedRecord) -> None:
-        """No other record speaks for this one: it is believed as far as records can be missing before it."""
+        """Accept a record that no other confirms, if enough records can be missing before it."""
         queue = placed.queue
         is_first = self._from_start and self._is_bare(queue)
         if is_first:
             queue.reset()
         gap = placed.queue_offset - queue.max_offset
-        # One more: the record before it may have lost its way by a flipped bit in its topic or queue id.
+        # One more: the record before it may have a flipped bit in its topic or queue id.
         possible = self._left_out + 1 + self._lost_records()
         if self._from_start:
             possible += (self._position - self._start - self._read_bytes) // RECORD_BYTES_MIN
@@ -208,12 +208,12 @@ class Replay:
             self._leave_out(placed)
 
     def _lost_records(self) -> int:
-        """How many records can have been where the log is damaged, or was when it was recovered before."""
+        """Return how many records fit into the damaged ranges, including those of earlier recoveries."""
         damaged = sum(damage.physical_to - damage.physical_from for damage in self._walk.damages)
         return (damaged + self._filler_bytes) // RECORD_BYTES_MIN
 
     def _is_bare(self, queue: ConsumeQueue) -> bool:
-        """Whether the queue has no unit of a record that the log still has."""
+        """Return whether no entry of the queue points into the log."""
         return queue.end_below(self._log.min_offset) >= queue.max_offset
 
     def _add(self, placed: AppendedRecord) -> None:
@@ -223,15 +223,15 @@ class Replay:
                 f"queue {queue.topic}/{queue.queue_id} has no records for its messages "
                 f"{queue.max_offset} to {placed.queue_offset - 1}"
             )
-        self._dispatcher.add_unit(placed)
+        self._dispatcher.add_entry(placed)
 
     def _leave_out(self, *records: AppendedRecord) -> None:
         for placed in records:
             queue = placed.queue
             self._left_out += 1
             self._progress.add_problem(
-                f"record at {placed.physical_offset} says queue offset {placed.queue_offset}, "
-                f"{queue.max_offset} comes next in {queue.topic}/{queue.queue_id}: it is left out"
+                f"record at {placed.physical_offset} has queue offset {placed.queue_offset}, "
+                f"expected {queue.max_offset} in {queue.topic}/{queue.queue_id}: skipped"
             )
 
 
@@ -241,7 +241,7 @@ def build_index(index: Index) -> None:
 
 
 def write_derived(dispatcher: Dispatcher, index: Index | None) -> None:
-    """Write what was dispatched, so that memory stays flat over a long replay."""
+    """Write dispatched entries and index items, to bound the memory of a long replay."""
     if index is not None:
         build_index(index)
     while dispatcher.dirty:
@@ -257,11 +257,11 @@ DAMAGED_DIRECTORY = "damaged"
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a store found and did."""
+    """Result of opening a store."""
 
     clean_exit: bool = True
     others_wrote: bool = False
-    """RocketMQ itself ran on the directory since we did."""
+    """Whether Apache RocketMQ ran on the directory since this store last did."""
     scanned_from: int = 0
     end: int = 0
     records: int = 0
@@ -304,7 +304,7 @@ class Recovery:
         self.report = RecoveryReport()
 
     def run(self, *, clean_exit: bool) -> RecoveryReport:
-        """Recover everything. Raises BadStoreFile where going on would do harm."""
+        """Recover everything. Raises BadStoreFile where continuing would destroy data."""
         report = self.report
         report.clean_exit = clean_exit
         self._load_evidence()
@@ -312,10 +312,10 @@ class Recovery:
         report.problems += [str(problem) for problem in self._queues.load()]
         durable = self.checkpoint.durable_offset
         if clean_exit and durable is not None and self.manifest.durable_offset >= durable:
-            # The exit wrote down how long each queue is: what lies behind is not ours. (An older manifest,
-            # where the newest was lost, would be too short.)
+            # The clean exit saved the length of each queue: entries beyond it are not ours. (If only an older
+            # manifest is left, its lengths are too short and not used.)
             for extent in self.manifest.queues:
-                self._queues[extent.topic, extent.queue_id].cut_to(extent.units)
+                self._queues[extent.topic, extent.queue_id].cut_to(extent.entries)
         claimed = self._claimed()
         trusted = self._trusted_up_to()
         stale, short = self._stale_queues(), self._short_queues()
@@ -339,19 +339,19 @@ class Recovery:
         self._finish(claimed)
         return report
 
-    # What is known of the directory
+    # Checkpoint and manifest
 
     def _load_evidence(self) -> None:
         checkpoint = self._checkpoint_file.load()
         if checkpoint is None or checkpoint.durable_offset is not None:
             manifest = load_manifest(self._disk, self._settings.path)
         else:
-            # The reference ran here since: it may have deleted what the manifest names.
+            # RocketMQ ran here since: it may have deleted files that the manifest names.
             manifest = None
             self.report.others_wrote = True
         if checkpoint is not None:
             if manifest is None:
-                # Nobody vouches for the queues: recovery goes by what they say themselves.
+                # Without a manifest the queues' lengths are not known: recovery reads them from the files.
                 checkpoint = replace(checkpoint, durable_offset=None)
             self.checkpoint = checkpoint
         self.manifest = manifest or QueueManifest()
@@ -359,7 +359,7 @@ class Recovery:
         self._deleted = {topic.encode(): end for topic, end in self.manifest.deleted.items()}
 
     def _distrust(self, physical_offset: int) -> None:
-        """Before anything below is taken apart: another crash must not trust what is not built again yet."""
+        """Reduce the durable offset before a rebuild: another crash must not trust incomplete files."""
         durable_offset = self.checkpoint.durable_offset
         if durable_offset is not None and physical_offset < durable_offset:
             self.checkpoint = replace(self.checkpoint, durable_offset=physical_offset)
@@ -378,20 +378,20 @@ class Recovery:
             if length == 0 and start == files.starts[-1]:
                 self._log.delete_file(start)
             elif length < files.file_bytes:
-                # The missing rest reads as zeros, so what is there can be scanned.
+                # Extended with zeros, so that the existing part can be scanned.
                 self._disk.create(files.path(start), files.file_bytes).close()
         for hole_from, hole_to in files.holes():
             self.report.add_problem(f"commit log files from {hole_from} to {hole_to} are missing")
 
     def _refuse_other_size(self, lengths: dict[int, int], wrong: list[BadStoreFile]) -> None:
-        """Opened with another size, the files would be read wrongly and then overwritten."""
+        """Raise BadStoreFile if the files have another size: they would be misread and overwritten."""
         expected = self._log.file_bytes
-        setting = f"the settings say commit_log_file_bytes={expected}"
+        setting = f"but commit_log_file_bytes is {expected}; set it to the size of the existing files"
         for problem in wrong:
             name = Path(problem.path).name
             if len(name) == NAME_DIGITS and name.isdigit() and int(name) % expected:
-                raise BadStoreFile(problem.path, f"begins at no multiple of {expected} bytes, {setting}")
-        made = {start: length for start, length in lengths.items() if length}  # a crash may leave empty ones
+                raise BadStoreFile(problem.path, f"its name is not a multiple of the file size, {setting}")
+        made = {start: length for start, length in lengths.items() if length}  # a crash may leave empty files
         alike = len(made) > 1 and len(set(made.values())) == 1
         for start, length in made.items():
             if length > expected or (alike and length != expected):
@@ -400,7 +400,7 @@ class Recovery:
     # Where to start
 
     def _claimed(self) -> dict[ConsumeQueue, int]:
-        """Up to where each queue gave out offsets for sure, though the log may not have their records now."""
+        """Return up to which offset each queue is known to have assigned offsets, even to lost records."""
         claimed: dict[ConsumeQueue, int] = {}
         durable = self.checkpoint.durable_offset
         if self.report.clean_exit:
@@ -409,15 +409,15 @@ class Recovery:
             claimed = {queue: queue.end_below(durable) for queue in self._queues.values()}
         for extent in self.manifest.queues:
             queue = self._queues[extent.topic, extent.queue_id]
-            claimed[queue] = max(claimed.get(queue, 0), extent.units)
+            claimed[queue] = max(claimed.get(queue, 0), extent.entries)
         return claimed
 
     def _trusted_up_to(self) -> int:
-        """The physical offset below which log and consume queues are known to be whole and to agree."""
+        """Return the physical offset below which log and consume queues are complete and consistent."""
         files, checkpoint = self._log.files, self.checkpoint
         if not files.starts:
             if any(queue.max_offset for queue in self._queues.values()):
-                self.report.add_problem("no commit log file is left, though consume queues know records")
+                self.report.add_problem("commit log files are missing, but consume queues have entries")
             return 0
         dispatched = max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
         if checkpoint.durable_offset is not None:
@@ -430,13 +430,13 @@ class Recovery:
                 trusted = files.start_of(max(dispatched, 0))
         if trusted > files.end:
             self.report.add_problem(
-                f"the log ends at {files.end}, consume queues know records up to {trusted}"
+                f"the log ends at {files.end}, but consume queues have entries up to {trusted}"
             )
             return files.starts[-1]
         return max(trusted, self._log.min_offset)
 
     def _start_by_time(self, timestamp: int) -> int:
-        """The reference's rule: the newest file whose first record was stored before the checkpoint."""
+        """RocketMQ's rule: the newest file whose first record was stored before the checkpoint."""
         for start in reversed(self._log.files.starts):
             data = self._log.read(start, SCAN_BYTES)
             first = next(iter(Scan(data, start, start + self._log.file_bytes)), None)
@@ -445,36 +445,36 @@ class Recovery:
         return self._log.min_offset
 
     def _stale_queues(self) -> dict[ConsumeQueue, int]:
-        """Queues of deleted topics that a crash brought back, and from where their successors are read."""
+        """Return queues of deleted topics restored by a crash, and where to read the topic's new records."""
         stale = {}
         for topic, end in self.manifest.deleted.items():
             for queue in self._queues.of_topic(topic):
                 if queue.max_offset == queue.min_offset:
-                    stale[queue] = OFFSET_MAX  # files without a unit: it has to begin at 0
+                    stale[queue] = OFFSET_MAX  # files without an entry: the queue starts at 0
                 elif queue.end_below(end) > queue.first_with_record:
-                    # Not at the end itself: recovery may have plugged the log there since.
+                    # Not exactly at the end: an earlier recovery may have put a filler there.
                     stale[queue] = self._log.files.start_of(end)
         return stale
 
     def _short_queues(self) -> list[ConsumeQueue]:
-        """Queues that have lost files. Looked for before anything is cut."""
+        """Return queues that lost files. Call before any queue is truncated."""
         short = [queue for queue in self._queues.values() if queue.has_unusable_files]
         for extent in self.manifest.queues:
             queue = self._queues[extent.topic, extent.queue_id]
             first = queue.file_starts[0] if queue.file_starts else None
-            is_short = queue.max_offset < extent.units or first is None or first > extent.first_file
-            if is_short and extent.units and queue not in short:
+            is_short = queue.max_offset < extent.entries or first is None or first > extent.first_file
+            if is_short and extent.entries and queue not in short:
                 short.append(queue)
         return short
 
     def _reset(self, queue: ConsumeQueue) -> None:
         name = f"{queue.topic}/{queue.queue_id}"
-        self.report.add_problem(f"consume queue {name} lost files and is built again from the log")
+        self.report.add_problem(f"consume queue {name} lost files: rebuilt from the log")
         self.report.rebuilt_queues.append(name)
         queue.reset()
 
     def _index_behind(self) -> int:
-        """From where the log must be read again for the index: what is indexed already is passed over."""
+        """Return from where the log must be read for the index; indexed messages are skipped."""
         index = self._index
         if index is None or not self._log.files.starts:
             return OFFSET_MAX
@@ -482,7 +482,7 @@ class Recovery:
             self.report.add_problem(problem)
         lost = set(self.manifest.index_files) - set(index.file_names)
         if lost and index.rebuild_from is None:
-            self.report.add_problem(f"index files {', '.join(sorted(lost))} are lost, all are built again")
+            self.report.add_problem(f"index files {', '.join(sorted(lost))} are lost: the index is rebuilt")
             self._index_is_lost = True
             return self._log.min_offset
         end = index.last_physical_offset
@@ -493,7 +493,7 @@ class Recovery:
         last = LogWalk(self._log, 0).record_at(end)
         if last is None:
             return self._log.min_offset
-        # After a crash the last record again: perhaps not all of its keys are there.
+        # After a crash index the last record again: some of its keys may be missing.
         return end + last.size if self.report.clean_exit and index.rebuild_from is None else end
 
     # The walk
@@ -504,7 +504,7 @@ class Recovery:
         replay = Replay(self._log, self._dispatcher, self._index, self._deleted, self.report, walk)
         replay.run()
         if self._log.files.starts and walk.end == self._log.files.end:
-            self.report.add_problem(f"the commit log file from {walk.end} on is missing")
+            self.report.add_problem(f"the commit log file at {walk.end} is missing")
         self._log.appended = walk.end
         self.report.end = walk.end
         for damage in walk.damages:
@@ -523,7 +523,7 @@ class Recovery:
         )
 
     def _build_again(self, incomplete: set[ConsumeQueue]) -> None:
-        """Queues that turned out to miss units: once more, from the beginning of the log."""
+        """Rebuild queues that lack entries, from the start of the log."""
         if not incomplete:
             return
         self._distrust(self._log.min_offset)
@@ -541,9 +541,9 @@ class Recovery:
     # Repair
 
     def _plug(self, damage: LogDamage) -> None:
-        """Copy the damaged bytes aside and put something that readers step over in their place."""
+        """Copy the damaged bytes aside and replace them with a filler that readers skip."""
         behind = LogWalk(self._log, 0).record_at(damage.physical_to)
-        # Of the same time as what follows: store times do not go back along the log.
+        # Same time as the record behind it: store times never decrease along the log.
         timestamp = behind.store_timestamp if behind is not None else self.report.last_timestamp
         for start in self._log.files.starts:
             low = max(damage.physical_from, start)
@@ -576,7 +576,7 @@ class Recovery:
         if garbage:
             self.report.add_problem(f"log cut at {end}: {walk.stopped}")
             self._set_aside(end, garbage)
-        # After a clean exit nothing was written behind the end, so there is nothing to wipe.
+        # After a clean exit there is nothing behind the end to wipe.
         self._log.end_at(end, wipe=bool(garbage) or not self.report.clean_exit)
 
     def _claim_lost(self, claimed: dict[ConsumeQueue, int]) -> None:
@@ -586,18 +586,18 @@ class Recovery:
                 lost_records = (damage.physical_to - damage.physical_from) // RECORD_BYTES_MIN
                 with suppress(ValueError):
                     queue = self._queues[topic, queue_id]
-                    # A damaged head may say anything: no more is believed than what can be lost there.
+                    # A damaged head may contain any offset: accept only what fits into the damaged range.
                     if queue_offset < queue.max_offset + lost_records:
                         claimed[queue] = max(claimed.get(queue, 0), queue_offset + 1)
 
     def _finish(self, claimed: dict[ConsumeQueue, int]) -> None:
         for queue in self._queues.values():
             queue.truncate(self._log.appended)
-            # Offsets that were given out are not given out again, even if their records are lost.
+            # Assigned offsets are never assigned again, even if their records are lost.
             upto = max(queue.max_offset, claimed.get(queue, 0))
             if upto > queue.max_offset:
                 self.report.add_problem(
-                    f"queue {queue.topic}/{queue.queue_id} lost its messages {queue.max_offset} to {upto - 1}"
+                    f"queue {queue.topic}/{queue.queue_id} lost messages {queue.max_offset} to {upto - 1}"
                 )
                 queue.fill_to(upto)
             queue.next_offset = upto
@@ -616,7 +616,7 @@ class Recovery:
 
 
 def filler_for(low: int, high: int, file_end: int, store_timestamp: int) -> bytes | None:
-    """A blank if the range reaches the file's end, else a rolled-back record of its size, else None."""
+    """Return a blank if the range reaches the file's end, a rolled-back record of its size, or None."""
     if high == file_end and high - low >= BLANK_BYTES:
         return BLANK.pack(high - low, MAGIC_BLANK)
     host = bytes(HOST_V4_BYTES)

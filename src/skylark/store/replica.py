@@ -1,4 +1,4 @@
-"""A log that follows another: where to begin, what to compare, and where to cut when the two differ."""
+"""Replica of another log: compares the overlap, appends the rest, truncates where the logs diverge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPY_MARK = "skylark-copy"
 
 @dataclass(frozen=True)
 class Divergence:
-    """What a replica threw away because its master has something else there."""
+    """The part of a replica's log that was discarded because the master's log differs."""
 
     physical_offset: int
     lost_bytes: int
@@ -26,17 +26,17 @@ class Divergence:
 
     def __str__(self) -> str:
         return (
-            f"cut at {self.physical_offset}, where the master's log differs: "
-            f"{self.lost_records} records of {self.lost_bytes} bytes are gone"
+            f"truncated at {self.physical_offset}, where the master's log differs: "
+            f"{self.lost_records} records of {self.lost_bytes} bytes discarded"
         )
 
 
 class CopyMark:
-    """An empty file that says: all that this log holds is a master's, and so are the offsets of groups.
+    """An empty file that marks log and group offsets as a copy of a master's.
 
-    It is there from when a slave has compared its log with a master's, and has taken the offsets, until the
-    store is opened by a master: what that one appends, another master may never get. Durable; waits for the
-    disk.
+    A slave creates it once it has compared its log with the master's and taken over the offsets. It is
+    deleted when a master opens the store: another master may never get what this one appends. Durable; waits
+    for the disk.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -60,13 +60,13 @@ class CopyMark:
 
 
 def overlap_start(store: MessageStore, end: int, overlap_bytes: int) -> int:
-    """The first record within `overlap_bytes` before `end`, or an earlier one if none is whole there.
+    """Return the first record within `overlap_bytes` before `end`, or an earlier one if none is complete.
 
-    `end` where there is no whole record before it: part of one would prove nothing. Reads the disk.
+    Returns `end` if there is no complete record before it. Reads the disk.
     """
     while True:
         earliest = max(end - overlap_bytes, store.log.min_offset)
-        # By a walk over valid records: the bytes there may be the middle of one.
+        # Walk over valid records: `earliest` may be in the middle of one.
         first = next(iter(LogWalk(store.log, earliest)), None)
         if first is not None and first.physical_offset + first.size <= end:
             return first.physical_offset
@@ -76,19 +76,19 @@ def overlap_start(store: MessageStore, end: int, overlap_bytes: int) -> int:
 
 
 class ReplicaIntake:
-    """Takes the master's bytes in order: compares those that the log has already, and appends the others.
+    """Receives the master's bytes in order: compares those that the log already has, appends the others.
 
-    Whoever appends to the store gives it bytes, from `position` on, and calls the store's `advance` after
-    that, which makes them visible.
+    The thread that appends to the store calls `take` with the bytes from `position` on, then the store's
+    `advance`, which makes them visible.
     """
 
     def __init__(self, store: MessageStore, start: int, *, is_common: bool = False) -> None:
-        """`start` is where a record begins, or the end of the log; `is_common`: what lies before is equal."""
+        """`start` is the start of a record or the log's end; `is_common`: the logs are equal before it."""
         self._store = store
         self._start = start
         self._is_common = is_common
         self.position = start
-        """Up to here the log is as the master's."""
+        """The log equals the master's up to here."""
         self.divergence: Divergence | None = None
 
     @property
@@ -96,10 +96,10 @@ class ReplicaIntake:
         return self.position < self._store.appended_offset
 
     def take(self, physical_offset: int, data: memoryview) -> None:
-        """Compare or append what comes next.
+        """Compare or append the next bytes.
 
-        Raises OffsetOutOfRange for bytes that do not come next, LogsDiverged where no record compared was
-        equal, and what `append_raw` raises.
+        Raises OffsetOutOfRange for bytes from another position, LogsDiverged if no compared record was equal,
+        and the errors of `append_raw`.
         """
         if physical_offset != self.position:
             raise OffsetOutOfRange(physical_offset, self.position, self.position)
@@ -117,12 +117,12 @@ class ReplicaIntake:
             self.position += len(data)
 
     def cut_rest(self) -> None:
-        """Cut off what lies behind the position: the master has not got it. Raises as `take`."""
+        """Truncate the log at `position`: the master has nothing behind it. Raises as `take`."""
         if self.is_comparing:
             self._cut(self.position)
 
     def _cut(self, difference: int) -> None:
-        """Cut the log where the record begins in which the first byte lies that the master has not."""
+        """Truncate the log at the start of the record with the first byte that differs."""
         boundary, store = self._start, self._store
         for record in LogWalk(store.log, self._start):
             if record.physical_offset > difference:
@@ -137,7 +137,7 @@ class ReplicaIntake:
         records = sum(1 for _ in LogWalk(store.log, boundary))
         self.divergence = Divergence(boundary, end - boundary, records)
         log.critical("log diverged from the master's: %s", self.divergence)
-        # What was equal behind the boundary, of a record or a blank, is not sent again.
+        # The master does not send the equal bytes behind the boundary again.
         kept = b""
         while (missing := difference - boundary - len(kept)) > 0:
             kept += store.read_log(boundary + len(kept), missing)
@@ -147,7 +147,7 @@ class ReplicaIntake:
 
 
 def _common_length(first: bytes, second: memoryview) -> int:
-    """How many bytes are equal before the first that differs. They do differ."""
+    """Return the number of equal bytes before the first difference. The inputs must differ."""
     low, high = 0, len(first)
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""What may be deleted, and when: by age at the delete hour, by disk use at any hour, by force above that."""
+"""Retention rules: delete by age at the delete hour, by disk usage at any hour, and by force above that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANUAL_ROUNDS = 20
 
 
 class DiskState(Enum):
-    """What the disk's use asks for."""
+    """Consequence of the disk usage."""
 
     FREE = "nothing to do"
     CLEAN = "delete expired files at any hour"
@@ -45,7 +45,7 @@ class LogFile:
 def files_to_delete(
     files: list[LogFile], *, now_ms: int, state: DiskState, manual: bool, settings: StoreSettings
 ) -> list[int]:
-    """Starts of the files to delete now, oldest first, never the last one."""
+    """Return the starts of the files to delete now, oldest first, never the last file."""
     hour = time.localtime(now_ms / 1000).tm_hour
     if state is DiskState.FREE and not manual and hour not in parse_hours(settings.delete_hours):
         return []
@@ -59,22 +59,22 @@ def files_to_delete(
 
 
 class DiskFullFlag:
-    """Set above the full mark, cleared only at or below the force mark, so that it does not flutter."""
+    """Set above the full mark, cleared at or below the force mark: the gap prevents oscillation."""
 
     def __init__(self) -> None:
         self.is_set = False
 
     def update(self, state: DiskState) -> None:
         if state is DiskState.FULL and not self.is_set:
-            log.error("disk is too full: messages are refused until files are deleted")
+            log.error("disk full: messages are refused until files are deleted")
             self.is_set = True
         elif state in (DiskState.FREE, DiskState.CLEAN) and self.is_set:
-            log.info("disk has room again: messages are taken")
+            log.info("disk has space again: messages are accepted")
             self.is_set = False
 
 
 class ManualCleanup:
-    """A person's wish to clean now: it holds for the next rounds."""
+    """A manual request to delete expired files now; valid for the next rounds."""
 
     def __init__(self) -> None:
         self._rounds = 0
@@ -90,7 +90,7 @@ class ManualCleanup:
 
 
 def delete_slowly(starts: list[int], delete: Callable[[int], None], pause_s: float) -> None:
-    """One file at a time with pauses: deleting a large file keeps the disk busy."""
+    """Delete one file at a time with pauses: deleting a large file keeps the disk busy."""
     for number, start in enumerate(starts):
         if number:
             time.sleep(pause_s)

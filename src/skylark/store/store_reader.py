@@ -16,14 +16,8 @@ from pathlib import Path
 from skylark.clock import SystemClock
 from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, OffsetOutOfRange
 from skylark.model.message import HOST_V4_BYTES, StoredMessage
-from skylark.model.record import (
-    MAGIC_V1,
-    MAGIC_V2,
-    SIZE_AND_MAGIC,
-    ScannedRecord,
-    decode,
-    parse_offset_message_id,
-)
+from skylark.model.message_id import parse_offset_message_id
+from skylark.model.record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, ScannedRecord, decode
 from skylark.settings import DELAY_LEVELS, StoreSettings
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
@@ -51,7 +45,7 @@ CorruptHandler = Callable[[CorruptRecord], None]
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """What a queue holds: `min_offset` <= queue offset < `max_offset`. Times are None when not known."""
+    """The messages of a queue: `min_offset` <= queue offset < `max_offset`. Unknown times are None."""
 
     topic: str
     queue_id: int
@@ -66,7 +60,7 @@ class QueueSummary:
 
 
 class _NoPageCache(PageCache):
-    """Reads never touch the map: a bad disk, or a file cut by its owner, would be a signal there."""
+    """Never reads through the map: a bad disk or a file truncated by its owner would raise a signal."""
 
     def __init__(self, log: CommitLog) -> None:
         super().__init__(log, SystemClock())
@@ -79,8 +73,8 @@ class _NoPageCache(PageCache):
 class StoreReader:
     """Reads a store directory. One thread at a time.
 
-    File sizes are taken from the files. Index geometry cannot be: the reference's default is assumed unless
-    given, and index files of another length are a problem. `store.verify` looks at everything.
+    File sizes are derived from the files. The index geometry cannot be derived: RocketMQ's default is assumed
+    unless given, and index files of another length are reported in `problems`.
     """
 
     def __init__(
@@ -93,7 +87,7 @@ class StoreReader:
         delay_levels: str = DELAY_LEVELS,
         disk: Disk | None = None,
     ) -> None:
-        """Open it. Raises MissingFile, BadStoreFile when it is no store; SettingsError, OSError."""
+        """Raises MissingFile, BadStoreFile if the directory is not a store, SettingsError, OSError."""
         self.path = Path(path)
         self._commit_log_path = Path(commit_log_path) if commit_log_path else None
         self.index_geometry = IndexGeometry(index_slots, index_items)
@@ -104,11 +98,11 @@ class StoreReader:
     # Opening
 
     def refresh(self) -> None:
-        """Look again at everything. Raises as the constructor does."""
+        """Read the directory again. Raises as the constructor does."""
         self._check_directory()
         self._load()
         if (self.bad_log_files or self.bad_queue_files) and self._derive_settings() != self.settings:
-            self._load()  # the first files of a kind came after their size had been looked for
+            self._load()  # the first files of a kind appeared after their size was derived
 
     def _load(self) -> None:
         self.bad_log_files: list[BadStoreFile] = []
@@ -123,7 +117,7 @@ class StoreReader:
             threading.Lock(),
             writable=False,
         )
-        # What is said to be durable, then queues, then the log: each is there when the next one is looked at.
+        # Checkpoint, then queues, then log: the data that each refers to exists when the next is read.
         self.checkpoint: Checkpoint | None = CheckpointFile(self.disk, self.path / "checkpoint").load()
         self.bad_queue_files = self._still_bad(
             self.queue_table.load(), self.settings.consume_queue_file_bytes
@@ -137,12 +131,12 @@ class StoreReader:
 
     def _check_directory(self) -> None:
         if not self.disk.exists(self.path):
-            raise MissingFile(self.path, "there is no such directory")
+            raise MissingFile(self.path, "no such directory")
         if self._commit_log_path is not None and not self.disk.exists(self._commit_log_path):
-            raise MissingFile(self._commit_log_path, "there is no such directory")
+            raise MissingFile(self._commit_log_path, "no such directory")
         names = {*self.disk.directories(self.path), *self.disk.files(self.path)}
         if not names & {"commitlog", "consumequeue", "checkpoint"}:
-            raise BadStoreFile(self.path, "is no store: it has neither commitlog nor consumequeue")
+            raise BadStoreFile(self.path, "not a store: it has neither commitlog nor consumequeue")
 
     def _derive_settings(self) -> StoreSettings:
         log_directory = self._commit_log_path or self.path / "commitlog"
@@ -164,7 +158,7 @@ class StoreReader:
         )
 
     def _lengths(self, directory: Path) -> Iterator[tuple[int, int]]:
-        """Start and length of each file that is named like one."""
+        """Yield start and length of each file whose name is an offset."""
         for name in self.disk.files(directory):
             if len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
                 try:
@@ -184,11 +178,11 @@ class StoreReader:
             for _ in walk:
                 pass
         except OffsetOutOfRange:
-            pass  # deleted under us: what was walked is what there is
+            pass  # deleted by its owner: the walk ends there
         log.appended = walk.end
 
     def _still_bad(self, bad_files: list[BadStoreFile], file_bytes: int) -> list[BadStoreFile]:
-        """Without the files that their owner was making, or deleting, while we looked."""
+        """Remove files that their owner was creating or deleting at the same time."""
         return [bad for bad in bad_files if self._is_still_bad(Path(bad.path), file_bytes)]
 
     def _is_still_bad(self, path: Path, file_bytes: int) -> bool:
@@ -203,7 +197,7 @@ class StoreReader:
         return path in now_bad and not is_being_made
 
     def _known_end(self) -> int:
-        """An offset where a record ends, near the log's end: the walk from there finds the end itself."""
+        """Return the end of a record near the log's end; a walk from there finds the exact end."""
         by_file = next(
             (start for start in reversed(self.log.files.starts) if LogWalk(self.log, 0).is_record(start)),
             self.log.min_offset,
@@ -213,11 +207,11 @@ class StoreReader:
         return max(by_file, by_queue)
 
     def _end_by(self, queue: ConsumeQueue) -> int | None:
-        """The end of the record that the queue's last unit points to, if one of that size is there."""
-        unit = queue.unit(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
-        if unit is None:
+        """Return the end of the record that the queue's last entry points to, if it has that size."""
+        entry = queue.entry(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
+        if entry is None:
             return None
-        physical_offset, size, _ = unit
+        physical_offset, size, _ = entry
         try:
             head = self.log.read(physical_offset, SIZE_AND_MAGIC.size)
         except OffsetOutOfRange:
@@ -245,7 +239,7 @@ class StoreReader:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the directory as far as opening it shows, one sentence each."""
+        """Problems found when the directory was opened, one sentence each."""
         bad_files = [*self.bad_log_files, *self.bad_queue_files, *self._bad_config]
         holes = [
             f"commit log files from {hole_from} to {hole_to} are missing"
@@ -255,7 +249,7 @@ class StoreReader:
 
     @property
     def is_marked_running(self) -> bool:
-        """Whether the marker of a running store is there: it runs now, or ended without closing."""
+        """Whether the abort marker exists: the store is running, or was not closed."""
         return self.disk.exists(self.path / "abort")
 
     @property
@@ -264,11 +258,11 @@ class StoreReader:
 
     @property
     def end_physical_offset(self) -> int:
-        """Where the last whole record ends."""
+        """End of the last complete record."""
         return self.log.appended
 
     def is_cleaned(self, physical_offset: int) -> bool:
-        """Whether the log now begins behind it, because its owner deleted files."""
+        """Return whether the log's owner deleted the file with this offset."""
         if physical_offset >= self.log.min_offset:
             forget_deleted(self.log)
         return physical_offset < self.log.min_offset or not self.log.files.starts
@@ -277,7 +271,7 @@ class StoreReader:
         return self.queue_table.topics()
 
     def queues(self, topic: str | None = None) -> list[QueueSummary]:
-        """The queues of a topic, or of all, by topic and number; empty for an unknown one."""
+        """Return the queues of a topic, or of all topics, sorted; empty for an unknown topic."""
         return [
             self._range_of(self.queue_table[key])
             for key in sorted(self.queue_table)
@@ -291,15 +285,14 @@ class StoreReader:
     def _range_of(self, queue: ConsumeQueue) -> QueueSummary:
         low, high = queue.min_offset, queue.max_offset
         first = self._reader.earliest_timestamp(queue)
-        last = self._reader.unit_timestamp(queue, high - 1) if low < high else None
+        last = self._reader.entry_timestamp(queue, high - 1) if low < high else None
         return QueueSummary(queue.topic, queue.queue_id, low, high, first, last)
 
     def batch_topics(self) -> set[str]:
-        """Topics whose queues are batch consume queues: their messages are not served."""
+        """Return topics with batch consume queues, whose messages are not served."""
         return batch_topics(self.disk, self.path, self.topic_attributes)
 
     def unsupported(self) -> list[UnsupportedItem]:
-        """What is there and not served."""
         return find_unsupported(self.disk, self.path, self.topics(), self.topic_attributes)
 
     # Messages
@@ -314,7 +307,7 @@ class StoreReader:
         tags_filter: TagsFilter | None = None,
         record_filter: RecordFilter | None = None,
     ) -> GetResult | None:
-        """A consumer's read, as `MessageStore.get` answers it; None for a queue that is not there."""
+        """Read as a consumer does, see `MessageStore.get`; None for an unknown queue."""
         queue = self.queue_table.get((topic, queue_id))
         if queue is None:
             return None
@@ -331,10 +324,10 @@ class StoreReader:
         *,
         on_corrupt: CorruptHandler | None = None,
     ) -> Iterator[StoredMessage]:
-        """Messages of a queue with `from_offset` <= queue offset < `to_offset`, as far as it has them.
+        """Yield the messages of a queue with `from_offset` <= queue offset < `to_offset`.
 
-        A message that cannot be read is given to `on_corrupt` and left out; without it CorruptRecord is
-        raised. Messages whose file was deleted meanwhile, and offsets without a record, are left out.
+        A message that cannot be read is passed to `on_corrupt` and skipped; without `on_corrupt` it raises
+        CorruptRecord. Deleted messages and offsets without a record are skipped.
         """
         queue = self.queue_table.get((topic, queue_id))
         if queue is None:
@@ -342,10 +335,10 @@ class StoreReader:
         low = max(queue.min_offset, from_offset or 0)
         high = queue.max_offset if to_offset is None else min(to_offset, queue.max_offset)
         while low < high:
-            units = queue.units(low, min(ENTRIES_AT_A_TIME, high - low))
-            if not units:
+            entries = queue.entries(low, min(ENTRIES_AT_A_TIME, high - low))
+            if not entries:
                 low = queue.next_file_offset(low)
-            for physical_offset, size, _ in ENTRY.iter_unpack(units):
+            for physical_offset, size, _ in ENTRY.iter_unpack(entries):
                 if size != BLANK_ENTRY_SIZE:
                     message = self._message(queue, low, physical_offset, on_corrupt)
                     if message is not None:
@@ -360,8 +353,8 @@ class StoreReader:
         except OffsetOutOfRange:
             if self.is_cleaned(physical_offset):
                 return None
-            unit = f"{queue.topic}/{queue.queue_id} at queue offset {queue_offset}"
-            corrupt = CorruptRecord(physical_offset, f"the log has no record for {unit}")
+            entry = f"{queue.topic}/{queue.queue_id} at queue offset {queue_offset}"
+            corrupt = CorruptRecord(physical_offset, f"the log has no record for {entry}")
         except CorruptRecord as error:
             corrupt = error
         if on_corrupt is None:
@@ -376,7 +369,7 @@ class StoreReader:
         *,
         on_damage: DamageHandler | None = None,
     ) -> Iterator[ScannedRecord]:
-        """Records of the log, of all topics, that start in the range; damaged stretches are stepped over."""
+        """Yield records of all topics that start in the range of the log; damaged ranges are skipped."""
         start = max(physical_from or 0, self.log.min_offset)
         end = self.log.appended if physical_to is None else min(physical_to, self.log.appended)
         if start >= end:
@@ -393,29 +386,29 @@ class StoreReader:
         return decode(self._reader.record_at(physical_offset))
 
     def by_offset_id(self, offset_message_id: str) -> StoredMessage:
-        """Raises ValueError for what is no id; OffsetOutOfRange, CorruptRecord."""
+        """Raises ValueError for an invalid id, OffsetOutOfRange, CorruptRecord."""
         return self.message_at(parse_offset_message_id(offset_message_id)[1])
 
     def by_key(
         self, topic: str, key: str, *, maximum: int = 64, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[StoredMessage]:
-        """Messages with a key or unique key, oldest first. Raises MissingFile, BadStoreFile."""
+        """Return messages with a key or unique key, oldest first. Raises MissingFile, BadStoreFile."""
         if self.index is None:
-            raise MissingFile(self.path / "index", "without an index no key can be looked up")
+            raise MissingFile(self.path / "index", "keys cannot be looked up without an index")
         if not self.index.refresh() and self.index.problems:
             geometry = f"{self.index_geometry.slots} slots and {self.index_geometry.items} items"
-            raise BadStoreFile(self.path / "index", f"no file of it is sound and has {geometry}")
+            raise BadStoreFile(self.path / "index", f"no valid index file with {geometry}")
         found = self.index.query(topic, key, maximum, begin_ms, end_ms)
         return self._reader.messages_with_key(found.physical_offsets, topic, key)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int | None:
-        """First offset stored at or after a time (`upper`: the last at or before); None without queue."""
+        """Return the first offset stored at or after a time (`upper`: the last at or before), or None."""
         queue = self.queue_table.get((topic, queue_id))
         return self._reader.offset_by_time(queue, timestamp, upper=upper) if queue else None
 
 
 def likely_file_bytes(files: Iterator[tuple[int, int]]) -> int:
-    """The length that most files (start and length) have and most names fit; 0 without files."""
+    """Return the file length that most names and lengths agree with; 0 without files."""
     counts: Counter[int] = Counter()
     starts = []
     for start, length in files:

@@ -41,9 +41,9 @@ READ_UNITS_MAX = 1024
 
 
 class TimerFlag:
-    """What a unit is for. A rolled one is written again when its slot comes; a delete cancels another.
+    """Flags of a unit. ROLL is written again when its slot is due; DELETE cancels another unit.
 
-    Plain numbers: those of an enumeration take ten times as long to compare, and each message is.
+    Plain numbers: an enumeration takes ten times as long to compare, and every message is compared.
     """
 
     DEFAULT = 1
@@ -52,7 +52,7 @@ class TimerFlag:
 
 
 class TimerUnit(msgspec.Struct, frozen=True, gc=False):
-    """One message that waits."""
+    """One delayed message."""
 
     previous: int
     flags: int
@@ -75,7 +75,7 @@ class TimerUnit(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimerLog:
-    """Files of units. One thread appends and reads; `flush` may run in another."""
+    """The files of the timer log. One thread appends and reads; `flush` may run in another."""
 
     def __init__(self, disk: Disk, directory: Path, file_bytes: int) -> None:
         self._disk = disk
@@ -95,7 +95,7 @@ class TimerLog:
     # --- Recovery ---
 
     def load(self, scan_from: int) -> Iterator[tuple[int, TimerUnit]]:
-        """Yield the units from a position on, to their end, which is where appending goes on."""
+        """Yield the units from a position on; appending continues behind the last."""
         self._files.load()
         position = max(scan_from - scan_from % self.file_bytes, self._files.first)
         self.appended = position
@@ -113,7 +113,7 @@ class TimerLog:
         self._cut()
 
     def _cut(self) -> None:
-        """Forget what lies behind the end: files, and the rest of the last one, which must read as zeros."""
+        """Delete files behind the end and zero the rest of the last file."""
         start = self._files.start_of(self.appended)
         for later in [each for each in self._files.starts if each > start]:
             self._delete(later)
@@ -129,13 +129,13 @@ class TimerLog:
 
     @property
     def room(self) -> int:
-        """How many units can be appended together: as many as the current file still takes."""
+        """Number of units that fit into the current file."""
         return self._room(self.appended) // TIMER_UNIT_BYTES
 
     def append(self, *units: bytes) -> int:
-        """Write encoded units, `room` at most, with one write, and return the position of the first.
+        """Append encoded units, at most `room`, with one write; return the position of the first.
 
-        Each other lies UNIT_BYTES behind the one before. Raises DiskFull, OSError.
+        The others follow at intervals of TIMER_UNIT_BYTES. Raises DiskFull, OSError.
         """
         position = self.appended
         start = self._files.start_of(position)
@@ -155,33 +155,33 @@ class TimerLog:
         return position
 
     def read(self, position: int) -> TimerUnit:
-        """Raises CorruptRecord where no unit lies."""
+        """Raises CorruptRecord if there is no unit."""
         return next(self.chain(position))
 
     def chain(self, position: int) -> Iterator[TimerUnit]:
-        """Yield a unit and those before it in its chain, the last first. Raises CorruptRecord as `read`."""
+        """Yield a unit and the previous units of its chain, newest first. Raises CorruptRecord as `read`."""
         data, first, count = b"", position, 1
         while position != NO_POSITION:
             if not first <= position < first + len(data):
-                # Units that came together lie together: more and more of them are read at once.
+                # Units of one batch are adjacent: read ahead, doubling each time.
                 is_near = 0 < first - position <= NEAR_UNITS * TIMER_UNIT_BYTES
                 count = min(2 * count, READ_UNITS_MAX) if is_near else 1
                 first, data = self._read_back(position, count)
             unit = _decode(data, position - first, position)
             if unit is None:
-                raise CorruptRecord(position, "no unit of the timer log lies here")
+                raise CorruptRecord(position, "no unit of the timer log starts here")
             yield unit
             position = unit.previous
 
     def _read_back(self, position: int, count: int) -> tuple[int, bytes]:
-        """Units of one file up to the one at a position: where they begin, and they themselves."""
+        """Return up to `count` units of one file that end with the one at `position`, and their start."""
         if not self._files.first <= position < self.appended:
             return position, b""
         first = max(position - (count - 1) * TIMER_UNIT_BYTES, self._files.start_of(position))
         return first, self._read(first, position + TIMER_UNIT_BYTES - first)
 
     def flush(self) -> None:
-        """Return when all units are on the medium. Raises OSError."""
+        """Make all units durable. Raises OSError."""
         unsynced, self._unsynced = self._unsynced, set()
         try:
             for start in unsynced:
@@ -191,7 +191,7 @@ class TimerLog:
             raise
 
     def delete_before(self, time_ms: int, window_ms: int) -> None:
-        """Delete files whose last unit was written so long before a time that it has been dealt with."""
+        """Delete files whose last unit was written more than `window_ms` before `time_ms`."""
         while len(self._files.starts) > 1:
             start = self._files.starts[0]
             last = start + self._units_per_file * TIMER_UNIT_BYTES - TIMER_UNIT_BYTES
@@ -215,12 +215,12 @@ class TimerLog:
         return (self.file_bytes - END.size) // TIMER_UNIT_BYTES
 
     def _room(self, position: int) -> int:
-        """Bytes of units from a position to the end of its file."""
+        """Return the bytes for units from a position to the end of its file."""
         start = self._files.start_of(position)
         return start + self._units_per_file * TIMER_UNIT_BYTES - position
 
     def _behind(self, position: int) -> int:
-        """Where the next unit begins."""
+        """Return the position of the next unit."""
         position += TIMER_UNIT_BYTES
         start = self._files.start_of(position - TIMER_UNIT_BYTES)
         is_full = position - start >= self._units_per_file * TIMER_UNIT_BYTES
@@ -228,7 +228,7 @@ class TimerLog:
 
 
 def _decode(data: bytes, at: int, position: int) -> TimerUnit | None:
-    """Read a unit; None if it makes no sense: most likely nothing was written there."""
+    """Decode a unit; None if it is invalid: most likely nothing was written there."""
     if len(data) < at + TIMER_UNIT_BYTES:
         return None
     size, previous, flags, write_ms, delay_ms, physical_offset, record_bytes, topic_hash, _ = (
@@ -250,7 +250,7 @@ READ_SLOTS = 8192
 
 
 class TimerSlot(NamedTuple):
-    """The chain of one slot: its ends in the timer log, and how many messages wait."""
+    """The chain of one slot: its ends in the timer log, and its number of messages."""
 
     first: int
     last: int
@@ -258,7 +258,7 @@ class TimerSlot(NamedTuple):
 
 
 class TimerWheel:
-    """Live slots by their time. One thread, but for `write`."""
+    """Live slots by time. One thread, except for `write`."""
 
     def __init__(self, disk: Disk, path: Path, precision_ms: int) -> None:
         self._disk = disk
@@ -266,12 +266,12 @@ class TimerWheel:
         self._precision_ms = precision_ms
         self._slots: dict[int, TimerSlot] = {}
         self.count = 0
-        """How many messages wait."""
+        """Number of delayed messages."""
         self._dirty: set[int] = set()
         self._file: DiskFile | None = None
 
     def load(self, first_ms: int, last_ms: int) -> None:
-        """Take the live slots of a range of times from the file, if there is one. Raises OSError."""
+        """Load the live slots of a time range from the file, if it exists. Raises OSError."""
         self._slots.clear()
         self.count = 0
         try:
@@ -292,7 +292,7 @@ class TimerWheel:
         file.close()
 
     def clear(self) -> None:
-        """Forget all, and the file, whose slots name places in a log that is gone."""
+        """Drop all slots and delete the file: its slots point into a deleted timer log."""
         self._slots.clear()
         self._dirty.clear()
         self.count = 0
@@ -306,20 +306,20 @@ class TimerWheel:
         return self._slots.get(time_ms // self._precision_ms)
 
     def waiting_between(self, first_ms: int, end_ms: int) -> int:
-        """How many messages wait for the slots of a range of times. Any thread."""
+        """Return the number of messages in the slots of a time range. Any thread."""
         times = range(first_ms // self._precision_ms, end_ms // self._precision_ms)
         slots = (self._slots.get(time) for time in times)
         return sum(slot.waiting for slot in slots if slot is not None)
 
     def last_position(self, time_ms: int) -> int:
-        """Where the chain of a time ends; NO_POSITION if nothing waits for it."""
+        """Return the end of a time's chain; NO_POSITION without one."""
         slot = self.get(time_ms)
         return NO_POSITION if slot is None else slot.last
 
     def add(self, time_ms: int, position: int, waiting: int, *, first: int | None = None) -> None:
-        """Put a unit of the log at the end of a time's chain. A position that is there already is ignored.
+        """Add a unit to the end of a time's chain. A known position is ignored.
 
-        With `first` it is the last of several, which begin there.
+        With `first` it is the last of several units that start there.
         """
         time = time_ms // self._precision_ms
         slot = self._slots.get(time)
@@ -333,13 +333,13 @@ class TimerWheel:
         self._dirty.add(time)
 
     def remove(self, time_ms: int) -> None:
-        """Forget a time that is over. The file keeps it, and does no harm."""
+        """Drop a slot that has passed. The file keeps it, which is harmless."""
         slot = self._slots.pop(time_ms // self._precision_ms, None)
         if slot is not None:
             self.count -= slot.waiting
 
     def changes(self) -> list[tuple[int, bytes]]:
-        """Take what the file lacks: positions and bytes, for `write`."""
+        """Take the changed slots as positions and bytes, for `write`."""
         dirty, self._dirty = self._dirty, set()
         return sorted(
             (time % SLOTS * SLOT_BYTES, SLOT.pack(time, *slot, 0))
@@ -348,11 +348,11 @@ class TimerWheel:
         )
 
     def lose_changes(self) -> None:
-        """Take note that changes did not reach the file: all is written next time."""
+        """Mark all slots as changed, after a failed `write`."""
         self._dirty.update(self._slots)
 
     def write(self, changes: list[tuple[int, bytes]]) -> None:
-        """Return when the changes are on the medium. Any thread, one at a time. Raises DiskFull, OSError."""
+        """Write the changes durably. Any thread, one at a time. Raises DiskFull, OSError."""
         if not changes:
             return
         if self._file is None:
@@ -364,7 +364,7 @@ class TimerWheel:
 
 
 def _joined(changes: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Neighbouring slots as one piece."""
+    """Merge adjacent slots."""
     joined: list[tuple[int, bytearray]] = []
     for position, data in changes:
         if joined and joined[-1][0] + len(joined[-1][1]) == position:
@@ -381,7 +381,7 @@ CHECKPOINT_PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """What a restart goes on from."""
+    """The state from which a restart resumes."""
 
     read_ms: int = 0
     log_flushed: int = 0
@@ -396,7 +396,7 @@ class TimerCheckpoint:
         return TimerCheckpoint(*CHECKPOINT_FIELDS.unpack_from(data))
 
     def encode(self) -> bytes:
-        """The bytes that are also the answer to who asks for them."""
+        """Return the fields as bytes; they are also the reply to a slave's request."""
         return CHECKPOINT_FIELDS.pack(
             self.read_ms,
             self.log_flushed,
@@ -409,7 +409,7 @@ class TimerCheckpoint:
 
 
 class TimerCheckpointFile:
-    """The check point on disk, rewritten in place. One thread at a time."""
+    """The timer checkpoint on disk, rewritten in place. One thread at a time."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -417,7 +417,7 @@ class TimerCheckpointFile:
         self._file: DiskFile | None = None
 
     def load(self) -> TimerCheckpoint | None:
-        """What was saved last; None if that is nothing. Raises OSError."""
+        """Return the saved checkpoint, or None. Raises OSError."""
         try:
             file = self._disk.open(self._path)
         except FileNotFoundError:
@@ -427,7 +427,7 @@ class TimerCheckpointFile:
         return TimerCheckpoint.decode(data) if len(data) == CHECKPOINT_FIELDS.size and any(data) else None
 
     def save(self, check: TimerCheckpoint) -> None:
-        """Return when it is on the medium. Raises DiskFull, OSError."""
+        """Write it durably. Raises DiskFull, OSError."""
         if self._file is None:
             self._file = self._disk.create(self._path, CHECKPOINT_PAGE_BYTES)
             self._disk.sync_directory(self._path.parent)

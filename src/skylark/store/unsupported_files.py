@@ -22,14 +22,14 @@ ROCKSDB_FILE = "CURRENT"
 UNSUPPORTED_NAMES = {
     "batchconsumequeue": "batch consume queues",
     "compaction": "logs of compaction topics",
-    "consumequeue_ext": "extension units of consume queues",
+    "consumequeue_ext": "extension entries of consume queues",
     "kvStore": "pop state in RocksDB",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedItem:
-    """Something in the directory that is not served: its name there, or a topic, and what it is."""
+    """An unsupported file or topic, and the reason."""
 
     name: str
     reason: str
@@ -41,7 +41,7 @@ class UnsupportedItem:
 def find_unsupported(
     disk: Disk, path: Path, topics: Iterable[str], attributes: TopicAttributes
 ) -> list[UnsupportedItem]:
-    """Everything of a store directory that is not served, sorted by kind."""
+    """Return everything in a store directory that is not served, grouped by kind."""
     names = {*disk.files(path), *disk.directories(path)}
     found = [
         UnsupportedItem(name, UNSUPPORTED_NAMES[name]) for name in sorted(names & UNSUPPORTED_NAMES.keys())
@@ -64,12 +64,12 @@ def find_unsupported(
         if topic.startswith(POP_TOPIC_PREFIX):
             found.append(UnsupportedItem(topic, "pop state: its records are shown, not interpreted"))
         elif topic.startswith(LIGHT_TOPIC_PREFIX):
-            found.append(UnsupportedItem(topic, "light queue: its units point to records of other topics"))
+            found.append(UnsupportedItem(topic, "light queue: its entries point to records of other topics"))
     return found
 
 
 def batch_topics(disk: Disk, path: Path, attributes: TopicAttributes) -> set[str]:
-    """Topics whose messages only a batch consume queue finds."""
+    """Return the topics with batch consume queues."""
     return _topics_with(attributes, BATCH_QUEUE) | set(disk.directories(path / "batchconsumequeue"))
 
 
@@ -79,7 +79,7 @@ def _topics_with(attributes: TopicAttributes, attribute: tuple[str, str]) -> set
 
 
 def load_topic_attributes(path: Path) -> TopicAttributes:
-    """Attributes of each topic that `config/topics.json` knows. Raises BadStoreFile, OSError."""
+    """Return the attributes of each topic in `config/topics.json`. Raises BadStoreFile, OSError."""
     return load_file(path / "config" / "topics.json", _parse_topics) or {}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from skylark.errors import BadJson, BadStoreFile, CorruptRecord, OffsetOutOfRange
 from skylark.model import java
-from skylark.model.message import KEY_SEPARATOR, PROPERTY_CRC32, find_keys, find_unique_key
+from skylark.model.message import PROPERTY_CRC32, find_keys, find_unique_key, split_keys
 from skylark.model.record import CRC_PROPERTY_BYTES, ScannedRecord, has_valid_crc_property
 from skylark.store.checkpoint import CHECKPOINT_BYTES
 from skylark.store.consume_queue import ConsumeQueue
@@ -47,7 +47,7 @@ NOTES_MAX = 100
 
 
 class FindingKind(Enum):
-    """What is wrong, by file kind."""
+    """Kinds of findings."""
 
     LOG_FILE = "commit-log-file"
     LOG_HOLE = "commit-log-hole"
@@ -68,7 +68,7 @@ class FindingKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreFinding:
-    """One thing that is wrong: the file, the byte in it where that begins, and a sentence."""
+    """One defect: the file, the byte position in it, and the reason."""
 
     kind: FindingKind
     path: Path
@@ -81,7 +81,7 @@ class StoreFinding:
 
 @dataclass(slots=True)
 class VerificationCounts:
-    """What was looked at."""
+    """Numbers of verified items."""
 
     log_files: int = 0
     log_bytes: int = 0
@@ -89,12 +89,12 @@ class VerificationCounts:
     queues: int = 0
     units: int = 0
     blank_units: int = 0
-    """Units that stand for no record: the messages are lost, and the queue says so."""
+    """Entries without a record: the messages are lost."""
     index_files: int = 0
     index_items: int = 0
     config_files: int = 0
     waiting: int = 0
-    """Records that a running or killed store has not given their unit yet: it will, or recovery does."""
+    """Records of a running or killed store without an entry yet: the store or recovery adds it."""
     unindexed: int = 0
     """Records with keys outside the index's range."""
     left_over: int = 0
@@ -103,7 +103,7 @@ class VerificationCounts:
 
 @dataclass(slots=True)
 class Verification:
-    """The result: every finding counted, the first ones kept. `notes` are things to know, not faults."""
+    """The result: all findings are counted, the first are kept. `notes` are not defects."""
 
     findings_max: int = FINDINGS_MAX
     findings: list[StoreFinding] = field(default_factory=list)
@@ -145,10 +145,10 @@ class _Item:
 
 
 class IndexCheck:
-    """The items of all index files stand in the log's order, so one walk over both compares them.
+    """Compares index items and records in one pass: both are in log order.
 
-    Records before the first item and behind the last are outside the index's range: it may have been turned
-    on late, or off, and on a running store it lags.
+    Records before the first item and behind the last are outside of the index: it may have been enabled late
+    or disabled, and on a running store it lags.
     """
 
     def __init__(self, reader: StoreReader, result: Verification) -> None:
@@ -161,7 +161,7 @@ class IndexCheck:
         self._has_begun = False
 
     def _set_aside(self) -> Iterator[tuple[int, int]]:
-        """What recovery once found damaged in the log and kept a copy of."""
+        """Yield the damaged ranges of the log that recovery copied aside."""
         directory, disk = self._reader.path / DAMAGED_DIRECTORY, self._reader.disk
         for name in disk.files(directory):
             if name.isdigit():
@@ -254,7 +254,7 @@ class IndexCheck:
         if lengths and expected not in lengths.values() and len(set(lengths.values())) == 1:
             result.note(
                 f"the index is not verified: its files do not have {self._geometry.slots} slots and"
-                f" {self._geometry.items} items; say how many they have"
+                f" {self._geometry.items} items; pass the right numbers"
             )
             return
         for path, length in lengths.items():
@@ -269,7 +269,7 @@ class IndexCheck:
             try:
                 lengths[path] = self._reader.disk.length(path)
             except FileNotFoundError:
-                continue  # cleaned since the directory was listed
+                continue  # deleted since the directory was listed
         return lengths
 
     def _file_items(self, path: Path) -> Iterator[_Item]:
@@ -289,7 +289,7 @@ class IndexCheck:
         file.close()
 
     def _chained_items(self, file: DiskFile, header: IndexHeader, newest: array[int]) -> Iterator[_Item]:
-        """The items in order; each must name the one before it in its slot, and none is before its elder."""
+        """Yield the items in order; each must point to the previous item of its slot, and offsets ascend."""
         path, geometry = file.path, self._geometry
         before = header.begin_physical_offset
         for first in range(1, header.next_item, ITEMS_AT_A_TIME):
@@ -300,18 +300,18 @@ class IndexCheck:
                 position = geometry.item_position(number)
                 slot = key_hash % geometry.slots
                 if key_hash < 0 or previous != newest[slot]:
-                    reason = f"item {number} names item {previous} before it, that is item {newest[slot]}"
+                    reason = f"item {number} points to item {previous} instead of item {newest[slot]}"
                     self._result.add(FindingKind.INDEX_CHAIN, path, position, reason)
                 newest[slot] = number
                 if physical_offset < before:
-                    reason = f"item {number} is of physical offset {physical_offset}, behind one of {before}"
+                    reason = f"item {number} has physical offset {physical_offset}, but follows {before}"
                     self._result.add(FindingKind.INDEX_ITEM, path, position, reason)
                     continue
                 before = physical_offset
                 yield _Item(path, header, number, position, key_hash, physical_offset, seconds)
 
     def _check_slots(self, file: DiskFile, header: IndexHeader, newest: array[int]) -> None:
-        """Each slot names the newest item of its chain; in a running store it may be ahead."""
+        """Check that each slot points to the newest item of its chain; in a running store it may be ahead."""
         may_be_ahead = self._reader.is_marked_running
         for first in range(0, len(newest), SLOTS_AT_A_TIME):
             count = min(SLOTS_AT_A_TIME, len(newest) - first)
@@ -321,35 +321,35 @@ class IndexCheck:
                 continue
             for slot, number in enumerate(slots, first):
                 if number != newest[slot] and not (may_be_ahead and number >= header.next_item):
-                    reason = f"slot {slot} names item {number}, the newest of its chain is {newest[slot]}"
+                    reason = f"slot {slot} points to item {number} instead of item {newest[slot]}"
                     at = HEADER.size + SLOT.size * slot
                     self._result.add(FindingKind.INDEX_CHAIN, file.path, at, reason)
         used = len(newest) - newest.count(0)
         if used != header.slots_used and not may_be_ahead:
-            reason = f"the header counts {header.slots_used} slots in use, there are {used}"
+            reason = f"the header counts {header.slots_used} slots in use instead of {used}"
             self._result.add(FindingKind.INDEX_CHAIN, file.path, 0, reason)
 
 
 def keys_of(record: ScannedRecord) -> dict[int, str]:
-    """The record's keys by their hashes."""
+    """Return the record's keys by hash."""
     topic = record.topic.decode(errors="replace")
     unique_key, keys = find_unique_key(record.properties), find_keys(record.properties)
     texts = [unique_key.decode(errors="replace")] if unique_key else []
-    texts += keys.decode(errors="replace").split(KEY_SEPARATOR) if keys else []
-    return {key_hash_of(topic, text): text for text in texts if text}
+    texts += split_keys(keys.decode(errors="replace")) if keys else []
+    return {key_hash_of(topic, text): text for text in texts}
 
 
 WINDOW_ENTRIES = 512
 WINDOWS_MAX = 1024
-# A tags code below every i32 is an address in the queue's extension, which is not served.
+# A tags code below the range of i32 is an address in the queue's extension, which is not supported.
 EXTENSION_BELOW = -(1 << 31)
 
 
 class QueueCheck:
-    """Every ordinary record has its unit, and every unit its record.
+    """Checks that every ordinary record has an entry, and every entry a record.
 
-    `check` is called for each record in the log's order and counts the units that a record claims as its own;
-    where a queue has more units than that, `finish` looks at each of them.
+    Call `check` for each record in log order; it counts the entries that match a record. If a queue has more
+    entries, `finish` checks each of them.
     """
 
     def __init__(self, reader: StoreReader, result: Verification) -> None:
@@ -367,15 +367,15 @@ class QueueCheck:
         manifest = load_manifest(reader.disk, reader.path)
         self._recorded = {(known.topic, known.queue_id) for known in manifest.queues} if manifest else set()
         durable = reader.checkpoint.durable_offset if reader.checkpoint is not None else None
-        # Up to there every unit must be on disk, even while the store runs.
+        # All entries of records below must be on disk, even while the store is running.
         self._complete_to = (durable or 0) if reader.is_marked_running else 1 << 63
         result.counts.queues = len(self._table)
         result.counts.units = sum(queue.max_offset - queue.min_offset for queue in self._table.values())
 
-    # From records to units
+    # From records to entries
 
     def check(self, record: ScannedRecord) -> None:
-        """Look up the record's unit."""
+        """Check the record's entry."""
         topic = record.topic.decode(errors="replace")
         if record.sys_flag & NO_ENTRY_MASK or topic in self._batch_topics:
             return
@@ -383,39 +383,39 @@ class QueueCheck:
         if queue is None:
             self._without_queue(topic, record)
             return
-        unit = self._unit(queue, record.queue_offset)
-        if unit is None or unit[0] != record.physical_offset:
-            self._without_unit(queue, record)
+        entry = self._entry(queue, record.queue_offset)
+        if entry is None or entry[0] != record.physical_offset:
+            self._without_entry(queue, record)
             return
         self._claimed[queue] += 1
-        _, size, tags_code = unit
+        _, size, tags_code = entry
         expected = self._dispatcher.place(record).tags_code
         if size != record.size:
-            self._wrong(queue, record.queue_offset, f"says {size} bytes, its record has {record.size}")
+            self._wrong(queue, record.queue_offset, f"has size {size}, its record {record.size}")
         elif tags_code != expected and tags_code >= EXTENSION_BELOW:
-            self._wrong(queue, record.queue_offset, f"says tags code {tags_code}, its record {expected}")
+            self._wrong(queue, record.queue_offset, f"has tags code {tags_code}, its record {expected}")
 
-    def _unit(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
-        """The unit as it was when the reader looked; records come in order, so one window holds the next."""
+    def _entry(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
+        """Return an entry, from a window of entries: records come in order, so the next are in it, too."""
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return None
-        first, units = self._windows.get(queue, (0, b""))
-        if not first <= queue_offset < first + len(units) // ENTRY_BYTES:
+        first, entries = self._windows.get(queue, (0, b""))
+        if not first <= queue_offset < first + len(entries) // ENTRY_BYTES:
             first = queue_offset
-            units = queue.units(first, min(WINDOW_ENTRIES, queue.max_offset - first))
-            self._windows[queue] = first, units
+            entries = queue.entries(first, min(WINDOW_ENTRIES, queue.max_offset - first))
+            self._windows[queue] = first, entries
             if len(self._windows) > WINDOWS_MAX:
                 self._windows.popitem(last=False)
-        if len(units) < ENTRY_BYTES:
+        if len(entries) < ENTRY_BYTES:
             return None
-        return ENTRY.unpack_from(units, (queue_offset - first) * ENTRY_BYTES)
+        return ENTRY.unpack_from(entries, (queue_offset - first) * ENTRY_BYTES)
 
     def _without_queue(self, topic: str, record: ScannedRecord) -> None:
         key = (topic, record.queue_id)
         first = self._first_of_topic(topic)
         known = topic in self._topics or topic in self._reader.topic_attributes or key in self._recorded
         is_new = record.physical_offset >= self._complete_to
-        # Without a list of topics, one that has no queue yet looks like one that is deleted.
+        # Without a list of topics, a new topic without a queue looks like a deleted one.
         is_deleted = not known and not (is_new and not self._reader.topic_attributes)
         if is_deleted or record.physical_offset < first:
             self._left_over(topic)
@@ -423,34 +423,34 @@ class QueueCheck:
             self._result.counts.waiting += 1
         elif key not in self._missing and not self._reader.is_cleaned(record.physical_offset):
             self._missing.add(key)
-            reason = f"there is none; the record at physical offset {record.physical_offset} needs it"
+            reason = f"missing; the record at physical offset {record.physical_offset} needs it"
             directory = self._table.directory / topic / str(record.queue_id)
             self._result.add(FindingKind.QUEUE_MISSING, directory, 0, reason)
 
-    def _without_unit(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+    def _without_entry(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
         is_behind = record.queue_offset >= queue.max_offset
         if record.queue_offset >= queue.min_offset and record.physical_offset < self._first_record(queue):
-            # Older than the queue's first message although its offset is not: the topic was deleted since.
+            # Older than the queue's first message, but with a higher offset: the topic was deleted.
             self._left_over(queue.topic)
         elif is_behind and record.physical_offset >= self._complete_to:
             self._result.counts.waiting += 1
         elif not self._reader.is_cleaned(record.physical_offset) and self._reader.disk.exists(
             queue.directory
         ):
-            reason = f"none points to the record at physical offset {record.physical_offset}"
+            reason = f"does not point to the record at physical offset {record.physical_offset}"
             self._add(FindingKind.UNIT_MISSING, queue, record.queue_offset, reason)
 
     def _left_over(self, topic: str) -> None:
         self._result.counts.left_over += 1
-        self._result.note(f"topic {topic} was deleted: records of it are left in the log")
+        self._result.note(f"topic {topic} was deleted, but records of it are in the log")
 
     def _first_record(self, queue: ConsumeQueue) -> int:
-        """Physical offset of the record that the queue's first unit points to."""
+        """Return the physical offset of the record that the queue's first entry points to."""
         first = self._first_records.get(queue)
         if first is None:
             at = queue.search(queue.min_offset, queue.max_offset, lambda physical_offset, size: True)
-            unit = queue.unit(at) if at < queue.max_offset else None
-            first = self._first_records[queue] = unit[0] if unit is not None else 0
+            entry = queue.entry(at) if at < queue.max_offset else None
+            first = self._first_records[queue] = entry[0] if entry is not None else 0
         return first
 
     def _first_of_topic(self, topic: str) -> int:
@@ -460,39 +460,39 @@ class QueueCheck:
             self._topic_firsts[topic] = first
         return first
 
-    # From units to records
+    # From entries to records
 
     def finish(self) -> None:
-        """Look at every unit that no record claimed. Call after the last record."""
+        """Check every entry that matched no record. Call after the last record."""
         for queue in list(self._table.values()):
             unclaimed = queue.max_offset - queue.min_offset - self._claimed[queue]
             if unclaimed and not queue.topic.startswith(LIGHT_TOPIC_PREFIX):
-                self._check_units(queue, unclaimed)
+                self._check_entries(queue, unclaimed)
 
-    def _check_units(self, queue: ConsumeQueue, unclaimed: int) -> None:
-        blank = sum(size == BLANK_ENTRY_SIZE for _, _, size in self._units(queue))
+    def _check_entries(self, queue: ConsumeQueue, unclaimed: int) -> None:
+        blank = sum(size == BLANK_ENTRY_SIZE for _, _, size in self._entries(queue))
         self._result.counts.blank_units += blank
         if blank:
             name = f"{queue.topic}/{queue.queue_id}"
-            self._result.note(f"queue {name} has {blank} offsets whose messages were lost or never there")
+            self._result.note(f"queue {name} has {blank} offsets whose messages were lost or never existed")
         if blank == unclaimed:
             return
-        for queue_offset, physical_offset, size in self._units(queue):
+        for queue_offset, physical_offset, size in self._entries(queue):
             if size != BLANK_ENTRY_SIZE:
-                self._check_unit(queue, queue_offset, physical_offset)
+                self._check_entry(queue, queue_offset, physical_offset)
 
-    def _units(self, queue: ConsumeQueue) -> Iterator[tuple[int, int, int]]:
-        """Queue offset, physical offset and size of each unit that can be read."""
+    def _entries(self, queue: ConsumeQueue) -> Iterator[tuple[int, int, int]]:
+        """Yield queue offset, physical offset and size of each readable entry."""
         queue_offset = queue.min_offset
         while queue_offset < queue.max_offset:
-            units = queue.units(queue_offset, min(WINDOW_ENTRIES, queue.max_offset - queue_offset))
-            if not units:
+            entries = queue.entries(queue_offset, min(WINDOW_ENTRIES, queue.max_offset - queue_offset))
+            if not entries:
                 queue_offset = queue.next_file_offset(queue_offset)
-            for physical_offset, size, _ in ENTRY.iter_unpack(units):
+            for physical_offset, size, _ in ENTRY.iter_unpack(entries):
                 yield queue_offset, physical_offset, size
                 queue_offset += 1
 
-    def _check_unit(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
+    def _check_entry(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
         try:
             message = self._reader.message_at(physical_offset)
         except (CorruptRecord, OffsetOutOfRange) as error:
@@ -501,8 +501,8 @@ class QueueCheck:
             return
         found = (message.topic, message.queue_id, message.queue_offset)
         if message.physical_offset != physical_offset:
-            place = f"a record that says it lies at {message.physical_offset}"
-            self._wrong(queue, queue_offset, f"points to physical offset {physical_offset}, to {place}")
+            reason = f"points to {physical_offset}, but its record has physical offset"
+            self._wrong(queue, queue_offset, f"{reason} {message.physical_offset}")
         elif found != (queue.topic, queue.queue_id, queue_offset):
             place = f"{message.topic}/{message.queue_id} at queue offset {message.queue_offset}"
             self._wrong(queue, queue_offset, f"points to the record of {place}")
@@ -513,8 +513,8 @@ class QueueCheck:
     def _add(self, kind: FindingKind, queue: ConsumeQueue, queue_offset: int, reason: str) -> None:
         position = queue_offset * ENTRY_BYTES
         within = position % self._reader.settings.consume_queue_file_bytes
-        unit = f"unit of queue offset {queue_offset} {reason}"
-        self._result.add(kind, queue.directory / file_name(position - within), within, unit)
+        text = f"entry of queue offset {queue_offset} {reason}"
+        self._result.add(kind, queue.directory / file_name(position - within), within, text)
 
 
 PROGRESS_BYTES = 4 << 20
@@ -529,10 +529,10 @@ Progress = Callable[[int, int], None]
 def verify(
     reader: StoreReader, *, progress: Progress | None = None, findings_max: int = FINDINGS_MAX
 ) -> Verification:
-    """Look at everything. `progress` is told bytes of the log done and to do. Raises OSError."""
+    """Verify everything. `progress` gets the bytes of the log done and in total. Raises OSError."""
     result = Verification(findings_max)
     if reader.is_marked_running:
-        result.note("the store is running, or was not closed: what it has not written yet is not missing")
+        result.note("the store is running or was not closed: unwritten entries do not count as missing")
     _check_files(reader, result)
     _check_checkpoint(reader, result)
     queues = QueueCheck(reader, result)
@@ -557,12 +557,12 @@ def _check_files(reader: StoreReader, result: Verification) -> None:
         result.add(FindingKind.QUEUE_FILE, Path(bad.path), 0, bad.reason)
     for queue in reader.queue_table.values():
         for path in _unusable_files(reader, queue):
-            reason = "it cannot be used: a file before it is missing or has another length"
+            reason = "unusable: a file before it is missing or has another length"
             result.add(FindingKind.QUEUE_FILE, path, 0, reason)
 
 
 def _unusable_files(reader: StoreReader, queue: ConsumeQueue) -> Iterator[Path]:
-    """Good files behind a gap or a bad file."""
+    """Yield good files behind a gap or a bad file."""
     bad = {bad.path for bad in reader.bad_queue_files}
     is_broken = False
     next_start = None
@@ -593,7 +593,7 @@ def _check_log(
 
     counts.log_files = len(files.starts)
     progress(0, total)
-    # To the files' end: damage behind the last unit may have hidden the log's end from the reader.
+    # To the files' end: the reader ends the log at damage behind the last entry.
     log.appended = files.end
     scan = LiveLogScan(log, start, on_damage)
     told = 0
@@ -623,14 +623,14 @@ def _check_crc_property(reader: StoreReader, result: Verification, record: Scann
     try:
         data = reader.log.read(record.physical_offset, record.size)
     except OffsetOutOfRange:
-        return  # deleted since it was scanned
+        return  # deleted after it was scanned
     if not has_valid_crc_property(memoryview(data)):
         path, position = _place(reader, record.physical_offset)
         result.add(FindingKind.CRC_PROPERTY, path, position, "the record does not match its CRC property")
 
 
 def _check_tail(reader: StoreReader, result: Verification, scan: LiveLogScan) -> None:
-    """Behind the last record there must be nothing. A record that is being written is given time to end."""
+    """Check that nothing follows the last record. Waits for a record that is being written."""
     log, files = reader.log, reader.log.files
     if files.start_of(scan.end) not in files.starts:
         return
@@ -642,14 +642,14 @@ def _check_tail(reader: StoreReader, result: Verification, scan: LiveLogScan) ->
             if not tail.strip(b"\0") or scan.is_whole(scan.end):
                 return
         except OffsetOutOfRange:
-            return  # deleted just now
+            return  # just deleted
     path, position = _place(reader, scan.end)
     size = len(tail.rstrip(b"\0"))
-    reason = f"{size} bytes behind the last record are no record: {scan.stopped}"
+    reason = f"{size} bytes behind the last record are not a record: {scan.stopped}"
     result.add(FindingKind.LOG_TAIL, path, position, reason)
 
 
-# What lies beside
+# Other files
 
 
 def _check_checkpoint(reader: StoreReader, result: Verification) -> None:
@@ -659,7 +659,7 @@ def _check_checkpoint(reader: StoreReader, result: Verification) -> None:
     except FileNotFoundError:
         if reader.log.files.starts:
             result.add(
-                FindingKind.CHECKPOINT, path, 0, "missing: a start after a crash would scan the whole log"
+                FindingKind.CHECKPOINT, path, 0, "missing: recovery would scan the whole log after a crash"
             )
         return
     if length != CHECKPOINT_BYTES:
@@ -668,7 +668,7 @@ def _check_checkpoint(reader: StoreReader, result: Verification) -> None:
         return
     checkpoint = reader.checkpoint
     if checkpoint is None:
-        return  # made, and not written yet
+        return  # created, but not written yet
     times = (checkpoint.physic_timestamp, checkpoint.logics_timestamp, checkpoint.index_timestamp)
     if min(times) < 0:
         result.add(FindingKind.CHECKPOINT, path, 0, f"has times before 1970: {times}")
@@ -692,7 +692,7 @@ def _check_config(reader: StoreReader, result: Verification) -> None:
 
 
 def _json_error(reader: StoreReader, path: Path) -> BadJson | None:
-    """What is wrong with the file's text; while a broker runs, it may be writing it just now."""
+    """Return the file's syntax error, if any. Retries while a broker runs: it may be writing the file."""
     found = None
     for attempt in range(TRIES if reader.is_marked_running else 1):
         if attempt:

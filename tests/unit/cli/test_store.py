@@ -420,7 +420,7 @@ def test_a_key_without_an_index_is_refused(run: Run, root: Path) -> None:
     shutil.rmtree(root / "index")
     result = run("dump", root, "-t", "orders", "-k", "key-2")
     assert result.exit_code == 2
-    assert "without an index no key can be looked up" in result.stderr
+    assert "keys cannot be looked up without an index" in result.stderr
 
 
 def test_an_export_never_overwrites(run: Run, root: Path, tmp_path: Path) -> None:

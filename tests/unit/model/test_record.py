@@ -9,6 +9,7 @@ import pytest
 from skylark.errors import CorruptRecord
 from skylark.model.java import java_hash
 from skylark.model.message import PutMessage, SystemFlag, encode_properties, pack_host
+from skylark.model.message_id import offset_message_id, parse_offset_message_id
 from skylark.model.record import (
     BATCH_ELEMENT,
     BLANK,
@@ -23,8 +24,6 @@ from skylark.model.record import (
     decode_all,
     encode,
     has_valid_crc_property,
-    offset_message_id,
-    parse_offset_message_id,
     split,
     split_batch,
     store_timestamp_position,
@@ -271,10 +270,10 @@ def test_a_record_that_is_cut_short(length: int) -> None:
         (4, "cbd43194", "magic 0xcbd43194"),
         (0, "000000d5", "size 213 does not match"),
         (84, "ffffffff", "body length -1"),
-        (84, "7fffffff", "cut short"),
-        (102, "ff", "cut short"),
+        (84, "7fffffff", "truncated"),
+        (102, "ff", "truncated"),
         (112, "0061", "size 212 does not match"),
-        (36, "00000010", "does not match|cut short"),
+        (36, "00000010", "does not match|truncated"),
     ],
 )
 def test_fields_that_contradict_each_other(position: int, data: str, reason: str) -> None:
@@ -369,7 +368,7 @@ def test_a_blank_must_reach_exactly_to_the_end_of_the_file() -> None:
         (4, "00000000", "no record"),
         (4, "daa320a8", "magic 0xdaa320a8"),
         (8, "00000000", "body CRC"),
-        (28, "0000000040000201", "record says it lies at 1073742337"),
+        (28, "0000000040000201", "record has physical offset 1073742337"),
         (84, "ffffffff", "body length -1"),
         (84, "000000ff", "body length 255"),
         (102, "ff", "does not match its parts"),

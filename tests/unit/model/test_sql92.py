@@ -242,9 +242,9 @@ def test_every_refused_row_names_its_place(expression: str, character: int | Non
 
 
 def test_a_refusal_says_what_would_be_possible() -> None:
-    with pytest.raises(BadSelector, match=r"unexpected 'NULL', possible: .*BETWEEN.*IN"):
+    with pytest.raises(BadSelector, match=r"unexpected 'NULL'; expected .*BETWEEN.*IN"):
         compile_selector("a NOT NULL")
-    with pytest.raises(BadSelector, match=r"unexpected end, possible: .*\), "):
+    with pytest.raises(BadSelector, match=r"unexpected end; expected .*\), "):
         compile_selector("(a = 1")
 
 

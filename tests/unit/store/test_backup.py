@@ -302,14 +302,14 @@ def test_apache_store_is_copied_and_can_be_opened(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("store", "lies in"),
-        ("store/copy", "lies in"),
-        (".", "lies in"),
-        ("file", "no directory"),
-        ("full", "holds no backup"),
-        ("other", "holds a backup of"),
+        ("store", "overlaps with"),
+        ("store/copy", "overlaps with"),
+        (".", "overlaps with"),
+        ("file", "not a directory"),
+        ("full", "does not contain a backup"),
+        ("other", "contains a backup of"),
         ("ran", "a broker was started on it"),
-        ("no/such", "there is no directory"),
+        ("no/such", "no such directory"),
     ],
 )
 def test_target_that_cannot_be_is_refused_in_a_sentence(tmp_path: Path, target: str, reason: str) -> None:
@@ -343,7 +343,7 @@ def test_one_backup_at_a_time(tmp_path: Path) -> None:
             second.append(refused.value.reason)
 
     back_up(tmp_path / "store", tmp_path / "copy", progress=again)
-    assert second == ["another backup to it is under way"]
+    assert second == ["another backup to it is in progress"]
     back_up(tmp_path / "store", tmp_path / "copy")
     store.close()
 

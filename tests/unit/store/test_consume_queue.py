@@ -65,7 +65,7 @@ def offsets(queue: ConsumeQueue) -> list[int | None]:
     """Physical offsets of all units from the minimum on, None for blank ones."""
     found: list[int | None] = []
     for queue_offset in range(queue.min_offset, queue.max_offset):
-        unit = queue.unit(queue_offset)
+        unit = queue.entry(queue_offset)
         assert unit is not None
         found.append(unit[0] if unit[1] != BLANK_ENTRY_SIZE else None)
     return found
@@ -119,8 +119,8 @@ def test_topics_that_can_be_stored(topic: str) -> None:
 def test_a_new_queue_is_empty(queue: ConsumeQueue) -> None:
     assert (queue.min_offset, queue.max_offset, queue.next_offset) == (0, 0, 0)
     assert queue.max_physical_offset == -1
-    assert queue.units(0, 10) == b""
-    assert queue.unit(0) is None
+    assert queue.entries(0, 10) == b""
+    assert queue.entry(0) is None
     assert repr(queue) == "ConsumeQueue(TopicTest/1 0..0)"
 
 
@@ -163,17 +163,21 @@ def test_files_follow_one_another(disk: SimulatedDisk, queue: ConsumeQueue) -> N
 def test_units_never_come_from_two_files(queue: ConsumeQueue) -> None:
     add(queue, *range(25))
     for _ in range(2):
-        assert len(queue.units(0, 100)) == FILE_BYTES
-        assert len(queue.units(7, 100)) == 3 * ENTRY_BYTES
-        assert len(queue.units(20, 100)) == 5 * ENTRY_BYTES
-        assert len(queue.units(20, 2)) == 2 * ENTRY_BYTES
+        assert len(queue.entries(0, 100)) == FILE_BYTES
+        assert len(queue.entries(7, 100)) == 3 * ENTRY_BYTES
+        assert len(queue.entries(20, 100)) == 5 * ENTRY_BYTES
+        assert len(queue.entries(20, 2)) == 2 * ENTRY_BYTES
         queue.write()
     add(queue, 25, 26)
     # Whether they were written yet does not matter.
-    assert len(queue.units(20, 100)) == 7 * ENTRY_BYTES
-    assert len(queue.units(20, 6)) == 6 * ENTRY_BYTES
-    assert len(queue.units(25, 100)) == 2 * ENTRY_BYTES
-    assert queue.resident_units(20, 100) == queue.units(20, 100) == queue.units(20, 5) + queue.units(25, 2)
+    assert len(queue.entries(20, 100)) == 7 * ENTRY_BYTES
+    assert len(queue.entries(20, 6)) == 6 * ENTRY_BYTES
+    assert len(queue.entries(25, 100)) == 2 * ENTRY_BYTES
+    assert (
+        queue.resident_entries(20, 100)
+        == queue.entries(20, 100)
+        == queue.entries(20, 5) + queue.entries(25, 2)
+    )
 
 
 def test_where_the_next_file_begins(queue: ConsumeQueue) -> None:
@@ -185,24 +189,24 @@ def test_a_file_that_is_gone_reads_as_nothing(disk: SimulatedDisk, queue: Consum
     write(queue)
     other = loaded(disk)
     disk.lose(DIRECTORY / file_name(200))
-    assert other.units(12, 5) == b""
-    assert other.unit(12) is None
-    assert other.unit(22) == (22000, RECORD_BYTES, 22)
+    assert other.entries(12, 5) == b""
+    assert other.entry(12) is None
+    assert other.entry(22) == (22000, RECORD_BYTES, 22)
 
 
 def test_units_are_in_memory_or_not(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
     add(queue, *range(12))
     disk.resident = False
-    assert queue.resident_units(0, 12) == queue.units(0, 12)  # not written yet
+    assert queue.resident_entries(0, 12) == queue.entries(0, 12)  # not written yet
     write(queue)
     add(queue, 12)
-    assert queue.resident_units(3, 5) is None
-    assert queue.resident_units(12, 1) == queue.units(12, 1)
+    assert queue.resident_entries(3, 5) is None
+    assert queue.resident_entries(12, 1) == queue.entries(12, 1)
     disk.resident = True
-    assert queue.resident_units(3, 100) == queue.units(3, 100)
+    assert queue.resident_entries(3, 100) == queue.entries(3, 100)
     # A file that is not open would have to be opened first, which may wait for the disk.
     queue._open_files.forget(DIRECTORY, 0)
-    assert queue.resident_units(3, 5) is None
+    assert queue.resident_entries(3, 5) is None
 
 
 def test_only_what_changed_is_synced(disk: SimulatedDisk, queue: ConsumeQueue) -> None:
@@ -574,10 +578,10 @@ def test_a_file_that_was_cut_short_is_an_error_and_no_end(disk: SimulatedDisk, q
     add(queue, *range(9))
     write(queue)
     disk.cut(DIRECTORY / file_name(0), 50)
-    assert len(queue.units(0, 2)) == 40
+    assert len(queue.entries(0, 2)) == 40
     for first, left in ((0, 50), (2, 10), (5, 0)):
         with pytest.raises(BadStoreFile, match=f"has {left} instead of .* bytes from byte {20 * first} on"):
-            queue.units(first, 4)
+            queue.entries(first, 4)
 
 
 def test_files_expire_with_their_last_record(queue: ConsumeQueue) -> None:

@@ -91,7 +91,7 @@ def test_what_is_no_queue_is_told(disk: SimulatedDisk, table: QueueTable) -> Non
         "/back\\slash/1",
         "/alpha/2147483648",
     }
-    assert problems["/alpha/one"] == "is no queue id"
+    assert problems["/alpha/one"] == "the directory's name is not a queue id"
     assert list(again) == [("alpha", 0)]
 
 
@@ -158,4 +158,4 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     held = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in str(path.resolve())]
     assert len(held) <= OPEN_QUEUE_FILES_MAX
     for number in range(count):
-        assert table[f"topic-{number % 100}", number].unit(0) == (number, 100, number)
+        assert table[f"topic-{number % 100}", number].entry(0) == (number, 100, number)

@@ -317,7 +317,7 @@ def test_names(disk: RealDisk, tmp_path: Path) -> None:
     assert disk.files(tmp_path) == ["a", "b"]
     assert disk.directories(tmp_path) == ["sub"]
     assert disk.files(tmp_path / "gone") == disk.directories(tmp_path / "gone") == []
-    with pytest.raises(BadStoreFile, match="a directory is expected here"):
+    with pytest.raises(BadStoreFile, match="not a directory"):
         disk.files(tmp_path / "a")
 
 

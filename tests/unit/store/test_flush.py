@@ -274,7 +274,7 @@ def test_a_step_that_fails_is_told_and_the_next_follows(caplog: pytest.LogCaptur
     service.wake()
     assert rounds.acquire(timeout=WAIT_S)
     assert service.stop(WAIT_S)
-    assert "a background step failed, it is tried again thread=test" in caplog.text
+    assert "background step failed, will retry thread=test" in caplog.text
 
 
 def test_a_stuck_service_is_told() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from skylark.clock import SystemClock
 from skylark.model.message import TRANSACTION_MASK, StoredMessage, SystemFlag, find_unique_key, pack_host
-from skylark.model.record import offset_message_id
+from skylark.model.message_id import offset_message_id
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import MessageStore
 from skylark.store.store_reader import StoreReader
@@ -121,7 +121,7 @@ def check_queues(store: MessageStore, topics: dict[str, Any]) -> None:
             queue_id = int(number)
             queue = store.queue(topic, queue_id)
             assert (queue.min_offset, queue.max_offset) == (expected["minOffset"], expected["maxOffset"])
-            units = [queue.unit(at) for at in range(queue.min_offset, queue.max_offset)]
+            units = [queue.entry(at) for at in range(queue.min_offset, queue.max_offset)]
             assert units == [tuple(unit) for unit in expected["units"]], f"{topic}/{queue_id}"
             last = store.store_timestamp(topic, queue_id, queue.max_offset - 1)
             assert last == expected["lastUpdateTimestamp"]

@@ -70,7 +70,7 @@ def test_everything_derived_is_written_and_vouched_for() -> None:
         assert checkpoint.logics_timestamp == checkpoint.physic_timestamp == clock.now_ms()
         manifest = load_manifest(disk, ROOT)
         assert manifest is not None
-        assert [(each.topic, each.queue_id, each.units) for each in manifest.queues] == [
+        assert [(each.topic, each.queue_id, each.entries) for each in manifest.queues] == [
             ("T", 0, 1),
             ("other", 3, 1),
         ]
@@ -246,7 +246,7 @@ def test_the_background_tries_again(error: int, caplog: pytest.LogCaptureFixture
         disk.plan(Fault(Kind.WRITE, error=error, path_contains="consumequeue"))
         with caplog.at_level(logging.WARNING):
             store.housekeeper.flush_quietly()
-        assert "could not be written" in caplog.text
+        assert "cannot write" in caplog.text
         assert len(bodies(store)) == 1
         store.housekeeper.flush_quietly()
         assert store.queue("T", 0).synced_offset == store.queue("other", 0).synced_offset == 1
@@ -265,7 +265,7 @@ def test_a_queue_that_cannot_be_written_does_not_hold_up_the_others(caplog: pyte
         before = durable_offset(disk)
         with caplog.at_level(logging.WARNING):
             store.housekeeper.flush_quietly()
-        assert "consume queues or index could not be written" in caplog.text
+        assert "cannot write consume queues or index" in caplog.text
         assert [store.queue(topic, 0).written_offset for topic in "AB"] == [0, 1]
         assert durable_offset(disk) == before, "nothing vouches for a queue that is not written"
         disk.heal()
@@ -372,7 +372,7 @@ def test_a_full_disk_is_cleaned_though_nothing_can_be_written(caplog: pytest.Log
         disk.plan(Fault(Kind.WRITE, error=errno.ENOSPC, path_contains="consumequeue"))
         with caplog.at_level(logging.WARNING):
             assert store.housekeeper.clean()
-        assert "before cleaning" in caplog.text
+        assert "before files are deleted" in caplog.text
 
 
 def test_what_is_no_topic_deletes_nothing() -> None:
@@ -458,7 +458,7 @@ def test_a_round_that_fails_is_told_and_the_next_goes_on(caplog: pytest.LogCaptu
         disk.plan(Fault(Kind.DELETE))
         with caplog.at_level(logging.WARNING):
             store.housekeeper.clean_step()
-        assert "cleaning failed" in caplog.text
+        assert "cannot delete expired files" in caplog.text
         assert store.log.min_offset == 0
         clock.advance(10_000)
         store.housekeeper.clean_step()
@@ -485,7 +485,7 @@ def test_a_queue_that_cannot_be_read_does_not_hold_up_the_others(caplog: pytest.
         disk.cut(ROOT / "consumequeue" / "A" / "0" / file_name(0), 20)
         assert store.housekeeper.clean() == [0, 4096]
         assert store.min_offset("B", 0) == 8
-        assert "consume queue not cleaned topic=A queue=0" in caplog.text
+        assert "cannot expire consume queue topic=A queue=0" in caplog.text
 
 
 def test_blocks_of_a_deleted_log_file_are_not_freed_under_the_lock() -> None:
@@ -591,7 +591,7 @@ def test_disk_use_that_is_not_known_counts_as_too_much(
     monkeypatch.setattr(disk, "used_ratio", unknown)
     with caplog.at_level(logging.WARNING):
         assert store.housekeeper.clean() == [0]
-    assert "is not known" in caplog.text
+    assert "cannot read disk usage" in caplog.text
     store.close()
 
 

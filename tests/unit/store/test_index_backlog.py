@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.model.message import find_keys, find_unique_key
-from skylark.store.index_backlog import BacklogColumns, IndexBacklog, SharedKeyBatch, split_keys
+from skylark.store.index_backlog import BacklogColumns, IndexBacklog, SharedKeyBatch, key_rows
 
 PIECES = st.sampled_from(
     [b"UNIQ_KEY\x01A1", b"UNIQ_KEY\x01A2", b"UNIQ_KEY\x01", b"XUNIQ_KEY\x01A1", b"KEYS\x01k1 k2", b"KEYS\x01",
@@ -35,7 +35,7 @@ def keys_one_by_one(messages: BacklogColumns) -> list[tuple[int, int, int, bytes
 @given(texts=st.lists(TEXTS, max_size=8), ending=TEXTS)
 def test_keys_are_those_that_each_text_has(texts: list[bytes], ending: bytes) -> None:
     for messages in (columns(texts), columns([text + b"\x02" + ending for text in texts])):
-        assert list(zip(*split_keys(messages), strict=True)) == keys_one_by_one(messages)
+        assert list(zip(*key_rows(messages), strict=True)) == keys_one_by_one(messages)
 
 
 @given(
@@ -46,7 +46,7 @@ def test_keys_are_those_that_each_text_has(texts: list[bytes], ending: bytes) ->
 def test_keys_of_texts_that_are_alike(keys: list[str], before: bytes, after: bytes) -> None:
     for first in (before + b"\x02", b""):
         messages = columns([first + b"UNIQ_KEY\x01" + key.encode() + b"\x02" + after for key in keys])
-        assert list(zip(*split_keys(messages), strict=True)) == keys_one_by_one(messages)
+        assert list(zip(*key_rows(messages), strict=True)) == keys_one_by_one(messages)
 
 
 @given(takes=st.lists(st.integers(0, 3000), max_size=10), cut=st.integers(0, 1_000_000))
@@ -101,6 +101,6 @@ def test_runs_stay_together_and_in_their_place(counts: list[tuple[int, bool, int
 
 def test_a_run_is_the_same_as_its_messages() -> None:
     run = SharedKeyBatch([10, 20, 30], 1, 2, b"key")
-    assert list(zip(*split_keys(run.messages()), strict=True)) == [
+    assert list(zip(*key_rows(run.messages()), strict=True)) == [
         (10, 1, 2, b"key"), (20, 1, 2, b"key"), (30, 1, 2, b"key"),
     ]  # fmt: skip

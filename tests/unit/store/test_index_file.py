@@ -852,7 +852,7 @@ def test_files_out_of_order_are_rebuilt(small: Fixture) -> None:
     second.write_bytes(first.read_bytes())
     index = small.open()
     assert index.rebuild_from == 6
-    assert "begins before the end" in index.problems[0]
+    assert "starts before the end" in index.problems[0]
 
 
 def test_an_unreadable_file_is_not_a_crash(small: Fixture) -> None:
@@ -905,7 +905,7 @@ def test_other_files_in_the_directory_are_named_and_left_alone(small: Fixture) -
     make_three(small)
     (small.directory / "README").write_text("x")
     index = small.open()
-    assert index.problems == [f"{small.directory / 'README'} is not named like an index file"]
+    assert index.problems == [f"{small.directory / 'README'} is not an index file name"]
     assert index.rebuild_from is None
     index.destroy()
     assert [path.name for path in small.paths] == ["README"]

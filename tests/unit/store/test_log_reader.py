@@ -11,7 +11,8 @@ import pytest
 from skylark.clock import SystemClock
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import PutMessage
-from skylark.model.record import decode, offset_message_id
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import decode
 from skylark.store import log_reader, page_cache
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import RealDisk
@@ -194,17 +195,17 @@ def test_bulk_reads_bring_what_others_bring(queues: int, is_old: bool, is_checke
         plain = [record for at in range(10, 10 + count) for record in store.get("T", 0, at, 1).records]
         assert b"".join(result.records) == b"".join(plain)
         assert (len(result.records), result.bytes) == (1, sum(map(len, plain)))
-        assert [size for _, size, _ in ENTRY.iter_unpack(result.units)] == list(map(len, plain))
+        assert [size for _, size, _ in ENTRY.iter_unpack(result.entries)] == list(map(len, plain))
         assert [each.queue_offset for each in result.messages()] == list(range(10, 10 + count))
         cut = bulk(store, 10, is_checked=is_checked, count=3)
-        assert (cut.count, cut.units) == (3, result.units[: 3 * ENTRY.size])
+        assert (cut.count, cut.entries) == (3, result.entries[: 3 * ENTRY.size])
 
 
 def test_bulk_reads_with_units_are_cut_by_bytes() -> None:
     with opened(small_settings(**WIDE)) as store:
         put_all(store, [sized(1000) for _ in range(50)])
         result = store.reader.get(store.queue("T", 0), 1, 32, bulk_bytes=3999, is_checked=False)
-        assert (result.count, result.next_offset, len(result.units)) == (3, 4, 3 * ENTRY.size)
+        assert (result.count, result.next_offset, len(result.entries)) == (3, 4, 3 * ENTRY.size)
         assert result.bytes == len(result.records[0]) == 3000
 
 
@@ -219,7 +220,7 @@ def test_units_that_leave_the_file_are_checked_in_bulk_reads_too(broken: tuple[i
             store.log.read(0, 100),
             store.log.read(0, 100) + store.log.read(200, 100),
         )
-        assert len(result.units) in (0, ENTRY.size)
+        assert len(result.entries) in (0, ENTRY.size)
 
 
 def test_a_bulk_read_with_a_filter_has_no_units() -> None:
@@ -233,7 +234,7 @@ def test_a_bulk_read_with_a_filter_has_no_units() -> None:
             is_checked=False,
             tags_filter=lambda code: code == 2598920,
         )
-        assert (result.count, result.units, offsets(result)) == (1, b"", [1])
+        assert (result.count, result.entries, offsets(result)) == (1, b"", [1])
 
 
 # Filters
@@ -457,7 +458,7 @@ def test_by_address_and_by_id() -> None:
                 store.message_at(wrong)
         with pytest.raises(CorruptRecord, match="no record starts here"):
             store.message_at(first.physical_offset + 1)
-        with pytest.raises(ValueError, match="offset message id"):
+        with pytest.raises(ValueError, match="invalid message id of 5 characters"):
             store.message_by_id("no id")
 
 
@@ -466,7 +467,7 @@ def test_a_record_whose_size_leaves_the_file() -> None:
     with opened(disk=disk) as store:
         put_all(store, [message()])
         disk.overwrite(ROOT / "commitlog" / f"{0:020d}", 0, (5000).to_bytes(4, "big"))
-        with pytest.raises(CorruptRecord, match="its size 5000 leaves the file"):
+        with pytest.raises(CorruptRecord, match="its size of 5000 bytes exceeds the file"):
             store.message_at(0)
 
 
@@ -570,7 +571,7 @@ def test_what_was_filtered_before_the_cold_part_is_not_looked_at_again(
         put_all(store, [message(tags="TagA"), message(tags="TagA"), message(tags="TagB")])
     with opened(disk=disk) as store:
         disk.resident = False
-        monkeypatch.setattr(ConsumeQueue, "resident_units", ConsumeQueue.units)
+        monkeypatch.setattr(ConsumeQueue, "resident_entries", ConsumeQueue.entries)
         result = store.get("T", 0, 0, 32, may_block=False, tags_filter=lambda code: code == 2598920)
         assert (result.status, result.next_offset) == (GetStatus.COLD, 2)
 

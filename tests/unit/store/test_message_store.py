@@ -83,10 +83,10 @@ def test_what_is_put_can_be_read(disk: SimulatedDisk) -> None:
     ("head", "elements", "reason"),
     [
         (message(), [], "the batch is empty"),
-        (message(sys_flag=0x4), [BatchElement(0, b"", b"")], "no transaction"),
-        (message(sys_flag=0x8), [BatchElement(0, b"", b"")], "no transaction"),
-        (message(sys_flag=0x80), [BatchElement(0, b"", b"")], "no inner batch"),
-        (message(delay="3"), [BatchElement(0, b"", b"")], "not delayed"),
+        (message(sys_flag=0x4), [BatchElement(0, b"", b"")], "cannot be a transaction"),
+        (message(sys_flag=0x8), [BatchElement(0, b"", b"")], "cannot be a transaction"),
+        (message(sys_flag=0x80), [BatchElement(0, b"", b"")], "an inner batch"),
+        (message(delay="3"), [BatchElement(0, b"", b"")], "or delayed"),
     ],
 )
 def test_batches_that_are_refused(head: PutMessage, elements: list[BatchElement], reason: str) -> None:
@@ -139,7 +139,7 @@ def test_too_many_unflushed_bytes_make_the_store_busy(disk: SimulatedDisk) -> No
         status, result = store.put(message())
         assert status is PutStatus.OS_PAGE_CACHE_BUSY
         assert isinstance(result, Refused)
-        assert result.reason == f"{store.appended_offset} bytes wait for the disk"
+        assert result.reason == f"{store.appended_offset} bytes are not flushed; retry later"
         assert len(bodies(store)) == store.max_offset("T", 0)
         store.flush_log()
         assert store.put(message())[0] is PutStatus.PUT_OK
@@ -404,7 +404,7 @@ def test_no_room_ahead_is_only_told(disk: SimulatedDisk, caplog: pytest.LogCaptu
         disk.plan(Fault(Kind.CREATE, error=errno.ENOSPC))
         with caplog.at_level(logging.WARNING):
             store._allocate_step()
-        assert "no room ahead of the log" in caplog.text
+        assert "cannot preallocate the commit log" in caplog.text
         assert store.put(message())[0] is PutStatus.PUT_OK
 
 
@@ -634,7 +634,7 @@ def test_a_record_of_an_impossible_topic_is_skipped(caplog: pytest.LogCaptureFix
     with opened() as replica, caplog.at_level(logging.WARNING):
         replica.append_raw(0, data)
         assert bodies(replica) == [b"good"]
-        assert "impossible queue" in caplog.text
+        assert "invalid queue" in caplog.text
 
 
 def strayed(disk: SimulatedDisk) -> tuple[MessageStore, int]:

@@ -411,7 +411,7 @@ def test_files_of_another_size_are_not_touched(disk: SimulatedDisk, setting: int
     fill(disk)
     before = {path: disk.content(path) for path in disk.paths(LOG)}
     store = MessageStore(small_settings(commit_log_file_bytes=setting), disk=disk)
-    with pytest.raises(BadStoreFile, match=f"the settings say commit_log_file_bytes={setting}"):
+    with pytest.raises(BadStoreFile, match=f"but commit_log_file_bytes is {setting}"):
         store.open()
     assert {path: disk.content(path) for path in disk.paths(LOG)} == before
     # The lock is free again.
@@ -424,11 +424,11 @@ def test_files_that_all_have_another_size_are_not_touched(disk: SimulatedDisk) -
     for start in (0, 8192, 16384):
         disk.create(log_file(start), 8192)
     store = MessageStore(small_settings(), disk=disk)
-    with pytest.raises(BadStoreFile, match="has 8192 bytes, the settings say commit_log_file_bytes=4096"):
+    with pytest.raises(BadStoreFile, match="has 8192 bytes, but commit_log_file_bytes is 4096"):
         store.open()
     for start in (0, 8192, 16384):
         disk.cut(log_file(start), 2048)
-    with pytest.raises(BadStoreFile, match="has 2048 bytes, the settings say commit_log_file_bytes=4096"):
+    with pytest.raises(BadStoreFile, match="has 2048 bytes, but commit_log_file_bytes is 4096"):
         store.open()
 
 
@@ -600,7 +600,7 @@ def test_topics_that_cannot_be_stored_are_told_and_left(disk: SimulatedDisk) -> 
         disk.lose(ROOT / name)
     with opened(disk=disk) as store:
         assert numbers(store) == [1]
-        assert any("impossible queue" in problem for problem in store.report.problems)
+        assert any("invalid queue" in problem for problem in store.report.problems)
         assert store.topics() == ["T"]
         assert store.message_at(0).topic == "../x"
 
@@ -673,4 +673,4 @@ def test_a_walk_never_reads_behind_the_end(disk: SimulatedDisk) -> None:
         for length in range(whole.size):
             replica.append_raw(length, data[length : length + 1])
             assert replica.max_offset("T", 0) == (1 if length == whole.size - 1 else 0)
-        assert replica.queue("T", 0).unit(0) == (0, whole.size, 2598919)
+        assert replica.queue("T", 0).entry(0) == (0, whole.size, 2598919)

@@ -49,7 +49,7 @@ def replayed(
 def places(store: MessageStore) -> list[int | None]:
     """By queue offset: which record is there, None for a blank unit."""
     queue = store.queue("T", 0)
-    units = [queue.unit(at) for at in range(queue.max_offset)]
+    units = [queue.entry(at) for at in range(queue.max_offset)]
     return [None if unit is None or unit[1] == BLANK_ENTRY_SIZE else unit[0] // SIZE for unit in units]
 
 
@@ -82,7 +82,7 @@ def test_what_is_left_out_or_missing_is_told() -> None:
     with opened() as store:
         _, report = replayed(store, [record(0, 0), record(1, 9), record(2, 2), record(3, 5), record(4, 6)])
         assert report.problems == [
-            "record at 100 says queue offset 9, 1 comes next in T/0: it is left out",
+            "record at 100 has queue offset 9, expected 1 in T/0: skipped",
             "queue T/0 has no records for its messages 3 to 4",
         ]
 
@@ -134,6 +134,6 @@ def test_a_queue_may_begin_late_where_the_log_does(queue_offsets: list[int], exp
         replayed(store, records, start=store.log.min_offset)
         queue = store.queue("T", 0)
         offsets = [
-            at for at in range(queue.min_offset, queue.max_offset) if queue.units(at, 1)[8:12] != BLANK_SIZE
+            at for at in range(queue.min_offset, queue.max_offset) if queue.entries(at, 1)[8:12] != BLANK_SIZE
         ]
         assert offsets == expected

@@ -13,7 +13,8 @@ import pytest
 from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, OffsetOutOfRange, SettingsError
 from skylark.model.java import java_hash
 from skylark.model.message import PutMessage, StoredMessage, SystemFlag, encode_properties, pack_host
-from skylark.model.record import RECORD_BYTES_MIN, offset_message_id
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import RECORD_BYTES_MIN
 from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedRecord
 from skylark.store.disk import RealDisk
@@ -268,10 +269,10 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         StoreReader(tmp_path)
     file = tmp_path / "file"
     file.write_bytes(b"x")
-    with pytest.raises(BadStoreFile, match="directory is expected"):
+    with pytest.raises(BadStoreFile, match="not a directory"):
         StoreReader(file)
     (tmp_path / "commitlog").write_bytes(b"x")
-    with pytest.raises(BadStoreFile, match="directory is expected"):
+    with pytest.raises(BadStoreFile, match="not a directory"):
         StoreReader(tmp_path)
 
 
@@ -280,7 +281,7 @@ def test_an_empty_store_is_a_store(tmp_path: Path) -> None:
     reader = StoreReader(tmp_path)
     assert (reader.topics(), reader.problems, reader.end_physical_offset) == ([], [], 0)
     assert list(reader.records()) == []
-    with pytest.raises(MissingFile, match="no key can be looked up"):
+    with pytest.raises(MissingFile, match="keys cannot be looked up without an index"):
         reader.by_key("orders", "key-1")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.store.queue_entry import ENTRY
-from skylark.store.tail_reader import ARROW_ENTRIES_MIN, JOINED_RECORD_BYTES, Gather, Part
+from skylark.store.tail_reader import (
+    JOINED_RECORD_BYTES,
+    JOINER_ENTRIES_MIN,
+    Joiner,
+    Part,
+    record_parts,
+)
 
 START = 1000
 SIZES = (8, 12, 6)
@@ -33,10 +38,10 @@ def parts_of(
     sizes: Sequence[int],
     *,
     is_checked: bool,
-    gather: Gather | None = None,
+    joiner: Joiner | None = None,
 ) -> list[Part] | None:
-    units = b"".join(ENTRY.pack(place, size, 0) for place, size in zip(places, sizes, strict=True))
-    return (gather or Gather()).parts(view, START, units, sizes, is_checked=is_checked)
+    entries = b"".join(ENTRY.pack(place, size, 0) for place, size in zip(places, sizes, strict=True))
+    return record_parts(view, START, entries, sizes, joiner, is_checked=is_checked)
 
 
 def checked(places: tuple[int, ...], sizes: tuple[int, ...]) -> list[Part] | None:
@@ -95,18 +100,18 @@ def test_large_records_are_not_copied(damage: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def by_arrow() -> Gather:
+def by_arrow() -> Joiner:
     pytest.importorskip("pyarrow")
-    gather = Gather()
-    gather.load()
-    return gather
+    from skylark.broker.arrow_joiner import join
+
+    return join
 
 
 @given(
-    st.lists(st.tuples(st.integers(-1, 40), st.integers(11, 300)), min_size=ARROW_ENTRIES_MIN, max_size=200),
+    st.lists(st.tuples(st.integers(-1, 40), st.integers(11, 300)), min_size=JOINER_ENTRIES_MIN, max_size=200),
     st.integers(-30, 2000),
 )
-def test_arrow_gives_what_slices_give(by_arrow: Gather, records: list[tuple[int, int]], first: int) -> None:
+def test_arrow_gives_what_slices_give(by_arrow: Joiner, records: list[tuple[int, int]], first: int) -> None:
     """A gap below 0 makes two records overlap, and none is as short as 12 bytes: those are left to others."""
     places, sizes, place = [], [], START + first
     for gap, size in records:
@@ -115,7 +120,7 @@ def test_arrow_gives_what_slices_give(by_arrow: Gather, records: list[tuple[int,
         sizes.append(size)
         place += size
     view = memoryview(FILE)
-    fast = parts_of(view, places, sizes, is_checked=False, gather=by_arrow)
+    fast = parts_of(view, places, sizes, is_checked=False, joiner=by_arrow)
     slow = parts_of(view, places, sizes, is_checked=False)
     assert fast == slow or (fast is None and (any(gap < 0 for gap, _ in records[1:]) or min(sizes) <= 12))
 
@@ -124,27 +129,31 @@ def test_arrow_gives_what_slices_give(by_arrow: Gather, records: list[tuple[int,
     "wrong",
     [(START - 1, 15), (START + len(FILE) - 4, 15), (START + 7, -3), (1 << 62, 15), ((1 << 63) - 4, 15)],
 )
-def test_arrow_leaves_what_is_elsewhere(by_arrow: Gather, wrong: tuple[int, int]) -> None:
-    units = sorted([*((START + 20 * number, 15) for number in range(ARROW_ENTRIES_MIN)), wrong])
+def test_arrow_leaves_what_is_elsewhere(by_arrow: Joiner, wrong: tuple[int, int]) -> None:
+    units = sorted([*((START + 20 * number, 15) for number in range(JOINER_ENTRIES_MIN)), wrong])
     places, sizes = zip(*units, strict=True)
-    assert parts_of(memoryview(FILE), places, sizes, is_checked=False, gather=by_arrow) is None
+    assert parts_of(memoryview(FILE), places, sizes, is_checked=False, joiner=by_arrow) is None
 
 
-def test_arrow_checks_the_sizes_of_records(by_arrow: Gather) -> None:
-    data = bytearray(40 * ARROW_ENTRIES_MIN)
-    places, sizes = range(START, START + len(data), 40), [20] * ARROW_ENTRIES_MIN
+def test_arrow_checks_the_sizes_of_records(by_arrow: Joiner) -> None:
+    data = bytearray(40 * JOINER_ENTRIES_MIN)
+    places, sizes = range(START, START + len(data), 40), [20] * JOINER_ENTRIES_MIN
     for place in places:
         data[place - START : place - START + 4] = (20).to_bytes(4, "big")
-    assert parts_of(memoryview(data), places, sizes, is_checked=True, gather=by_arrow) is not None
+    assert parts_of(memoryview(data), places, sizes, is_checked=True, joiner=by_arrow) is not None
     data[40 * 7 + 3] = 21
-    assert parts_of(memoryview(data), places, sizes, is_checked=True, gather=by_arrow) is None
+    assert parts_of(memoryview(data), places, sizes, is_checked=True, joiner=by_arrow) is None
 
 
-def test_only_who_asks_for_many_records_loads_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = threading.Event()
-    monkeypatch.setattr(Gather, "load", lambda self: loaded.set())
-    gather, view = Gather(), memoryview(FILE)
-    for count in (ARROW_ENTRIES_MIN - 1, ARROW_ENTRIES_MIN):
-        places = range(START, START + 10 * count, 10)
-        assert parts_of(view, places, [5] * count, is_checked=False, gather=gather) is not None
-        assert loaded.wait(0 if count < ARROW_ENTRIES_MIN else 30) == (count == ARROW_ENTRIES_MIN)
+def test_a_joiner_is_used_for_many_records_only() -> None:
+    joined: list[int] = []
+
+    def join(view: memoryview, start: int, entries: bytes | bytearray) -> memoryview | None:
+        joined.append(len(entries) // ENTRY.size)
+        return None
+
+    for count in (JOINER_ENTRIES_MIN - 1, JOINER_ENTRIES_MIN):
+        parts_of(
+            memoryview(FILE), range(START, START + 10 * count, 10), [5] * count, is_checked=False, joiner=join
+        )
+    assert joined == [JOINER_ENTRIES_MIN]

@@ -303,7 +303,7 @@ CASES = {
     "magic": Case(in_log(lambda path, at: flip(path, at + 4)), {K.RECORD: 1, K.UNIT_WRONG: 1}, "magic"),
     "size": Case(in_log(lambda path, at: flip(path, at + 1)), {K.RECORD: 1, K.UNIT_WRONG: 1}, "size"),
     "place": Case(
-        in_log(lambda path, at: flip(path, at + 35)), {K.RECORD: 1, K.UNIT_WRONG: 0}, "says it lies at"
+        in_log(lambda path, at: flip(path, at + 35)), {K.RECORD: 1, K.UNIT_WRONG: 0}, "has physical offset"
     ),
     "hole": Case(missing_file, {K.LOG_HOLE: 1, K.UNIT_WRONG: 0}, "missing up to"),
     "tail": Case(garbage_tail, {K.LOG_TAIL: 1}, "bytes behind the last record"),
@@ -321,9 +321,9 @@ CASES = {
         "queue offset 3",
     ),
     "unit-blank": Case(
-        in_queue(lambda path, at: overwrite(path, at, BLANK_ENTRY)), {K.UNIT_MISSING: 1}, "none points to"
+        in_queue(lambda path, at: overwrite(path, at, BLANK_ENTRY)), {K.UNIT_MISSING: 1}, "does not point to"
     ),
-    "unit-size": Case(in_queue(lambda path, at: flip(path, at + 11)), {K.UNIT_WRONG: 1}, "bytes"),
+    "unit-size": Case(in_queue(lambda path, at: flip(path, at + 11)), {K.UNIT_WRONG: 1}, "has size"),
     "unit-tags": Case(in_queue(lambda path, at: flip(path, at + 19)), {K.UNIT_WRONG: 1}, "tags code"),
     "queue-short": Case(
         in_queue(lambda path, at: cut(path, 30)), {K.QUEUE_FILE: 1, K.UNIT_MISSING: 10}, "has 30 bytes"
@@ -331,12 +331,12 @@ CASES = {
     "queue-lost": Case(
         lambda root, placed: shutil.rmtree(root / "consumequeue" / "orders" / "0"),
         {K.QUEUE_MISSING: 1},
-        "there is none",
+        "missing; the record",
     ),
     "topic-lost": Case(
         lambda root, placed: shutil.rmtree(root / "consumequeue" / "orders"),
         {K.QUEUE_MISSING: 3},
-        "there is none",
+        "missing; the record",
     ),
     "item-hash": Case(
         in_index(3, lambda path, at: overwrite(path, at, struct.pack(">i", 5))),
@@ -356,9 +356,9 @@ CASES = {
     "item-chain": Case(
         in_index(3, lambda path, at: overwrite(path, at + 16, struct.pack(">i", 2))),
         {K.INDEX_CHAIN: 1},
-        "item 3 names item 2",
+        "item 3 points to item 2",
     ),
-    "slot": Case(empty_slot, {K.INDEX_CHAIN: 1}, "names item 0"),
+    "slot": Case(empty_slot, {K.INDEX_CHAIN: 1}, "points to item 0"),
     "slots-used": Case(header_field(32, ">i", 1), {K.INDEX_CHAIN: 1}, "counts 1 slots"),
     "index-header": Case(header_field(36, ">i", ITEMS + 1), {K.INDEX_FILE: 1}, f"counts {ITEMS + 1} items"),
     "index-length": Case(longer_index_file, {K.INDEX_FILE: 1}, "bytes instead of"),

@@ -205,8 +205,8 @@ class DelayLevels:
         return due
 
     async def _units(self, queue: ConsumeQueue, first: int, count: int) -> bytes | bytearray:
-        units = queue.resident_units(first, count)
-        return await self._read_cold(lambda: queue.units(first, count)) if units is None else units
+        units = queue.resident_entries(first, count)
+        return await self._read_cold(lambda: queue.entries(first, count)) if units is None else units
 
 
 def parse_level(properties: Mapping[str, str]) -> int:

@@ -206,7 +206,7 @@ class Timers:
     def _all(self, queue: ConsumeQueue) -> Iterator[TimerEntry]:
         first = queue.min_offset
         while first < queue.max_offset:
-            units = queue.units(first, min(UNITS_AT_ONCE, queue.max_offset - first))
+            units = queue.entries(first, min(UNITS_AT_ONCE, queue.max_offset - first))
             if not units:
                 first = queue.next_file_offset(first)
                 continue
@@ -384,9 +384,9 @@ class Timers:
         count = min(AT_ONCE, queue.max_offset - first, self.log.room)
         if count <= 0:
             return []
-        units = queue.resident_units(first, count)
+        units = queue.resident_entries(first, count)
         if units is None:
-            units = await self._read_cold(lambda: queue.units(first, count))
+            units = await self._read_cold(lambda: queue.entries(first, count))
         if not units:
             self.queue_offset = queue.next_file_offset(first)
             return []

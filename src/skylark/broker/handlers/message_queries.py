@@ -10,7 +10,7 @@ from skylark.broker.filters.consumer_filters import ConsumerFilters
 from skylark.broker.handlers.served_requests import Reply, serves
 from skylark.broker.record_loader import ReadCold
 from skylark.errors import CorruptRecord, OffsetOutOfRange
-from skylark.model.message import KEY_SEPARATOR, find_keys, find_unique_key
+from skylark.model.message import find_keys, find_unique_key, split_keys
 from skylark.model.record import split
 from skylark.protocol.bodies import ConsumeQueueUnit, ConsumeQueueUnits, SubscriptionData, encode_body
 from skylark.protocol.codes import NO_CODE_REMARK, ResponseCode
@@ -128,14 +128,14 @@ def _carries(record: bytes, topic: str, key: str) -> bool:
     parts = split(record)
     wanted, keys = key.encode(), find_keys(parts.properties) or b""
     return parts.topic == topic.encode() and (
-        wanted == find_unique_key(parts.properties) or wanted in keys.split(KEY_SEPARATOR.encode())
+        wanted == find_unique_key(parts.properties) or wanted in split_keys(keys)
     )
 
 
 def _units(queue: ConsumeQueue, first: int, count: int) -> list[ConsumeQueueUnit]:
     units: list[ConsumeQueueUnit] = []
     while len(units) < count:
-        data = queue.units(first + len(units), count - len(units))
+        data = queue.entries(first + len(units), count - len(units))
         if not data:
             break
         units += [

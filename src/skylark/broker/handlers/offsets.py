@@ -113,7 +113,7 @@ class OffsetHandlers:
         queue = self.store.queues.get((topic, queue_id))
         if queue is None or queue.min_offset > 0 or queue.max_offset == 0:
             return False
-        unit = queue.unit(0)
+        unit = queue.entry(0)
         return unit is not None and self.store.reader.hot.holds(unit[0], unit[1])
 
     def update_offsets(self, peer: Peer, commands: list[TypedCommand[UpdateConsumerOffset]]) -> None:

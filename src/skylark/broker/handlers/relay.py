@@ -14,7 +14,7 @@ from skylark.broker.record_loader import ReadCold
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
 from skylark.errors import RequestTimeout, RocketMQError
-from skylark.model.record import parse_offset_message_id
+from skylark.model.message_id import parse_offset_message_id
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import VERSION, Buffer, RemotingCommand
 from skylark.protocol.request import Request

@@ -19,7 +19,7 @@ from skylark.model.message import (
     encode_properties,
     format_host,
 )
-from skylark.model.record import offset_message_id
+from skylark.model.message_id import offset_message_id
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.frame_templates import SendReplies

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -42,7 +41,7 @@ from skylark.model.message import (
     encode_properties,
     find_unique_key,
 )
-from skylark.model.message_id import UniqueIds
+from skylark.model.message_id import UniqueIds, joined_offset_ids, offset_id_template
 from skylark.model.record import split_columns
 from skylark.protocol.bodies import PERM_WRITE, TopicConfig
 from skylark.protocol.codes import ResponseCode
@@ -129,8 +128,11 @@ class SendPath:
         }
         self._added = encode_properties(added)
         self._unique_ids = UniqueIds(address.packed[:-4], clock.now_ms())
-        self._host_id = address.packed.hex().upper()
-        self._message_id = self._host_id.encode() + b"%016X"
+        self._store_host = address.packed
+        self._message_id = offset_id_template(address.packed)
+        self._admitted: set[ConsumeQueue | None] = set()
+        """Queues of plain topics: messages to them need no further checks until the topics change."""
+        self._admitted_edition: object = None
         self._waiting = 0  # sends that are stored but not acknowledged
         self._lone: LoneSend | None = None
         self._lacks_replicas = False
@@ -195,10 +197,10 @@ class SendPath:
         text, queue_id, sys_flag = request.properties, request.queue_id, request.sys_flag
         if "\0" in text:
             raise illegal(ZERO_REMARK)
-        if queue is None or queue.admitted_by is not self._topics.edition:
+        if queue not in self._admitted or self._admitted_edition is not self._topics.edition:
             if 0 <= queue_id < self._topics.plain.get(request.topic, 0):
                 if queue is not None:
-                    queue.admitted_by = self._topics.edition
+                    self._note_admitted(queue)
             else:
                 queue = None
                 queue_id, sys_flag = self._admit(peer, request, now_ms)
@@ -221,6 +223,12 @@ class SendPath:
         elif self._lacks_replicas:
             raise system_error("in-sync replicas not enough")
         return message
+
+    def _note_admitted(self, queue: ConsumeQueue) -> None:
+        if self._admitted_edition is not self._topics.edition:
+            self._admitted_edition = self._topics.edition
+            self._admitted.clear()
+        self._admitted.add(queue)
 
     def _admit(self, peer: Peer, request: Send, now_ms: int) -> tuple[int, int]:
         """The queue and flags of a message to a topic that is not plain, or not there. Raises BrokerError."""
@@ -512,14 +520,9 @@ class SendPath:
     ) -> bytes:
         return self._stored(
             command.opaque,
-            self._batch_ids(run.physical_offsets),
+            joined_offset_ids(self._store_host, run.physical_offsets),
             envelope.queue_id,
             run.first_offset,
             transaction_id=find_unique_key(envelope.properties),
             code=code,
         )
-
-    def _batch_ids(self, physical_offsets: list[int]) -> bytes:
-        """The ids of a batch's messages, joined by commas."""
-        offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
-        return (self._host_id + offsets.replace(",", "," + self._host_id)).encode()

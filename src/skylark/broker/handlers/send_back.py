@@ -30,7 +30,8 @@ from skylark.model.message import (
     decode_properties,
     encode_properties,
 )
-from skylark.model.record import RecordParts, offset_message_id, split
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import RecordParts, split
 from skylark.protocol.bodies import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand

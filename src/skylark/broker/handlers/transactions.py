@@ -18,7 +18,7 @@ from skylark.broker.transactions.half_messages import HalfRecord
 from skylark.clock import Clock
 from skylark.errors import BrokerError
 from skylark.model import names
-from skylark.model.record import parse_offset_message_id
+from skylark.model.message_id import parse_offset_message_id
 from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, EndTransaction, ResumeCheckHalfMessage
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings

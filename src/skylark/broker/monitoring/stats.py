@@ -110,11 +110,10 @@ class Counter:
 class TopicCounter(Counter):
     """What a topic took."""
 
-    __slots__ = ("is_forgotten", "larger")
+    __slots__ = ("larger",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_forgotten = False
         self.larger = [0] * len(MESSAGE_BYTES)
         """Records above each of MESSAGE_BYTES, but not above the next; the others are the small ones."""
 
@@ -164,7 +163,7 @@ class BrokerStats:
             return
         # Every message may be another topic's, and what is known of that far from the processor: so little is
         # touched, nothing called. What comes together is mostly alike in size: few ranges are looked up.
-        queue, counter = None, self._nobody
+        queue, counter, topic_puts = None, self._nobody, self.topic_puts
         count = size = size_range = above = up_to = total = total_bytes = 0
         for result in results:
             if type(result) is not AppendedRecord:
@@ -180,9 +179,7 @@ class BrokerStats:
                 total_bytes += size
                 count = size = 0
                 queue = result.queue
-                counter = queue.tally
-                if counter is None or counter.is_forgotten:
-                    counter = queue.tally = self._topic_counter(queue.topic)
+                counter = topic_puts.get(queue.topic) or self._topic_counter(queue.topic)
                 if not above < record_bytes <= up_to:
                     size_range = bisect_left(MESSAGE_BYTES, record_bytes)
                     above, up_to = _SIZE_EDGES[size_range : size_range + 2]
@@ -268,9 +265,7 @@ class BrokerStats:
             yield
 
     def forget_topic(self, topic: str) -> None:
-        forgotten = self.topic_puts.pop(topic, None)
-        if forgotten is not None:
-            forgotten.is_forgotten = True
+        self.topic_puts.pop(topic, None)
         for table in (self.group_gets, self.send_backs):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]

@@ -26,7 +26,8 @@ from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.histogram import TRANSACTION_S, Histogram
 from skylark.model import names
 from skylark.model.message import TRANSACTION_MASK, PutMessage, SystemFlag
-from skylark.model.record import offset_message_id, split
+from skylark.model.message_id import offset_message_id
+from skylark.model.record import split
 from skylark.protocol.requests.transaction import CheckTransactionState
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
@@ -184,7 +185,7 @@ class TransactionCoordinator:
         """Yield what a queue holds from an offset on; what cannot be read is left out."""
         queue_offset = first
         while queue_offset < queue.max_offset:
-            units = queue.units(queue_offset, min(UNITS_AT_ONCE, queue.max_offset - queue_offset))
+            units = queue.entries(queue_offset, min(UNITS_AT_ONCE, queue.max_offset - queue_offset))
             if not units:
                 queue_offset = queue.next_file_offset(queue_offset)
                 continue
@@ -211,7 +212,7 @@ class TransactionCoordinator:
         store = self._store
         ends = []
         for queue in list(store.queues.values()):
-            unit = queue.unit(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
+            unit = queue.entry(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
             if unit is not None and unit[1] != BLANK_ENTRY_SIZE:
                 ends.append(unit[0])
         try:

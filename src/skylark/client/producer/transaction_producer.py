@@ -18,7 +18,7 @@ from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.client.session.session import BrokerHandler
 from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import Message
-from skylark.model.record import parse_offset_message_id
+from skylark.model.message_id import parse_offset_message_id
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand

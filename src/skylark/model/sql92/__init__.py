@@ -1,7 +1,7 @@
-"""Pure. SQL92 selectors: which messages a subscription wants, by their properties, as RocketMQ reads them.
+"""Pure. SQL92 selectors: subscriptions that filter messages by properties, with RocketMQ's semantics.
 
 `compile_selector("a > 5 AND b = 'x'").matches({"a": "7", "b": "x"})` is True. There is no LIKE and no
-arithmetic; a text is read up to the first word that cannot go on.
+arithmetic; parsing stops at the first token that cannot continue the expression.
 """
 
 from skylark.model.sql92.nodes import EXPRESSION_CHARS_MAX, NESTING_MAX, BadSelector

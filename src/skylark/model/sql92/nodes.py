@@ -12,11 +12,11 @@ from skylark.model.sql92.values import NumberKind
 
 EXPRESSION_CHARS_MAX = 8192
 NESTING_MAX = 100
-"""Parentheses, signs, NOTs and chains of comparisons, one inside of the other."""
+"""Limit of nested parentheses, signs, NOTs and chains of comparisons."""
 
 
 class BadSelector(ValueError):
-    """A selector that cannot be used: `position` counts characters from 0."""
+    """An invalid selector: `position` is the index of the character."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(f"{reason}, at character {position + 1}")
@@ -24,8 +24,6 @@ class BadSelector(ValueError):
 
 
 class ComparisonOperator(Enum):
-    """How two numbers are compared."""
-
     GREATER = ">"
     GREATER_OR_EQUAL = ">="
     LESS = "<"
@@ -34,21 +32,21 @@ class ComparisonOperator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PropertyNode:
-    """A property's text, or nothing."""
+    """The text of a property, or NULL."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text in quotes."""
+    """A quoted text."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number. With a sign before it, it is no literal any more: fewer mistakes are found in it."""
+    """A number. A signed number is not a literal: fewer errors are detected at compile time."""
 
     value: int | float
     kind: NumberKind
@@ -57,7 +55,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """What a minus makes of anything but a number."""
+    """The value of a minus before anything but a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +72,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """AND, of two or more."""
+    """AND of two or more."""
 
     operands: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Any:
-    """OR, of two or more."""
+    """OR of two or more."""
 
     operands: tuple[Node, ...]
 
@@ -106,7 +104,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """IN: a property is one of some texts, or with `negated` none of them."""
+    """IN: a property equals one of several texts; `negated`: none of them."""
 
     operand: PropertyNode
     values: frozenset[str]
@@ -114,7 +112,7 @@ class OneOf:
 
 
 class Search(Enum):
-    """Where a text is looked for."""
+    """Text search operators."""
 
     CONTAINS = "CONTAINS"
     STARTS_WITH = "STARTSWITH"
@@ -135,7 +133,7 @@ Node = Value | Condition
 
 
 def depth(node: Node) -> int:
-    """Return how deep conditions lie inside of each other, without recursion, which has its own limit."""
+    """Return the nesting depth of conditions, without recursion, which has its own limit."""
     deepest = 0
     waiting: list[tuple[Node, int]] = [(node, 1)]
     while waiting:

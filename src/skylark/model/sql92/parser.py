@@ -1,7 +1,7 @@
-"""Pure. From a selector's text to its nodes: RocketMQ's grammar, and the mistakes that it finds at once.
+"""Pure. Parses a selector into a syntax tree: RocketMQ's grammar and its compile-time errors.
 
-The text is read word by word, and only as far as it makes sense: `a = 1 whatever` is `a = 1`. Only the first
-word that cannot go on must be one.
+Parsing stops at the first token that cannot continue the expression: `a = 1 whatever` is `a = 1`. Only that
+token itself must be valid.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _SYMBOLS = {
 
 
 def parse(text: str) -> Node:
-    """Return what a selector says. Raises BadSelector."""
+    """Parse a selector. Raises BadSelector."""
     if len(text) > EXPRESSION_CHARS_MAX:
         raise BadSelector(
             f"the expression has more than {EXPRESSION_CHARS_MAX} characters", EXPRESSION_CHARS_MAX
@@ -109,7 +109,7 @@ def parse(text: str) -> Node:
 
 
 def _end(parser: Child, unfinished: BadSelector | None, end: int) -> Node:
-    """Close what was read up to `end`; `unfinished` tells what is wrong if that is impossible."""
+    """Finish parsing at `end`; raise `unfinished` if the expression is incomplete."""
     try:
         node: Node = parser.feed_eof()
     except UnexpectedToken as error:
@@ -121,7 +121,7 @@ def _end(parser: Child, unfinished: BadSelector | None, end: int) -> Node:
 
 def _expected(error: UnexpectedToken, found: str, position: int) -> BadSelector:
     wanted = sorted(_SYMBOLS.get(name, name) for name in error.expected if name != "$END")
-    return BadSelector(f"unexpected {found}, possible: {', '.join(wanted)}", position)
+    return BadSelector(f"unexpected {found}; expected {', '.join(wanted)}", position)
 
 
 def _keyword(token: Token) -> Token:
@@ -131,7 +131,7 @@ def _keyword(token: Token) -> Token:
 
 @v_args(inline=True)
 class _Nodes(Transformer[Token, Node]):
-    """Makes nodes while the parser reads; raises BadSelector for what can never be compared."""
+    """Builds nodes while parsing; raises BadSelector for operands that can never be compared."""
 
     # --- Values ---
 
@@ -141,13 +141,13 @@ class _Nodes(Transformer[Token, Node]):
     def integer(self, token: Token) -> Node:
         value = int(token.rstrip("lL"))
         if value > INT64_MAX:
-            raise BadSelector(f"{token[:EXCERPT_CHARS]} does not fit 64 bits", _at(token))
+            raise BadSelector(f"{token[:EXCERPT_CHARS]} does not fit into 64 bits", _at(token))
         return nodes.Number(value, kind_of(value))
 
     def float(self, token: Token) -> Node:
         value = float(token)
         if not 0 < value <= DOUBLE_MAX:
-            raise BadSelector(f"{token[:EXCERPT_CHARS]} is out of a double's range", _at(token))
+            raise BadSelector(f"{token[:EXCERPT_CHARS]} exceeds the range of a double", _at(token))
         return nodes.Number(value, kind_of(value))
 
     def truth(self, token: Token) -> Node:
@@ -183,9 +183,9 @@ class _Nodes(Transformer[Token, Node]):
     def equal(self, left: Node, token: Token, right: Node) -> Node:
         for operand in (left, right):
             if operand == nodes.Truth(None):
-                raise BadSelector("nothing equals NULL: write IS NULL or IS NOT NULL", _at(token))
+                raise BadSelector("NULL cannot be compared; use IS NULL or IS NOT NULL", _at(token))
         if isinstance(left, nodes.Truth) and _is_literal(right) and not isinstance(right, nodes.Truth):
-            raise BadSelector("TRUE and FALSE equal no number and no text", _at(token))
+            raise BadSelector("TRUE and FALSE cannot be compared with a number or text", _at(token))
         return nodes.Equal(left, right)
 
     def different(self, left: Node, token: Token, right: Node) -> Node:
@@ -211,7 +211,7 @@ class _Nodes(Transformer[Token, Node]):
             and high.is_literal
             and low.value > high.value
         ):
-            raise BadSelector(f"nothing is between {low.value} and {high.value}", at)
+            raise BadSelector(f"empty range BETWEEN {low.value} AND {high.value}", at)
         return nodes.All((above, below))
 
     def not_between(self, operand: Node, _: Token, token: Token, low: Node, and_: Token, high: Node) -> Node:
@@ -226,7 +226,7 @@ class _Nodes(Transformer[Token, Node]):
 
     def _one_of(self, operand: Node, token: Token, texts: tuple[Token, ...], *, negated: bool) -> Node:
         if not isinstance(operand, nodes.PropertyNode):
-            raise BadSelector("only a property can be IN texts", _at(token))
+            raise BadSelector("the left side of IN must be a property", _at(token))
         return nodes.OneOf(operand, frozenset(map(_unquoted, texts)), negated)
 
     def find(self, operand: Node, token: Token, text: Token) -> Node:
@@ -250,12 +250,12 @@ def _is_literal(node: Node) -> bool:
 
 def _condition(node: Node, position: int) -> Node:
     if not isinstance(node, nodes.Condition | nodes.PropertyNode):
-        raise BadSelector("there must be a condition or a property here, not a number or a text", position)
+        raise BadSelector("expected a condition or a property, not a number or text", position)
     return node
 
 
 def _operands(children: tuple[Node | Token, ...]) -> tuple[Node, ...]:
-    """The operands of AND or OR, each checked; a mistake is told at the word beside it."""
+    """Return the checked operands of AND or OR; an error has the position of the adjacent keyword."""
     positions = [_at(child) for child in children if isinstance(child, Token)]
     operands = [child for child in children if not isinstance(child, Token)]
     return tuple(
@@ -266,7 +266,7 @@ def _operands(children: tuple[Node | Token, ...]) -> tuple[Node, ...]:
 def _compare(left: Node, comparison: ComparisonOperator, right: Node, position: int) -> Node:
     for operand in (left, right):
         if isinstance(operand, nodes.Text | nodes.Condition):
-            raise BadSelector("only numbers and properties are larger or smaller", position)
+            raise BadSelector("only numbers and properties can be ordered", position)
     return nodes.Compare(left, comparison, right)
 
 

@@ -38,12 +38,12 @@ TURNED = {
     ComparisonOperator.LESS: ComparisonOperator.GREATER,
     ComparisonOperator.LESS_OR_EQUAL: ComparisonOperator.GREATER_OR_EQUAL,
 }
-"""The same said from the right."""
+"""The operator with its operands swapped."""
 
 
 @dataclass(frozen=True)
 class Access(Generic[P, AnyStr]):
-    """How properties are read: `read` makes the function for one name; `text` makes a constant comparable."""
+    """Access to properties: `read` returns a getter for a name, `text` converts a constant."""
 
     read: Callable[[str], Read[P, AnyStr]]
     text: Callable[[str], AnyStr]
@@ -51,7 +51,7 @@ class Access(Generic[P, AnyStr]):
 
 
 def compile_condition(node: Node, access: Access[P, AnyStr]) -> Condition[P]:
-    """Return the function of a node."""
+    """Compile a node to a function."""
     return _Compiler(access).condition(node)
 
 
@@ -67,7 +67,7 @@ class _Compiler(Generic[P, AnyStr]):
                 return lambda _: value
             case nodes.PropertyNode(name):
                 read = self._read(name)
-                # A property is a text, and no text is true.
+                # A property is a text, and a text is never TRUE.
                 return lambda properties: None if read(properties) is None else False
             case nodes.Not(operand):
                 return _not(self.condition(operand))
@@ -85,7 +85,7 @@ class _Compiler(Generic[P, AnyStr]):
                 return _one_of(self._read(operand.name), frozenset(map(self._text, values)), negated)
             case nodes.Find(operand, search, text, negated):
                 return self._find(operand, search, text, negated)
-        raise AssertionError(f"no condition: {node}")
+        raise AssertionError(f"not a condition: {node}")
 
     def value(self, node: nodes.PropertyNode | nodes.Text) -> Read[P, AnyStr]:
         if isinstance(node, nodes.PropertyNode):
@@ -113,7 +113,7 @@ class _Compiler(Generic[P, AnyStr]):
         return self._equal_mixed(left, right)
 
     def _equal_mixed(self, left: Node, right: Node) -> Condition[P]:
-        """Equality where truth or nothing takes part."""
+        """Compile an equality with a truth value or NULL."""
         left_value, right_value = self._any_value(left), self._any_value(right)
 
         def equal(properties: P) -> bool | None:
@@ -125,7 +125,7 @@ class _Compiler(Generic[P, AnyStr]):
             if isinstance(one, str | bytes) and isinstance(other, bool):
                 return (one.lower() in ("true", b"true")) is other
             if isinstance(one, bool) and isinstance(other, str | bytes):
-                raise EvaluationError("a truth value is compared with a text on its right")
+                raise EvaluationError("cannot compare a truth value with a text on its right")
             return type(one) is type(other) and one == other
 
         return equal
@@ -160,7 +160,7 @@ class _Compiler(Generic[P, AnyStr]):
             case nodes.Number(), nodes.Number():
                 result = holds(order(left.value, right.value), 0)
                 return lambda _: result
-        return lambda _: None  # nothing is neither larger nor smaller
+        return lambda _: None  # NULL has no order
 
     def _compare_number(self, name: str, number: Number, holds: Holds) -> Condition[P]:
         read, parse, bound = self._read(name), self._numbers[number.kind], number.value
@@ -218,7 +218,7 @@ def _all(conditions: list[Condition[P]]) -> Condition[P]:
 
 
 def _both(first: Condition[P], second: Condition[P]) -> Condition[P]:
-    """The same without a loop, for the most frequent case."""
+    """As `_all` for two conditions, the most frequent case, without a loop."""
 
     def both_hold(properties: P) -> bool | None:
         truth = first(properties)
@@ -305,7 +305,7 @@ OF_MAPPING: Access[Mapping[str, str], str] = Access(
     read=lambda name: lambda properties: properties.get(name), text=str, numbers=READERS
 )
 OF_TEXT: Access[bytes, bytes] = Access(
-    # Half of a surrogate pair is in no record: nothing equals it.
+    # A lone surrogate occurs in no record, so it never matches.
     read=property_finder,
     text=lambda text: text.encode(errors="surrogatepass"),
     numbers=READERS_OF_BYTES,
@@ -317,28 +317,28 @@ class Selector:
 
     def __init__(self, expression: str) -> None:
         """Raises BadSelector."""
-        # The parser takes a tenth of a second to load: only who uses selectors waits for it.
+        # Imported on first use: the parser takes a tenth of a second to load.
         from skylark.model.sql92.parser import parse  # noqa: PLC0415
 
         node = parse(expression)
         self.expression = expression
         self._of_mapping = compile_condition(node, OF_MAPPING)
         self.evaluate_text = compile_condition(node, OF_TEXT)
-        """As `evaluate`, of the text of properties as records hold it, which is not taken apart."""
+        """As `evaluate`, for an encoded property text, without parsing all of it."""
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """Return what the expression says of a message, None for unknown. Raises EvaluationError."""
+        """Return TRUE, FALSE or None (unknown) for a message. Raises EvaluationError."""
         return self._of_mapping(properties)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Say whether a message with these properties is wanted: not if that is unknown or an error."""
+        """Return whether a message matches; unknown and errors do not match."""
         try:
             return self._of_mapping(properties) is True
         except EvaluationError:
             return False
 
     def matches_text(self, properties: bytes) -> bool:
-        """Say the same of the text of properties."""
+        """As `matches`, for an encoded property text."""
         try:
             return self.evaluate_text(properties) is True
         except EvaluationError:
@@ -346,7 +346,7 @@ class Selector:
 
 
 def compile_selector(expression: str) -> Selector:
-    """Return the selector of an expression; those used last are remembered. Raises BadSelector."""
+    """Compile an expression; recent ones are cached. Raises BadSelector."""
     if len(expression) > EXPRESSION_CHARS_MAX:
         return Selector(expression)
     compiled = _compiled(expression)

@@ -1,4 +1,4 @@
-"""Pure. Numbers as Java reads and orders them: what a property's text is worth beside a number."""
+"""Pure. Parses and orders numbers as Java does, for comparisons of properties with numbers."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from skylark.model.tag_expression import JAVA_BLANKS
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 DIGITS_MAX = 4000
-"""More than any number that fits, zeros before it aside: beyond, reading costs more than linear time."""
+"""Limit of digits, above any number that fits: parsing more digits takes more than linear time."""
 
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?", re.ASCII)
 _HEXADECIMAL = re.compile(
@@ -19,11 +19,11 @@ _NAMED = {sign + name: float(sign + name) for sign in ("", "+", "-") for name in
 
 
 class EvaluationError(ValueError):
-    """A property's text is no number although it is compared with one: the message does not match."""
+    """A property that is compared with a number is not a number: the message does not match."""
 
 
 class NumberKind(Enum):
-    """Types of numbers. A property is read as one of the type that it is compared with."""
+    """Types of numbers. A property is parsed as the type of the number it is compared with."""
 
     INT32 = "int"
     INT64 = "long"
@@ -31,7 +31,7 @@ class NumberKind(Enum):
 
 
 def kind_of(number: int | float) -> NumberKind:
-    """The type of a literal: the smallest."""
+    """Return the smallest type of a literal."""
     if isinstance(number, float):
         return NumberKind.DOUBLE
     return NumberKind.INT32 if number <= INT32_MAX else NumberKind.INT64
@@ -53,7 +53,7 @@ def _read_int(text: str, maximum: int, kind: str) -> int:
         number = -int(digits) if text[0] == "-" else int(digits)
         if -maximum - 1 <= number <= maximum:
             return number
-    raise EvaluationError(f"{text[:40]!r} is no {kind}")
+    raise EvaluationError(f"{text[:40]!r} is not a valid {kind}")
 
 
 def read_double(text: str) -> float:
@@ -65,7 +65,7 @@ def read_double(text: str) -> float:
         return _NAMED[trimmed]
     found = _HEXADECIMAL.fullmatch(trimmed)
     if found is None:
-        raise EvaluationError(f"{text[:40]!r} is no double")
+        raise EvaluationError(f"{text[:40]!r} is not a valid double")
     try:
         return float.fromhex(found[1])
     except OverflowError:
@@ -74,7 +74,7 @@ def read_double(text: str) -> float:
 
 def int32_of_bytes(text: bytes) -> int:
     """Raises EvaluationError."""
-    # Short ones fit: this runs for every message of a scan.
+    # Fast path for short numbers: this runs for every message.
     return int(text) if text.isdigit() and len(text) < 10 else read_int32(_decoded(text))
 
 
@@ -101,7 +101,7 @@ READERS_OF_BYTES = {
 
 
 def order(left: float, right: float) -> int:
-    """Java's order of numbers, as -1, 0 or 1: NaN is the largest and equals itself, -0.0 is below 0.0."""
+    """Compare as Java does, -1, 0 or 1: NaN is the largest and equals itself, -0.0 is below 0.0."""
     if left < right:
         return -1
     if left > right:

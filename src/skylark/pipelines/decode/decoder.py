@@ -24,7 +24,7 @@ from skylark.model.message import (
     decode_properties,
     format_host,
 )
-from skylark.model.record import offset_message_id
+from skylark.model.message_id import offset_message_id
 from skylark.pipelines.decode.json_bodies import JsonBodies
 from skylark.pipelines.decode.record_layout import Bytes, Flags, Ints, Records, windows
 from skylark.pipelines.schema import BODY_TEXT, REJECTS, VALUE

@@ -251,7 +251,7 @@ async def test_blank_units_stand_for_no_message(rig: Rig) -> None:
     """Where the log lost records, units without one fill the gap; they do not stand for the log's first."""
     rig.delay(b"first", 1)
     queue = rig.store.queue(SCHEDULE_TOPIC, 0)
-    [(physical_offset, size, code)] = ENTRY.iter_unpack(queue.units(0, 1))
+    [(physical_offset, size, code)] = ENTRY.iter_unpack(queue.entries(0, 1))
     assert physical_offset == 0
     queue.add(4, physical_offset, size, code)
     rig.clock.advance(1_000)
@@ -267,7 +267,7 @@ async def test_blank_units_are_not_looked_for_in_the_log() -> None:
     rig.store.append([PutMessage("U", 0, b"body")])
     rig.delay(b"first", 1)
     queue = rig.store.queue(SCHEDULE_TOPIC, 0)
-    [unit] = ENTRY.iter_unpack(queue.units(0, 1))
+    [unit] = ENTRY.iter_unpack(queue.entries(0, 1))
     queue.add(9, *unit)
     rig.schedule.offsets[1] = 1
     rig.clock.advance(1_000)

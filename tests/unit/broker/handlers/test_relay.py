@@ -7,7 +7,7 @@ import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.handlers import relay
-from skylark.model.record import offset_message_id
+from skylark.model.message_id import offset_message_id
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
 from skylark.protocol.requests.client import ConsumeMessageDirectly, GetConsumerRunningInfo

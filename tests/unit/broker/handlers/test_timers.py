@@ -194,7 +194,7 @@ async def test_a_wheel_that_could_not_be_written_is_written_later(
 async def test_units_without_a_record_do_not_stop_the_others(rig: Rig) -> None:
     timed(rig, 2000, b"first")
     queue = rig.broker.store.queue(names.TIMER_TOPIC, 0)
-    [(physical_offset, size, code)] = ENTRY.iter_unpack(queue.units(0, 1))
+    [(physical_offset, size, code)] = ENTRY.iter_unpack(queue.entries(0, 1))
     queue.add(200, physical_offset, size, code)  # blank ones come between
     await step(rig)
     assert rig.broker.timers.queue_offset == 201

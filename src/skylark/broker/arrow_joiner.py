@@ -1,21 +1,21 @@
-"""Records that lie apart in the log, copied together by Arrow: `gather` imports this if it can."""
+"""Joins scattered records of the log with Arrow, for bulk pulls. Optional: needs numpy and pyarrow."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
-_UNITS = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
-# An item of Arrow's binary_view: the bytes that it begins with are only used to compare.
+_ENTRIES = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
+# An item of Arrow's binary_view; its prefix is only used for comparisons.
 _VIEWS = np.dtype([("size", "i4"), ("begin", "i4"), ("buffer", "i4"), ("place", "i4")])
 _PLACE_MAX = (1 << 31) - 1
 _INLINE_MAX = 12
-"""Items that are no longer than this lie in the view itself."""
+"""Items up to this size are stored in the view itself."""
 
 
-def gather(view: memoryview, start: int, units: bytes | bytearray) -> memoryview | None:
-    """The records of units, of a file that starts at `start`; None unless each lies behind the one before."""
-    table = np.frombuffer(units, _UNITS)
+def join(view: memoryview, start: int, entries: bytes | bytearray) -> memoryview | None:
+    """Return the records of entries, of a file that starts at `start`, in one part; None if they overlap."""
+    table = np.frombuffer(entries, _ENTRIES)
     first = int(table["place"][0])
     places = table["place"] - first
     sizes = table["size"].astype(np.int64)
