@@ -33,7 +33,7 @@ PROPERTY_RESENT_TIME = "SKYLARK_RESENT_TIME"
 SENDER_GROUP = "CLIENT_INNER_PRODUCER"
 LETTERS_MAX = 1000
 STEP_LETTERS = 100
-# Of the first delivery: an old delay would delay it again, old counts would make it a dead letter at once.
+# Properties of the first delivery: an old delay would apply again, old counts would end it at once.
 _DROPPED = (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_TOPIC,

@@ -101,7 +101,7 @@ class AsyncMessages:
     async def by_offset_id(self, message_id: str) -> ReceivedMessage:
         """A message by its offset id, which holds the broker's address and the physical offset.
 
-        Raises ClientError if it is no such id, BrokerError 1 if there is no message, RemotingError.
+        Raises ClientError for an invalid id, BrokerError 1 if there is no message, RemotingError.
         """
         try:
             host, physical_offset = parse_offset_message_id(message_id)

@@ -88,9 +88,7 @@ class BrokerSummary:
         """From a broker's run-time information; missing values are 0."""
 
         def number(key: str) -> float:
-            words = table.get(
-                key, ""
-            ).split()  # of several windows, the shortest is first; a young broker has none
+            words = table.get(key, "").split()  # the shortest window is first; a new broker has none
             try:
                 return float(words[0]) if words else 0.0
             except ValueError:

@@ -163,7 +163,7 @@ MEANINGS = {
     ResponseCode.ILLEGAL_OPERATION: "The request is not possible here, for example on a slave.",
     ResponseCode.GO_AWAY: "The server is about to stop.",
 }
-"""Of the codes that Skylark's servers use."""
+"""Meanings of the codes that Skylark's servers use."""
 
 
 def errors_page() -> str:

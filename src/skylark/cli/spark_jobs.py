@@ -134,7 +134,7 @@ MetricsOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class OriginOptions:
-    """Where messages are read, and from which start."""
+    """The source of messages and the start."""
 
     namesrv: NamesrvOption = None
     store: StoreOption = None
@@ -190,7 +190,7 @@ LINE_INTERVAL_S = 2.0
 LOGGERS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 CELL_CHARS_MAX = 200
 CHECK_TIMEOUT = "3s"
-"""Of the checks before Spark is started, while the user waits."""
+"""Timeout of the checks before Spark is started."""
 
 
 def session_settings(place: SparkSessionOptions, *, shows_stages: bool = False) -> SessionSettings:

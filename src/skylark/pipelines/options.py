@@ -151,7 +151,8 @@ class SourceOptions:
         None,
         "both",
         "`earliest` (a batch's default), `latest` (a stream's), `group`, `group:earliest`, `group:latest`, "
-        "a time (`2026-11-01T08:00`, `-10m`, milliseconds), `-1000 rows`, or JSON topic → broker → queue → "
+        "a time (`2026-11-01T08:00`, local unless a zone is given; `-10m`; milliseconds), `-1000 rows`, or "
+        "JSON topic → broker → queue → "
         "offset (-2 earliest, -1 latest).",
     )
     ending_offsets: str | None = option(

@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from skylark.cli import output, store
+from skylark.cli.errors import UsageError
 from skylark.cli.message_text import STORED_COLUMNS, stored_row
-from skylark.cli.store import Selection
+from skylark.cli.store import Selection, SelectionOptions, _names
 from skylark.model.message import PutMessage, SystemFlag
 from skylark.store.disk import RealDisk
 from skylark.store.store_reader import StoreReader
@@ -477,3 +478,36 @@ def test_the_dump_streams(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store._print_table(output.Screen(), STORED_COLUMNS, map(stored_row, watched()))
     assert seen_at_read[0] == 0
     assert seen_at_read[-1] == 7
+
+
+def parse(**options: Any) -> Selection:
+    return SelectionOptions(**options).selection()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"queue": 1}, "--queue needs --topic"),
+        ({"key": "k"}, "--key needs --topic"),
+        ({"from_offset": 1}, "they need --topic"),
+        ({"to_offset": 1}, "they need --topic"),
+        ({"topic": "t", "from_offset": 5, "to_offset": 5}, "5 is not below --to-offset 5"),
+        ({"since": "soon"}, "--since: invalid time 'soon'"),
+        ({"since": "2026-02-02", "until": "2026-01-01"}, "later than --until"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        parse(**options)
+
+
+def test_what_makes_sense_is_taken() -> None:
+    assert parse() == Selection()
+    assert parse(topic="t", queue=0, from_offset=0, to_offset=1, limit=0) == Selection("t", 0, 0, 1, limit=0)
+    assert parse(since="1700000000000", until="1700000000000").until_ms == 1_700_000_000_000
+
+
+def test_a_few_names_stand_for_many() -> None:
+    assert _names([]) == "none"
+    assert _names(["a", "b"]) == "a, b"
+    assert _names([str(number) for number in range(9)]) == "0, 1, 2, 3, 4 and 4 more"
