@@ -1,4 +1,4 @@
-"""The rules of the house, held over the source: who may import whom, what is pure, how large it grows."""
+"""The rules of the source tree: layers, purity, sizes, names."""
 
 import ast
 import graphlib
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 
-# Who may import whom: only towards lower numbers. `errors` is open to its own layer too.
+# Imports go only to lower numbers. `errors` is open to its own layer, too.
 LAYERS = {
     "_version": 0,
     "errors": 0,
@@ -43,17 +43,17 @@ LAYERS = {
     "demo": 6,
     "cli": 7,
     "dashboard": 7,
-    "aio": 8,  # with `skylark` itself, the public names
-    "pyspark_rocketmq": 8,  # the name by which Spark finds the source and the sink
+    "aio": 8,  # public names, like `skylark` itself
+    "pyspark_rocketmq": 8,  # the name under which Spark finds source and sink
 }
-# What a part may not import although its layer would allow it.
+# Imports that are banned although the layers allow them.
 BANS = {
     "store": ("skylark.protocol", "asyncio"),
     "client": ("skylark.store",),
     "namesrv": ("skylark.store",),
     "cli": ("skylark.remoting",),
 }
-# Where a part may import only some modules of another.
+# Parts that may import only some modules of another.
 DOORS = {
     ("pipelines", "remoting"): ("skylark.remoting.blocking_connection",),
     ("pipelines", "store"): ("skylark.store.store_reader", "skylark.store.queue_entry"),
@@ -89,12 +89,24 @@ PURE_MARK = re.compile(r"\b(Pure|Sans-IO)\.")
 FORBIDDEN_WORDS = re.compile(r"Default|Abstract|Impl(?![a-z])|Manager|Factory|Helper|Util(?![a-z])|Utils")
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 900
+FRAGMENT_LINES_MAX = 80
+# Small modules with a single importer. Fold them into the importer; this list must only shrink.
+FRAGMENTS = {
+    "skylark.admin.name_servers",
+    "skylark.bench.build_cache",
+    "skylark.broker.monitoring.monitor",
+    "skylark.pipelines.jobs.sql",
+    "skylark.broker.arrow_joiner",  # imports pyarrow, which is optional
+}
+GERUND = re.compile(r"(\w+_)?[a-z]+ing")
+# Last words of module names that are established nouns.
+NOUNS = {"remoting", "testing", "monitoring", "polling", "encoding"}
 EXTRAS = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake", "lz4", "zstandard", "opentelemetry", "uvloop")
 
 
 @dataclass(frozen=True)
 class Module:
-    """One source file: its dotted name, its text, its syntax tree."""
+    """One source file."""
 
     name: str
     text: str
@@ -106,7 +118,7 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The name under `skylark` that decides the layer; empty for `skylark` itself."""
+        """The name under `skylark` that determines the layer; empty for `skylark` itself."""
         return self.name.removeprefix("skylark").removeprefix(".").split(".")[0]
 
     @property
@@ -115,7 +127,7 @@ class Module:
         return self.part in ("model", "protocol") or PURE_MARK.search(first_line) is not None
 
     def imports(self) -> Iterator[str]:
-        """Yield the dotted name of everything imported, as far as it can be a module."""
+        """Yield the dotted names of all imports; the last word may be a symbol of a module."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
@@ -132,7 +144,7 @@ class Module:
 
 
 def under(name: str, module: str) -> bool:
-    """Say whether `name` is the module or something in it."""
+    """Return whether `name` is the module or something in it."""
     return name == module or name.startswith(module + ".")
 
 
@@ -148,7 +160,7 @@ def load_modules() -> list[Module]:
 
 
 def layer_faults(module: Module) -> Iterator[str]:
-    """Yield imports that go up or sideways, and parts that no layer knows."""
+    """Yield imports that go up or sideways, and parts without a layer."""
     if not module.part:
         return
     if module.part not in LAYERS:
@@ -189,7 +201,7 @@ def environment_faults(module: Module) -> Iterator[str]:
 
 
 def size_faults(module: Module) -> Iterator[str]:
-    """Yield functions and modules that have grown too large."""
+    """Yield functions and modules above the limits."""
     lines = module.text.count("\n")
     if lines > MODULE_LINES_MAX:
         yield f"{module.name} has {lines} lines, more than {MODULE_LINES_MAX}"
@@ -201,14 +213,17 @@ def size_faults(module: Module) -> Iterator[str]:
 
 
 def name_faults(module: Module) -> Iterator[str]:
-    """Yield modules without a docstring and names that say nothing."""
+    """Yield modules without a docstring and meaningless names."""
     if not ast.get_docstring(module.tree):
         yield f"{module.name} has no docstring"
     if re.search(r"(^|[._])(utils?|helpers?|misc|common)($|[._])", module.name):
-        yield f"{module.name}: a drawer, not a name"
+        yield f"{module.name}: not a noun of the domain"
+    name = module.name.rpartition(".")[2]
+    if GERUND.fullmatch(name) and name.rpartition("_")[2] not in NOUNS:
+        yield f"{module.name}: named by an activity; use a noun"
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ClassDef) and FORBIDDEN_WORDS.search(node.name):
-            yield f"{module.name}.{node.name}: a word that says nothing"
+            yield f"{module.name}.{node.name}: a word without meaning"
 
 
 CHECKS = [layer_faults, ban_faults, environment_faults, size_faults, name_faults]
@@ -256,10 +271,12 @@ LONG_FUNCTION = "def long() -> None:\n" + "    x = 1\n" * FUNCTION_LINES_MAX
         ("skylark.client.x", '"""Pure. Decides."""\nimport threading', "is pure"),
         ("skylark.broker.x", "import os\nHOME = os.environ['HOME']", "reads the environment"),
         ("skylark.store.x", LONG_FUNCTION, "has 71 lines"),
-        ("skylark.store.x", "x = 1\n" * (MODULE_LINES_MAX + 1), "has 901 lines"),
+        ("skylark.store.x", "x = 1\n" * (MODULE_LINES_MAX + 1), f"has {MODULE_LINES_MAX + 1} lines"),
         ("skylark.store.x", "x = 1", "no docstring"),
-        ("skylark.store.x", "class TopicManager: ...", "says nothing"),
-        ("skylark.store.file_utils", "", "a drawer"),
+        ("skylark.store.x", "class TopicManager: ...", "without meaning"),
+        ("skylark.store.file_utils", "", "not a noun of the domain"),
+        ("skylark.client.sending", "", "named by an activity"),
+        ("skylark.client.pull_waiting", "", "named by an activity"),
     ],
 )
 def test_a_broken_rule_is_found(name: str, text: str, fault: str) -> None:
@@ -279,7 +296,7 @@ def test_a_broken_rule_is_found(name: str, text: str, fault: str) -> None:
             "from skylark.remoting.blocking_connection import call\nimport skylark.store.store_reader",
         ),
         ("skylark.cli.x", "from skylark import __version__\nimport uvloop\nimport os\nos.environ"),
-        ("skylark.client.x", '"""Not pure: it says so."""\nimport time\nclass Implied: ...'),
+        ("skylark.client.x", '"""Not pure, as stated here."""\nimport time\nclass Implied: ...'),
     ],
 )
 def test_what_is_allowed_is_not_found(name: str, text: str) -> None:
@@ -287,8 +304,8 @@ def test_what_is_allowed_is_not_found(name: str, text: str) -> None:
     assert [found for check in CHECKS for found in check(module)] == []
 
 
-def import_cycle(modules: list[Module]) -> list[str]:
-    """Return the names around one ring of imports, or nothing."""
+def import_graph(modules: list[Module]) -> dict[str, set[str]]:
+    """Return the imported modules of each module."""
     names = {module.name for module in modules}
     graph: dict[str, set[str]] = {}
     for module in modules:
@@ -296,17 +313,67 @@ def import_cycle(modules: list[Module]) -> list[str]:
             imported if imported in names else imported.rpartition(".")[0] for imported in module.imports()
         }
         graph[module.name] = (targets & names) - {module.name}
+    return graph
+
+
+def import_cycle(modules: list[Module]) -> list[str]:
+    """Return the modules of one import cycle, or nothing."""
     try:
-        graphlib.TopologicalSorter(graph).prepare()
+        graphlib.TopologicalSorter(import_graph(modules)).prepare()
     except graphlib.CycleError as error:
         return list(error.args[1])
     return []
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_there_is_no_import_cycle() -> None:
     assert import_cycle(load_modules()) == []
     ring = [Module("skylark.a", "import skylark.b"), Module("skylark.b", "from skylark.a import x")]
     assert set(import_cycle(ring)) == {"skylark.a", "skylark.b"}
+
+
+def fragments(modules: list[Module]) -> set[str]:
+    """Return small modules with a single importer, unless their package exports them."""
+    importers: dict[str, set[str]] = {}
+    for name, targets in import_graph(modules).items():
+        for target in targets:
+            importers.setdefault(target, set()).add(name)
+    return {
+        module.name
+        for module in modules
+        if not module.is_package
+        and module.text.count("\n") < FRAGMENT_LINES_MAX
+        and len(importers.get(module.name, ())) == 1
+        and importers[module.name] != {module.name.rpartition(".")[0]}
+    }
+
+
+def test_no_fragment_is_added() -> None:
+    found = fragments(load_modules())
+    assert found <= FRAGMENTS, f"fold into the only importer: {sorted(found - FRAGMENTS)}"
+    assert found >= FRAGMENTS, f"no longer fragments, remove from FRAGMENTS: {sorted(FRAGMENTS - found)}"
+
+
+def test_a_fragment_is_found() -> None:
+    small, user = Module("skylark.a.small", "x = 1\n" * 79), Module("skylark.b", "import skylark.a.small")
+    assert fragments([small, user]) == {"skylark.a.small"}
+    assert fragments([Module("skylark.a.small", "x = 1\n" * 80), user]) == set()
+    assert fragments([small, user, Module("skylark.c", "from skylark.a.small import x")]) == set()
+    assert fragments([small, Module("skylark.a", "from skylark.a.small import x", is_package=True)]) == set()
+
+
+def duplicate_classes(modules: list[Module]) -> dict[str, list[str]]:
+    """Return class names that several modules define, with these modules."""
+    owners: dict[str, list[str]] = {}
+    for module in modules:
+        for name in {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}:
+            owners.setdefault(name, []).append(module.name)
+    return {name: owned for name, owned in owners.items() if len(owned) > 1}
+
+
+def test_a_class_name_exists_once() -> None:
+    assert duplicate_classes(load_modules()) == {}
+    twice = [Module("skylark.a", "class Batch: ..."), Module("skylark.b", "class Batch: ...")]
+    assert duplicate_classes(twice) == {"Batch": ["skylark.a", "skylark.b"]}
 
 
 def test_every_folder_of_modules_is_a_package() -> None:
@@ -340,7 +407,7 @@ def tracked_texts() -> Iterator[tuple[str, str]]:
                 continue  # an archive
 
 
-# Written in pieces, so that this file does not find itself.
+# Written in pieces, so that this file does not match itself.
 MACHINE_PATH = re.compile(
     r"(?<![\w./~-])/(?:" + "|".join(["wor" + "k", "far" + "m", "roo" + "t", "tm" + "p"]) + r")/\w"
 )

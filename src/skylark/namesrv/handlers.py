@@ -116,10 +116,10 @@ class BrokerChannel(Protocol):
     def is_closed(self) -> bool: ...
 
 
-class RouteCache:
-    """Routes as they are sent, by topic and by standard JSON or not, for as long as their stamp is the same.
+class EncodedRoutes:
+    """Cache of encoded routes by topic and JSON dialect, valid while the stamp is unchanged.
 
-    Clients ask for the same few routes all the time, and writing one takes ten times as long as all the rest.
+    Clients request the same few routes repeatedly, and encoding one takes ten times as long as the rest.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -155,7 +155,7 @@ class NameServerState:
     started_at: float
     # Peers over which brokers have registered: only their ends matter to the routes.
     broker_peers: set[BrokerChannel] = field(default_factory=set)
-    route_cache: RouteCache = field(default_factory=lambda: RouteCache(ROUTE_CACHE_BYTES_MAX))
+    route_cache: EncodedRoutes = field(default_factory=lambda: EncodedRoutes(ROUTE_CACHE_BYTES_MAX))
 
 
 # --- Brokers ---

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from skylark.errors import BrokerError, RemoteProtocolError, SettingsError, TopicNotExist
-from skylark.namesrv.handlers import DECODE_BYTES_ON_LOOP, ROUTES, NameServerState, RouteCache, SavedFile
+from skylark.namesrv.handlers import DECODE_BYTES_ON_LOOP, ROUTES, EncodedRoutes, NameServerState, SavedFile
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
 from skylark.namesrv.route_table import RouteTable
 from skylark.protocol.bodies import DataVersion, QueueData, TopicRouteData
@@ -314,7 +314,7 @@ async def test_a_route_follows_every_change(desk: Desk) -> None:
 
 
 def test_the_cache_of_routes_is_bounded_and_forgets_with_its_stamp() -> None:
-    cache = RouteCache(bytes_max=10)
+    cache = EncodedRoutes(bytes_max=10)
     cache.put(1, "t1", True, b"12345")
     cache.put(1, "t1", False, b"1234")
     assert (cache.get(1, "t1", True), cache.get(1, "t1", False)) == (b"12345", b"1234")

@@ -12,7 +12,7 @@ from skylark.broker.cold_reads import ColdReads
 from skylark.broker.configuration import BrokerConfiguration
 from skylark.broker.error_replies import invalid_parameter, system_error
 from skylark.broker.handlers.served_requests import (
-    Reply,
+    HandlerReply,
     serves,
     serves_code,
     serves_command,
@@ -56,7 +56,7 @@ class BrokerAdminHandlers:
     # --- Settings and state ---
 
     @serves_code(RequestCode.GET_BROKER_CONFIG)
-    def get_config(self) -> Reply:
+    def get_config(self) -> HandlerReply:
         address = self.address
         effective = {
             "listenPort": str(address.port),
@@ -66,7 +66,7 @@ class BrokerAdminHandlers:
         }
         version = encode_body(self.configuration.version).decode()
         body = self.configuration.text(effective).encode()
-        return Reply(fields=BrokerConfigReply(version), body=body)
+        return HandlerReply(fields=BrokerConfigReply(version), body=body)
 
     @serves_command(RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, _: Peer, command: RemotingCommand) -> RemotingCommand:
@@ -166,14 +166,14 @@ class BrokerAdminHandlers:
         return await encode_tables(totals, tables)
 
     @serves(SetCommitLogReadMode)
-    def set_read_ahead(self, request: SetCommitLogReadMode) -> Reply:
+    def set_read_ahead(self, request: SetCommitLogReadMode) -> HandlerReply:
         mode = request.mode
         is_ours = READ_AHEAD_MODES.get(mode)
         if is_ours is None:
             raise invalid_parameter("set commitlog readahead mode param value error")
         if not is_ours:
             raise system_error("set commitlog readahead mode failed: the kernel decides what it reads ahead")
-        return Reply(remark=f"set commitlog readahead mode success, mode: {mode}")
+        return HandlerReply(remark=f"set commitlog readahead mode success, mode: {mode}")
 
     # --- Features that this broker does not have, but tools ask about ---
 
@@ -184,14 +184,14 @@ class BrokerAdminHandlers:
         )
 
     @serves_code(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON)
-    def export_rocksdb_config(self) -> Reply:
+    def export_rocksdb_config(self) -> HandlerReply:
         """The configuration already is JSON."""
-        return Reply(remark="export done.")
+        return HandlerReply(remark="export done.")
 
     @serves_code(RequestCode.POP_ROLLBACK)
-    def roll_back_pops(self) -> Reply:
+    def roll_back_pops(self) -> HandlerReply:
         """There are no pop records to convert."""
-        return Reply(remark=NO_CODE_REMARK)
+        return HandlerReply(remark=NO_CODE_REMARK)
 
 
 def _text(command: RemotingCommand) -> str:

@@ -12,7 +12,7 @@ from skylark.broker.error_replies import (
     topic_not_exist,
 )
 from skylark.broker.groups import RequestModes, SubscriptionGroups
-from skylark.broker.handlers.served_requests import Reply, serves, serves_code
+from skylark.broker.handlers.served_requests import HandlerReply, serves, serves_code
 from skylark.broker.handlers.sliced_encoding import encode_tables
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
@@ -92,13 +92,13 @@ class GroupHandlers:
         return config
 
     @serves(UpdateAndGetGroupForbidden, on_slave=metadata_is_copied)
-    def forbid(self, request: UpdateAndGetGroupForbidden) -> Reply:
+    def forbid(self, request: UpdateAndGetGroupForbidden) -> HandlerReply:
         """Forbid a group to read a topic, or allow it again, and return whether it may."""
         group, topic = request.group, request.topic
         if request.readable is not None:
             self.groups.set_readable(group, topic, request.readable, now_ms=self.clock.now_ms())
         body = GroupForbidden(group=group, topic=topic, readable=self.groups.is_readable(group, topic))
-        return Reply(remark="", body=body)
+        return HandlerReply(remark="", body=body)
 
     @serves(SetMessageRequestMode, on_slave=metadata_is_copied)
     def set_request_mode(self, request: SetMessageRequestMode) -> None:

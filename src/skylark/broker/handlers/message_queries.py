@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from skylark.broker.clients import ConsumerGroups
 from skylark.broker.error_replies import system_error
 from skylark.broker.filters.consumer_filters import ConsumerFilters
-from skylark.broker.handlers.served_requests import Reply, serves
+from skylark.broker.handlers.served_requests import HandlerReply, serves
 from skylark.broker.record_loader import ReadCold
 from skylark.errors import CorruptRecord, OffsetOutOfRange
 from skylark.model.message import find_keys, find_unique_key, split_keys
@@ -40,7 +40,7 @@ class MessageQueryHandlers:
     read_cold: ReadCold
 
     @serves(QueryMessage, needs_copy=True)
-    async def query_message(self, request: QueryMessage) -> Reply:
+    async def query_message(self, request: QueryMessage) -> HandlerReply:
         settings = self.live.current
         wanted = settings.query_messages if request.unique_key else request.max_num
         maximum = max(0, min(wanted, settings.store.query_messages_max))
@@ -50,8 +50,8 @@ class MessageQueryHandlers:
         fields = QueryMessageReply(found.last_timestamp, found.last_physical_offset)
         if not records:
             remark = "can not find message, maybe time range not correct"
-            return Reply(ResponseCode.QUERY_NOT_FOUND, remark, fields)
-        return Reply(fields=fields, body=b"".join(records))
+            return HandlerReply(ResponseCode.QUERY_NOT_FOUND, remark, fields)
+        return HandlerReply(fields=fields, body=b"".join(records))
 
     @serves(ViewMessageById, needs_copy=True)
     async def view_message(self, request: ViewMessageById) -> bytes:
@@ -61,13 +61,15 @@ class MessageQueryHandlers:
         return record
 
     @serves(QueryConsumeQueue, needs_copy=True)
-    async def query_consume_queue(self, request: QueryConsumeQueue) -> Reply:
+    async def query_consume_queue(self, request: QueryConsumeQueue) -> HandlerReply:
         queue = self.store.queues.get((request.topic, request.queue_id))
         if queue is None:
             raise system_error(f"{request.queue_id}@{request.topic} is not exist!")
         low, high = queue.min_offset, queue.max_offset
         if not low <= request.index < high:
-            return Reply(remark=f"Index {request.index} of {request.queue_id}@{request.topic} is not exist!")
+            return HandlerReply(
+                remark=f"Index {request.index} of {request.queue_id}@{request.topic} is not exist!"
+            )
         count = min(request.count, UNITS_MAX, high - request.index)
         units = await self.read_cold(lambda: _units(queue, request.index, count))
         subscription, filter_data = self._subscription(request.consumer_group, request.topic)
@@ -78,7 +80,7 @@ class MessageQueryHandlers:
             subscription_data=subscription,
             filter_data=filter_data,
         )
-        return Reply(remark=NO_CODE_REMARK, body=body)
+        return HandlerReply(remark=NO_CODE_REMARK, body=body)
 
     def _subscription(self, group: str | None, topic: str) -> tuple[SubscriptionData | None, str | None]:
         """Return the subscription of a group, and its filter as text, or RocketMQ's reason for none."""

@@ -20,7 +20,7 @@ from skylark.broker.error_replies import (
 )
 from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.handlers.served_requests import (
-    Reply,
+    HandlerReply,
     serves,
     serves_code,
     serves_command,
@@ -193,8 +193,10 @@ class OffsetHandlers:
         return OffsetReply(self.store.max_offset(request.topic, request.queue_id))
 
     @serves(GetMinOffset, needs_copy=True)
-    def get_min_offset(self, request: GetMinOffset) -> Reply:
-        return Reply(remark="", fields=OffsetReply(self.store.min_offset(request.topic, request.queue_id)))
+    def get_min_offset(self, request: GetMinOffset) -> HandlerReply:
+        return HandlerReply(
+            remark="", fields=OffsetReply(self.store.min_offset(request.topic, request.queue_id))
+        )
 
     @serves(SearchOffsetByTimestamp, needs_copy=True)
     async def search_offset(self, request: SearchOffsetByTimestamp) -> OffsetReply:
@@ -308,7 +310,7 @@ class OffsetHandlers:
         return committed
 
     @serves(InvokeBrokerToGetConsumerStatus)
-    async def get_consumer_status(self, request: InvokeBrokerToGetConsumerStatus) -> Reply:
+    async def get_consumer_status(self, request: InvokeBrokerToGetConsumerStatus) -> HandlerReply:
         """Ask the members of a group, or one of them, for their offsets in a topic."""
         clients = self.consumers.clients(request.group)
         if not clients:
@@ -324,7 +326,7 @@ class OffsetHandlers:
                 if answer is not None
             }
         )
-        return Reply(remark=NO_CODE_REMARK, body=status)
+        return HandlerReply(remark=NO_CODE_REMARK, body=status)
 
 
 def _not_found(remark: str) -> BrokerError:

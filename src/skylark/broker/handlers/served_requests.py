@@ -1,7 +1,7 @@
 """Marks methods as request handlers, and builds the routes of the objects that have them.
 
 A handler returns its result: None for plain success, a `Header` for fields, bytes or a body struct for the
-body, a `Reply` for anything else. It may be a coroutine. A BrokerError that it raises becomes the reply.
+body, a `HandlerReply` for anything else. It may be a coroutine. A BrokerError becomes the reply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skylark.remoting.link import Answer, Handler
 from skylark.remoting.server import Peer
 
 
-class Reply(NamedTuple):
+class HandlerReply(NamedTuple):
     """A reply with more than one part, or with another code than success."""
 
     code: int = ResponseCode.SUCCESS
@@ -29,7 +29,7 @@ class Reply(NamedTuple):
     body: Body | Buffer = b""
 
 
-Result = Reply | Header | Body | Buffer | None
+Result = HandlerReply | Header | Body | Buffer | None
 Served = Result | Coroutine[Any, Any, Result]
 
 Q = TypeVar("Q", bound=Request[Any])
@@ -140,7 +140,7 @@ async def _finish_later(command: RemotingCommand, served: Coroutine[Any, Any, Re
 def _reply(command: RemotingCommand, result: Result) -> RemotingCommand:
     if result is None:
         return command.reply()
-    if isinstance(result, Reply):
+    if isinstance(result, HandlerReply):
         code, remark, fields, body = result
         if isinstance(fields, Header):
             fields = fields.to_fields()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from skylark.broker.clients import ConsumerGroups
 from skylark.broker.error_replies import metadata_is_copied, topic_not_exist
-from skylark.broker.handlers.served_requests import Reply, serves, serves_code
+from skylark.broker.handlers.served_requests import HandlerReply, serves, serves_code
 from skylark.broker.handlers.sliced_encoding import encode_tables
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
@@ -44,7 +44,7 @@ class TopicHandlers:
     started_ms: int
 
     @serves(UpdateAndCreateTopic, on_slave=metadata_is_copied)
-    async def update_topic(self, request: UpdateAndCreateTopic) -> Reply:
+    async def update_topic(self, request: UpdateAndCreateTopic) -> HandlerReply:
         return await self._update(
             [
                 TopicConfig(
@@ -61,16 +61,16 @@ class TopicHandlers:
         )
 
     @serves(UpdateAndCreateTopicList, on_slave=metadata_is_copied)
-    async def update_topics(self, request: UpdateAndCreateTopicList) -> Reply:
+    async def update_topics(self, request: UpdateAndCreateTopicList) -> HandlerReply:
         return await self._update(request.body.topic_config_list)
 
-    async def _update(self, wanted: list[TopicConfig]) -> Reply:
+    async def _update(self, wanted: list[TopicConfig]) -> HandlerReply:
         """Reply when the name servers know: the creator of a topic asks them for its route next."""
         is_system = any(self.topics.is_system(config.topic_name) for config in wanted)
         with self.stats.creation("topic", self.clock.monotonic, is_system=is_system):
             self.topics.update(*wanted, now_ms=self.clock.now_ms())
             await self.wait_registered()
-        return Reply(remark=NO_CODE_REMARK)
+        return HandlerReply(remark=NO_CODE_REMARK)
 
     @serves(DeleteTopicInBroker, on_slave=metadata_is_copied)
     async def delete_topic(self, request: DeleteTopicInBroker) -> None:
