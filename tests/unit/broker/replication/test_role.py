@@ -30,7 +30,7 @@ def test_the_number_makes_the_role() -> None:
     assert (Role(named).broker_id, Role(named).kind) == (1, BrokerRole.SLAVE)
     with pytest.raises(SettingsError, match="a slave needs an id above 0"):
         BrokerSettings(role=BrokerRole.SLAVE)
-    with pytest.raises(SettingsError, match="SYNC_MASTER is for number 0"):
+    with pytest.raises(SettingsError, match="SYNC_MASTER requires broker id 0"):
         BrokerSettings(role=BrokerRole.SYNC_MASTER, broker_id=1)
 
 
