@@ -1,4 +1,7 @@
-"""Delay levels: one queue of the schedule topic per level; due messages go to their own topic."""
+"""Delay levels: one queue of the schedule topic per level; due messages go to their own topic.
+
+The delays of the levels are the setting `delay_levels` in `settings/store.py`.
+"""
 
 from __future__ import annotations
 
