@@ -23,6 +23,7 @@ from skylark.cli.errors import UsageError
 from skylark.cli.options import pairs
 
 if TYPE_CHECKING:
+    from skylark.broker.broker import Broker
     from skylark.settings import BrokerSettings
     from skylark.settings.loader import LoadedSettings
 
@@ -142,11 +143,11 @@ def say_ready(started: float, text: str) -> None:
     typer.echo(f"skylark {__version__}: {text}, ready after {time.monotonic() - started:.2f} s")
 
 
-def say_broker_ready(started: float, server: Any) -> None:
+def say_broker_ready(started: float, server: Broker) -> None:
     settings = server.live.current
-    bound = "" if server.advertised_host == settings.host else f", bound to {settings.host}"
+    bound = "" if server.addresses.host == settings.host else f", bound to {settings.host}"
     say_ready(started, f"broker {settings.name} on {server.address} (fast port {server.port - 2}{bound})")
-    role = f"{settings.role.value}, port for slaves {server.replica_port}"
+    role = f"{settings.role.value}, port for slaves {server.addresses.replica_port}"
     if settings.is_slave:
         role = f"slave {settings.broker_id} of {settings.replication.slave_of or 'the master of its name'}"
     typer.echo(f"store {settings.store.path.absolute()}, flush {settings.store.flush_mode.value}, {role}")
