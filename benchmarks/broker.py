@@ -104,7 +104,7 @@ def apache(directory: Path, flush: str) -> Iterator[str]:
 
 @contextmanager
 def running(address: str) -> Iterator[str]:
-    """A broker that somebody else started."""
+    """A broker that is already running."""
     yield address
 
 

@@ -83,7 +83,7 @@ EXPECTED = {
 }
 
 Cell = Callable[[float], float]
-"""Runs for so many seconds, returns messages a second."""
+"""Takes seconds, returns messages a second."""
 
 
 def counted(step: Callable[[], int], seconds: float) -> float:
@@ -96,7 +96,7 @@ def counted(step: Callable[[], int], seconds: float) -> float:
 
 
 async def windowed(producer: aio.Producer, seconds: float, window: int) -> float:
-    """Keep so many messages in flight."""
+    """Keep `window` messages in flight."""
     started = time.perf_counter()
     end = started + seconds
     count = 0
@@ -112,7 +112,7 @@ async def windowed(producer: aio.Producer, seconds: float, window: int) -> float
 
 
 async def tasks(producer: aio.Producer, seconds: float) -> float:
-    """Have so many tasks, each of which sends one message after the other."""
+    """IN_FLIGHT tasks, each sending one message after the other."""
     started = time.perf_counter()
     end = started + seconds
 

@@ -1,4 +1,4 @@
-"""How the cost of a message grows with what a broker already has: messages, topics, queues, connections, log.
+"""How the cost of a send grows with messages, topics, queues, connections and log of a broker.
 
 Processor time of the broker is taken, not the rate: a busy machine changes it less. Each point is measured in
 some rounds and the least counts, as the others were disturbed more.
@@ -47,12 +47,12 @@ POINTS: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthOptions:
-    """What a person asks for. `scale` makes every point but the first smaller, for a quick look."""
+    """Options. `scale` shrinks every point but the first, for a quick look."""
 
     directory: Path
     dimensions: Sequence[str] = tuple(POINTS)
     messages: int = 40_000
-    """For each round of a point."""
+    """Messages per round of a point."""
     rounds: int = 3
     scale: float = 1.0
 
@@ -62,7 +62,7 @@ class GrowthOptions:
 
 
 class Growth:
-    """All dimensions, each on a broker of its own. `say` hears every point."""
+    """All dimensions, each on its own broker. `say` is called with every point."""
 
     def __init__(self, wanted: GrowthOptions, say: Callable[[Cell], None]) -> None:
         self._wanted = wanted
@@ -129,7 +129,7 @@ class Growth:
                     yield self._point(dimension, mib, target, load)
 
     def _fill(self, target: LoadTarget, load: Load, messages: int) -> None:
-        """So many messages in the load's topic in all."""
+        """Fill the load's topic up to this many messages."""
         target.create(load)
         missing = messages - target.stored(load)
         if missing > 0:

@@ -1,4 +1,4 @@
-"""Looking at something again and again while something else runs."""
+"""A periodic call in a thread while a block runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def watched(look: Callable[[], bool], every_s: float, name: str) -> Iterator[None]:
-    """A thread calls `look` at once, and then every so often until the block ends, or until it returns False.
+    """Call `look` in a thread every `every_s` seconds until the block ends or `look` returns False.
 
-    After the block nobody calls it any more.
+    `look` is not called after the block.
     """
     done = threading.Event()
 

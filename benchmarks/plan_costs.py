@@ -1,4 +1,4 @@
-"""The costs of this machine, for a plan: some loads against a broker of ours, and what they come to.
+"""The costs of a message on this machine for `skylark plan`, derived from loads on a broker.
 
 What takes long to measure stays as it was shipped: Spark, our own clients.
 """
@@ -28,7 +28,7 @@ from skylark.bench.servers import own_broker, own_servers, wait_for_slave
 
 SMALL_KIB, LARGE_KIB, HUGE_KIB = 128 / 1024, 1.0, 16.0
 HUGE_MESSAGES = 6_000
-"""Less than may wait for the disk: what a slow one would add is no cost of a send."""
+"""Less than may be unflushed: the wait for a slow disk is not a cost of a send."""
 HUGE_WARM_UP_S = 0.02
 IN_FLIGHT = 64
 BATCH, SMALL_BATCH = 32, 8
@@ -37,9 +37,9 @@ CONNECTIONS = 500
 TOPICS = 1000
 QUEUES = 8
 TOPIC = "plan-topics"
-"""Of these topics, each with so many queues."""
+"""Prefix of TOPICS topics with QUEUES queues each."""
 WARM_UP_MESSAGES = 2_000
-"""Before memory is looked at: what a broker takes once, for its first messages, is no connection's."""
+"""Sent before memory is measured: the first messages allocate memory once."""
 ROUNDS, TRIES = 3, 3
 SYNCS = 200
 SYNC_BYTES = 4096
@@ -69,7 +69,7 @@ def loads(address: str, seconds: float) -> dict[str, Load]:
 
 
 def fit(used: Used, base: Costs) -> Costs:
-    """Costs of the parts from costs of the whole. What the cells do not tell stays as it is in `base`."""
+    """Costs of the parts, derived from those of the cells. Other costs are taken from `base`."""
     # The bytes of a KiB hardly show beside the rest; those of 16 do.
     send_kib = max((used["send-huge"] - used["send-small"]) / (HUGE_KIB - SMALL_KIB), 0.0)
     single = used["send-1"] - SMALL_KIB * send_kib
@@ -187,7 +187,7 @@ def _in_rounds(target: LoadTarget, cells: Mapping[str, Load], say: Say) -> dict[
 
 
 def _replicated(directory: Path, client: LoadClient, round_s: float, say: Say) -> dict[str, float]:
-    """What a message costs a master with a slave, and this."""
+    """The cost of a message for a master with a slave, and for the slave."""
     least = Least(say)
     with (
         own_broker(directory / "master", cpu=BROKER_CPU) as master,

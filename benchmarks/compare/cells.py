@@ -22,7 +22,7 @@ LATENCY_RATE = 5_000
 
 
 class UnknownCell(RocketMQError):
-    """No cell, or no peer, is called so; the text says which there are."""
+    """An unknown cell or peer."""
 
 
 class Kind(Enum):
@@ -45,7 +45,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a cell. The ratio says how many times better ours is: above 1, whatever is measured."""
+    """A figure of a cell. Its ratio is above 1 where Skylark is better."""
 
     name: str
     unit: str
@@ -192,7 +192,7 @@ def parse_peers(text: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in PEERS]
     if unknown or not names:
-        raise UnknownCell(f"no peer is called {unknown[0] if unknown else text!r}: {', '.join(PEERS)}")
+        raise UnknownCell(f"unknown peer {unknown[0] if unknown else text!r}; choose {', '.join(PEERS)}")
     return names
 
 
@@ -203,7 +203,7 @@ def choose(patterns: Sequence[str], peers: Sequence[str], *, quick: bool = False
     """
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(cell.name, pattern) for cell in CELLS):
-            raise UnknownCell(f"no cell is called {pattern}: {', '.join(cell.name for cell in CELLS)}")
+            raise UnknownCell(f"unknown cell {pattern!r}; choose {', '.join(cell.name for cell in CELLS)}")
     if patterns:
         return [
             cell for cell in CELLS if any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns)

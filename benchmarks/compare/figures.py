@@ -25,7 +25,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One round of one cell on one system. `wrong` says why it does not count, if it does not."""
+    """One round of one cell on one system. `wrong` has the reasons why it is void."""
 
     cell: str
     system: str
@@ -36,7 +36,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotRun(msgspec.Struct, frozen=True):
-    """What is missing from the figures, and why."""
+    """A missing figure and the reason."""
 
     cell: str
     system: str
@@ -61,7 +61,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """`ahead` or `behind` if all rounds say so, otherwise `even`; empty without a ratio."""
+        """`ahead` or `behind` if all rounds agree, otherwise `even`; empty without a ratio."""
         if self.ratio is None:
             return ""
         if self.ratio.low > 1:
@@ -70,14 +70,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reached(self) -> bool | None:
-        """Whether the medians reach the bar and the floor; None where there is none, or no figure."""
+        """Whether the medians reach the bar and the floor; None without either, or without figures."""
         wanted = [(self.ratio, self.bar), (self.ours, self.floor)]
         known = [spread.median >= least for spread, least in wanted if spread and least is not None]
         return all(known) if known else None
 
 
 class SystemFacts(msgspec.Struct, frozen=True):
-    """What ran, how it was set, and which client drove it."""
+    """A measured system, its settings and its client."""
 
     name: str
     title: str
@@ -111,7 +111,7 @@ def _rounded(value: float) -> float:
 
 
 def ratio(metric: Metric, ours: float, theirs: float) -> float | None:
-    """How many times better ours is; None where a figure is nothing."""
+    """How many times better Skylark is; None if a figure is 0."""
     if not ours or not theirs:
         return None
     return ours / theirs if metric.more_is_better else theirs / ours
@@ -174,7 +174,7 @@ def losses(rows: Sequence[Row]) -> list[Row]:
 CELLS_CONDITION = "cells"
 BETWEEN = " / "
 PARTS = "; "
-"""Between what a system's settings say."""
+"""Separator of a system's settings."""
 
 
 def merge(parts: Sequence[Comparison]) -> Comparison:
@@ -223,7 +223,7 @@ def _outcomes(parts: Sequence[Comparison]) -> dict[tuple[str, str], list[Outcome
 
 
 def _not_run(parts: Sequence[Comparison], measured: Iterable[tuple[str, str]]) -> list[NotRun]:
-    """What no part has, and what went wrong in the part that counts."""
+    """Cells missing in all parts, and errors of the part that counts."""
     found: dict[tuple[str, str], NotRun] = {}
     tried = set(measured)
     for part in parts:

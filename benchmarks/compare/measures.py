@@ -78,7 +78,7 @@ class Effort:
 
 @dataclass
 class Round:
-    """What a round has found so far. `wrong` makes it void."""
+    """Figures of a round so far. `wrong` makes it void."""
 
     figures: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -214,7 +214,7 @@ class Measures:
             return take_thin(ask_routes(target, cell.name, load), c.ROUTES_PER_S)
 
     def make_topics(self, system: System, cell: c.Cell) -> None:
-        """What `topics-*` sends to. A queue's first message makes its files: that is paid here."""
+        """Create and fill the topics of `topics-*`: the first message of a queue creates its files."""
         load = thin_load(system, cell, self._effort.seconds)
         with LoadTarget(system.server.address, self._client, cpu=CLIENT_CPU) as target:
             target.fill(load, FILL_BATCH * cell.topics)
@@ -282,7 +282,7 @@ def read_with_spark(effort: Effort) -> Round:
 
 
 class NotPossible(RocketMQError):
-    """This machine lacks something that a cell needs; the text says what."""
+    """A requirement of a cell is missing on this machine."""
 
 
 class MemoryPeak:
@@ -293,7 +293,7 @@ class MemoryPeak:
         self.mib = 0.0
 
     def look(self) -> bool:
-        """False if it has ended: who asked it for something says so."""
+        """False if the process has ended; the load then fails."""
         try:
             self.mib = max(self.mib, self._process.anonymous_mib() or 0.0)
         except OSError:

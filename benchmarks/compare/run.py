@@ -1,4 +1,4 @@
-"""A whole comparison: systems started, cells in turn over several rounds, everything gone at the end."""
+"""A comparison: start systems, measure cells in turn for several rounds, remove everything."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Run:
         return [cell for cell in self._cells if cell.kind is kind]
 
     def found(self) -> Comparison:
-        """What the rounds so far say."""
+        """The result of the rounds so far."""
         flushes = [flush for flush in FLUSHES if any(cell.flush == flush for cell in self._cells)]
         _, *peers = self._names
         return Comparison.now(
@@ -139,7 +139,7 @@ class _Run:
         )
 
     def _not_run(self) -> Iterator[NotRun]:
-        """What is missing from the rows, cell by cell."""
+        """Missing rows, cell by cell."""
         for cell, name in product(self._cells, self._names):
             tried = [each for each in self._outcomes if (each.cell, each.system) == (cell.name, name)]
             if name not in cell.systems:
@@ -237,7 +237,7 @@ class _Run:
                 system.process.wait_settled()
 
     def _topics(self, cell: Cell) -> None:
-        """Servers of its own: so many topics would be in the way of other cells."""
+        """On servers of its own: thousands of topics would disturb other cells."""
         with ExitStack() as stack:
             systems = self._started(stack, cell.flush, [cell])
             for name, system in list(systems.items()):
@@ -302,7 +302,7 @@ class _Run:
 
 @contextmanager
 def _alone(system: System | None, systems: Iterable[System]) -> Iterator[None]:
-    """Systems that do much while nothing is asked of them are stopped while it is not their turn."""
+    """Freeze systems that use much processor time when idle while others are measured."""
     others = [other for other in systems if other is not system and other.stops_when_idle]
     for other in others:
         other.signal(signal.SIGSTOP)
@@ -314,6 +314,6 @@ def _alone(system: System | None, systems: Iterable[System]) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """One line of what went wrong; the end of a log says it best."""
+    """The error as one line of limited length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}…"

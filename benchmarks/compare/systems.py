@@ -76,7 +76,7 @@ class System(ABC):
 
     @property
     def driver_address(self) -> str:
-        """What its Java client is given."""
+        """The address for its Java client."""
         return self.server.address
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class System(ABC):
                 steps.callback(driver.kill)
 
     def prepare(self) -> None:  # noqa: B027 - some need nothing
-        """What has to be there before the server starts."""
+        """Prepare what the server needs before its start."""
 
     def start(self) -> None:
         """Start the server on the processor of servers, and wait until it serves. Raises ProcessFailed."""
@@ -115,7 +115,7 @@ class System(ABC):
 
     @property
     def process(self) -> ListeningProcess:
-        """What the running server uses of the machine."""
+        """The process of the running server."""
         return ListeningProcess(self.server.address)
 
     @property
@@ -155,7 +155,7 @@ class System(ABC):
 
 
 class _RocketMQ(System):
-    """What speaks RocketMQ's protocol."""
+    """A system with RocketMQ's protocol."""
 
     pom = apache.POM
     driver_class = "RocketMQLoad"

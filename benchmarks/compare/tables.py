@@ -1,4 +1,4 @@
-"""Pure. A comparison for people: a table for each peer, where ours loses, what is missing, a page."""
+"""Pure. A comparison as tables by peer, lists of losses and missing cells, and an HTML page."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def rows_for(comparison: Comparison, peer: str) -> list[Row]:
 
 
 def title_of(comparison: Comparison, peer: str) -> str:
-    """What a peer is, by its whole name."""
+    """The full name of a peer."""
     return next((facts.title for facts in comparison.systems if facts.name == peer), "ours alone")
 
 

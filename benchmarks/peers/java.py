@@ -33,7 +33,7 @@ JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.prefer
 
 
 class MissingToolchain(RocketMQError):
-    """A program is absent or too old, or what it should fetch cannot be had; the text says which."""
+    """A required program is missing or too old, or a download failed."""
 
 
 @dataclass(frozen=True)

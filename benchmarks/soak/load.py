@@ -39,7 +39,7 @@ BODY_BYTES_MEAN = sum(SIZES) / len(SIZES)
 NUMBER_BYTES = 8
 CYCLE = 40
 BATCH = 10
-"""The first messages of each cycle; behind them the transactions and what is delayed."""
+"""The first messages of each cycle; transactions and delayed messages follow."""
 TRADING, DELAYED = range(11, 13), range(13, 17)
 DELAY_LEVEL, DELAY_S = 1, 1.0
 TAG_WANTED = "TagA"
@@ -50,11 +50,11 @@ WAITING_MAX = 512
 SEND_TIMEOUT_MS = 30_000
 POLL_MS = 500
 BEHIND_MAX = 1000
-"""Messages that who pulls may be behind while the maximum is looked for."""
+"""Maximum lag of the pull consumer while the maximum rate is measured."""
 
 
 def is_rolled_back(number: int) -> bool:
-    """One transaction of five: nobody may see its message."""
+    """One of five transactions is rolled back; its message must stay invisible."""
     return number % CYCLE in TRADING and number // CYCLE % 5 == 0
 
 
@@ -63,7 +63,7 @@ def tag_of(number: int) -> str:
 
 
 def groups_of(number: int) -> list[str]:
-    """Who is to get a message."""
+    """The groups that must receive a message."""
     if number % CYCLE in TRADING or number % CYCLE in DELAYED:
         return [] if is_rolled_back(number) else [WAITING]
     by_tag = [BY_TAG] if tag_of(number) == TAG_WANTED else []
@@ -73,7 +73,7 @@ def groups_of(number: int) -> list[str]:
 
 @dataclass(slots=True)
 class Ledger:
-    """Who still has to get which message, and what became of the others."""
+    """Which group still expects which message, and counts of the others."""
 
     pending: dict[str, dict[int, int]] = field(default_factory=lambda: {group: {} for group in GROUPS})
     """By group and number: the time at which it was due, in ns."""
@@ -97,7 +97,7 @@ class Ledger:
             self.pending[group][number] = due_ns
 
     def doubt(self, number: int) -> None:
-        """A send failed: nobody has to get it, but somebody may."""
+        """A send failed: the message may arrive, but need not."""
         self.failed += 1
         self.doubtful.add(number)
         for pending in self.pending.values():
@@ -129,7 +129,7 @@ class Timed:
     whole: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def turn(self) -> LatencyHistogram:
-        """The recent ones; they begin anew."""
+        """Return the recent latencies and reset them."""
         recent, self.recent = self.recent, LatencyHistogram()
         self.whole.add(recent)
         return recent
@@ -227,7 +227,7 @@ class MixedLoad:
         await self._producer.flush()
 
     async def find_maximum(self, seconds: float) -> float:
-        """Send as much as is consumed, for so long: messages a second. Latencies then begin anew."""
+        """Send as fast as messages are consumed; returns messages a second. Resets latencies."""
         started, first = time.monotonic(), self._number
         behind = self.ledger.pending[BY_PULL]
         async with asyncio.TaskGroup() as tasks:
@@ -312,7 +312,7 @@ async def _decide(message: Message, commit: bool) -> TransactionState:
 
 
 async def _check(message: ReceivedMessage) -> TransactionState:
-    """What a broker is told that asks: the message itself knows."""
+    """Answer a transaction check from the message itself."""
     commit = message.properties.get("commit") == "1"
     return TransactionState.COMMIT if commit else TransactionState.ROLLBACK
 

@@ -44,12 +44,12 @@ BROKER_SETTINGS: dict[str, str | int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakOptions:
-    """What a person asks for."""
+    """Options of a soak."""
 
     directory: Path
     seconds: float = 1800.0
     rate: float | None = None
-    """Messages a second; None: half of what this machine can, which is found out first."""
+    """Messages a second; None: half of the maximum, which is measured first."""
     every_s: float = 5.0
     keep_s: float = 60.0
     """Log files that nothing was written to for so long are made as old as the broker deletes them."""
@@ -57,7 +57,7 @@ class SoakOptions:
 
 
 class SoakReport(ResultFile, frozen=True, kw_only=True):
-    """What a run came to, as `--out` writes it."""
+    """The result of a run, as `--out` writes it."""
 
     slopes: list[Slope]
     findings: list[Finding]
@@ -74,7 +74,7 @@ class SoakReport(ResultFile, frozen=True, kw_only=True):
 
 
 class Soak:
-    """A run. `say` is told each look, for a person to follow."""
+    """A run. `say` is called with each sample."""
 
     def __init__(self, wanted: SoakOptions, say: Callable[[Sample], None]) -> None:
         self._wanted = wanted
@@ -82,7 +82,7 @@ class Soak:
         self._samples: list[Sample] = []
 
     def run(self) -> SoakReport:
-        """Raises ProcessFailed if the servers do not come up, and what clients raise."""
+        """Raises ProcessFailed if the servers do not start, and the errors of clients."""
         directory = self._wanted.directory
         settings = {**BROKER_SETTINGS, "mappedFileSizeCommitLog": self._wanted.log_file_bytes}
         with own_servers(directory, settings=settings, cpu=BROKER_CPU) as served:
@@ -200,7 +200,7 @@ class _Used(NamedTuple):
 
 
 class LogFiles:
-    """The broker's log as files. Its clock cannot be moved, but the age of a file can."""
+    """The broker's log files, whose age can be changed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -215,7 +215,7 @@ class LogFiles:
         return found
 
     def age(self, keep_s: float) -> None:
-        """Set back the times of what was written long enough ago: the broker takes it for expired."""
+        """Set back the times of files written more than `keep_s` ago, so the broker deletes them."""
         now = time.time()
         expired = now - (RESERVED_HOURS * 3600 + 600)
         for path, status in self._paths()[:-KEPT_FILES_MIN]:

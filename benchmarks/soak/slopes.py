@@ -1,4 +1,4 @@
-"""Pure. What a long run looks like: samples over time, how they lean, and whether that is flat.
+"""Pure. Samples of a long run, their slopes, and whether these are flat.
 
 A slope is the median of the slopes between all pairs of samples (Theil and Sen), so that a moment in which
 the machine did something else does not tilt it, and has the bounds within which it lies with 95 % confidence.
@@ -25,14 +25,14 @@ T = TypeVar("T")
 WARM_UP_SHARE = 0.15
 JUDGED_SAMPLES_MIN = 20
 JUDGED_MINUTES_MIN = 5.0
-"""Before that, memory still fills caches and a slope says nothing."""
+"""Before that, caches still fill and a slope means nothing."""
 OTHERS_CORES_MAX = 0.5
-"""What others may use in the median: above it latencies are theirs."""
+"""Maximum median use by other programs; above it latencies are not judged."""
 QUIET_SPAN_MIN = 0.6
 """Of the time that counts, from the first quiet look to the last."""
 TOO_SHORT, UNCLEAR = "too short to say", "not clear: it varies too much"
 WINDOWS_MAX = 40
-"""Samples are taken together to so many medians: neighbours disturb each other, medians do so less."""
+"""Maximum number of windows of samples, of which the medians are used."""
 CONFIDENCE_Z = 1.96
 KEPT_FILES_MIN = 3
 DELETED_WITHIN_S = 30.0
@@ -61,13 +61,13 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
     load_1m: float
     other_cores: float
-    """Cores that neither the broker nor the clients used, and neighbours of a virtual machine took."""
+    """Cores used by other programs, including those stolen by other virtual machines."""
     stolen_cores: float = 0.0
     """Those of the neighbours."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What must stay flat: its slope a minute, or its drift over the whole run, up to a limit."""
+    """A value that must stay flat: by its slope per minute or its drift over the run."""
 
     name: str
     unit: str
@@ -94,7 +94,7 @@ MEASURES = (
 
 
 class Slope(msgspec.Struct, frozen=True, kw_only=True):
-    """How a measure leans. `is_flat` is None if that cannot be said; `why` tells the reason."""
+    """The slope of a measure. `is_flat` is None if it cannot be judged, for the reason `why`."""
 
     name: str
     unit: str
@@ -112,7 +112,7 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that had to happen or must not: `ok` is None if the run was too short to say."""
+    """A required or forbidden event; `ok` is None if the run was too short to judge."""
 
     name: str
     value: str

@@ -1,4 +1,4 @@
-"""A backlog that is no longer in memory: how fast it is read from the disk, and what senders notice of it."""
+"""Reads of a backlog that is no longer in memory, alone and beside sends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SENT = "cold-sent"
 
 
 def measure_cold(choice: ServerChoice, load: Load, log_bytes: int, progress: Progress) -> Document:
-    """Pull a log of so many bytes once from the disk: alone, and while messages are sent at the load's rate.
+    """Pull a log of `log_bytes` once from the disk: alone, and beside sends at the load's rate.
 
     The broker is started anew before each pass, since what it has mapped stays in memory. Raises BadLoad if
     the place is not our own, LoadFailed, ProcessFailed, RocketMQError.

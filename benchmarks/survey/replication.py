@@ -1,4 +1,4 @@
-"""What replication costs: a master alone, with a slave that follows, and one that waits for its slave."""
+"""The cost of replication: a master alone, with an asynchronous and with a synchronous slave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROLES = {ALONE: "ASYNC_MASTER", "async slave": "ASYNC_MASTER", "sync slave": "SY
 
 @contextmanager
 def own_pair(directory: Path, role: str, choice: ServerChoice, *, has_slave: bool) -> Iterator[str]:
-    """The address of a master, which has its slave already. Raises ProcessFailed, LoadFailed."""
+    """The address of a master with its slave connected. Raises ProcessFailed, LoadFailed."""
     with ExitStack() as stack:
         settings = {**choice.settings, "brokerRole": role}
         cpu = BROKER_CPU if choice.pin else None
@@ -50,10 +50,10 @@ class Lag:
     def __init__(self, master: BlockingConnection) -> None:
         self._master = master
         self._looks: list[tuple[float, int, int]] = []
-        """When, the end of the master's log, and what the slave lacks of it."""
+        """Time, end of the master's log, and bytes that the slave lacks."""
 
     def look(self) -> bool:
-        """False if the master does not answer: who measures says so."""
+        """False if the master does not reply; the load then fails."""
         try:
             status = self._master.call(GetBrokerHaStatus())
         except RemotingError:
@@ -64,7 +64,7 @@ class Lag:
         return True
 
     def figures(self) -> dict[str, Value]:
-        """Milliseconds that the slave is behind: what it lacks, at the rate at which the log grew."""
+        """Lag of the slave in milliseconds: missing bytes at the rate at which the log grew."""
         growing = [look for look in self._looks if look[1] < self._looks[-1][1]]
         if len(growing) < LOOKS_MIN:
             return {}
@@ -78,7 +78,7 @@ class Lag:
 
 
 def measure_replication(choice: ServerChoice, load: Load, progress: Progress) -> Document:
-    """The same load three times. Raises BadLoad if the place is not our own, LoadFailed, RocketMQError."""
+    """The same load three times. Raises BadLoad unless servers are started, LoadFailed, RocketMQError."""
     if not choice.is_own:
         raise BadLoad("replication is measured between brokers of our own: leave the name server out")
     client = LoadClient()

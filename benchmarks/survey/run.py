@@ -45,7 +45,7 @@ Step = Callable[[Progress], Document]
 
 
 class Survey(ResultFile, frozen=True, kw_only=True):
-    """What was found, by the names of the steps; and what was not, with the reason."""
+    """Results by step, and the reasons for missing ones."""
 
     benchmark: str = BENCHMARK
     documents: dict[str, Document]
@@ -142,7 +142,7 @@ def survey(
     progress: Progress,
     keep: Callable[[Survey], None] = lambda _: None,
 ) -> Survey:
-    """Do the steps in turn; none is begun after so many minutes. `keep` gets what there is after each."""
+    """Run the steps in turn, none after `minutes`. `keep` gets the results so far after each."""
     started = time.monotonic()
     documents: dict[str, Document] = {}
     missing: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Topics through Spark: rows a second out of a broker, out of its store's files, and into a topic."""
+"""Rows a second through Spark: from a broker, from its files, and into a topic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SINK_SHARE = 4
 
 
 def measure_spark(choice: ServerChoice, load: Load, rows: int, rounds: int, progress: Progress) -> Document:
-    """The best of some rounds of each cell; the first of them, which warms up, is not counted.
+    """The best of several rounds of each cell after one warm-up round.
 
     Raises SettingsError without Java, LoadFailed, RocketMQError.
     """
@@ -47,7 +47,7 @@ def measure_spark(choice: ServerChoice, load: Load, rows: int, rounds: int, prog
 def spark_cells(
     spark: SparkSession, servers: BenchServers, load: Load, rows: int, rounds: int, progress: Progress
 ) -> Iterator[Cell]:
-    """Over a topic that holds so many rows."""
+    """The cells over a topic of `rows` messages."""
     from_broker = {"namesrv": servers.served.namesrv, "topic": load.topic}
     yield _best("read from the broker", partial(_read, spark, from_broker), rows, rounds, load, progress)
     if servers.directory is not None:

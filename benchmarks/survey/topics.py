@@ -1,4 +1,4 @@
-"""What it costs that a load is spread over many topics."""
+"""The cost of spreading a load over many topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTLE_S = 0.01
 SETTLE_S_MAX = 75.0
 """Once a minute it makes all that are missing."""
 REST_S = 0.002
-"""For each queue, until what came last is written: a broker of ours takes 20 s for however many."""
+"""Rest per queue until its last entries are written; a broker takes 20 s for any number."""
 REST_S_MAX = 21.0
 
 

@@ -76,11 +76,11 @@ def test_quick_leaves_out_what_takes_minutes_unless_it_is_named() -> None:
 
 
 def test_unknown_names_are_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UnknownCell, match=r"no cell is called sned-\*: send-async-1-128B"):
+    with pytest.raises(UnknownCell, match=r"unknown cell 'sned-\*'; choose send-async-1-128B"):
         choose(["start", "sned-*"], [APACHE])
-    with pytest.raises(UnknownCell, match="no peer is called 'rabbit': apache, kafka, nats"):
+    with pytest.raises(UnknownCell, match="unknown peer 'rabbit'; choose apache, kafka, nats"):
         parse_peers("apache,rabbit")
-    with pytest.raises(UnknownCell, match="no peer"):
+    with pytest.raises(UnknownCell, match="unknown peer"):
         parse_peers(" , ")
 
 

@@ -60,8 +60,8 @@ def test_cells_are_listed() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--peer", "rabbit"], "no peer is called 'rabbit': apache, kafka, nats"),
-        (["--cell", "sned"], "no cell is called sned"),
+        (["--peer", "rabbit"], "unknown peer 'rabbit'; choose apache, kafka, nats"),
+        (["--cell", "sned"], "unknown cell 'sned'"),
         (["--out", "nowhere/at/all.json"], "no directory"),
     ],
 )

@@ -18,7 +18,7 @@ from benchmarks.compare.figures import (
     rows_of,
     spread,
 )
-from benchmarks.compare.tables import cells_of, loss_lines, missing_lines, number, page
+from benchmarks.compare.tables import cells_of, loss_lines, missing_lines, page
 from skylark.bench.machine import describe
 
 POSITIVE = st.floats(min_value=0.001, max_value=1e9)
@@ -134,26 +134,6 @@ def test_verdicts_and_losses(given_row: Row, verdict: str, is_loss: bool) -> Non
     assert given_row.verdict == verdict
     assert losses([given_row]) == ([given_row] if is_loss else [])
     assert bool(loss_lines([given_row])) is is_loss
-
-
-def test_a_line_shows_the_spread() -> None:
-    assert cells_of(row(0.7, 0.8, 0.9, bar=1.0)) == [
-        "latency-5000",
-        "p99.9, µs",
-        "1,234 (1,000 to 2,000)",
-        "0.123 (0.1 to 0.2)",
-        "0.80",
-        "0.70 to 0.90",
-        "1",
-        "behind, below the bar",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1234567.8, "1,234,568"), (99.94, "99.9"), (0.01234, "0.0123"), (0.0, "0")]
-)
-def test_numbers_have_as_many_digits_as_mean_something(value: float, text: str) -> None:
-    assert number(value) == text
 
 
 def test_the_page_and_the_json_hold_what_is_missing_too() -> None:

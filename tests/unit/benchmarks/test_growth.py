@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
-from benchmarks.growth import POINTS, TITLES, GrowthOptions, growth_of, section, sections
-from skylark.bench.results import Cell, make_cell, make_document
-from skylark.html_report import drawing
+from benchmarks.growth import POINTS, TITLES, GrowthOptions, growth_of
+from skylark.bench.results import Cell, make_cell
 
 
 def cell(dimension: str, point: int, cost_us: float | None) -> Cell:
@@ -54,17 +52,3 @@ def test_growth_is_not_told_of_ends_that_were_not_measured(end: int) -> None:
     assert growth_of(cells) == {}
     cells[end] = cell("topics", 1, None)
     assert growth_of(cells) == {}
-
-
-def test_a_section_has_the_points_of_its_dimension() -> None:
-    topics = section("topics", CELLS)
-    assert [row[:2] for row in topics.rows] == [["1", 10.0], ["10,000", 12.5]]
-    assert [each.name for each in sections(make_document("growth", {}, CELLS))] == ["topics", "log"]
-
-
-def test_a_chart_is_a_small_svg_file_of_its_own() -> None:
-    text = drawing(section("topics", CELLS))
-    root = ElementTree.fromstring(text)  # noqa: S314 - our own
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == 2
-    assert len(text) < 4000

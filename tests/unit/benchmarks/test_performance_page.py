@@ -7,11 +7,11 @@ from collections import Counter
 import msgspec
 import pytest
 
-from benchmarks.survey.run import Survey, page, rows, steps, survey
+from benchmarks.survey.run import Survey, steps, survey
 from scripts.peer_tables import TABLES
 from scripts.performance_figures import FIGURE, FIGURES, with_figures
 from scripts.performance_page import PAGE, TABLE, filled, tables_of
-from scripts.performance_tables import SOAKED, SURVEYED, number, table
+from scripts.performance_tables import SOAKED, SURVEYED, table
 from skylark.bench.latencies import LatencyHistogram
 from skylark.bench.results import Cell, encode, make_cell, make_document
 from skylark.errors import SettingsError
@@ -121,14 +121,6 @@ def test_no_figure_of_a_void_cell_is_told(found: Survey, step: str, table_name: 
     assert line in tables_of({"all.json": encode(changed)})[table_name]
 
 
-def test_a_survey_for_people(found: Survey) -> None:
-    assert next(line[:3] for line in rows(found)) == ["sends", "cell of sends", 500]
-    text = page(found)
-    assert "<svg" in text, "growth is drawn"
-    assert "no Java" in text
-    assert "slave_behind_p99_ms" in text
-
-
 def test_steps_are_done_in_turn_and_what_fails_is_told() -> None:
     heard: list[str] = []
     kept: list[Survey] = []
@@ -149,10 +141,3 @@ def test_steps_are_done_in_turn_and_what_fails_is_told() -> None:
     late = survey({"good": good}, -1.0, lambda name, word: None)  # type: ignore[dict-item]
     assert late.missing == {"good": "not begun: -1 minutes were over"}
     assert late.is_void
-
-
-def test_numbers_have_as_many_digits_as_mean_something() -> None:
-    assert [number(value) for value in (None, 0.01234, 9.876, 99.96, 123_456.7)] == [
-        "", "0.0123", "9.88", "100", "123,457",
-    ]  # fmt: skip
-    assert table(("a", "b"), [("x", "1")], " r") == "| a | b |\n|---|---:|\n| x | 1 |\n"
