@@ -156,8 +156,8 @@ async def test_timed_and_half_messages_are_in_the_copy_of_a_running_broker(tmp_p
     ("source", "target", "sentence"),
     [
         ("nowhere", "copy", "no such directory"),
-        ("empty", "copy", "is no store"),
-        ("several", "copy", "holds 1: say"),
+        ("empty", "copy", ": not a store"),
+        ("several", "copy", "holds 1; choose one of"),
         ("store", "store/inside", "overlaps with"),
         ("store", "full", "does not contain a backup"),
     ],
