@@ -98,7 +98,7 @@ class Fetcher:
         *,
         committed: int | None = 0,
     ) -> Pulled:
-        """Pull once. A positive `committed` offset is committed by the way, unless a slave is asked.
+        """Pull once. A positive `committed` offset is committed with the pull, except at a slave.
 
         Raises BrokerError, RemotingError, NoRoute without a filter server for a filter class.
         """

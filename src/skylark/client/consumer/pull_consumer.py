@@ -274,9 +274,9 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
         """
         self._running()
         if queue_offset < 0:
-            raise ClientError(f"offset < 0: {queue_offset} is before every message of {queue}")
+            raise ClientError(f"offset < 0: the offset of {queue} must be at least 0, not {queue_offset}")
         if messages_max <= 0:
-            raise ClientError(f"maxNums <= 0: {messages_max} messages cannot be asked for")
+            raise ClientError(f"maxNums <= 0: messages_max must be positive, not {messages_max}")
         assert self._fetcher is not None
         settings = self.settings
         options = FetchOptions(

@@ -489,7 +489,7 @@ class PushRuntime:
         self.rebalancer.wake()
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Move queues to other offsets. The consumer must be paused meanwhile."""
+        """Move queues to other offsets. The consumer must be paused during the call."""
         async with self.rebalancer.round_lock:  # a round in progress would take the queues back
             dropped = self.queues.drop(offsets.keys())
         await asyncio.sleep(self._settings.reset_wait_ms / 1000)

@@ -329,9 +329,9 @@ class Session:
             return any(await asyncio.gather(*(self._heartbeat_to(address, data) for address in addresses)))
 
     def _heartbeat_data(self) -> HeartbeatData | None:
-        told = [member.heartbeat_data() for member in self._members.values()]
-        producers = [data for data in told if isinstance(data, ProducerData)]
-        consumers = [data for data in told if isinstance(data, ConsumerData)]
+        parts = [member.heartbeat_data() for member in self._members.values()]
+        producers = [data for data in parts if isinstance(data, ProducerData)]
+        consumers = [data for data in parts if isinstance(data, ConsumerData)]
         if not producers and not consumers:
             return None
         return HeartbeatData(self.client_id, producers, consumers)
