@@ -8,7 +8,7 @@ import pytest
 
 IMAGES_PER_CASE = 50
 CASES = 24
-"""Per kind of crash; the first case is part of every run, the others are marked slow."""
+"""Per kind of crash; the first case is part of every run, the others are marked nightly."""
 
 _SEED = random.SystemRandom().randrange(1_000_000)
 
@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     slow = CASES - 1 if images is None else 0
     cases = [pytest.param(first + number, id=f"seed{first + number}") for number in range(usual)]
     for seed in range(first + usual, first + usual + slow):
-        cases.append(pytest.param(seed, id=f"seed{seed}", marks=pytest.mark.slow))
+        cases.append(pytest.param(seed, id=f"seed{seed}", marks=pytest.mark.nightly))
     metafunc.parametrize("image_seed", cases)
 
 

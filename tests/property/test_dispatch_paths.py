@@ -16,9 +16,9 @@ from skylark.model.message import PutMessage, encode_properties, pack_host
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedRecord
+from skylark.store.checkpoint import MANIFEST_FILE_NAMES
 from skylark.store.index import SHARED_KEY_BATCH_MIN
 from skylark.store.message_store import MessageStore
-from skylark.store.queue_manifest import MANIFEST_FILE_NAMES
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, simulated_disk, small_settings

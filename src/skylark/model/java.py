@@ -148,9 +148,9 @@ class ObjectKey(Mapping[str, Scalar]):
 def loads(data: bytes) -> Any:
     """Read one document: str, int, float, bool, None, list, and dict with keys of type str, int or ObjectKey.
 
-    Takes all of JSON and what fastjson takes beyond it: bare integers, bare names and objects as keys, single
+    Accepts JSON and fastjson's extensions: bare integers, bare names and objects as keys, single
     quotes, superfluous commas, raw control characters in strings. Raises BadJson for everything else, also
-    for what is nested too deeply (the dialect: more than `DEPTH_MAX`) and for numbers of absurd length.
+    for documents nested too deeply (the dialect: more than `DEPTH_MAX`) and for overlong numbers.
     """
     try:
         return msgspec.json.decode(data)

@@ -69,14 +69,14 @@ COMPRESSION_MASK = 0x700
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message to be sent: what its sender says of it. A value, so it may be sent again or by many.
+    """A message to send. Immutable, so it can be sent again and by several producers.
 
     >>> Message("orders", b"hello", tags="created", keys=["42"])
 
     `keys` find it later, `tags` (one word) filter it, `properties` are the application's own. Messages with
     the same `sharding_key` go to the same queue and keep their order. At most one of `delay_level` (1 to 18),
-    `deliver_at` and `deliver_after` says that it is to wait. Without `wait_for_store` the broker answers
-    before it is on disk or on a slave. What is wrong with a message is said when it is sent (BadMessage).
+    `deliver_at` and `deliver_after` delays it. Without `wait_for_store` the broker replies before it is on
+    disk or on a slave. An invalid message raises BadMessage when it is sent.
     """
 
     topic: str

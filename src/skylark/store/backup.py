@@ -24,14 +24,19 @@ import msgspec
 
 from skylark.atomic_file import load_file, write_file
 from skylark.errors import BadStoreFile, StoreError, StoreLocked
-from skylark.store.checkpoint import CHECKPOINT_BYTES
+from skylark.store.checkpoint import (
+    CHECKPOINT_BYTES,
+    MANIFEST_FILE_NAMES,
+    QueueManifest,
+    load_manifest,
+    save_manifest,
+)
 from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.disk import DiskLock, RealDisk, disk_error
 from skylark.store.index import index_names
 from skylark.store.index_file import HEADER
 from skylark.store.mapped_file import MappedFileQueue, file_name
 from skylark.store.queue_entry import ENTRY_BYTES
-from skylark.store.queue_manifest import MANIFEST_FILE_NAMES, QueueManifest, load_manifest, save_manifest
 from skylark.store.store_reader import StoreReader
 from skylark.store.unsupported_files import UnsupportedItem
 

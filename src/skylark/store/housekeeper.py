@@ -9,14 +9,13 @@ from dataclasses import replace
 from skylark.clock import Clock
 from skylark.errors import BadStoreFile, DiskFull, StoreFailed
 from skylark.settings import StoreSettings
-from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.checkpoint import Checkpoint, CheckpointFile, QueueManifest, extents_of, save_manifest
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.disk import Disk
 from skylark.store.dispatch import Dispatcher
 from skylark.store.flush import LogFlusher
 from skylark.store.index import Index
-from skylark.store.queue_manifest import QueueManifest, extents_of, save_manifest
 from skylark.store.retention import (
     DiskFullFlag,
     DiskState,
@@ -303,7 +302,7 @@ class Housekeeper:
             log.warning("cannot write consume queues or index before files are deleted: %s", error)
 
     def _disk_state(self) -> DiskState:
-        # The log may lie on a disk of its own.
+        # The log may be on its own disk.
         paths = {self.settings.path, self.settings.commit_log_directory}
         try:
             used = max(self._disk.used_ratio(path) for path in paths if self._disk.exists(path))

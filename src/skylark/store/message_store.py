@@ -18,7 +18,7 @@ from skylark.model.record import decode
 from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
 from skylark.store.batch_encoder import ClientBatch
-from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.checkpoint import Checkpoint, CheckpointFile, QueueManifest
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.disk import Disk, RealDisk
@@ -28,7 +28,6 @@ from skylark.store.housekeeper import Housekeeper
 from skylark.store.index import Index
 from skylark.store.log_reader import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
 from skylark.store.page_cache import PageCache
-from skylark.store.queue_manifest import QueueManifest
 from skylark.store.recovery import Recovery, RecoveryReport
 
 log = logging.getLogger(__name__)
@@ -98,7 +97,7 @@ class MessageStore:
         settings, disk = self.settings, self._disk
         self._file_locks.callback(disk.lock(settings.path / "lock").release)
         try:
-            # The log may lie elsewhere and be named by the settings of another store, too.
+            # The log may be in another directory, which the settings of another store may name, too.
             self._file_locks.callback(disk.lock_directory(settings.commit_log_directory).release)
             clean_exit = not disk.exists(self._abort_path)
             self._mark_running()

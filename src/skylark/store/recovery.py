@@ -31,7 +31,7 @@ from skylark.model.record import (
 )
 from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedRecord
-from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.checkpoint import Checkpoint, CheckpointFile, QueueManifest, load_manifest
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.disk import Disk
@@ -39,7 +39,6 @@ from skylark.store.dispatch import Dispatcher
 from skylark.store.index import OFFSET_MAX, Index
 from skylark.store.log_scan import SCAN_BYTES, LogDamage, LogWalk
 from skylark.store.mapped_file import NAME_DIGITS
-from skylark.store.queue_manifest import QueueManifest, load_manifest
 
 log = logging.getLogger(__name__)
 

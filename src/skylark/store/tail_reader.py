@@ -19,7 +19,7 @@ from skylark.store.queue_entry import ENTRY_BYTES
 
 JOINED_RECORD_BYTES = 4096
 """Records up to this average size are copied into one part: cheaper than writing many parts later."""
-JOINER_ENTRIES_MIN = 128
+JOINER_ENTRIES_MIN = 256
 """Entries per read from which `TailReader.joiner` is used: setting it up costs more for fewer."""
 UNPACKERS_KEPT = 256
 
@@ -162,7 +162,7 @@ class TailReader:
                 self._note_fitting(queue, queue_offset, queue_offset + count)
         elif taken == last + sizes[-1] - first:
             parts = [view[first - start : first - start + taken]]
-        else:  # left in parts: whoever sends them joins them with what goes before
+        else:  # not joined: the connection joins them with the reply's head
             parts = slices(view, start, entries, sizes)
         return None if parts is None else (low, high, count, taken, parts)
 

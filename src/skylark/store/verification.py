@@ -19,7 +19,7 @@ from skylark.errors import BadJson, BadStoreFile, CorruptRecord, OffsetOutOfRang
 from skylark.model import java
 from skylark.model.message import PROPERTY_CRC32, find_keys, find_unique_key, split_keys
 from skylark.model.record import CRC_PROPERTY_BYTES, ScannedRecord, has_valid_crc_property
-from skylark.store.checkpoint import CHECKPOINT_BYTES
+from skylark.store.checkpoint import CHECKPOINT_BYTES, load_manifest
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import DiskFile
 from skylark.store.dispatch import Dispatcher, is_indexed
@@ -37,7 +37,6 @@ from skylark.store.index_file import (
 from skylark.store.log_scan import LiveLogScan, LogDamage
 from skylark.store.mapped_file import NAME_DIGITS, file_name
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, NO_ENTRY_MASK
-from skylark.store.queue_manifest import load_manifest
 from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC
 from skylark.store.store_reader import StoreReader
 from skylark.store.unsupported_files import LIGHT_TOPIC_PREFIX

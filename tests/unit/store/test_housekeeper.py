@@ -16,13 +16,12 @@ from msgspec.structs import replace as replace_members
 from skylark.errors import StoreFailed
 from skylark.settings import FlushMode
 from skylark.store.append_result import PutStatus
-from skylark.store.checkpoint import CheckpointFile
+from skylark.store.checkpoint import CheckpointFile, load_manifest
 from skylark.store.housekeeper import NEW_FILES_MAX, NEW_TAIL_BYTES_MAX, SYNCED_QUEUES_MAX, WRITE_ROUNDS
 from skylark.store.log_reader import GetStatus
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
 from skylark.store.queue_entry import ENTRY_BYTES
-from skylark.store.queue_manifest import load_manifest
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, Operation, SimulatedDisk
 from tests.support.store import (

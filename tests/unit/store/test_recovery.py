@@ -13,12 +13,11 @@ from skylark.model.message import SystemFlag
 from skylark.model.record import BLANK, MAGIC_BLANK, RECORD_BYTES_MIN, Scan, decode
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store import log_scan, recovery
-from skylark.store.checkpoint import Checkpoint, CheckpointFile
+from skylark.store.checkpoint import MANIFEST_FILE_NAMES, Checkpoint, CheckpointFile
 from skylark.store.commit_log import IN_NO_TEXT
 from skylark.store.log_scan import LogWalk
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
-from skylark.store.queue_manifest import MANIFEST_FILE_NAMES
 from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC, filler_for
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk

@@ -108,7 +108,7 @@ def by_arrow() -> Joiner:
 
 
 @given(
-    st.lists(st.tuples(st.integers(-1, 40), st.integers(11, 300)), min_size=JOINER_ENTRIES_MIN, max_size=200),
+    st.lists(st.tuples(st.integers(-1, 40), st.integers(11, 300)), min_size=JOINER_ENTRIES_MIN, max_size=300),
     st.integers(-30, 2000),
 )
 def test_arrow_gives_what_slices_give(by_arrow: Joiner, records: list[tuple[int, int]], first: int) -> None:

@@ -29,6 +29,7 @@ from skylark.protocol.requests.send import SendMessageV2
 from skylark.remoting.server import Peer
 from skylark.settings.store import FlushMode
 from skylark.store.queue_entry import ENTRY
+from skylark.store.tail_reader import JOINER_ENTRIES_MIN
 from tests.support.broker import consumer, subscription, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.unit.broker.handlers.rig import Client, Rig, Wire, rigged
@@ -281,6 +282,26 @@ async def test_bulk_pulls_bring_units_to_who_asks_for_them(rig: PullRig) -> None
     sizes = [size for _, size, _ in ENTRY.iter_unpack(results[1].units)]
     assert (results[1].reply.bulk_units, len(sizes), sum(sizes)) == (47, 47, len(results[1].records))
     assert rig.broker.stats.gets.count == 2 * 47
+
+
+async def test_only_bulk_pulls_of_many_messages_load_arrow(
+    rig: PullRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = threading.Event()
+    monkeypatch.setattr(rig.path, "_load_joiner", loaded.set)
+    rig.put("T")
+    rig.path.pull(rig.client.peer, [command(0, max_msg_nums=2048)])
+    rig.path.pull(rig.client.peer, [command(0, max_msg_nums=JOINER_ENTRIES_MIN - 1, bulk_bytes=1 << 20)])
+    assert rig.path._loading_joiner is None
+    rig.path.pull(rig.client.peer, [command(0, max_msg_nums=JOINER_ENTRIES_MIN, bulk_bytes=1 << 20)])
+    assert loaded.wait(30)
+    await rig.client.taken()
+
+
+def test_arrow_joins_the_records_of_bulk_pulls(rig: PullRig) -> None:
+    pytest.importorskip("pyarrow")
+    rig.path._load_joiner()
+    assert rig.broker.store.reader.tail.joiner is not None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylark.store.queue_manifest import (
+from skylark.store.checkpoint import (
     MANIFEST_FILE_NAMES,
     QueueExtent,
     QueueManifest,
