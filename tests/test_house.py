@@ -92,7 +92,6 @@ MODULE_LINES_MAX = 900
 FRAGMENT_LINES_MAX = 80
 # Small modules with a single importer. Fold them into the importer; this list must only shrink.
 FRAGMENTS = {
-    "skylark.admin.name_servers",
     "skylark.bench.build_cache",
     "skylark.broker.monitoring.monitor",
     "skylark.pipelines.jobs.sql",

@@ -7,12 +7,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from skylark.admin.brokers import AsyncBrokers
+from skylark.admin.brokers import AsyncBrokers, AsyncNameServers
 from skylark.admin.clients import AsyncClients
 from skylark.admin.dead_letters import AsyncDeadLetters
 from skylark.admin.groups import AsyncGroups
 from skylark.admin.messages import AsyncMessages
-from skylark.admin.name_servers import AsyncNameServers
 from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.server_calls import ServerCalls
 from skylark.admin.topics import AsyncTopics
