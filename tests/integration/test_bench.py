@@ -228,7 +228,7 @@ def test_own_servers_a_page_and_a_table(tmp_path: Path) -> None:
         (["producer", "-k", "perhaps"], "invalid --keys 'perhaps'; choose true or false"),
         (["producer", "--broker", "broker-a"], "needs a name server"),
         (["producer", "-n", "127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
-        (["producer", "--set", "x"], "--set x: KEY=VALUE is expected"),
+        (["producer", "--set", "x"], "invalid --set 'x'; write KEY=VALUE"),
         (["producer", "--report", "/nowhere/at/all.html"], "no directory /nowhere/at"),
         (["latency", "-s", "3"], "invalid body_bytes 3; the send time needs at least 8"),
         (["transaction", "--rollback-rate", "0.7", "--unknown-rate", "0.7"], "exceed 1 together"),
