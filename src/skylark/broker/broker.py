@@ -122,7 +122,7 @@ class Broker:
             server_limits(settings), on_disconnect=self._disconnected, latencies=self.latencies
         )
         self._server.rate = request_rate(settings)
-        self._server.vigil.on_end = self._index_soon
+        self._server.busy_poll.on_end = self._index_soon
         self._indexing = False
         self._opening: asyncio.Future[None] | None = None
 
@@ -413,9 +413,11 @@ class Broker:
         """Resume held pulls and index new messages, both after the replies to the sends."""
         self.long_polling.arrived(batch)
         index = self.store.index
-        # Several together cost less each. But only a loop that is kept awake can wait for them: who sends one
-        # by one would find it asleep, and to wake it takes longer than to index one.
-        if index is not None and not (self._server.vigil.is_kept and index.pending_count < INDEX_TOGETHER):
+        # Indexing several messages together is cheaper, but only a polling loop may defer it: a sleeping loop
+        # would have to be woken for it, which takes longer than indexing one message.
+        if index is not None and not (
+            self._server.busy_poll.is_polling and index.pending_count < INDEX_TOGETHER
+        ):
             self._index_soon()
 
     def _index_soon(self) -> None:

@@ -91,7 +91,7 @@ class BusyPoll:
         self._run_needed = RUN_MIN
         self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.is_kept = False
+        self.is_polling = False
         self.on_end: Callable[[], None] = _nothing
         """Called when polling ends, before the loop sleeps; for deferred work."""
 
@@ -104,8 +104,8 @@ class BusyPoll:
         if self._run < self._run_needed:
             return
         self._until = now + self._window_s
-        if not self.is_kept:
-            self.is_kept = True
+        if not self.is_polling:
+            self.is_polling = True
             self._loop = loop
             loop.call_soon(self._turn)
 
@@ -114,7 +114,7 @@ class BusyPoll:
         if self._now() < self._until:
             self._loop.call_soon(self._turn)
             return
-        self.is_kept = False
+        self.is_polling = False
         was_useful = self._run >= self._run_needed + RUN_MIN
         self._run_needed = RUN_MIN if was_useful else min(2 * self._run_needed, RUN_MAX)
         self._run = 0
@@ -465,7 +465,7 @@ class Peer(Link):
             return
         if answers_lone:
             self._is_lone = False
-            self._server.vigil.answered(self._loop)
+            self._server.busy_poll.answered(self._loop)
         if self.is_writable:
             self.active_at = self._loop.time()
         elif self._transport.get_write_buffer_size() > self.limits.write_bytes_max:
@@ -509,7 +509,7 @@ class RemotingServer:
         self.is_closing = False
         self.rate: RequestRate | None = None
         """Rate limit per connection, or None. May change at any time."""
-        self.vigil = BusyPoll(self.limits.stay_awake_us)
+        self.busy_poll = BusyPoll(self.limits.stay_awake_us)
         self._on_disconnect = on_disconnect
         self._gathered: list[Peer] | None = None
         self._listeners: list[asyncio.Server] = []

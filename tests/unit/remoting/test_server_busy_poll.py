@@ -43,13 +43,13 @@ class FakeLoop:
 
 
 class Rhythm:
-    """A vigil on a fake loop."""
+    """Busy polling on a fake loop."""
 
     def __init__(self, window_us: int = WINDOW_US) -> None:
         self.loop = FakeLoop()
         self.ends = 0
-        self.vigil = BusyPoll(window_us, now=self.loop.now)
-        self.vigil.on_end = self._end
+        self.busy_poll = BusyPoll(window_us, now=self.loop.now)
+        self.busy_poll.on_end = self._end
 
     def _end(self) -> None:
         self.ends += 1
@@ -57,25 +57,25 @@ class Rhythm:
     def answer(self, count: int, gap_us: int) -> None:
         for _ in range(count):
             self.loop.pass_us(gap_us)
-            self.vigil.answered(cast("asyncio.AbstractEventLoop", self.loop))
+            self.busy_poll.answered(cast("asyncio.AbstractEventLoop", self.loop))
 
 
 def test_it_begins_only_with_a_run_of_close_requests() -> None:
     rhythm = Rhythm()
     rhythm.answer(RUN_MIN, CLOSE_US)
-    assert not rhythm.vigil.is_kept
+    assert not rhythm.busy_poll.is_polling
     rhythm.answer(1, CLOSE_US)
-    assert rhythm.vigil.is_kept
+    assert rhythm.busy_poll.is_polling
 
 
 def test_it_goes_on_while_requests_come_and_ends_once_when_they_do_not() -> None:
     rhythm = Rhythm()
     rhythm.answer(100, CLOSE_US)
-    assert rhythm.vigil.is_kept
+    assert rhythm.busy_poll.is_polling
     assert rhythm.ends == 0
     before = rhythm.loop.turns
     rhythm.loop.pass_us(1_000_000)
-    assert not rhythm.vigil.is_kept
+    assert not rhythm.busy_poll.is_polling
     assert rhythm.ends == 1
     assert rhythm.loop.turns - before <= WINDOW_US // 5 + 1
 
@@ -100,30 +100,30 @@ def test_requests_that_never_come_in_time_are_waited_for_ever_more_rarely() -> N
     assert awake_us < rhythm.loop.now_us / 50
 
 
-def test_after_a_useful_vigil_a_short_run_is_enough_again() -> None:
+def test_after_useful_polling_a_short_run_is_enough_again() -> None:
     rhythm = Rhythm()
     rhythm.answer(RUN_MIN + 1, CLOSE_US)  # of no use: the next does not come
     rhythm.loop.pass_us(10_000)
     rhythm.answer(RUN_MIN + 2, CLOSE_US)
-    assert not rhythm.vigil.is_kept
+    assert not rhythm.busy_poll.is_polling
     rhythm.answer(10 * RUN_MIN, CLOSE_US)
-    assert rhythm.vigil.is_kept
+    assert rhythm.busy_poll.is_polling
     rhythm.loop.pass_us(10_000)
     rhythm.answer(RUN_MIN + 2, CLOSE_US)
-    assert rhythm.vigil.is_kept
+    assert rhythm.busy_poll.is_polling
 
 
 @given(st.lists(st.integers(0, 500), max_size=300))
 def test_it_is_never_awake_longer_than_a_window_after_an_answer(gaps_us: list[int]) -> None:
     rhythm = Rhythm()
     for gap_us in gaps_us:
-        before, was_kept = rhythm.loop.turns, rhythm.vigil.is_kept
+        before, was_kept = rhythm.loop.turns, rhythm.busy_poll.is_polling
         rhythm.answer(1, gap_us)
         awake = rhythm.loop.turns - before
         assert awake <= WINDOW_US // 5 + 1
         assert was_kept or not awake
     rhythm.loop.pass_us(2 * WINDOW_US)
-    assert not rhythm.vigil.is_kept
+    assert not rhythm.busy_poll.is_polling
 
 
 def test_a_server_keeps_watch_for_a_lone_sender_and_sleeps_when_it_is_done() -> None:
@@ -132,12 +132,12 @@ def test_a_server_keeps_watch_for_a_lone_sender_and_sleeps_when_it_is_done() -> 
     async def scenario() -> None:
         ended: list[float] = []
         async with running(ServerLimits(stay_awake_us=500_000)) as rig, raw_client(rig.port) as client:
-            rig.server.vigil.on_end = lambda: ended.append(time.process_time())
-            while not rig.server.vigil.is_kept and not ended:
+            rig.server.busy_poll.on_end = lambda: ended.append(time.process_time())
+            while not rig.server.busy_poll.is_polling and not ended:
                 await client.send(frame(SEND.to_command()))
                 await client.receive()
             await until(lambda: bool(ended))
-            assert not rig.server.vigil.is_kept
+            assert not rig.server.busy_poll.is_polling
             # Nobody sends any more: the connection is there, and costs nothing.
             await asyncio.sleep(1)
             assert time.process_time() - ended[0] < 0.5
@@ -153,6 +153,6 @@ def test_who_sends_many_at_a_time_is_not_waited_for() -> None:
                 for _ in range(4):
                     await client.receive()
             if set(rig.batches) == {4}:  # what was sent together came together
-                assert not rig.server.vigil.is_kept
+                assert not rig.server.busy_poll.is_polling
 
     run_on("uvloop", scenario())
