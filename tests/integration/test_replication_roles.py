@@ -406,7 +406,7 @@ async def test_a_slave_finds_its_master_by_the_name_server_and_is_in_the_route(t
         running_broker(tmp_path / "slave", name_servers=name_server.address, broker_id=2,
                        replication=replication()) as slave,
     ):  # fmt: skip
-        await until(lambda: slave.role.slave.last_error == "no name server has said who the master is")
+        await until(lambda: slave.role.slave.last_error == "no name server knows the master")
         async with (
             running_master(tmp_path / "master", name_servers=name_server.address) as master,
             BrokerClient(master.address) as client,

@@ -308,7 +308,7 @@ class Broker:
         log.info("broker started name=%s address=%s", settings.name, self.address)
 
     def _open(self) -> None:
-        """What waits for the disk: metadata and the store. Nothing else runs yet."""
+        """Load metadata and open the store. May block; nothing else runs yet."""
         directory = self.live.current.config_directory
         load_metadata(directory / "topics.json", self.topics.load)
         load_metadata(directory / "subscriptionGroup.json", self.groups.load)
@@ -357,9 +357,9 @@ class Broker:
         self.registration.start()
 
     async def stop(self) -> None:
-        """Unregister, answer what is at work, save everything, close the store. Also after a failed start."""
+        """Unregister, answer requests in flight, save all, close the store. Also after a failed start."""
         if self._opening is not None:
-            # A start was given up, its thread cannot be: what that one opens is closed, too.
+            # A cancelled start leaves its thread running: what it opens is closed, too.
             await asyncio.wait([self._opening])
         await self.registration.stop()
         self.monitor.stop()
@@ -385,12 +385,12 @@ class Broker:
             log.info("broker stopped name=%s address=%s", self.live.current.name, self.address)
 
     async def _answer_waiting(self, timeout_s: float) -> None:
-        """Let sends that wait for disk or slaves have their answer: that goes on, up to a time."""
+        """Wait, for a limited time, until sends that wait for disk or slaves are answered."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while len(self.store.waiters) or self.replication.waiting:  # noqa: ASYNC110 (a flush answers many at once)
                     await asyncio.sleep(WAITERS_CHECK_S)
-        # Those whose flush never came, here and not in the thread that closes the store.
+        # Fail the rest here, and not in the thread that closes the store.
         self.store.waiters.failed()
 
     # --- Called by the parts ---
@@ -431,16 +431,16 @@ class Broker:
             self._loop.call_soon(self._build_index)
 
     def _flush_returned(self) -> None:
-        """The flush thread: answer a lone send right here, and go on where the tables live."""
+        """Flush thread: answer a lone send here, and continue on the loop."""
         answer = self.send_path.flushed_lone()
         if answer is not None:
-            self.store.publish()  # what is acknowledged can be read
+            self.store.publish()  # acknowledged messages are readable
             answer.send()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: a disk that hung let the broker stop
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the broker stopped while the disk hung
             self._loop.call_soon_threadsafe(self._flushed)
 
     def _flushed(self) -> None:
-        # Answers leave before the index is built: with `call_soon` they would come after it.
+        # Replies leave before the index is built: with `call_soon` they would come after it.
         with self._server.gathering():
             self.store.advance()
         if self._slave is not None:
@@ -466,7 +466,7 @@ class Broker:
         silent, notices = self.consumers.expire(now)
         for channel in dict.fromkeys([*silent, *self.producers.expire(now)]):
             if isinstance(channel, Peer):
-                log.warning("client silent for too long, closed peer=%s", channel.address)
+                log.warning("client expired, connection closed peer=%s", channel.address)
                 channel.abort()
         for notice in notices:
             notify_members(notice)
@@ -476,7 +476,7 @@ class Broker:
         )
 
     async def _warm_up(self) -> None:
-        """Load the grammar of selectors: the first one would hold up the loop for a tenth of a second."""
+        """Load the grammar of selectors: the first one would block the loop for a tenth of a second."""
         await asyncio.sleep(WARM_UP_AFTER_S)
         if not self.live.current.sql_filters:
             return

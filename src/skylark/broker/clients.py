@@ -32,7 +32,7 @@ CHOICES_MAX = 4
 
 
 class Channel(Protocol):
-    """A client's connection, as far as it matters here. Hashed by identity."""
+    """The part of a connection that is used here. Hashed by identity."""
 
     @property
     def address(self) -> str: ...
@@ -44,7 +44,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectedClient:
-    """Who speaks on a channel, by the header and the heartbeat."""
+    """The client of a channel, from the header and the heartbeat."""
 
     channel: Channel
     client_id: str
@@ -62,7 +62,7 @@ class ConnectedClient:
 
 @dataclass(frozen=True, slots=True)
 class MembershipNotice:
-    """To be told to these channels: the members of the group changed."""
+    """Channels to notify that the membership of a group changed."""
 
     group: str
     channels: tuple[Channel, ...]
@@ -83,7 +83,7 @@ class _GroupMembership:
         self._groups_by_channel: dict[Channel, set[str]] = {}
 
     def join(self, group: str, client: ConnectedClient, now: float) -> bool:
-        """Take a client into a group, or see it again. Return whether its channel is new there."""
+        """Add a client to a group, or renew it. Return whether its channel is new there."""
         members = self.groups.get(group)
         member = members.get(client.channel) if members is not None else None
         if member is not None:
@@ -100,7 +100,7 @@ class _GroupMembership:
         return True
 
     def leave(self, group: str, channel: Channel) -> ConnectedClient | None:
-        """Take a channel out of a group; with the last one the group goes."""
+        """Remove a channel from a group; the last one removes the group."""
         member = self.groups.get(group, {}).pop(channel, None)
         if member is None:
             return None
@@ -120,7 +120,7 @@ class _GroupMembership:
         return member.client if member is not None else None
 
     def speaks_on(self, channel: Channel, client_id: str) -> bool:
-        """Say whether a client of this id is in any group by this channel."""
+        """Return whether a client of this id is in any group on this channel."""
         groups = self._groups_by_channel.get(channel, ())
         return any(self.groups[group][channel].client.client_id == client_id for group in groups)
 
@@ -128,7 +128,7 @@ class _GroupMembership:
         return [member.client for member in self.groups.get(group, {}).values()]
 
     def silent(self, now: float) -> list[tuple[str, ConnectedClient]]:
-        """Return who has not been seen for longer than clients may be silent."""
+        """Return the clients whose heartbeats have expired."""
         since = now - self._live.current.client_expiry_ms / 1000
         return [
             (group, member.client)
@@ -162,11 +162,11 @@ class Registered:
 
 
 class ConsumerGroups:
-    """The consumers that are online, and what those want that pull without a heartbeat."""
+    """Connected consumers by group, and the subscriptions of those that pull without a heartbeat."""
 
     def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
         self.changes = 0
-        """Counts whatever may change how a pull is served: no heartbeat that says the same again."""
+        """Counts changes that may affect how pulls are served; unchanged heartbeats do not count."""
         self._live = live
         self._membership = _GroupMembership(live)
         self._groups: dict[str, ConsumerGroup] = {}
@@ -206,7 +206,7 @@ class ConsumerGroups:
         differs = group.fingerprint is not None and group.fingerprint != fingerprint
         group.fingerprint = fingerprint
         if without_subscriptions:
-            # A client that leaves them out to a broker that has never heard them could not pull for ever.
+            # Without them on either side the client could never pull.
             differs = differs or not group.subscriptions
             changed = False
         else:
@@ -215,7 +215,7 @@ class ConsumerGroups:
         return Registered(fingerprint == 0 or differs, notice)
 
     def unregister(self, group: str, channel: Channel, *, notify: bool) -> MembershipNotice | None:
-        """Take a client out that says goodbye. The others are told even if it was not there."""
+        """Remove a client that unregisters. The others are notified even if it was not a member."""
         record = self._groups.get(group)
         if record is None:
             return None
@@ -223,11 +223,11 @@ class ConsumerGroups:
         return self._notice(record) if notify else None
 
     def channel_closed(self, channel: Channel) -> list[MembershipNotice]:
-        """Take a client out of all groups, whose connection has ended."""
+        """Remove a client from all groups after its connection has ended."""
         return self._remove((group, channel) for group in self._membership.groups_of(channel))
 
     def expire(self, now: float) -> tuple[list[Channel], list[MembershipNotice]]:
-        """Take out who has been silent for too long. Return the channels to close and who is to be told."""
+        """Remove expired clients. Return the channels to close, and notices to send."""
         expiry_s = self._live.current.subscription_expiry_ms / 1000
         for key in [key for key, (_, at) in self._compensated.items() if now - at > expiry_s]:
             del self._compensated[key]
@@ -236,7 +236,7 @@ class ConsumerGroups:
         return list(dict.fromkeys(channel for _, channel in silent)), notices
 
     def compensate(self, group: str, subscription: CompiledSubscription, *, now: float) -> None:
-        """Remember what a pull brought along, for questions about the group, as long as there is room."""
+        """Remember the subscription of a pull, for queries about the group, within the limit."""
         key = (group, subscription.data.topic)
         if key in self._compensated or len(self._compensated) < self._live.current.offset_keys_max:
             self._compensated[key] = (subscription, now)
@@ -259,13 +259,13 @@ class ConsumerGroups:
         return [topic for topic in topics if self.subscription(group, topic) is not None]
 
     def subscription(self, group: str, topic: str) -> CompiledSubscription | None:
-        """Return what a group wants of a topic, by its heartbeats or else by its pulls."""
+        """Return a group's subscription to a topic, from its heartbeats or else from its pulls."""
         record = self._groups.get(group)
         subscription = record.subscriptions.get(topic) if record is not None else None
         return subscription if subscription is not None else self.compensated(group, topic)
 
     def compensated(self, group: str, topic: str) -> CompiledSubscription | None:
-        """Return what the last pull of a group brought along."""
+        """Return the subscription of a group's last pull."""
         known = self._compensated.get((group, topic))
         return known[0] if known is not None else None
 
@@ -307,7 +307,7 @@ class ConsumerGroups:
     # --- Inside ---
 
     def _subscribe(self, group: ConsumerGroup, wanted: Iterable[SubscriptionData]) -> bool:
-        """Take a group's subscriptions; return whether topics came or went, new expressions apart."""
+        """Update a group's subscriptions; return whether topics were added or removed."""
         changed = False
         topics = set()
         for data in wanted:
@@ -349,7 +349,7 @@ class ConsumerGroups:
             del self._groups_by_topic[topic]
 
     def _notice(self, group: ConsumerGroup) -> MembershipNotice | None:
-        """Return whom to tell of a change; nobody in a group whose members do not share its queues."""
+        """Return the notice of a change; None for groups whose members do not share queues."""
         if group.message_model == BROADCASTING or not self._live.current.notify_members:
             return None
         channels = tuple(self._membership.groups.get(group.name, ()))
@@ -357,7 +357,7 @@ class ConsumerGroups:
 
 
 class ProducerGroups:
-    """The producers that are online."""
+    """Connected producers by group."""
 
     def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
         self._membership = _GroupMembership(live)
@@ -365,7 +365,7 @@ class ProducerGroups:
         self._turn = 0
 
     def register(self, group: str, client: ConnectedClient, *, now: float) -> None:
-        """Take what a heartbeat says of one group. Raises BrokerError 1 for more than the settings allow."""
+        """Register a heartbeat for one group. Raises BrokerError 1 above the limits of the settings."""
         before = self._membership.member(group, client.channel)
         self._membership.join(group, client, now)
         self._channels[client.client_id] = client.channel
@@ -373,25 +373,25 @@ class ProducerGroups:
             self._forget(before)
 
     def unregister(self, group: str, channel: Channel) -> None:
-        """Take a client out that says goodbye."""
+        """Remove a client that unregisters."""
         self._leave([(group, channel)])
 
     def channel_closed(self, channel: Channel) -> None:
-        """Take a client out of all groups, whose connection has ended."""
+        """Remove a client from all groups after its connection has ended."""
         self._leave((group, channel) for group in self._membership.groups_of(channel))
 
     def expire(self, now: float) -> list[Channel]:
-        """Take out who has been silent for too long, and return the channels to close."""
+        """Remove expired clients, and return the channels to close."""
         silent = [(group, client.channel) for group, client in self._membership.silent(now)]
         self._leave(silent)
         return list(dict.fromkeys(channel for _, channel in silent))
 
     def channel(self, client_id: str) -> Channel | None:
-        """Return where a client is reached."""
+        """Return the channel of a client."""
         return self._channels.get(client_id)
 
     def choose(self, group: str) -> Channel | None:
-        """Return a channel of a group, each in its turn: one that reads what we write, or at least lives."""
+        """Return a channel of a group, round robin: a writable one, or else an open one."""
         channels = list(self._membership.groups.get(group, ()))
         self._turn += 1
         living = None
@@ -436,7 +436,7 @@ class ProducerGroups:
                 self._forget(client)
 
     def _forget(self, client: ConnectedClient) -> None:
-        """Forget where a client is reached, unless it is still there."""
+        """Forget the channel of a client, unless it is still connected."""
         client_id, channel = client.client_id, client.channel
         if self._channels.get(client_id) is channel and not self._membership.speaks_on(channel, client_id):
             del self._channels[client_id]
@@ -449,7 +449,7 @@ class _Lock:
 
 
 class QueueLockTable:
-    """Locks by group and queue. One that its client does not renew ends; a restart ends all."""
+    """Locks by group and queue. They expire unless renewed, and do not survive a restart."""
 
     def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
         self._live = live
@@ -457,7 +457,7 @@ class QueueLockTable:
         self._count = 0
 
     def lock(self, request: LockRequest, *, now: float) -> list[MessageQueue]:
-        """Lock or renew what is free or the client's own, and return it. Without room nothing new is."""
+        """Lock or renew queues that are free or the client's own, within the limit, and return them."""
         locked = []
         for queue in dict.fromkeys(request.mq_set):
             lock = self._locks.get(request.consumer_group, {}).get(queue)
@@ -474,7 +474,7 @@ class QueueLockTable:
         return locked
 
     def unlock(self, request: LockRequest) -> None:
-        """Free what is the client's own."""
+        """Release the client's own locks."""
         locks = self._locks.get(request.consumer_group, {})
         for queue in request.mq_set:
             lock = locks.get(queue)
@@ -482,11 +482,11 @@ class QueueLockTable:
                 self._free(request.consumer_group, queue)
 
     def has_any(self, group: str, *, now: float) -> bool:
-        """Say whether a group consumes any queue in order now."""
+        """Return whether a group holds any lock now."""
         return any(not self._has_ended(lock, now) for lock in self._locks.get(group, {}).values())
 
     def expire(self, now: float) -> None:
-        """Forget locks that have ended, which nobody may ever ask for again."""
+        """Remove expired locks."""
         ended = [
             (group, queue)
             for group, locks in self._locks.items()

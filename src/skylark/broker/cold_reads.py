@@ -1,4 +1,4 @@
-"""Pure. How much groups read of data that is not in memory, and who has read enough of it for a moment."""
+"""Pure. Limits on cold reads: how much data that is not in memory groups may read per window."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 
 WINDOW_S = 5.0
-"""Bytes are counted anew after each."""
+"""Length of a window; counts start again after each."""
 IDLE_S = 60.0
-"""After so long without a cold read a group is forgotten."""
+"""A group without cold reads is forgotten after this."""
 
 
 @dataclass(slots=True)
@@ -28,20 +28,20 @@ class ColdReads:
     def __init__(self, live: LiveSettings[BrokerSettings], *, now: float) -> None:
         self._live = live
         self.limits: dict[str, int] = {}
-        """Bytes per window, by group, as administrators want them; all others have the broker's setting."""
+        """Bytes per window, by group, as set by administrators; other groups have the broker's setting."""
         self._reads: dict[str, _Reads] = {}
         self._bytes = 0
         self._window_ends = now + WINDOW_S
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """Raises BrokerError 1 when there is no room for more."""
+        """Raises BrokerError 1 at the limit of groups."""
         groups_max = self._live.current.groups_max
         if len(self.limits.keys() | limits.keys()) > groups_max:
             raise full("groups with a limit for cold reads", groups_max)
         self.limits.update(limits)
 
     def count(self, group: str, size: int, *, now: float, now_ms: int) -> None:
-        """Take down what a group has read."""
+        """Count a cold read."""
         if size <= 0 or not self._is_limited(group):
             return
         self._roll(now)
@@ -50,7 +50,7 @@ class ColdReads:
         self._bytes += size
 
     def had_enough(self, group: str, *, now: float) -> bool:
-        """Say whether a group, or all groups together, read as much in this window as they may."""
+        """Return whether a group, or all groups together, have used up this window's limit."""
         if not self._is_limited(group):
             return False
         self._roll(now)
@@ -61,7 +61,7 @@ class ColdReads:
         return reads.bytes >= limit or self._bytes >= settings.cold_bytes_max
 
     def totals(self, *, now: float) -> dict[str, int]:
-        """The limits that are settings and what all groups read in this window, as RocketMQ tells them."""
+        """Return the limits of the settings and the total of this window, under RocketMQ's names."""
         self._roll(now)
         settings = self._live.current
         return {
@@ -71,7 +71,7 @@ class ColdReads:
         }
 
     def table(self) -> dict[str, dict[str, int]]:
-        """What each group read in this window, as RocketMQ tells it."""
+        """Return the reads of each group in this window, under RocketMQ's names."""
         return {
             group: {
                 "coldAcc": reads.bytes,

@@ -1,4 +1,4 @@
-"""The settings of a broker as administrators see and change them at run time, and the file of the changes."""
+"""The settings of a broker as administrators read and change them at run time, and the file of changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _encode = msgspec.json.Encoder().encode  # what TOML calls a basic string, a boo
 
 
 class BrokerConfiguration:
-    """Shows and changes the settings in force. Loop thread."""
+    """Reads and changes the current settings. Loop thread."""
 
     def __init__(self, live: LiveSettings[BrokerSettings], *, now_ms: int) -> None:
         self._live = live
@@ -60,7 +60,7 @@ class BrokerConfiguration:
         if fixed:
             raise no_permission(f"cannot be changed while the broker runs: {', '.join(fixed)}")
         for key in update.unknown:
-            log.warning("setting ignored key=%s reason=%s", key, UNUSED_KEYS.get(key, "nobody knows it"))
+            log.warning("setting ignored key=%s reason=%s", key, UNUSED_KEYS.get(key, "unknown key"))
         self._live.current = update.settings
         self.version = next_version(self.version, now_ms)
         if update.changed:

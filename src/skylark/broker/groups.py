@@ -49,7 +49,7 @@ class SubscriptionGroups:
         return list(self._groups.values())
 
     def is_readable(self, group: str, topic: str) -> bool:
-        """Say whether a group may read a topic, as far as no administrator forbids it."""
+        """Return whether administrators allow a group to read a topic."""
         return not self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN
 
     def table(self) -> SubscriptionGroupTable:
@@ -62,7 +62,7 @@ class SubscriptionGroups:
     # --- Changes ---
 
     def find(self, group: str, *, now_ms: int) -> SubscriptionGroupConfig | None:
-        """Return a group, made if it is not there and the settings let groups make themselves."""
+        """Return a group, created if missing and if the settings allow automatic creation."""
         config = self._groups.get(group)
         if config is not None:
             return config
@@ -92,7 +92,7 @@ class SubscriptionGroups:
                 self._bump(now_ms)
 
     def delete(self, group: str, *, now_ms: int) -> bool:
-        """Forget a group and what is forbidden to it; False if it was not there."""
+        """Delete a group and its forbidden topics; False if it did not exist."""
         forbade = self._forbidden.pop(group, None) is not None
         removed = self._groups.pop(group, None) is not None
         if forbade or removed:
@@ -114,7 +114,7 @@ class SubscriptionGroups:
         self._bump(now_ms)
 
     def follow(self, master: SubscriptionGroupTable) -> None:
-        """Become the same as the master's table."""
+        """Copy the master's table."""
         self._groups = dict(master.subscription_group_table)
         self._forbidden = master.forbidden_table
         self.data_version = master.data_version
@@ -123,7 +123,7 @@ class SubscriptionGroups:
     # --- The file ---
 
     def snapshot(self) -> Encode:
-        """Return what writes the table as it is now."""
+        """Return an encoder of the current table."""
         members = {
             "dataVersion": self.data_version,
             "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
@@ -132,7 +132,7 @@ class SubscriptionGroups:
         return lambda: encode_metadata(members).replace(b'"subscriptionDataSet":null,', b"")
 
     def load(self, data: bytes) -> None:
-        """Take subscriptionGroup.json over the built-in groups. Raises ValueError."""
+        """Load subscriptionGroup.json over the built-in groups. Raises ValueError."""
         table = decode_metadata(data, SubscriptionGroupTable)
         self._groups.update(table.subscription_group_table)
         self._forbidden = table.forbidden_table
@@ -179,7 +179,7 @@ class RequestModes:
         self._modes: dict[str, dict[str, RequestMode]] = {}
 
     def set(self, mode: RequestMode) -> None:
-        """Raises BrokerError 1 for a mode that is not served, or when there is no room for more."""
+        """Raises BrokerError 1 for a mode that is not served, or at the limit of modes."""
         if mode.mode != PULL:
             raise system_error(
                 f"mode {mode.mode} is not served by this broker, allowed is {PULL}: its consumers pull"
@@ -199,16 +199,16 @@ class RequestModes:
         )
 
     def follow(self, master: RequestModeTable) -> None:
-        """Become the same as the master's table."""
+        """Copy the master's table."""
         if self._modes != master.message_request_mode_map:
             self._modes = master.message_request_mode_map
             self.on_change()
 
     def snapshot(self) -> Encode:
-        """Return what writes the modes as they are now."""
+        """Return an encoder of the current modes."""
         table = self.table()
         return lambda: encode_metadata(table)
 
     def load(self, data: bytes) -> None:
-        """Take messageRequestMode.json. Raises ValueError."""
+        """Load messageRequestMode.json. Raises ValueError."""
         self._modes = decode_metadata(data, RequestModeTable).message_request_mode_map

@@ -21,7 +21,7 @@ RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 def load_metadata(path: Path, load: Callable[[bytes], None]) -> bool:
-    """Give a table its file, or its `.bak` if the file is missing or damaged; False if there is neither.
+    """Load a table from its file, or from `.bak` if that is missing or damaged; False if there is neither.
 
     `load` takes the bytes or raises ValueError. Raises BadStoreFile if there is content but none can be used.
     """
@@ -49,7 +49,7 @@ class MetadataFile:
         return self._saved < self._marked
 
     def mark(self) -> None:
-        """Say that the table has changed."""
+        """Note that the table has changed."""
         self._marked += 1
         self._on_mark()
 
@@ -58,7 +58,7 @@ class MetadataFile:
         return PendingWrite(self, self._snapshot(), self._marked)
 
     def saved(self, mark: int) -> None:
-        """Take note that the disk holds what had been marked by then."""
+        """Note that everything marked up to `mark` is on disk."""
         self.writes += 1
         self._saved = max(self._saved, mark)
 
@@ -76,14 +76,14 @@ class PendingWrite:
         write_file(self._file.path, self._encode())
 
     def done(self) -> None:
-        """Take note that `run` has returned. Loop thread only."""
+        """Note that `run` has returned. Loop thread only."""
         self._file.saved(self._mark)
 
 
 class MetadataWriter:
     """Writes the files that are marked, one after the other.
 
-    A disk that does not answer stops this writer and nothing else. One that fails is tried again.
+    A disk that hangs blocks this writer and nothing else. Failed writes are retried.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class MetadataWriter:
         self._flushes: set[asyncio.Future[OSError | None]] = set()
 
     def add(self, path: Path, snapshot: Snapshot) -> MetadataFile:
-        """Look after a file from now on. `snapshot` runs on the loop and returns what runs in a thread."""
+        """Add a file. `snapshot` runs on the loop and returns the encoder, which runs in a thread."""
         file = MetadataFile(path, snapshot, self._marked.set)
         self._files.append(file)
         return file
 
     async def run(self) -> None:
-        """Write what is marked, and wait for more, until cancelled; then `flush` writes the rest."""
+        """Write marked files until cancelled; then `flush` writes the rest."""
         while True:
             await self._marked.wait()
             await asyncio.sleep(self._gather_s)
@@ -116,13 +116,13 @@ class MetadataWriter:
             try:
                 await self.flush()
             except OSError as error:
-                log.warning("metadata not written, will be tried again reason=%s", error)
+                log.warning("cannot write metadata, retrying reason=%s", error)
                 await asyncio.sleep(self._retry_s)
                 self._marked.set()
 
     async def flush(self) -> None:
-        """Return when all that was marked before this call is on the disk. Raises OSError."""
-        # A thread cannot be cancelled: the next write waits until this one is over, whoever waits for it.
+        """Return when everything marked before this call is on disk. Raises OSError."""
+        # A thread cannot be cancelled: the next write waits until this one has ended.
         writing = asyncio.ensure_future(self._write_marked())
         self._flushes.add(writing)
         writing.add_done_callback(self._flushes.discard)

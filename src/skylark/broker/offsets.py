@@ -1,4 +1,4 @@
-"""Pure. ConsumerOffsets: how far each group has come in each queue, and where it shall go instead."""
+"""Pure. ConsumerOffsets: committed offsets of groups by queue, pull progress, and pending resets."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
 BROADCAST_SUFFIX = "@broadcast"
-"""Of the name under which RocketMQ keeps the progress of a broadcasting group: no group by itself."""
+"""Suffix under which RocketMQ keeps the progress of a broadcasting group."""
 UNREACHABLE = (1 << 63) - 1
-"""What a queue is corrected to when the group compared with is behind all others."""
+"""The correction of a queue in which the compared group is behind all others."""
 
 Key = tuple[str, str]  # topic, group
 _Table = dict[Key, dict[int, int]]
@@ -26,7 +26,7 @@ _encode_text = msgspec.json.Encoder().encode
 
 
 class ConsumerOffsets:
-    """Three tables by topic, group and queue: committed, pulled up to, and resets not yet heard of.
+    """Three tables by topic, group and queue: committed, pulled, and resets not yet delivered.
 
     Only the first is kept in a file. Offsets are those of the next message to consume.
     """
@@ -34,11 +34,11 @@ class ConsumerOffsets:
     def __init__(self, live: LiveSettings[BrokerSettings], *, now_ms: int) -> None:
         self.data_version = DataVersion(timestamp=now_ms)
         self.changes = 0
-        """Counts what a file written earlier does not hold."""
+        """Counts changes since the start, to see whether the file is out of date."""
         self._live = live
         self._commits = 0
         self.stray: set[tuple[str, str, int]] | None = None
-        """On a slave: what was committed here, by clients that know of no master, for the master to hear.
+        """On a slave: offsets committed here, by clients without a master, to be sent to the master.
 
         It is kept in the file, too: the master may be away for longer than the slave runs.
         """
@@ -49,7 +49,7 @@ class ConsumerOffsets:
     # --- Questions ---
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return where a group goes on in a queue: after a reset there, else at what it committed."""
+        """Return a group's next offset in a queue: a pending reset, or else the committed one."""
         key = (topic, group)
         if self._live.current.server_side_reset:
             reset = self._resets.get(key, {}).get(queue_id)
@@ -58,7 +58,7 @@ class ConsumerOffsets:
         return self._committed.get(key, {}).get(queue_id)
 
     def pulled(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return up to where a group has pulled, or else what `query` says."""
+        """Return the offset that a group has pulled up to, or else that of `query`."""
         offset = self._pulled.get((topic, group), {}).get(queue_id)
         return offset if offset is not None else self.query(topic, group, queue_id)
 
@@ -76,7 +76,7 @@ class ConsumerOffsets:
 
     def topics_by_group(self) -> dict[str, list[str]]:
         """Return `topics_of` of all groups. Any thread."""
-        # The copy is made in one go: the loop may add to the table meanwhile.
+        # Copied atomically: the loop may add to the table meanwhile.
         return _topics_by_group(_pairs(self._committed.copy()))
 
     def corrections(
@@ -102,7 +102,7 @@ class ConsumerOffsets:
     # --- Changes ---
 
     def commit(self, topic: str, group: str, queue_id: int, queue_offset: int, *, now_ms: int) -> None:
-        """Store how far a group has come. A smaller offset than before is taken, too.
+        """Store a group's offset. Smaller offsets than before are accepted, too.
 
         Raises BrokerError 29 for a queue that cannot be, 1 if there is no room.
         """
@@ -126,7 +126,7 @@ class ConsumerOffsets:
             log.warning("offset not committed topic=%s group=%s reason=%s", topic, group, error.remark)
 
     def note_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
-        """Remember up to where a group has pulled; when there is no room for another group, forget it."""
+        """Note the offset that a group has pulled up to, within the limit of groups."""
         queues = self._pulled.get((topic, group))
         if queues is None:
             if len(self._pulled) >= self._live.current.offset_keys_max:
@@ -135,7 +135,7 @@ class ConsumerOffsets:
         queues[queue_id] = next_offset
 
     def reset(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Send a group elsewhere: the next pull of each queue is told, and commits until then do not count.
+        """Reset a group's offsets: the next pull of each queue gets them, and commits until then are ignored.
 
         Raises BrokerError 1 if there is no room.
         """
@@ -148,17 +148,17 @@ class ConsumerOffsets:
         self.changes += 1
 
     def is_reset_pending(self, topic: str, group: str, queue_id: int) -> bool:
-        """Say whether commits in a queue do not count now."""
+        """Return whether commits in a queue are ignored because of a pending reset."""
         return self._live.current.server_side_reset and queue_id in self._resets.get((topic, group), ())
 
     def has_reset(self, topic: str, group: str) -> bool:
-        """Say whether a group has yet to hear that it was sent elsewhere in a topic."""
+        """Return whether a group has a pending reset in a topic."""
         return bool(self._resets) and (topic, group) in self._resets
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return where a group that pulls is to go instead, once; None where nothing was reset.
+        """Pop the pending reset of a queue; None if there is none.
 
-        With resets on the broker's side switched off the reset is forgotten, too.
+        If server-side resets are off, the reset is dropped.
         """
         if not self._resets:
             return None
@@ -171,7 +171,7 @@ class ConsumerOffsets:
         return offset if self._live.current.server_side_reset else None
 
     def clone(self, source: str, target: str, topics: Iterable[str]) -> None:
-        """Let a group begin where another one stands, in these topics. Raises BrokerError 1: no room."""
+        """Copy a group's offsets in these topics to another group. Raises BrokerError 1 at the limit."""
         for topic in topics:
             offsets = self._committed.get((topic, source))
             if offsets is None or source == target:
@@ -190,21 +190,21 @@ class ConsumerOffsets:
         self._delete(lambda key: key[1].removesuffix(BROADCAST_SUFFIX) == group)
 
     def follow(self, master: ConsumerOffsetTable) -> None:
-        """Take the master's offsets; those of groups that it does not know stay."""
+        """Copy the master's offsets; those of other groups stay."""
         if self._take(master):
             self.changes += 1
 
     # --- The file ---
 
     def snapshot(self) -> Encode:
-        """Return what writes the committed offsets as they are now."""
+        """Return an encoder of the current committed offsets."""
         committed = {key: dict(queues) for key, queues in self._committed.items()}
         version = self.data_version
         stray = None if self.stray is None else sorted(self.stray)
         return lambda: _encode(committed, version, stray)
 
     def load(self, data: bytes) -> None:
-        """Take consumerOffset.json. Raises ValueError."""
+        """Load consumerOffset.json. Raises ValueError."""
         document = decode_metadata(data, ConsumerOffsetTable)
         self._take(document)
         if self.stray is not None:
@@ -217,7 +217,7 @@ class ConsumerOffsets:
     # --- Inside ---
 
     def _take(self, document: ConsumerOffsetTable) -> bool:
-        """Returns whether anything is new."""
+        """Return whether anything has changed."""
         is_new = False
         for text, queues in document.offset_table.items():
             topic, separator, group = text.partition(SEPARATOR)
@@ -228,7 +228,7 @@ class ConsumerOffsets:
         return is_new
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
-        """Return the committed offsets of a pair, made if they are not there."""
+        """Return the committed offsets of a pair, created if missing."""
         queues = self._committed.get((topic, group))
         if queues is None:
             limit = self._live.current.offset_keys_max
@@ -266,7 +266,7 @@ def _topics_by_group(keys: Iterable[Key]) -> dict[str, list[str]]:
 
 
 def _encode(committed: _Table, version: DataVersion, stray: list[tuple[str, str, int]] | None) -> bytes:
-    """Write the file. Python shows a map of numbers as RocketMQ writes it, but for the blanks."""
+    """Encode the file. str() of a dict of numbers is RocketMQ's format, apart from spaces."""
     members = {"dataVersion": version, "groupTopicMap": _topics_by_group(_pairs(committed))}
     if stray is not None:
         queues: dict[str, list[int]] = {}

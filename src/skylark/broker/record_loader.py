@@ -79,5 +79,5 @@ class RecordLoader:
         try:
             return self._store.reader.record_at(physical_offset)
         except (OffsetOutOfRange, CorruptRecord) as error:
-            log.warning("message that waits cannot be read: %s", error)
+            log.warning("cannot read delayed message: %s", error)
             return None

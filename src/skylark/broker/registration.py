@@ -1,4 +1,4 @@
-"""Name servers hear of the broker and its topics: at the start, when topics change, and regularly."""
+"""Registers the broker and its topics with the name servers: at the start, on changes, periodically."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ UNREGISTER_TIMEOUT_S = 3.0
 MASTER_TIMEOUT_S = 3.0
 RETRY_S = 1.0
 ROUTE_TIMEOUT_S = 1.0
-"""Who asks for a route has three seconds in all."""
+"""A client that asks for a route waits three seconds in total."""
 SETTLE_TIMEOUT_S = 2.0
-"""For how long whoever has made a topic waits until it is known."""
+"""How long the creation of a topic waits for name servers."""
 GATHER_S = 0.01
-"""Topics that are made together are made known together."""
+"""Topics created within this time are registered together."""
 
 
 def name_servers(text: str) -> list[str]:
@@ -46,7 +46,7 @@ def name_servers(text: str) -> list[str]:
 
 
 class Registration:
-    """Keeps every name server informed, each by itself: one that is away does not hold up the others."""
+    """Registers with each name server independently: an unreachable one does not delay the others."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Registration:
         self._tried: set[str] = set()
         self._registered: set[str] = set()
         self._connections: dict[str, ClientConnection] = {}
-        self._told: dict[str, int] = {}
-        """By server: the version of the topics that it has heard of."""
+        self._versions: dict[str, int] = {}
+        """The version of the topics that each server has."""
         self._heard = asyncio.Condition()
         self.on_reply: Callable[[RegisterBrokerReply], None] = lambda reply: None
-        """Told what name servers answer: slaves hear of their master."""
+        """Called with each reply of a name server: it tells slaves their master."""
 
     @property
     def registered(self) -> set[str]:
@@ -82,9 +82,9 @@ class Registration:
         return self._registered
 
     async def find_slaves(self) -> set[str]:
-        """Ask every name server that is there for the slaves of our name.
+        """Ask every reachable name server for the slaves of this broker's name.
 
-        Raises MasterExists for another master of our name, unless we are to be master by force.
+        Raises MasterExists for another master of that name, unless `force_master` is set.
         """
         settings, own = self._live.current, self._address.text
         slaves: set[str] = set()
@@ -97,11 +97,11 @@ class Registration:
         return slaves - {own}
 
     async def _members(self, server: str) -> dict[int, str]:
-        """The brokers of our name by number; none if the name server does not say."""
+        """Return the brokers of this name by id; none if the name server does not reply."""
         try:
             cluster = await self._pool.call(server, GetBrokerClusterInfo(), timeout_s=MASTER_TIMEOUT_S)
         except (RocketMQError, OSError) as error:
-            log.warning("name server does not say who is master address=%s reason=%s", server, error)
+            log.warning("cannot ask name server for the master address=%s reason=%s", server, error)
             return {}
         members = cluster.broker_addr_table.get(self._live.current.name)
         return dict(members.broker_addrs) if members is not None else {}
@@ -112,43 +112,43 @@ class Registration:
             self._tasks.spawn(self._keep_registered(server))
 
     async def stop(self) -> None:
-        """Say goodbye to the name servers that know the broker."""
+        """Unregister from the name servers that know the broker."""
         if self._started:
             await asyncio.gather(*(self._unregister(server) for server in list(self._registered)))
         await self._pool.close()
 
     def topics_changed(self) -> None:
-        """Tell the name servers soon."""
+        """Register with the name servers soon."""
         for due in self._due.values():
             due.set()
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Ask the name servers, those first that know us, where a topic is; None if nobody says."""
+        """Ask the name servers for the route of a topic, registered ones first; None if none replies."""
         for server in sorted(self._servers, key=lambda each: each not in self._registered):
             try:
                 return await self._pool.call(server, GetRouteInfoByTopic(topic), timeout_s=ROUTE_TIMEOUT_S)
             except BrokerError:
-                return None  # it knows no such topic
+                return None  # no such topic
             except (RocketMQError, OSError) as error:
-                log.warning("name server gives no route address=%s reason=%s", server, error)
+                log.warning("cannot get route from name server address=%s reason=%s", server, error)
         return None
 
     async def first_attempt(self) -> None:
-        """Wait until every name server has been told of the broker, or could not be; for a while at most."""
+        """Wait, for a limited time, until registration with every name server was attempted once."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S), self._heard:
                 await self._heard.wait_for(lambda: self._tried.issuperset(self._servers))
 
     async def settle(self) -> None:
-        """Wait until the name servers that are there know the topics as they are now, or for a while."""
+        """Wait, for a limited time, until all registered name servers know the current topics."""
         version = self._topics.data_version.counter
 
-        def is_told() -> bool:
-            return all(self._told.get(server, -1) >= version for server in self._registered)
+        def is_registered() -> bool:
+            return all(self._versions.get(server, -1) >= version for server in self._registered)
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S), self._heard:
-                await self._heard.wait_for(is_told)
+                await self._heard.wait_for(is_registered)
 
     async def _keep_registered(self, server: str) -> None:
         changed: list[TopicConfig] | None = None  # None: all topics
@@ -160,9 +160,9 @@ class Registration:
                 reason = ""
             except (RocketMQError, OSError) as error:
                 self._registered.discard(server)
-                if str(error) != reason:  # said once, not every second that a server is away
+                if str(error) != reason:  # logged once, not every second
                     reason = str(error)
-                    log.warning("not registered with the name server address=%s reason=%s", server, reason)
+                    log.warning("cannot register with name server address=%s reason=%s", server, reason)
                 wait_s = min(wait_s, RETRY_S)
             if server not in self._tried:
                 self._tried.add(server)
@@ -171,7 +171,7 @@ class Registration:
             changed = await self._wait(server, wait_s)
 
     async def _wait(self, server: str, wait_s: float) -> list[TopicConfig] | None:
-        """Wait until it is time again; returns the topics that changed, None for all of them."""
+        """Wait for the next registration; return the topics that changed, or None for all."""
         due = self._due[server]
         try:
             async with asyncio.timeout(wait_s):
@@ -181,7 +181,7 @@ class Registration:
         await asyncio.sleep(GATHER_S)
         due.clear()
         changed = self._topics.take_unregistered()
-        # What one server takes is gone for the others: with several of them, all hear of all.
+        # Changes are taken once: with several name servers, each gets all topics.
         return changed if changed and len(self._servers) == 1 and server in self._registered else None
 
     async def _register(self, server: str, changed: Iterable[TopicConfig] | None) -> None:
@@ -189,9 +189,9 @@ class Registration:
         version = self._topics.data_version.counter
         connection = await self._pool.connection(server)
         if connection is not self._connections.get(server):
-            changed = None  # it may have been started anew, and know nothing
+            changed = None  # it may have been restarted, and know nothing
         table = self._topics.registered_table(changed)
-        # Written in C: 10,000 topics must not hold up the loop.
+        # Encoded in C: 10,000 topics must not block the loop.
         body = encode_metadata(RegisterBrokerBody(topic_config_serialize_wrapper=table))
         request = RegisterBroker(
             broker_name=settings.name,
@@ -204,7 +204,7 @@ class Registration:
             body=body,
         )
         result = await self._pool.call(server, request, timeout_s=settings.register_timeout_ms / 1000)
-        self._told[server] = version
+        self._versions[server] = version
         self._connections[server] = connection
         async with self._heard:
             self._heard.notify_all()
@@ -226,4 +226,4 @@ class Registration:
         try:
             await self._pool.call(server, request, timeout_s=UNREGISTER_TIMEOUT_S)
         except (RocketMQError, OSError) as error:
-            log.warning("name server did not hear the goodbye address=%s reason=%s", server, error)
+            log.warning("unregister failed address=%s reason=%s", server, error)

@@ -75,7 +75,7 @@ def parse_changes(text: str | None) -> dict[str, str]:
 
 
 def refuse_mixed(changes: Mapping[str, str]) -> None:
-    """Raise BrokerError for a topic that shall take messages of all types."""
+    """Raise BrokerError for a topic of type MIXED."""
     if changes.get(ADD + MESSAGE_TYPE) == MIXED:
         raise invalid_parameter("MIXED message type is not supported.")
 
@@ -185,9 +185,9 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._sendable: dict[str, TopicConfig] = {}
         self.plain: dict[str, int] = {}
-        """Topics for which a send needs to know nothing but how many queues there are to write to."""
+        """Write queues of topics that need no further checks on a send."""
         self.edition = object()
-        """Another one after every change of what a send needs to know: who has looked need not look again."""
+        """Replaced after every change that affects sends: checks made under the same edition still hold."""
         self._unregistered: dict[str, TopicConfig] = {}
         self._queues = 0
         built_in = built_in_topics(live.current)
@@ -214,7 +214,7 @@ class TopicTable:
         return topic in self._system_topics or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
 
     def system_topics(self) -> list[str]:
-        """The built-in topics, those included that are made only when needed."""
+        """Return the built-in topics, including those that are created on demand."""
         return sorted(self._system_topics)
 
     def table(self, configs: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
@@ -226,7 +226,7 @@ class TopicTable:
         )
 
     def registered_table(self, configs: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
-        """Return the same as name servers shall know it: with no permission that the broker lacks."""
+        """As `table`, for name servers: without permissions that the broker lacks."""
         mask = self._live.current.permission
         table = self.table(configs)
         if mask & PERM_READ_WRITE != PERM_READ_WRITE:
@@ -237,17 +237,17 @@ class TopicTable:
         return table
 
     def take_unregistered(self) -> list[TopicConfig]:
-        """Return the topics made or changed since the last call, for the name servers."""
+        """Return the topics created or changed since the last call, for the name servers."""
         taken = list(self._unregistered.values())
         self._unregistered.clear()
         return taken
 
-    # --- Topics that make themselves ---
+    # --- Automatic creation ---
 
     def for_send(
         self, topic: str, default_topic: str, queues: int, *, unit_mode: bool = False, now_ms: int
     ) -> TopicConfig:
-        """Return the topic that a client sends to, made after the default topic if it is not there.
+        """Return the topic that a client sends to, created after the default topic if missing.
 
         Raises BrokerError 16 for the broker's own topics, 17 where none can be made, 29 for a bad name.
         """
@@ -276,7 +276,7 @@ class TopicTable:
         return self._change(config, now_ms)
 
     def _model(self, default_topic: str) -> TopicConfig | None:
-        """The topic after which others may be made, if it is one."""
+        """Return the template for new topics, if it may be inherited."""
         if default_topic == names.AUTO_CREATE_TOPIC and not self._live.current.auto_create_topics:
             return None
         config = self._topics.get(default_topic)
@@ -329,7 +329,7 @@ class TopicTable:
         ]
 
     def delete(self, topic: str, *, now_ms: int) -> bool:
-        """Forget a topic; False if it was not there. Raises BrokerError 29 for built-in ones."""
+        """Delete a topic; False if it did not exist. Raises BrokerError 29 for built-in ones."""
         if not topic.strip():
             raise invalid_parameter("The specified topic is blank.")
         self._refuse_system(topic)
@@ -342,11 +342,11 @@ class TopicTable:
         return True
 
     def touch(self, *, now_ms: int) -> None:
-        """Let everybody take the table anew: what the broker allows of its topics has changed."""
+        """Give the table a new version: the broker's permission, which applies to its topics, has changed."""
         self._bump(now_ms)
 
     def mark_ordered(self, topics: Iterable[str], *, now_ms: int) -> None:
-        """Take the topics that name servers hold to be ordered."""
+        """Mark topics that name servers list as ordered."""
         known = (self._topics.get(topic) for topic in topics)
         unordered = [config for config in known if config is not None and not config.order]
         for config in unordered:
@@ -355,9 +355,9 @@ class TopicTable:
             self._bump(now_ms)
 
     def adopt(self, queues_by_topic: Iterable[tuple[str, int]], *, now_ms: int) -> list[str]:
-        """Take topics that the store has queues of but no file of ours names; return them.
+        """Add topics that the store has queues of but the table lacks; return them.
 
-        The file is written a moment after a topic is made: a broker killed in between keeps its messages.
+        The file is written shortly after a topic is created: a broker killed in between keeps its messages.
         """
         missing = [(topic, queues) for topic, queues in queues_by_topic if topic not in self._topics]
         adopted = [
@@ -368,7 +368,7 @@ class TopicTable:
         return [topic for topic, _ in adopted]
 
     def follow(self, master: TopicConfigTable) -> list[str]:
-        """Become the same as the master's table; return the topics that are gone."""
+        """Copy the master's table; return the topics that were removed."""
         gone = [config for topic, config in self._topics.items() if topic not in master.topic_config_table]
         for config in gone:
             self._remove(config)
@@ -384,15 +384,15 @@ class TopicTable:
     # --- The file ---
 
     def snapshot(self) -> Encode:
-        """Return what writes the table as it is now."""
+        """Return an encoder of the current table."""
         topics, version = dict(self._topics), self.data_version
         return lambda: encode_metadata({"dataVersion": version, "topicConfigTable": topics})
 
     def load(self, data: bytes) -> None:
-        """Take topics.json over the built-in topics. Raises ValueError."""
+        """Load topics.json over the built-in topics. Raises ValueError."""
         table = decode_metadata(data, TopicConfigTable)
         for config in table.topic_config_table.values():
-            # An old file would offer clients to make topics although it has been switched off since.
+            # An old file may still allow automatic creation that is switched off now.
             if config.topic_name != names.AUTO_CREATE_TOPIC or self._live.current.auto_create_topics:
                 self._put(config)
         self.data_version = table.data_version
@@ -433,7 +433,7 @@ class TopicTable:
         self.on_change()
 
     def _updated(self, wanted: TopicConfig) -> TopicConfig:
-        """Return what a topic becomes when an administrator wants this."""
+        """Return a topic with an administrator's changes applied."""
         topic = wanted.topic_name
         fault = names.topic_name_error(topic)
         if fault is not None:

@@ -176,7 +176,7 @@ async def _register_later(
     loop = asyncio.get_running_loop()
     body = await loop.run_in_executor(state.decoder, request.topics, command.version)
     if peer.is_closed:
-        # The end of the connection has been dealt with: nobody would take the broker out again.
+        # The connection has ended already: the broker would never be removed.
         return command.reply(ResponseCode.SYSTEM_ERROR, "connection closed")
     return _register(state, peer, command, request, body)
 

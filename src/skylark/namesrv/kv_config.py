@@ -35,7 +35,7 @@ class KvConfig:
         return {namespace: dict(table) for namespace, table in self._tables.items()}
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises BrokerError if there is no room for it."""
+        """Set a value. Raises BrokerError at the limit."""
         table = self._tables.get(namespace)
         old = table.get(key) if table is not None else None
         added = len(value) - len(old) if old is not None else len(key) + len(value)

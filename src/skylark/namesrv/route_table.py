@@ -99,12 +99,12 @@ def check_topic(topic: str, read_queues: int, write_queues: int, perm: int, queu
 
 
 def refused(remark: str) -> BrokerError:
-    """Return the answer to what cannot be taken."""
+    """Return the error for an invalid registration."""
     return BrokerError.for_code(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def full(what: str, limit: int) -> BrokerError:
-    """Return the answer to what there is no room for."""
+    """Return the error for a limit that was reached."""
     return refused(f"the name server takes no more than {limit} {what}")
 
 
@@ -122,7 +122,7 @@ def _check_address(address: str) -> None:
     except ValueError as error:
         raise refused(str(error)) from None
     if port == 0:
-        raise refused(f"nobody can connect to {address}")
+        raise refused(f"cannot connect to {address}: port 0; register a real port")
 
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -175,7 +175,7 @@ class _Broker:
 
 
 class RouteTable:
-    """All that a name server knows of brokers and topics. `generation` moves on with every visible change."""
+    """Brokers and topics of a name server. `generation` grows with every visible change."""
 
     def __init__(self, settings: NameServerSettings) -> None:
         self.generation = 0
@@ -198,7 +198,7 @@ class RouteTable:
         now: float,
         delete_absent_topics: bool = False,
     ) -> RegisterBrokerReply:
-        """Take a broker's word on itself and its topics; topics that it does not name stay as they were.
+        """Register a broker and its topics; topics that it does not name stay as they were.
 
         Raises BrokerError and RemoteProtocolError. A process that claims the place of one with a newer state
         is left out without a word, as RocketMQ does.
@@ -241,7 +241,7 @@ class RouteTable:
         return _reply(broker, request.broker_id)
 
     def unregister(self, cluster: str, address: str) -> bool:
-        """Forget a broker process. Say whether it was known."""
+        """Remove a broker process. Return whether it was known."""
         member = self._members.get((cluster, address))
         if member is not None:
             self._remove([member])

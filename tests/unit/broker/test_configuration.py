@@ -81,7 +81,7 @@ def test_keys_that_are_not_ours_are_ignored_as_rocketmq_does(caplog: pytest.LogC
     text = "noSuchSetting=x\nsendMessageThreadPoolNums=9\nbrokerRole=ASYNC_MASTER\nlistenPort=10911\n"
     assert configuration(holder).update(text, now_ms=NOW_MS) == ()
     assert holder.current == BrokerSettings()
-    assert "key=noSuchSetting reason=nobody knows it" in caplog.text
+    assert "key=noSuchSetting reason=unknown key" in caplog.text
     assert "key=sendMessageThreadPoolNums reason=one event loop serves all requests" in caplog.text
 
 

@@ -204,5 +204,5 @@ async def test_a_failing_disk_is_tried_again(tmp_path: Path, caplog: pytest.LogC
     assert bad.is_dirty
     good.mark()
     await run_while(writer, lambda: not bad.is_dirty and not good.is_dirty)
-    assert "will be tried again" in caplog.text
+    assert "cannot write metadata, retrying" in caplog.text
     assert (bad.writes, good.writes) == (1, 1)

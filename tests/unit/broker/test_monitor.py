@@ -357,7 +357,7 @@ async def test_a_table_that_never_settles_costs_its_own_metrics_alone(
     found = watched.metrics()
     assert found["rocketmq_consumer_lag_messages"] == {}
     assert found["rocketmq_storage_size"]["local", "disk"] > 0
-    assert "some metrics are left out" in caplog.text
+    assert "some metrics are missing" in caplog.text
 
 
 async def test_scrapes_while_tables_grow(watched: Watched) -> None:

@@ -126,7 +126,7 @@ async def test_a_name_server_that_comes_late_or_back_is_told(
     address = f"127.0.0.1:{port}"
     async with running_broker(tmp_path / "store", name_servers=address, register_interval_ms=50) as broker:
         assert await served(broker)
-        await until(lambda: "not registered with the name server" in caplog.text)
+        await until(lambda: "cannot register with name server" in caplog.text)
         for _ in range(2):
             async with running_name_server(tmp_path, port=port) as name_server:
                 await until(partial(knows, name_server, "TBW102"))

@@ -389,7 +389,7 @@ def test_brokers_topics_and_entries_are_limited() -> None:
         ({"cluster": "c" * 256}, {}, "cluster of 256 characters"),
         ({"address": "nowhere"}, {}, "invalid address"),
         ({"address": "10.0.0.1:99999"}, {}, "invalid address"),
-        ({"address": "10.0.0.1:0"}, {}, "nobody can connect"),
+        ({"address": "10.0.0.1:0"}, {}, "cannot connect to 10.0.0.1:0"),
         ({"address": "h" * 250 + ":10911"}, {}, "address of 256 characters"),
         ({"ha_server_addr": "h" * 256}, {}, "replication address of 256 characters"),
         ({"broker_id": -1}, {}, "broker id -1 is negative"),

@@ -43,14 +43,14 @@ from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY
 log = logging.getLogger(__name__)
 
 TIMER_PROPERTIES = (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS)
-"""What sets the time of a message exactly; a delay level goes before."""
+"""Properties that set an exact time; a delay level takes precedence."""
 CHECK_INTERVAL_S = 0.1
 FAILURE_PAUSE_S = 1.0
 DELIVERED_MAX = 64
-"""At once, so that sends do not wait long behind a level that has become due."""
+"""Messages delivered before the task yields to the loop."""
 
 UNDELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-"""Refusals that would be the same next time: after a limit was lowered, say."""
+"""Refusals that a retry does not change, for example after a limit was lowered."""
 
 
 class DelayLevels:
@@ -65,7 +65,7 @@ class DelayLevels:
         adopt: Callable[[dict[str, int]], None],
         stats: BrokerStats,
     ) -> None:
-        """`adopt` is told of the topics that messages go to, each with the number of queues that it needs."""
+        """`adopt` is called with the topics of due messages and the number of queues that each needs."""
         self._store = store
         self._clock = clock
         self._delays_ms = delays_ms
@@ -83,7 +83,7 @@ class DelayLevels:
     # --- Taking ---
 
     def delay(self, message: PutMessage, properties: dict[str, str], level: int) -> None:
-        """Let a message wait: it is stored in the queue of its level, its own topic and queue noted on it."""
+        """Move a message to the queue of its level, and note its own topic and queue on it."""
         level = min(level, len(self._delays_ms))
         for name in TIMER_PROPERTIES:
             properties.pop(name, None)
@@ -94,7 +94,7 @@ class DelayLevels:
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
 
     def delay_as_sent(self, message: PutMessage) -> bool:
-        """As `delay`, by adding to the property text; False without a level, or where that is not enough."""
+        """As `delay`, by appending to the properties; False without a level, or if they must be parsed."""
         text = message.properties
         level = self._levels.get(find_delay_level(text) or b"")
         if level is None or text.find(b"TIMER_") >= 0 or needs_full_parse(text):
@@ -106,7 +106,7 @@ class DelayLevels:
     # --- The file ---
 
     def load(self, data: bytes) -> None:
-        """Go on where delayOffset.json says, as far as the open store's queues reach. Raises ValueError."""
+        """Load delayOffset.json, limited to the queues of the open store. Raises ValueError."""
         document = decode_metadata(data, DelayOffsetTable)
         self.data_version = document.data_version or self.data_version
         for level, offset in document.offset_table.items():
@@ -138,20 +138,20 @@ class DelayLevels:
         await asyncio.gather(*(self._run_level(level) for level in levels))
 
     async def _run_level(self, level: int) -> None:
-        """Each level by itself: one that waits for the disk does not hold up the others."""
+        """Levels are independent: one that waits for the disk does not delay the others."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             try:
                 await self._deliver_level(level)
             except Exception:
-                log.exception("delivery of delayed messages failed, trying again level=%d", level)
+                log.exception("delivery of delayed messages failed, retrying level=%d", level)
                 await asyncio.sleep(FAILURE_PAUSE_S)
 
     async def _deliver_level(self, level: int) -> None:
         delivered = DELIVERED_MAX
         while delivered == DELIVERED_MAX:
             delivered = await self._deliver_some(level)
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # yields to the loop
 
     async def _deliver_some(self, level: int) -> int:
         """Deliver up to DELIVERED_MAX due messages of a level; returns how many."""
@@ -166,9 +166,9 @@ class DelayLevels:
         return delivered
 
     def _put(self, level: int, messages: list[PutMessage | None]) -> int:
-        """Store messages, passing over what is none; returns how many of them are done with."""
+        """Store messages, skipping None; return how many are done."""
         deliverable = [message for message in messages if message is not None]
-        # Their topics may be lost: a broker killed just after it made one has them in no file and no queue.
+        # A broker killed just after it created a topic has it in no file and no queue.
         self._adopt(queues_needed(deliverable))
         results = self._store.append(deliverable)
         self._stats.count_late_puts(results)
@@ -177,7 +177,7 @@ class DelayLevels:
         return self._taken(level, messages, iter(results))
 
     def _taken(self, level: int, messages: list[PutMessage | None], results: Iterator[PutResult]) -> int:
-        """How many messages are done with, where the store refused some."""
+        """Return how many messages are done, where the store refused some."""
         for number, message in enumerate(messages):
             result = None if message is None else next(results)
             if isinstance(result, Refused):
@@ -201,7 +201,7 @@ class DelayLevels:
         now_ms, latest = self._clock.now_ms(), self._clock.now_ms() + self._delays_ms[level - 1]
         due = []
         for physical_offset, size, deliver_at in ENTRY.iter_unpack(units):
-            # A time that is too far away was set by another clock or another table of levels: it is now.
+            # A time beyond the level was set by another clock or other levels: the message is due now.
             if now_ms < deliver_at <= latest and size != BLANK_ENTRY_SIZE:
                 break
             due.append((physical_offset, size))
@@ -213,7 +213,7 @@ class DelayLevels:
 
 
 def parse_level(properties: Mapping[str, str]) -> int:
-    """The delay level of a message; what is no number is none."""
+    """Return the delay level of a message; 0 if it is missing or not a number."""
     try:
         return int(properties.get(PROPERTY_DELAY_LEVEL, "0"))
     except ValueError:
@@ -221,11 +221,11 @@ def parse_level(properties: Mapping[str, str]) -> int:
 
 
 def real_message(record: bytes) -> PutMessage | None:
-    """The message that a record of the schedule topic stands for; None where it stands for none."""
+    """Return the message to deliver for a record of the schedule topic, or None."""
     try:
         message = message_of(record)
         message.topic, message.queue_id = find_destination(message.properties)
     except (CorruptRecord, ValueError) as error:
-        log.warning("delayed message cannot be delivered: %s", error)
+        log.warning("cannot deliver delayed message: %s", error)
         return None
     return None if message.topic == names.HALF_TOPIC else message

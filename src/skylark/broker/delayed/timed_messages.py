@@ -83,7 +83,7 @@ _find_rolls = property_finder(PROPERTY_ROLLS)
 
 
 def deliver_at(properties: dict[str, str], now_ms: int) -> int | None:
-    """When a message is wanted; None if it does not say. Raises ValueError for what is no time."""
+    """Return the delivery time of a message, or None. Raises ValueError for an invalid time."""
     for name in TIMES:
         value = properties.get(name.decode())
         if value is not None:
@@ -98,7 +98,7 @@ def _time(name: bytes, value: str, now_ms: int) -> int:
 
 @lru_cache(CACHED_WISHES_MAX)
 def _wish(pair: bytes) -> tuple[int, bool] | None:
-    """The ms that a name and a value ask for, and whether from now on; None if it is no time."""
+    """Return the time of a property in ms and whether it is relative to now; None if it is invalid."""
     name, _, value = pair.partition(NAME_VALUE_SEPARATOR.encode())
     try:
         return _time(name, value.decode(), 0), TIMES[name][1]
@@ -107,7 +107,7 @@ def _wish(pair: bytes) -> tuple[int, bool] | None:
 
 
 def slot_of(deliver_ms: int, precision_ms: int) -> int:
-    """The slot of a time: it is dealt with one precision after its start, so never before the time."""
+    """Return the slot of a time: it is delivered one precision after its start, never early."""
     if deliver_ms % precision_ms == 0:
         return deliver_ms - precision_ms
     return deliver_ms - deliver_ms % precision_ms
@@ -138,7 +138,7 @@ def admit(
 
 
 def admit_as_sent(message: PutMessage, settings: TimerSettings, now_ms: int) -> int | None:
-    """As `admit`, by adding to the property text; None where that is not enough, or there is no time.
+    """As `admit`, by appending to the properties; None without a time, or if they must be parsed.
 
     Raises as `admit`.
     """
@@ -194,7 +194,7 @@ def _illegal(settings: TimerSettings) -> BrokerError:
 
 def _number(text: str) -> int:
     if len(text) > NUMBER_CHARS_MAX or not text.removeprefix("-").isdecimal():
-        raise ValueError(f"{text[:NUMBER_CHARS_MAX]!r} is no number")
+        raise ValueError(f"{text[:NUMBER_CHARS_MAX]!r} is not a number")
     return int(text)
 
 
@@ -238,18 +238,18 @@ class TimedMessage(msgspec.Struct, gc=False):
 
     @property
     def deletes(self) -> str | None:
-        """The key of the message that this one takes back."""
+        """The key of the message that this one recalls."""
         key = _find_deletes(self.message.properties)
         return None if key is None else key.decode(errors="replace")
 
     @property
     def delay_ms(self) -> int:
-        """For how long it was to wait."""
+        """The requested delay."""
         return self.terms.out_ms - self.message.born_timestamp
 
     @property
     def rolls(self) -> int:
-        """How often it was written again on the way."""
+        """How often it was rolled."""
         times = _find_rolls(self.message.properties)
         return 0 if times is None else _number(times.decode())
 
@@ -263,17 +263,17 @@ class TimedMessage(msgspec.Struct, gc=False):
         return (find_unique_key(self.message.properties) or b"").decode(errors="replace")
 
     def is_deleted_by(self, keys: set[str]) -> bool:
-        """Say whether it is among those that were taken back; the first releases named only its own key."""
+        """Return whether the message was recalled; the first releases named only its own key."""
         key = self._key
         return recall_key(self.terms.real_topic, key) in keys or key in keys
 
     def due(self, enqueued_ms: int, now_ms: int) -> PutMessage:
-        """The message for its own topic."""
+        """Make the message for its own topic."""
         _, topic, queue_id, _ = self.terms
         return self._put(topic, queue_id, _stamp(enqueued_ms, now_ms))
 
     def rolled(self, enqueued_ms: int, now_ms: int) -> PutMessage:
-        """The message once more for the timer topic."""
+        """Make the message for the timer topic again."""
         rolls = b"%b\x01%d\x02" % (PROPERTY_ROLLS.encode(), self.rolls + 1)
         return self._put(names.TIMER_TOPIC, 0, _stamp(enqueued_ms, now_ms) + rolls)
 
@@ -287,7 +287,7 @@ class TimedMessage(msgspec.Struct, gc=False):
 
 
 def may_have(name: str, messages: Sequence[TimedMessage]) -> bool:
-    """Say whether any of them may have a property: one look at all costs less than one at each."""
+    """Return whether any of them may have a property: one search over all is cheaper than one each."""
     return b"".join([timed.message.properties for timed in messages]).find(name.encode()) >= 0
 
 
@@ -303,12 +303,12 @@ def place(out_ms: int, write_ms: int, settings: TimerSettings, *, deletes: bool)
     return write_ms + window_ms, flags
 
 
-# --- Taking back ---
+# --- Recall ---
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """Which message is to be taken back: what its sender was told."""
+    """Identifies the message to recall; its sender gets it with the reply."""
 
     topic: str
     broker: str
@@ -353,7 +353,7 @@ def recall_key(topic: str, unique_key: str) -> str:
 def recall_message(
     handle: RecallHandle, group: str, born_host: bytes, now_ms: int
 ) -> tuple[PutMessage, dict[str, str]]:
-    """The message that takes another back, and its properties; it is still to be admitted."""
+    """Make the message that recalls another, and its properties; the caller admits it."""
     properties = {
         "TAGS": RECALL_TAG,
         "PGROUP": group,

@@ -62,14 +62,14 @@ TICK_S = 0.1
 FLUSH_INTERVAL_S = 1.0
 FAILURE_PAUSE_S = 0.5
 AT_ONCE = 64
-"""Messages that are read, written and delivered before others have their turn."""
+"""Messages that are read, written and delivered before the task yields to the loop."""
 DELETES_NOW = TimerFlag.DELETE | TimerFlag.ROLL
-"""Of these a unit has the first alone that takes another back now: one that is rolled does so later."""
+"""A unit with only the first flag cancels a message now; with both it is rolled and cancels later."""
 UNITS_AT_ONCE = 512
 EMPTY_SLOTS_AT_ONCE = 10_000
 WEEK_MS = 7 * 24 * 3600 * 1000
 MARGIN_MS = 60_000
-"""A wheel that stood still for a week, but for this, has forgotten what came before."""
+"""Safety margin at the end of the week that the wheel covers."""
 
 
 class Timers:
@@ -100,18 +100,18 @@ class Timers:
         self.log = TimerLog(disk, root / "timerlog", settings.log_file_bytes)
         self._check_file = TimerCheckpointFile(disk, root / "config" / "timercheck")
         self.check = TimerCheckpoint()
-        """What the disk holds, or will after the flush that runs."""
+        """The checkpoint on disk, or after the running flush."""
         self.read_ms = 0
-        """The next slot to deal with."""
+        """The next slot to process."""
         self.queue_offset = 0
         """The next message of the timer topic to put into the wheel."""
         self._random = random.Random()  # noqa: S311 - it only sheds load
         self._counts: Counter[str] = Counter()
         self.enqueued: Counter[str] = Counter()
-        """Messages by topic that went into the wheel since the start, and below those that came out of it."""
+        """Messages by topic put into the wheel since the start; below, those taken out."""
         self.dequeued: Counter[str] = Counter()
         self.delays: dict[str, Histogram] = {}
-        """For how long messages were to wait, in seconds, by topic."""
+        """Requested delays in seconds, by topic."""
         self._data_version = DataVersion(timestamp=clock.now_ms())
         self.changes = 0
         self._is_loaded = False
@@ -122,14 +122,14 @@ class Timers:
     # --- Taking ---
 
     def admit(self, message: PutMessage, properties: dict[str, str]) -> None:
-        """Let a message wait that names a time, in place. Raises BrokerError 13 or 1."""
+        """Move a message that names a time to the timer topic, in place. Raises BrokerError 13 or 1."""
         settings = self._live.current.timers
         slot_ms = admit(message, properties, settings, self._clock.now_ms())
         if slot_ms is not None:
             self._check_room(slot_ms, settings)
 
     def admit_as_sent(self, message: PutMessage) -> bool:
-        """As `admit`, by adding to the property text; False without a time, or where that is not enough."""
+        """As `admit`, by appending to the properties; False without a time, or if they must be parsed."""
         settings = self._live.current.timers
         slot_ms = admit_as_sent(message, settings, self._clock.now_ms())
         if slot_ms is None:
@@ -138,7 +138,7 @@ class Timers:
         return True
 
     def _check_room(self, slot_ms: int, settings: TimerSettings) -> None:
-        """Raises BrokerError 1 where too many wait for the same slot."""
+        """Raises BrokerError 1 if too many messages wait for the same slot."""
         slot = self.wheel.get(slot_ms)
         limit = settings.slot_messages_max
         if slot is None or slot.waiting <= limit:
@@ -151,23 +151,23 @@ class Timers:
 
     @property
     def waiting(self) -> int:
-        """Messages whose time has not come."""
+        """Number of messages in the wheel."""
         return self.wheel.count
 
     @property
     def behind_ms(self) -> int:
-        """How long ago the slot was over that is to be dealt with next."""
+        """How far delivery is behind the clock."""
         return max(self._floor(self._clock.now_ms()) - self.read_ms, 0) if self._is_loaded else 0
 
     @property
     def queue_behind(self) -> int:
-        """Messages that are not in the wheel yet."""
+        """Number of messages that are not in the wheel yet."""
         return max(self._queue().max_offset - self.queue_offset, 0)
 
     # --- Over restarts ---
 
     def load(self) -> None:
-        """Go on where the files end. May wait for the disk. Raises DiskFull, OSError."""
+        """Resume from the files. May block. Raises DiskFull, OSError."""
         now_ms = self._clock.now_ms()
         check = self._check_file.load()
         self.check = check or TimerCheckpoint(read_ms=self._floor(self._last_written_ms() or now_ms))
@@ -184,19 +184,19 @@ class Timers:
         if check is None or self.log.appended < check.log_flushed or (last is None and check.log_flushed):
             self._rebuild(queue)
         if check is None:
-            # From here on time counts, even if the broker is killed before anything else is written.
+            # Saved at once: delivery starts here even if the broker is killed before the next write.
             self._check_file.save(self.check)
         self._is_loaded = True
 
     def _rebuild(self, queue: ConsumeQueue) -> None:
-        """Put all of the queue into the wheel whose slot was not dealt with, for there is no log of them."""
+        """Put all undelivered messages of the queue into the wheel: their log is lost."""
         self.wheel.clear()
         rolls: dict[tuple[str, str, int], int] = {}
         for _, timed in self._all(queue):
             if timed.rolls:
                 rolls[timed.identity] = max(timed.rolls, rolls.get(timed.identity, 0))
         for where, timed in self._all(queue):
-            # Of one that was written again on the way, only the last record counts.
+            # Rolled messages have several records: only the last one counts.
             if timed.terms.out_ms >= self.read_ms and timed.rolls == rolls.get(timed.identity, 0):
                 self._into_wheel([(where, timed)])
         self.queue_offset = queue.max_offset
@@ -236,7 +236,7 @@ class Timers:
 
     async def flush(self) -> None:
         """Make log, wheel and check point durable, in this order."""
-        # A thread cannot be cancelled: the next flush waits for it, whoever waits for this one.
+        # A thread cannot be cancelled: the next flush waits until this one has ended.
         self._flushes = asyncio.ensure_future(self._flush())
         await asyncio.shield(self._flushes)
 
@@ -259,7 +259,7 @@ class Timers:
             try:
                 await self._read_cold(lambda: self._write(changes, check))
             except (DiskFull, OSError) as error:
-                log.warning("timers not written, will be tried again reason=%s", error)
+                log.warning("cannot write timers, retrying reason=%s", error)
                 self.wheel.lose_changes()
                 self._has_fired = True
             else:
@@ -286,13 +286,13 @@ class Timers:
         return lambda: encode_body(metrics)
 
     def load_metrics(self, data: bytes) -> None:
-        """Take the counts of the last run. Raises ValueError."""
+        """Load the counts of the last run. Raises ValueError."""
         metrics = decode_metadata(data, TimerMetrics)
         self._data_version = metrics.data_version or self._data_version
         self._counts.update({topic: max(each.count, 0) for topic, each in metrics.timing_count.items()})
 
     def _count_all(self, counts: Mapping[str, int]) -> None:
-        """More wait, or fewer, by topic."""
+        """Adjust the number of waiting messages by topic."""
         self.changes += len(counts)
         for topic, by in counts.items():
             self._counts[topic] = max(self._counts[topic] + by, 0)
@@ -302,13 +302,13 @@ class Timers:
     async def run(self) -> None:
         """Enqueue and deliver, until cancelled."""
         while True:
-            # At the end of a slot at once: what is in it may have waited for nearly a whole one.
+            # Wake at the end of a slot: its messages may have waited for nearly a whole slot.
             left_s = (self._precision_ms - self._clock.now_ms() % self._precision_ms) / 1000
             await asyncio.sleep(min(TICK_S, left_s))
             try:
                 await self.step()
             except Exception:
-                log.exception("timed messages failed, trying again")
+                log.exception("delivery of timed messages failed, retrying")
                 await asyncio.sleep(FAILURE_PAUSE_S)
 
     async def step(self) -> None:
@@ -340,7 +340,7 @@ class Timers:
             self._into_wheel(found)
         self.queue_offset = end
         self._note_enqueued([timed for _, timed in found])
-        await asyncio.sleep(0)  # others have their turn
+        await asyncio.sleep(0)  # yields to the loop
         return True
 
     def _alike(self, found: list[TimerEntry]) -> tuple[list[TimerEntry], list[RecordPosition]]:
@@ -395,7 +395,7 @@ class Timers:
     # --- Delivering ---
 
     async def _dequeue(self) -> None:
-        """Deal with all slots that are over."""
+        """Deliver all slots that are over."""
         empty = 0
         while self.read_ms < self._floor(self._clock.now_ms()):
             last = self.wheel.last_position(self.read_ms)
@@ -420,7 +420,7 @@ class Timers:
         return units[::-1]
 
     async def _fire(self, units: list[TimerUnit]) -> None:
-        """Deliver the messages of a slot, but for those that were taken back."""
+        """Deliver the messages of a slot, except recalled ones."""
         deletes = [unit for unit in units if unit.flags & DELETES_NOW == TimerFlag.DELETE]
         keys = {timed.deletes or "" for _, timed in await self._take_out(deletes)}
         others = (
@@ -437,7 +437,7 @@ class Timers:
             await self._put(messages)
 
     async def _take_out(self, units: list[TimerUnit]) -> list[tuple[TimerUnit, TimedMessage]]:
-        """The messages of units, which wait no longer."""
+        """Return the messages of units, and count them as taken out."""
         records = await self._records.read([(unit.physical_offset, unit.size) for unit in units])
         found = [
             (unit, timed)
@@ -451,9 +451,9 @@ class Timers:
         return found
 
     async def _put(self, messages: list[PutMessage]) -> None:
-        """Store messages; what the store cannot take now is tried until it can."""
+        """Store messages; refused ones are retried until the store accepts them."""
         while messages:
-            # A broker killed just after it made a topic has it in no file and no queue.
+            # A broker killed just after it created a topic has it in no file and no queue.
             self._restore_topics(queues_needed(messages))
             results = self._store.append(messages)
             self._stats.count_late_puts(results)
@@ -480,7 +480,7 @@ def _timed(record: bytes) -> TimedMessage | None:
 
 
 def _refused(messages: Sequence[PutMessage], results: Sequence[PutResult]) -> list[PutMessage]:
-    """The messages that are to be tried again."""
+    """Return the messages to retry."""
     refused = []
     for message, result in zip(messages, results, strict=True):
         if isinstance(result, Refused) and result.status in UNDELIVERABLE:
@@ -492,16 +492,16 @@ def _refused(messages: Sequence[PutMessage], results: Sequence[PutResult]) -> li
 
 
 class MasterTime:
-    """The clock of a wheel that follows another: what the master has not dealt with lies ahead."""
+    """The clock of a slave's wheel: it stands at the slot that the master processes next."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.read_ms: int | None = None
-        """The next slot that the master deals with, as far as it is known."""
+        """The next slot that the master processes, if known."""
 
     @property
     def latest_ms(self) -> int:
-        """What was due before this, a master that lives has dealt with, if it can."""
+        """A live master has delivered everything that was due before this."""
         return self._clock.now_ms() - MARGIN_MS
 
     def now_ms(self) -> int:
@@ -512,9 +512,9 @@ class MasterTime:
 
 
 class SlaveTimers(Timers):
-    """What waits is in the wheel here, too: a slave that is made master goes on with it.
+    """Keeps the wheel up to date on a slave, which continues with it when it is promoted.
 
-    The slots that the master has dealt with since it was last asked are then dealt with once more.
+    Slots that the master processed after its last report are then processed once more.
     """
 
     def __init__(
@@ -539,8 +539,8 @@ class SlaveTimers(Timers):
         )
 
     def follow(self, check: TimerCheckpoint, metrics: TimerMetrics) -> None:
-        """Take how far the master is. It says so only now and then: empty slots are passed over."""
-        # What it says may be years old, or nothing at all: what was dealt with here needs no second look.
+        """Take over the master's progress. It reports periodically: empty slots in between are skipped."""
+        # The report may be old or empty: slots that were processed here are not repeated.
         read_ms = max(check.read_ms, self._time.read_ms or self.read_ms)
         while read_ms < self._time.latest_ms and self.wheel.get(read_ms) is None:
             read_ms += self._precision_ms
@@ -552,7 +552,7 @@ class SlaveTimers(Timers):
 
     async def step(self) -> None:
         if self._time.read_ms is not None:
-            # The end of the log may have been cut off.
+            # The log may have been truncated.
             self.queue_offset = min(self.queue_offset, self._queue().max_offset)
             await super().step()
 

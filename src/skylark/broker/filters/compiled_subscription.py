@@ -27,7 +27,7 @@ TextFilter = Callable[[bytes], bool]
 
 @dataclass(frozen=True)
 class CompiledSubscription:
-    """What a group wants of a topic.
+    """A group's subscription to a topic.
 
     `tags_filter` takes an entry's tags code; None: every entry matches. Codes may collide: clients look at
     the tags themselves. `selector` then looks at the properties. `fault`: what is wrong with an expression
@@ -40,7 +40,7 @@ class CompiledSubscription:
     fault: str | None = None
 
     def says(self, expression: str | None, expression_type: str | None) -> bool:
-        """Say whether this is the subscription that these words mean."""
+        """Return whether this is the subscription of this expression and type."""
         data = self.data
         return data.sub_string == (expression or MATCH_ALL) and data.expression_type == (
             expression_type or TAG
@@ -59,7 +59,7 @@ class CompiledSubscription:
 
 def compile_subscription(data: SubscriptionData) -> CompiledSubscription:
     """Return the subscription that a client sent in a heartbeat."""
-    # Of what a client says we believe the codes; few leave them out.
+    # The codes of the client are trusted; few clients omit them.
     if data.expression_type == SQL92:
         try:
             return CompiledSubscription(data, None, compile_selector(data.sub_string or ""))
@@ -81,7 +81,7 @@ def parse_subscription(
 ) -> CompiledSubscription:
     """Return the subscription that a client sends along with a pull.
 
-    Raises BrokerError 23 for one that cannot be read, 1 for one of a type that nobody knows.
+    Raises BrokerError 23 for one that cannot be read, 1 for one of an unknown type.
     """
     if expression_type == SQL92 and expression:
         selector = _selector(expression)

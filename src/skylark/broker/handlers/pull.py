@@ -46,8 +46,7 @@ from skylark.store.tail_reader import JOINER_ENTRIES_MIN
 from skylark.tasks import Tasks
 
 PLAN_S = 1.0
-"""How long a plan is believed in. What the general path does now and then, such as to note that a group is
-there, it does that often."""
+"""Lifetime of a plan. The general path, which also creates groups, runs at least this often."""
 PLANS_MAX = 4096
 
 Pull = TypedCommand[PullMessage]
@@ -60,7 +59,7 @@ _PLAN_KEY_FIELDS = attrgetter(
 
 
 class PlanInputs(NamedTuple):
-    """What the checks of all pulls looked at: as long as it is the same, they come to the same."""
+    """The inputs of the checks: while they are the same, the checks have the same result."""
 
     settings: BrokerSettings
     topics: DataVersion
@@ -69,7 +68,7 @@ class PlanInputs(NamedTuple):
 
 
 class PullPlan(NamedTuple):
-    """How to answer pulls that ask for the same."""
+    """How to answer pulls of the same key."""
 
     until: float
     queue: ConsumeQueue
@@ -108,7 +107,7 @@ class PullPlans:
         self._inputs = self._current_inputs()
 
     def answer(self, peer: Peer, command: Pull, *, commits: bool) -> bool:
-        """Answer a pull if there is a plan for it and messages are at hand; False if there is more to it.
+        """Answer a pull by its plan from the newest messages; False if the general path is needed.
 
         `commits`: the offset that came along is to be taken. Raises what reading does.
         """
@@ -128,7 +127,7 @@ class PullPlans:
         return True
 
     def answer_run(self, peer: Peer, commands: Sequence[Pull]) -> int:
-        """Answer pulls that came together if each goes on where the last one ends; return how many it were.
+        """Answer consecutive pulls of one read together; return how many were answered.
 
         What they ask for is read at once, and their answers leave together. Raises what reading does.
         """
@@ -158,7 +157,7 @@ class PullPlans:
         return len(runs)
 
     def _plan_of(self, command: Pull) -> PullPlan | None:
-        """The plan for a pull, if it can be relied on."""
+        """Return the plan of a pull, if it is valid."""
         request = command.request
         plan = self._plans.get(_plan_key(command))
         if plan is None or command.flag or request.bulk_bytes:
@@ -172,7 +171,7 @@ class PullPlans:
     def _note(
         self, requests: Sequence[PullMessage], next_offset: int, count: int, size: int, *, commits: bool
     ) -> None:
-        """Note what pulls that ask the same take together, and where they end."""
+        """Record the offsets and counts of pulls that were answered together."""
         first = requests[0]
         topic, group, queue_id = first.topic, first.consumer_group, first.queue_id
         self._offsets.note_pull(topic, group, queue_id, next_offset)
@@ -189,7 +188,7 @@ class PullPlans:
         group: SubscriptionGroupConfig,
         topic: TopicConfig,
     ) -> None:
-        """Keep what the checks of a pull have just come to, if others may rely on it."""
+        """Keep the result of a pull's checks as a plan, if it holds for others."""
         request = command.request
         if (
             subscription.tags_filter is not None
@@ -210,7 +209,7 @@ class PullPlans:
             pull_reply_template(
                 code=ResponseCode.SUCCESS,
                 remark=GetStatus.FOUND.name,
-                # Who reads the newest messages is not too slow for the master.
+                # A consumer of the newest messages is not slow.
                 suggest_which_broker_id=group.broker_id if settings.slave_read else 0,
                 topic_sys_flag=topic.topic_sys_flag,
                 group_sys_flag=group.group_sys_flag,
@@ -236,7 +235,7 @@ class PullPlans:
 
 
 def _counts(commands: Sequence[Pull], count_max: int) -> list[int]:
-    """How many messages each pull asks for, as long as they go on one behind the other and ask the same."""
+    """Return the counts of the first pulls that are consecutive and have the same key."""
     code, asked = commands[0].code, _PLAN_KEY_FIELDS(commands[0].request)
     counts, place = list[int](), commands[0].request.queue_offset
     for command in commands:
@@ -277,7 +276,7 @@ CODES = {
 }
 SUSPENDED_MAX_MS = 60_000
 COLD_HOLD_S = 3.0
-"""How long a pull waits whose group has read enough of what is not in memory."""
+"""How long a pull is held whose group has reached its cold read limit."""
 COLD_REMARK = "This consumer group is reading cold data. It has been flow control"
 JOINED_RECORDS_MIN = 128
 
@@ -326,7 +325,7 @@ class PullPath:
         self.held = LongPolling(
             self.resume, held_max=settings.held_pulls_max, held_bytes_max=settings.held_bytes_max
         )
-        self._cold = 0  # pulls that wait for a read from disk
+        self._cold = 0  # pulls waiting for a read from disk
         self._loading_joiner: Thread | None = None
 
     @property
@@ -335,24 +334,24 @@ class PullPath:
         return self._cold
 
     def pull(self, peer: Peer, commands: list[Pull]) -> None:
-        """Answer pulls that came together, or let them wait."""
+        """Handle pulls of one read."""
         while len(commands) > 1 and (answered := self._answer_run(peer, commands)):
             commands = commands[answered:]
         for command in commands:
             self._answer(peer, command, peer.active_at, may_hold=True)
 
     def _answer_run(self, peer: Peer, commands: list[Pull]) -> int:
-        """Answer the first pulls at once if they go on one behind the other; return how many it were."""
+        """Answer the first pulls together if they are consecutive; return how many."""
         try:
             answered = self._plans.answer_run(peer, commands)
-        except Exception:  # noqa: BLE001 (each of them will meet it again, and be told)
+        except Exception:  # noqa: BLE001 (each fails again on the general path, and is answered)
             return 0
         if answered:
             self._latencies.count_successes(commands[0].code, peer.active_at, answered)
         return answered
 
     def resume(self, held: HeldPull) -> None:
-        """Answer a pull that waited, with all checks again. Never raises: it is called amid sends."""
+        """Answer a held pull, with all checks again. Never raises."""
         self._answer(held.peer, held.command, held.since, may_hold=False)
 
     def _answer(self, peer: Peer, command: Pull, since: float, *, may_hold: bool) -> None:
@@ -366,7 +365,7 @@ class PullPath:
             self._count(peer, command, code, since, was_held=not may_hold)
 
     def _count(self, peer: Peer, command: Pull, code: int | None, since: float, *, was_held: bool) -> None:
-        """Count the time that an answer took; without a code there is none yet."""
+        """Count the latency of a reply; without a code there is none yet."""
         if code is not None:
             result = ONEWAY if command.is_oneway else WRITE_FAILED if peer.is_closed else SUCCESS
             self._latencies.count(command.code, code, since, was_held=was_held, result=result)
@@ -378,7 +377,7 @@ class PullPath:
         return answer.code
 
     def _pull(self, peer: Peer, command: Pull, since: float, *, may_hold: bool) -> int | None:
-        """Return the code of the answer; None if that comes later."""
+        """Return the code of the reply; None if it comes later."""
         if self._plans.answer(peer, command, commits=may_hold):
             return FOUND[0]
         request = command.request
@@ -415,7 +414,7 @@ class PullPath:
         return code
 
     def _check_cold(self, request: PullMessage) -> None:
-        """Refuse to read from disk for too many, or for a group that will ask again by itself."""
+        """Refuse a cold read above the limit of pulls, or of a group that retries by itself."""
         if self._cold >= self._live.current.pull_queue_max:
             raise system_busy()
         group = self._consumers.group(request.consumer_group)
@@ -426,8 +425,8 @@ class PullPath:
         return self._cold_reads.had_enough(request.consumer_group, now=self._clock.monotonic())
 
     async def _hold_cold(self, peer: Peer, command: Pull, since: float) -> None:
-        """Let a group that has read enough wait; if it still has then, it gets one message."""
-        command.body = b""  # it would keep all that was read with it
+        """Hold a pull of a group at its limit; if the group still is afterwards, it gets one message."""
+        command.body = b""  # it would keep the whole read buffer alive
         try:
             await asyncio.sleep(COLD_HOLD_S)
         finally:
@@ -546,7 +545,7 @@ class PullPath:
         return refused.code
 
     def _reset(self, peer: Peer, command: Pull, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
-        """Send a consumer elsewhere whose group was reset; True if that is the answer."""
+        """Answer with the new offset if the group was reset; return whether it was."""
         request = command.request
         reset = self._offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
         if reset is None:
@@ -623,14 +622,14 @@ class PullPath:
         group: SubscriptionGroupConfig,
         result: GetResult,
     ) -> tuple[int, int]:
-        """What a slave answers instead: who needs not read here goes back to a master that is there."""
+        """Return a slave's code and suggestion: consumers go back to a connected master if they can."""
         sees_master = self._role.slave.sees_master
         if sees_master and not result.suggest_slave:
             found = code == ResponseCode.SUCCESS
             return (code if found else int(ResponseCode.PULL_RETRY_IMMEDIATELY)), 0
         if code == ResponseCode.PULL_OFFSET_MOVED and not self._live.current.replication.offset_check:
             if not sees_master and request.queue_offset > result.max_offset:
-                # The master had more than has come here. Until it is back there is nothing to read.
+                # The master had more than was replicated: nothing to read until it is back.
                 return int(ResponseCode.PULL_NOT_FOUND), suggested
             return int(ResponseCode.PULL_RETRY_IMMEDIATELY), group.broker_id
         return code, suggested
@@ -648,7 +647,7 @@ class PullPath:
 
 
 def _answer_of(status: GetStatus, queue_offset: int) -> tuple[int, str]:
-    """Code and remark for a pull that found nothing."""
+    """Return code and remark of a pull that found nothing."""
     code = CODES.get(status)
     if code is None:  # no such queue, or an empty one
         code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND

@@ -1,4 +1,4 @@
-"""Sends: 10, 310 and 320. The hot path: what one read brought is checked, appended and answered together."""
+"""Sends: 10, 310 and 320. The hot path: all sends of one read are checked, appended and answered together."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ from skylark.store.message_store import MessageStore
 Send = SendMessage | SendMessageV2
 
 RETRY_BY_HEADER_VERSION = 121
-"""Clients from 3.4.9 on say themselves how often a message may be tried again."""
+"""Clients from 3.4.9 on send the maximum number of retries themselves."""
 
 ZERO_REMARK = "properties: a zero character is not allowed"
-"""Recovery takes zeros in a property text for what a power cut left."""
+"""Recovery takes zeros in properties for damage by a power failure."""
 LATEST_TIME_MS = 253_402_214_400_000
-"""The last time that can be written down."""
+"""The latest time that datetime can represent."""
 
 WAITING_STATUSES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -76,7 +76,7 @@ WAITING_STATUSES = {
 
 
 class LoneSend(NamedTuple):
-    """The only send that waits for the disk: its record's end in the log, and the answer."""
+    """The only send that waits for the disk: the end of its record, and its reply."""
 
     end: int
     answer: OffloopReply
@@ -139,11 +139,11 @@ class SendPath:
 
     @property
     def waiting(self) -> int:
-        """Sends that wait for disk or slaves. Any thread."""
+        """Number of sends that wait for disk or slaves. Any thread."""
         return self._waiting
 
     def _refusal(self, now_ms: int) -> BrokerError | None:
-        """Why no send at all is taken now."""
+        """Return why all sends are refused now, or None."""
         settings = self._live.current
         if self._role.is_slave:
             return messages_are_copied("")
@@ -159,7 +159,7 @@ class SendPath:
     # --- Single messages ---
 
     def send(self, peer: Peer, commands: list[TypedCommand[Send]]) -> None:
-        """Answer sends that came together, in order."""
+        """Handle sends of one read, in order."""
         now_ms = self._clock.now_ms()
         refusal = self._refusal(now_ms)
         if refusal is not None:
@@ -167,7 +167,7 @@ class SendPath:
             return
         messages: list[PutMessage] = []
         sent: list[TypedCommand[Send]] = []
-        # Of many topics nothing is at hand: looked up together, several are on their way from memory at once.
+        # Looked up together: with many topics, several cache misses overlap.
         places = [(command.request.topic, command.request.queue_id) for command in commands]
         for command, queue in zip(commands, list(map(self._queues.get, places)), strict=True):
             if command.request.batch:
@@ -182,7 +182,7 @@ class SendPath:
                 messages.append(self._message(peer, command, queue, now_ms))
             except BrokerError as error:
                 self._refuse(peer, command, error)
-            except ValueError as error:  # text that is no UTF-8, separators inside of values
+            except ValueError as error:  # invalid UTF-8, separators inside values
                 self._refuse(peer, command, illegal(f"properties: {error}"))
             else:
                 sent.append(command)
@@ -192,7 +192,7 @@ class SendPath:
         self, peer: Peer, command: TypedCommand[Send], queue: ConsumeQueue | None, now_ms: int, *,
         in_batch: bool = False,
     ) -> PutMessage:  # fmt: skip
-        """What a send asks to store; `queue` is the one it names, if it exists. Raises BrokerError."""
+        """Make the message to store; `queue` is the requested one, if it exists. Raises BrokerError."""
         request = command.request
         text, queue_id, sys_flag = request.properties, request.queue_id, request.sys_flag
         if "\0" in text:
@@ -214,7 +214,7 @@ class SendPath:
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             message.queue = None
             self._retry_or_bury(message, command, now_ms)
-        # A text that holds none of these needs no parsing: it is stored as it came.
+        # Properties without any of these are stored unparsed.
         if "DELAY" in text or "TIMER_DEL" in text or "TRAN_MSG" in text or "POP_CK" in text:
             message.queue = None
             self._special(message)
@@ -231,7 +231,7 @@ class SendPath:
         self._admitted.add(queue)
 
     def _admit(self, peer: Peer, request: Send, now_ms: int) -> tuple[int, int]:
-        """The queue and flags of a message to a topic that is not plain, or not there. Raises BrokerError."""
+        """Return queue and flags for a topic that needs checks or is missing. Raises BrokerError."""
         config = self._topics.for_send(
             request.topic, request.default_topic, request.default_topic_queue_nums,
             unit_mode=request.unit_mode, now_ms=now_ms,
@@ -245,7 +245,7 @@ class SendPath:
         return queue_id, request.sys_flag | (SystemFlag.MULTI_TAGS if is_multi else 0)
 
     def _check_topic(self, config: TopicConfig, properties: str) -> None:
-        """What only some topics ask for. Raises BrokerError."""
+        """Check requirements that only some topics have. Raises BrokerError."""
         if config.order and not self._live.current.permission & PERM_WRITE:
             raise no_permission(f"the broker[{self._host}] sending message is forbidden")
         if (
@@ -255,7 +255,7 @@ class SendPath:
             raise illegal("Required message key is missing")
 
     def _queue_id(self, peer: Peer, queue_id: int, config: TopicConfig) -> int:
-        """The queue for an id that is not among those to write to. Raises BrokerError 29."""
+        """Return the queue for an id outside of the write queues. Raises BrokerError 29."""
         if queue_id < 0 < config.write_queue_nums:
             return random_queue(config.write_queue_nums)
         if not 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums):
@@ -265,7 +265,7 @@ class SendPath:
         return queue_id
 
     def _special(self, message: PutMessage) -> None:
-        """Delay, timers, transactions, and what clients may not set. Changes the message in place."""
+        """Apply delays, timers and transactions, and drop properties that clients may not set. In place."""
         if self._delayed.admit_as_sent(message):
             return
         properties = decode_properties(message.properties)
@@ -278,7 +278,7 @@ class SendPath:
         self._delayed.admit(message, properties)
 
     def _prepare(self, message: PutMessage, properties: dict[str, str]) -> None:
-        """Take a half message, if there is room for one more transaction."""
+        """Make a half message, if another transaction is allowed."""
         settings = self._live.current.transactions
         if settings.reject:
             raise no_permission(f"the broker[{self._host}] sending transaction message is forbidden")
@@ -287,7 +287,7 @@ class SendPath:
         prepare(message, properties)
 
     def _retry_or_bury(self, message: PutMessage, command: TypedCommand[Send], now_ms: int) -> None:
-        """The rule for clients whose sending back failed: too many attempts lead to the dead letters."""
+        """Handle clients that retry by sending: too many attempts make the message a dead letter."""
         group = message.topic.removeprefix(RETRY_TOPIC_PREFIX).partition("+")[0]
         config = self._groups.find(group, now_ms=now_ms)
         if config is None:
@@ -341,7 +341,7 @@ class SendPath:
         if later:
             self._answer_when_stored(peer, later)
         self._stats.count_puts(results)
-        # Nobody sends by both codes at once: the first speaks for all.
+        # A client uses one of the codes: the first counts for all.
         if stored := len(at_once) - refused:
             self._count_successes(sent[0].code, peer.active_at, stored)
         if oneways := len(sent) - len(at_once) - len(later):
@@ -350,7 +350,7 @@ class SendPath:
     def _answer_when_stored(
         self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, AppendedRecord]]
     ) -> None:
-        """One waiter for all that came together: they end at the same place in the log."""
+        """Add one waiter for all sends of one read: they end at the same offset of the log."""
         since = peer.active_at
         end = later[-1][2].end
         prepared = self._prepare_lone(peer, end, later[0]) if len(later) == 1 else None
@@ -372,9 +372,9 @@ class SendPath:
     def _prepare_lone(
         self, peer: Peer, end: int, sent: tuple[TypedCommand[Send], PutMessage, AppendedRecord]
     ) -> OffloopReply | None:
-        """Where nobody else waits, the flush thread can send the answer: two changes of threads less."""
+        """Prepare a reply for the flush thread to send, if no other send waits: saves two thread switches."""
         if self._lone is not None and self._lone.answer.is_sent:
-            self._store.advance()  # the client was faster than our loop
+            self._store.advance()  # the client's next send came before the loop noticed the flush
         if self._waiting or self._role.waits_for_slaves:
             return None
         prepared = peer.prepare(self._stored_reply(*sent, ResponseCode.SUCCESS))
@@ -383,7 +383,7 @@ class SendPath:
         return prepared
 
     def flushed_lone(self) -> OffloopReply | None:
-        """The answer to the only send that waited, if it is on disk now. The flush thread."""
+        """Return the reply to the only waiting send, if it is on disk now. Flush thread."""
         lone = self._lone
         return lone.answer if lone is not None and lone.end <= self._store.flushed_offset else None
 
@@ -391,7 +391,7 @@ class SendPath:
         self, command: TypedCommand[Send], message: PutMessage, placed: AppendedRecord, code: ResponseCode
     ) -> bytes:
         queue_id, handle, key = message.queue_id, None, find_unique_key(message.properties)
-        if message.topic != command.request.topic:  # delayed or dead: the client hears of the queue it chose
+        if message.topic != command.request.topic:  # delayed or dead: reply with the client's queue
             queue_id = max(command.request.queue_id, 0)
             if message.topic == names.TIMER_TOPIC:
                 name = self._live.current.name
@@ -416,7 +416,7 @@ class SendPath:
             self._refuse(peer, command, error)
 
     def _refuse_empty(self, peer: Peer, command: TypedCommand[Send]) -> None:
-        """RocketMQ fails here before it knows which fields its answers to sends have."""
+        """Reply without the fields of a send, as RocketMQ does."""
         if not command.is_oneway:
             peer.reply(command.reply(ResponseCode.SYSTEM_ERROR, "the request has no body"))
             self._count(command.code, ResponseCode.SYSTEM_ERROR, peer.active_at)
@@ -424,7 +424,7 @@ class SendPath:
     # --- Batches ---
 
     def send_batch(self, peer: Peer, commands: list[TypedCommand[Send]]) -> None:
-        """Answer batches that came together."""
+        """Handle batches of one read."""
         now_ms = self._clock.now_ms()
         refusal = self._refusal(now_ms)
         if refusal is not None:
@@ -457,7 +457,7 @@ class SendPath:
             store.announce()
 
     def _envelope(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
-        """What all messages of a batch share. Raises BrokerError."""
+        """Make what all messages of a batch share. Raises BrokerError."""
         request = command.request
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise illegal(f"batch request does not support retry group {request.topic}")
@@ -503,7 +503,7 @@ class SendPath:
     def _answer_batches_when_stored(
         self, peer: Peer, later: list[tuple[TypedCommand[Send], PutMessage, AppendedBatch]]
     ) -> None:
-        """One waiter for all that came together, as for single messages."""
+        """Add one waiter for all batches of one read, as for single messages."""
         since = peer.active_at
 
         def answer(status: PutStatus) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 from skylark.histogram import CREATION_MS, DELAY_S, MESSAGE_BYTES, REQUEST_MS, TRANSACTION_S
 
 COMMON_LABELS = ("cluster", "node_type", "node_id")
-"""Of every `rocketmq_` metric: the cluster's name, `broker`, and the broker's name."""
+"""Labels of every `rocketmq_` metric: cluster name, `broker`, broker name."""
 _STORAGE = ("storage_type", "storage_medium")
 _TIMED = ("topic", *_STORAGE)
 _IN = ("topic", "message_type", "is_system")
@@ -31,15 +31,15 @@ class MetricSpec:
     text: str
     labels: tuple[str, ...] = ()
     bounds: tuple[int, ...] = ()
-    """Of a histogram, in the unit that the text names; the last range has no bound."""
+    """Bounds of a histogram, in the unit of the text; the last range is unbounded."""
 
 
 METRICS = {
     # RocketMQ's.
     "rocketmq_processor_watermark": MetricSpec(
         "gauge",
-        "Requests at work that wait for something: sends for disk or slaves, pulls and queries for the disk, "
-        "others for clients or name servers.",
+        "Requests in flight: sends that wait for disk or slaves, pulls and queries that wait for the disk, "
+        "others that wait for clients or name servers.",
         ("processor",),
     ),
     "rocketmq_broker_permission": MetricSpec("gauge", "Permission bits of the broker: 4 read, 2 write."),
@@ -146,7 +146,7 @@ METRICS = {
     ),
     "rocketmq_timer_message_snapshot": MetricSpec(
         "gauge",
-        "Timed messages due before so many seconds from now, and not before the next smaller number.",
+        "Timed messages due within this many seconds, but not within the next smaller bound.",
         ("timer_bound_s", *_STORAGE),
     ),
     "rocketmq_delay_message_latency": MetricSpec(
@@ -156,7 +156,7 @@ METRICS = {
         DELAY_S,
     ),
     # Ours.
-    "skylark_held_pulls": MetricSpec("gauge", "Pulls that wait for messages."),
+    "skylark_held_pulls": MetricSpec("gauge", "Held pulls."),
     "skylark_messages_refused_total": MetricSpec("counter", "Messages that the store did not take."),
     "skylark_pulls_empty_total": MetricSpec("counter", "Pulls that found nothing."),
     "skylark_messages_sent_back_total": MetricSpec(
@@ -199,7 +199,7 @@ NOT_APPLICABLE = {
     "rocketmq_rocksdb_*": "Queues are kept in consume queue files, not in RocksDB.",
     "rocketmq_tiered_store_*": "Messages are kept on local disks, or archived by Spark.",
 }
-"""Metrics of RocketMQ that a broker of ours has nothing to say about, and why."""
+"""RocketMQ's metrics that do not apply to this broker, with reasons."""
 
 UNITS_AT_APACHE = {
     "rocketmq_topic_create_execution_time": "_milliseconds",
@@ -214,7 +214,7 @@ UNITS_AT_APACHE = {
     "rocketmq_timer_dequeue_latency": "_milliseconds",
     "rocketmq_delay_message_latency": "_seconds",
 }
-"""What Apache's broker 5.3.3 writes behind these names: its exporter adds units."""
+"""Suffixes that the exporter of Apache's broker 5.3.3 adds to these names."""
 
 HEAD = f"""# Metrics
 
@@ -236,8 +236,8 @@ written by `python -m skylark.broker.monitoring.metric_specs`.
   not served, and a number for answers without a name. `result` is `success`, `oneway`, or
   `write_channel_failed` if the client was gone when its answer was there. `is_long_polling` is `true` for
   pulls that waited for a message, whose time that is.
-- `processor` is RocketMQ's name of who serves a request. Requests are answered as they come and wait in no
-  queue: what waits is counted, so `async_put`, `ack` and `lite_pull` (counted as `pull`) are always 0.
+- `processor` is RocketMQ's name of the thread pool that serves a request. Here requests wait in no queue:
+  requests in flight are counted, so `async_put`, `ack` and `lite_pull` (counted as `pull`) are always 0.
 - `invocation_status` is `success` or `failure`.
 - Topics, and pairs of a topic and a group, have series of their own if they are among the 1,000 busiest; for
   lag, among the 1,000 pairs with the most messages to go. Ages are read from the log, in one scrape for at
@@ -257,12 +257,12 @@ UNITS_HEAD = """
 ## Dashboards made for Apache's broker
 
 Names are those that RocketMQ documents. The exporter of Apache's broker 5.3.3 adds units to some of them. A
-dashboard that was made for it asks for these, and is to ask for the names above instead:
+dashboard made for it uses these names; change them to the names above:
 
 """
 
 NOT_APPLICABLE_HEAD = """
-## What RocketMQ measures and a Skylark broker does not
+## RocketMQ metrics that a Skylark broker does not have
 
 | Metric | Reason |
 |---|---|

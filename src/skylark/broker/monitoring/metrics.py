@@ -47,19 +47,19 @@ T = TypeVar("T")
 Add = Callable[..., None]
 
 SERIES_MAX = 1000
-"""Topics, and pairs of topics and groups, with series of their own: those with the most messages."""
+"""Topics, and pairs of topics and groups, that have series: the busiest ones."""
 HISTOGRAMS_MAX = 100
-"""Topics with histograms of their own, which are many lines each."""
+"""Topics that have histograms, which are many lines each."""
 AGES_MAX = 1000
-"""Queues whose oldest message is looked up in the log in one scrape, for the groups with the most to do."""
+"""Queues whose oldest message is read from the log per scrape, for the groups with the greatest lag."""
 PAIRS_AT_ONCE = 64
-"""Then the loop has its turn."""
+"""Pairs read before the thread yields to the loop."""
 READS_MAX = 20
-"""A table that grew while it was read is read again, so often."""
+"""Attempts to read a table that grows meanwhile."""
 STORAGE = ("local", "disk")
 PROTOCOL_TYPE = "remoting"
 WAITING_TYPES = {SCHEDULE_TOPIC: "delay", names.TIMER_TOPIC: "delay", names.HALF_TOPIC: "transaction"}
-"""Of the topics in which messages of one type wait."""
+"""Message types of the system topics that hold one type."""
 TIMER_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 
 
@@ -162,8 +162,8 @@ class MetricsCollector:
         ):
             try:
                 part(page)
-            except RuntimeError:  # a missing part is better than a broker that seems to be down
-                log.warning("tables change too fast, some metrics are left out", exc_info=True)
+            except RuntimeError:  # better than a broker that seems to be down
+                log.warning("tables change too fast, some metrics are missing", exc_info=True)
         yield from page.families
 
     # --- Tables and traffic ---
@@ -272,31 +272,33 @@ class MetricsCollector:
         ready = page.family("rocketmq_consumer_ready_messages")
         ready_age = page.family("rocketmq_consumer_queueing_latency")
         looked_up = 0
-        for stand in heapq.nlargest(SERIES_MAX, self._stands(), key=lambda stand: stand.lag):
-            labels = self._pair_labels(stand.topic, stand.group)
-            lag(stand.lag, *labels)
-            inflight(stand.lag - stand.ready, *labels)
-            ready(stand.ready, *labels)
-            looked_up += len(stand.queues)
+        for backlog in heapq.nlargest(SERIES_MAX, self._backlogs(), key=lambda backlog: backlog.lag):
+            labels = self._pair_labels(backlog.topic, backlog.group)
+            lag(backlog.lag, *labels)
+            inflight(backlog.lag - backlog.ready, *labels)
+            ready(backlog.ready, *labels)
+            looked_up += len(backlog.queues)
             if looked_up <= AGES_MAX:
-                lag_age(self._age_ms(stand.topic, ((q.queue_id, q.consumed) for q in stand.queues)), *labels)
-                ready_age(self._age_ms(stand.topic, ((q.queue_id, q.pulled) for q in stand.queues)), *labels)
+                consumed = [(queue.queue_id, queue.consumed) for queue in backlog.queues]
+                pulled = [(queue.queue_id, queue.pulled) for queue in backlog.queues]
+                lag_age(self._age_ms(backlog.topic, consumed), *labels)
+                ready_age(self._age_ms(backlog.topic, pulled), *labels)
 
-    def _stands(self) -> Iterator[GroupBacklog]:
-        """How far each group is that ever committed, in the topics that it still subscribes."""
+    def _backlogs(self) -> Iterator[GroupBacklog]:
+        """Yield the backlog of each group with offsets, in the topics that it still subscribes."""
         for group, topics in in_turns(self.offsets.topics_by_group().items()):
             for topic in in_turns(settled(partial(self.consumers.subscribed, group, topics))):
                 config = self.topics.get(topic)
                 if config is not None:
-                    queues = [
-                        self._stand(topic, group, queue_id) for queue_id in range(config.write_queue_nums)
-                    ]
-                    yield GroupBacklog(topic, group, queues)
+                    ids = range(config.write_queue_nums)
+                    yield GroupBacklog(
+                        topic, group, [self._queue_backlog(topic, group, each) for each in ids]
+                    )
 
-    def _stand(self, topic: str, group: str, queue_id: int) -> QueueBacklog:
+    def _queue_backlog(self, topic: str, group: str, queue_id: int) -> QueueBacklog:
         store, offsets = self.store, self.offsets
         end = store.max_offset(topic, queue_id)
-        # What was deleted, or is claimed beyond the end, nobody waits for.
+        # Deleted messages and offsets beyond the end do not count as lag.
         consumed = min(
             max(offsets.query(topic, group, queue_id) or 0, store.min_offset(topic, queue_id)), end
         )
@@ -304,7 +306,7 @@ class MetricsCollector:
         return QueueBacklog(queue_id, consumed, pulled, end)
 
     def _age_ms(self, topic: str, places: Iterable[tuple[int, int]]) -> int:
-        """How old the oldest of these messages is; 0 where there is none."""
+        """Return the age of the oldest of these messages; 0 if there is none."""
         store = self.store
         times = (readable(partial(store.store_timestamp, topic, *place)) for place in places)
         first = min((stored for stored in times if stored is not None), default=None)
@@ -398,7 +400,7 @@ def most(table: dict[Any, Any], series_max: int | None = None) -> list[tuple[Any
 
 
 def settled(read: Callable[[], T]) -> T:
-    """Read a table that the loop may change meanwhile: where its size changed, once more."""
+    """Read a table that the loop may change; retry if its size changed."""
     for _ in range(READS_MAX - 1):
         try:
             return read()
@@ -408,7 +410,7 @@ def settled(read: Callable[[], T]) -> T:
 
 
 def readable(read: Callable[[], T]) -> T | None:
-    """What is in the log; None if it is not any more, or the store is being closed."""
+    """Return the result of a read; None if the log no longer has it, or the store is closing."""
     try:
         return read()
     except (OSError, ValueError, RocketMQError) as error:
@@ -417,7 +419,7 @@ def readable(read: Callable[[], T]) -> T | None:
 
 
 def in_turns(items: Iterable[T]) -> Iterator[T]:
-    """Go through items, and let the loop have its turn now and then."""
+    """Iterate, and yield to the loop periodically."""
     for number, item in enumerate(items, 1):
         yield item
         if number % PAIRS_AT_ONCE == 0:

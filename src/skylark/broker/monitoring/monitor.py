@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_CHECK_S = 1.0
-"""How often the thread looks whether it shall end, where nothing wakes it."""
+"""Interval at which the thread checks for a stop, where nothing wakes it."""
 STOP_TIMEOUT_S = 2.0
-"""How long a broker that stops waits for the thread."""
+"""Limit of waiting for the thread when the broker stops."""
 
 
 class Monitor:

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 PAGES = "there are /metrics, /health and /ready"
 PAGES_AT_ONCE_MAX = 32
-"""Connections above are closed at once: each has a thread."""
+"""Further connections are closed at once: each uses a thread."""
 READ_TIMEOUT_S = 10.0
-"""A connection that says nothing for so long is closed."""
+"""Idle connections are closed after this."""
 
 
 class _Quiet(WSGIRequestHandler):
@@ -41,7 +41,7 @@ class PageServer(ThreadingWSGIServer):
         self.socket.close()
         self.socket = listener.socket
         self.timeout = check_s
-        # Not looked up: the name of an address may be long in coming.
+        # No reverse lookup: it may take long.
         self.server_name, self.server_port = host, port
         self.setup_environ()
         self.set_app(pages.answer)
@@ -65,7 +65,7 @@ class PageServer(ThreadingWSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Not for standard error: it is mostly a client that is gone, or that says nothing."""
+        """Log at debug level: mostly the client has disconnected or timed out."""
         log.debug("page not served address=%s reason=%r", client_address, sys.exception())
 
 
@@ -77,7 +77,7 @@ class Pages:
         registry = CollectorRegistry()
         registry.register(collector)
         self._metrics: Any = make_wsgi_app(registry)
-        # Two that scrape at once shall not read everything at once.
+        # Concurrent scrapes wait for each other.
         self._scraping = threading.Lock()
 
     def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -95,12 +95,12 @@ class Pages:
         return [f"{text}\n".encode()]
 
     def _fault(self) -> str | None:
-        """Why no message can be stored, or None."""
+        """Return why no message can be stored, or None."""
         refused = self.collector.store.refusal()
         return None if refused is None else refused.reason
 
     def _idle_reason(self) -> str | None:
-        """Why a broker that is well does not do its work now, or None."""
+        """Return why a healthy broker does not serve now, or None."""
         role = self.collector.role
         if role.is_slave:
             return None if role.slave.sees_master else "not connected to its master"

@@ -61,7 +61,7 @@ class RuntimeInfo:
         }
 
     def _of_disk(self) -> dict[str, str]:
-        """What waits for the disk."""
+        """The values that need the disk. May block."""
         store, settings = self.store, self.store.settings
         log_directory = settings.commit_log_directory
         usage = _usage(log_directory)
@@ -95,7 +95,7 @@ class RuntimeInfo:
         }
 
     def _of_delays(self) -> dict[str, str]:
-        """Of each delay level that was ever used: up to where it is delivered, and where it ends."""
+        """Return delivered and maximum offset of each delay level that was used."""
         ends = {
             level: self.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in self.delay_levels.offsets
         }
@@ -126,7 +126,7 @@ class RuntimeInfo:
         }
 
     def _of_replicas(self) -> dict[str, str]:
-        """What 907 has no members for. The names are ours."""
+        """Values that 907 has no members for, under names of our own."""
         if not self.role.is_slave:
             lags = {address: f"{lag_s:.1f}" for address, _, lag_s in self.replication.lags()}
             return {
@@ -148,7 +148,7 @@ class RuntimeInfo:
         }
 
     def _rates(self) -> dict[str, str]:
-        """Per second, each for the last 10, 60 and 600 seconds."""
+        """Rates per second over the last 10, 60 and 600 seconds."""
         now, stats = self.clock.monotonic(), self.stats
 
         def rates(*counters: Counter, of_calls: bool = False) -> str:
@@ -156,7 +156,7 @@ class RuntimeInfo:
             for window_s in RATE_WINDOWS_S:
                 found = [counter.rate_within(now, window_s, of_calls=of_calls) for counter in counters]
                 known = [rate for rate in found if rate is not None]
-                # What is not known yet is left out, as RocketMQ does; tools read the first.
+                # Unknown rates are omitted, as in RocketMQ; tools read the first.
                 texts.append(str(sum(known)) if known else "")
             return " ".join([texts[0] or "0.0", *texts[1:]])
 
@@ -169,7 +169,7 @@ class RuntimeInfo:
         }
 
     def _queues(self) -> dict[str, str]:
-        """Requests are answered as they come: in none of RocketMQ's queues does one ever wait."""
+        """RocketMQ's request queues: always empty, requests are served on arrival."""
         settings = self.live.current
         capacities = {
             "send": settings.send_queue_max,
@@ -187,13 +187,13 @@ class RuntimeInfo:
 
 
 def _usage(directory: Path) -> _Usage:
-    """Of the disk where a directory is, or will be once there is something to keep."""
+    """Return the usage of the disk of a directory, which may not exist yet."""
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     return _Usage(*shutil.disk_usage(there))
 
 
 def _used_ratio(usage: _Usage) -> str:
-    """Of what may be used, in whole percents, rounded up as RocketMQ does."""
+    """Return the used share of the usable space, rounded up to whole percents as RocketMQ does."""
     usable = usage.used + usage.free
     return str(-(-100 * usage.used // usable) / 100 if usable else 0.0)
 

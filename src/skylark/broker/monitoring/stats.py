@@ -154,7 +154,7 @@ class BrokerStats:
         """How long administrators waited for topics and groups, in milliseconds."""
         self.this_morning = self.yesterday_morning = Morning()
         self._today: date | None = None
-        self._nobody = TopicCounter()  # before the first message: zeros are added to it
+        self._before_first = TopicCounter()  # before the first message: zeros are added to it
 
     def count_puts(self, results: Sequence[PutResult]) -> None:
         """Count what a send stored."""
@@ -163,7 +163,7 @@ class BrokerStats:
             return
         # Every message may be another topic's, and what is known of that far from the processor: so little is
         # touched, nothing called. What comes together is mostly alike in size: few ranges are looked up.
-        queue, counter, topic_puts = None, self._nobody, self.topic_puts
+        queue, counter, topic_puts = None, self._before_first, self.topic_puts
         count = size = size_range = above = up_to = total = total_bytes = 0
         for result in results:
             if type(result) is not AppendedRecord:
@@ -244,12 +244,12 @@ class BrokerStats:
             times.add(int((now() - started) * 1000))
 
     def step(self, now: float, now_ms: int) -> None:
-        """Let every counter note where it stands; do it every STEP_S."""
+        """Sample every counter; call it every STEP_S."""
         for _ in self.slices(now, now_ms):
             pass
 
     def slices(self, now: float, now_ms: int) -> Iterator[None]:
-        """Do the same bit by bit: there may be very many counters, and others have their turn in between."""
+        """As `step`, in slices: there may be many counters, and the caller yields to the loop in between."""
         today = date.fromtimestamp(now_ms / 1000)
         if today != self._today:
             if self._today is not None:

@@ -16,7 +16,7 @@ from skylark.settings.live import LiveSettings
 from skylark.store.message_store import MessageStore
 
 GATHER_S = 0.002
-"""Nobody waits for the slaves of an asynchronous master: what comes within this time leaves together."""
+"""An asynchronous master collects data for this time before it sends."""
 NEAR_BYTES = 64 << 20
 """So close to its end, and written by this process, the log is in memory."""
 RATE_PAUSE_S = 0.01
@@ -78,11 +78,11 @@ class ConnectedSlave:
     # --- What it is sent ---
 
     def wake(self) -> None:
-        """There is more in the log, or the link is lost."""
+        """Wake the sender: the log has grown, or the link is lost."""
         self._more.set()
 
     async def send(self) -> None:
-        """Send the log, and go on as it grows, until the link is lost."""
+        """Send the log as it grows, until the link is lost."""
         batch_bytes = self._live.current.replication.batch_bytes
         while not self.link.is_closed:
             size = min(self._store.appended_offset - self.position, batch_bytes)
@@ -105,10 +105,10 @@ class ConnectedSlave:
             self.position += len(data)
             self._sent_bytes += len(data)
             await self.link.wait_writable()
-            await asyncio.sleep(0)  # who catches up takes turns with those who send and pull
+            await asyncio.sleep(0)  # yields to sends and pulls while the slave catches up
 
     def _allowed(self, size: int) -> int:
-        """As much of it as may be sent now."""
+        """Limit data to what may be sent now."""
         settings = self._live.current.replication
         if not settings.flow_control:
             return size
@@ -131,7 +131,7 @@ class ConnectedSlave:
     # --- Time ---
 
     def tick(self, now: float, loop_now: float) -> None:
-        """Say that we live when it is time. Raises ConnectionLost if the slave was silent for too long."""
+        """Send a heartbeat when due. Raises ConnectionLost if the slave was silent for too long."""
         settings = self._live.current.replication
         if loop_now - self.link.read_at > settings.idle_timeout_ms / 1000:
             raise ConnectionLost(self.link.address, f"silent for {settings.idle_timeout_ms} ms")
@@ -153,7 +153,7 @@ class ConnectedSlave:
             self._counted = (now, self._sent_bytes)
 
     def lag_s(self, now: float, appended: int) -> float:
-        """For how long the slave has not had all that there is."""
+        """Return for how long the slave has lagged behind."""
         if self.acknowledged is None or self.acknowledged >= appended:
             return 0.0
         return now - self._caught_up_at

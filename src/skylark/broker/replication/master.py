@@ -27,7 +27,7 @@ TICK_S = 0.1
 
 
 class CombinedAnswer:
-    """Waits for the disk and for the slaves; of two failures the slaves' is told."""
+    """Waits for the disk and for the slaves; of two failures the slaves' is reported."""
 
     def __init__(self, answer: FlushAnswer) -> None:
         self._answer = answer
@@ -49,7 +49,7 @@ class CombinedAnswer:
 
 
 class ReplicationMaster:
-    """The slaves of a master, and who waits for them. Loop thread, but for `lags`."""
+    """The slaves of a master, and the sends that wait for them. Loop thread, except `lags`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ReplicationMaster:
         self._refused = RefusedConnections()
         self._is_stopped = False
         self.last_error = ""
-        """Why a link was closed last."""
+        """Why the last link was closed."""
 
     @property
     def _settings(self) -> ReplicationSettings:
@@ -87,7 +87,7 @@ class ReplicationMaster:
         self._tasks.every(TICK_S * 1000, self._tick, "watch slaves")
 
     def stop(self) -> None:
-        """Close all links. Sends that wait for slaves are answered: too late."""
+        """Close all links. Sends that wait for slaves get a timeout reply."""
         self._is_stopped = True
         self._listener.close()
         self._store.on_appended = None
@@ -105,7 +105,7 @@ class ReplicationMaster:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether sends that would wait are refused: fewer replicas are there than were asked for."""
+        """Whether sends that would wait are refused for lack of replicas."""
         if not self._role.waits_for_slaves or self._settings.in_sync_replicas is None:
             return False
         self._count()
@@ -128,7 +128,7 @@ class ReplicationMaster:
             self.when_replicated(end, combined.replicated)
 
     def when_replicated(self, end: int, answer: FlushAnswer) -> None:
-        """Have `answer` called when enough slaves have the log up to `end`, or too late."""
+        """Call `answer` when enough slaves have the log up to `end`, or time out."""
         self._count()
         confirmation = self._confirmation
         if confirmation.required == 0 or end <= confirmation.reached:
@@ -141,7 +141,7 @@ class ReplicationMaster:
     # --- Questions ---
 
     def slaves(self) -> list[HaConnectionInfo]:
-        """What is known of each slave that has reported."""
+        """Return the status of each slave that has reported."""
         appended, lag_bytes_max = self._store.appended_offset, self._settings.lag_bytes_max
         return [
             HaConnectionInfo(
@@ -157,7 +157,7 @@ class ReplicationMaster:
         ]
 
     def lags(self) -> list[tuple[str, int, float]]:
-        """Address, bytes and seconds by which each slave is behind. Any thread."""
+        """Return address and lag in bytes and seconds of each slave. Any thread."""
         now, appended = self._clock.monotonic(), self._store.appended_offset
         return [
             (slave.link.address, appended - slave.acknowledged, slave.lag_s(now, appended))
@@ -206,7 +206,7 @@ class ReplicationMaster:
         log.warning("slave lost address=%s reason=%s", link.address, link.failure or "closed by the slave")
 
     def _tick(self) -> None:
-        """Heartbeats and silences, waiting that has lasted too long."""
+        """Send heartbeats, close silent links, expire waiting sends."""
         now, loop_now = self._clock.monotonic(), asyncio.get_running_loop().time()
         for slave in list(self._slaves.values()):
             try:
@@ -229,7 +229,7 @@ class ReplicationMaster:
         self._confirmation.update(known, self._store.appended_offset, self._settings)
 
     def _confirm(self) -> None:
-        """Publish and answer what enough slaves have now."""
+        """Publish what enough slaves have now, and acknowledge it."""
         if not self._role.waits_for_slaves:
             return
         self._count()

@@ -40,7 +40,7 @@ METADATA_LIMITS = Limits(header_bytes_max=16 << 20, frame_bytes_max=256 << 20)
 
 
 class MetadataSync:
-    """Asks a master, on its fast port, for all that is in no log. Loop thread."""
+    """Copies from a master's fast port everything that is not in the log. Loop thread."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class MetadataSync:
         self.pool = ConnectionPool(limits=METADATA_LIMITS)
         offsets.stray = set()
         self._masters: set[str] = set()
-        """The topics that the master had when it was last asked."""
+        """The master's topics at the last synchronization."""
 
     async def run(self, master_address: str) -> None:
-        """Take everything once. Raises RemotingError if the master is away, BrokerError if it refuses."""
+        """Copy everything once. Raises RemotingError, and BrokerError if the master refuses."""
         host, port = split_address(master_address)
         address = join_address(host, port - FAST_PORT_DISTANCE)
         failure: BrokerError | None = None
@@ -89,7 +89,7 @@ class MetadataSync:
             try:
                 await step(address)
             except BrokerError as error:
-                log.warning("metadata not taken from the master address=%s reason=%s", address, error)
+                log.warning("cannot copy metadata from the master address=%s reason=%s", address, error)
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -101,7 +101,7 @@ class MetadataSync:
             self._masters = set(table.topic_config_table)
             return
         gone, self._masters = self._masters, set(table.topic_config_table)
-        # Only what the master had and has no more: what it has made since it answered is not gone.
+        # Only topics that the master had before: those created here since its reply are not deleted.
         for topic in gone.intersection(self._topics.follow(table)):
             log.info("topic deleted on the master topic=%s", topic)
             await self._deletion.delete(topic, was_configured=True)
@@ -121,26 +121,24 @@ class MetadataSync:
             self._status.is_copy = True
 
     async def _tell_offsets(self, address: str, table: ConsumerOffsetTable) -> None:
-        """Tell the master what was committed here instead of there: else its groups would go back."""
+        """Send the master the offsets that were committed here: else its groups would go back."""
         offsets = self._offsets
         while offsets.stray:
             topic, group, queue_id = place = next(iter(offsets.stray))
             queues = table.offset_table.setdefault(topic + SEPARATOR + group, {})
             queue_offset = offsets.query(topic, group, queue_id) or 0
-            if queue_offset > queues.get(queue_id, 0):  # else its members have moved on already
+            if queue_offset > queues.get(queue_id, 0):  # else its members are ahead already
                 request = UpdateConsumerOffset(group, topic, queue_id, queue_offset)
                 try:
                     await self.pool.call(address, request, timeout_s=TIMEOUT_S)
                     queues[queue_id] = queue_offset
                 except SystemBusy:
-                    raise  # it takes it later
-                except BrokerError as error:  # the topic or the group is gone
-                    log.warning(
-                        "offset not taken by the master topic=%s group=%s reason=%s", topic, group, error
-                    )
-            if (offsets.query(topic, group, queue_id) or 0) == queue_offset:  # else there is more to tell
+                    raise  # retried later
+                except BrokerError as error:  # the topic or the group was deleted
+                    log.warning("master refused offset topic=%s group=%s reason=%s", topic, group, error)
+            if (offsets.query(topic, group, queue_id) or 0) == queue_offset:  # else there is a newer one
                 offsets.stray.discard(place)
-                offsets.changes += 1  # the file has it still
+                offsets.changes += 1  # the file still has it
 
     async def _sync_delays(self, address: str) -> None:
         table = await self.pool.call(address, GetAllDelayOffset(), timeout_s=TIMEOUT_S)

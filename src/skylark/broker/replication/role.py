@@ -15,36 +15,36 @@ from skylark.settings import BrokerRole, BrokerSettings, ReplicationSettings
 
 @dataclass
 class SlaveStatus:
-    """How a slave fares. Its follower writes it, everybody may read it."""
+    """Slave status. Written by the replication slave, read by any part."""
 
     master_address: str = ""
     replica_address: str = ""
     sees_master: bool = False
     """The link to the master is open."""
     is_copy: bool = False
-    """Nothing in the log or of the offsets can be other than a master's: readers may see all of it."""
+    """Log and offsets are a copy of a master's: readers may see all of them."""
     position: int = 0
-    """Up to here the log is as the master's, and reported."""
+    """The log equals the master's up to here, and this was reported."""
     master_offset: int = 0
-    """Where the master's log ended when it was last heard of."""
+    """Last known end of the master's log."""
     connections: int = 0
     received_bytes: int = 0
     bytes_per_s: int = 0
     read_ms: int = 0
     written_ms: int = 0
     metadata_ms: int = 0
-    """When topics, groups and offsets were last taken."""
+    """When topics, groups and offsets were last copied."""
     caught_up_ms: int = 0
     last_error: str = ""
     divergence: str = ""
-    """What was last cut off because the master had something else there."""
+    """The last truncation because of a divergence from the master."""
 
     @property
     def lag_bytes(self) -> int:
         return max(self.master_offset - self.position, 0)
 
     def lag_s(self, now_ms: int) -> float:
-        """For how long the slave has not had all that it knows of."""
+        """Return for how long the slave has lagged behind."""
         return (now_ms - self.caught_up_ms) / 1000 if self.lag_bytes and self.caught_up_ms else 0.0
 
 
@@ -93,7 +93,7 @@ class Role:
 
 
 def slaves_required(settings: ReplicationSettings, usable: int) -> int:
-    """How many slaves must have a message before its send is answered, if so many can be used now.
+    """Return how many slaves must have a message before its send is acknowledged.
 
     Without a setting it is one, as in RocketMQ 4.9; with it, RocketMQ 5's rule, which counts the master, too.
     """
@@ -106,7 +106,7 @@ def slaves_required(settings: ReplicationSettings, usable: int) -> int:
 
 
 class Confirmation:
-    """Up to where enough slaves have the log, and up to where readers may see it.
+    """The offset that enough slaves have, and the offset up to which readers may see the log.
 
     Readers wait for slaves, but no message is invisible for longer than its send waits: what a slave does not
     acknowledge in time was answered as such, and is stored.
@@ -122,7 +122,7 @@ class Confirmation:
         self._appended: deque[tuple[float, int]] = deque()
 
     def update(self, acknowledged: Iterable[int], appended: int, settings: ReplicationSettings) -> None:
-        """Take what each slave has reported."""
+        """Update from the offsets that slaves have reported."""
         within = [offset for offset in acknowledged if appended - offset <= settings.lag_bytes_max]
         self.usable = len(within)
         self.required = slaves_required(settings, self.usable)
@@ -135,11 +135,11 @@ class Confirmation:
 
     @property
     def bound(self) -> int | None:
-        """Where readers must stop; None where there are not the slaves to wait for."""
+        """The limit for readers; None if there are not enough slaves to wait for."""
         return max(self.reached, self._released) if 0 < self.required <= self.usable else None
 
     def release(self, now: float, appended: int, timeout_s: float) -> None:
-        """Let readers see what was appended so long ago. To be called now and then."""
+        """Let readers see what was appended longer ago than the timeout. Call it periodically."""
         self._appended.append((now, appended))
         while self._appended[0][0] <= now - timeout_s:
             self._released = self._appended.popleft()[1]

@@ -32,9 +32,9 @@ ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 WATCH_S = 0.05
 FIRST_PAUSE_SHARE = 20
-"""The first pause before another attempt is this part of the longest."""
+"""The first pause between attempts is the longest divided by this."""
 METADATA_RETRY_S = 1.0
-"""Until metadata is asked for again that could not be had: what a slave lacks is lost if it is promoted."""
+"""Retry interval of failed metadata synchronization: missing metadata is lost on promotion."""
 FILE_BYTES_KEY = "mappedFileSizeCommitLog"
 
 
@@ -86,7 +86,7 @@ class ReplicationSlave:
         if self._settings.slave_of:
             self._found.set()
         else:
-            self._status.last_error = "no name server has said who the master is"
+            self._status.last_error = "no name server knows the master"
 
     def start(self) -> None:
         self._tasks.spawn(self._run())
@@ -101,7 +101,7 @@ class ReplicationSlave:
     # --- Who the master is ---
 
     def registered(self, reply: RegisterBrokerReply) -> None:
-        """Take what a name server says of the master."""
+        """Take the master's addresses from a name server's reply."""
         status = self._status
         if not reply.master_addr or self._settings.slave_of not in ("", reply.master_addr):
             return
@@ -111,7 +111,7 @@ class ReplicationSlave:
         self._found.set()
 
     def _replica_address(self) -> str:
-        """Raises ValueError for an address that is none."""
+        """Raises ValueError for an invalid address."""
         if self._status.replica_address:
             return self._status.replica_address
         host, port = split_address(self._status.master_address)
@@ -150,7 +150,7 @@ class ReplicationSlave:
             except (RocketMQError, OSError, ValueError) as error:
                 self._note(error)
             except Exception as error:
-                log.exception("following the master failed, it is tried again")
+                log.exception("following the master failed, retrying")
                 self._note(error)
             if self._store.appended_offset > position:
                 pause_s = longest_s / FIRST_PAUSE_SHARE
@@ -158,7 +158,7 @@ class ReplicationSlave:
             pause_s = min(2 * pause_s, longest_s)
 
     def _note(self, error: Exception) -> None:
-        """Keep why the master is not followed; said once, and loudly if it will not mend itself."""
+        """Record why the master is not followed; logged once, as critical if it needs an administrator."""
         text = str(error) or type(error).__name__
         if text != self._status.last_error:
             level = logging.CRITICAL if isinstance(error, CannotFollow) else logging.WARNING
@@ -166,7 +166,7 @@ class ReplicationSlave:
         self._status.last_error = text
 
     def _widen(self, error: LogsDiverged) -> None:
-        """Compare more next time; where the whole log differs it belongs to another master."""
+        """Compare more next time; if the whole log differs, it is another master's."""
         if error.physical_offset <= self._store.log.min_offset:
             self._note(
                 CannotFollow(
@@ -264,14 +264,14 @@ class ReplicationSlave:
         """The logs are the same as far as the master's went when it was asked: it is the right one."""
         self._overlap_bytes = self._settings.overlap_bytes
         if not self._status.is_copy:
-            # What this broker appended as a master, and the new one has not got, is nobody's.
-            # It becomes a copy when it has the offsets, too.
+            # Records that this broker appended as a master, and the new master lacks, are dropped.
+            # It becomes a copy when it also has the offsets.
             self._intake.cut_rest()
         self._joined.set()
         self._metadata_due.set()
 
     def _publish_soon(self) -> None:
-        """Let readers see what was taken after the report has left: the master waits for that one."""
+        """Publish received records after the report has left: the master waits for it."""
         if not self._is_publishing:
             self._is_publishing = True
             asyncio.get_running_loop().call_soon(self._publish)
@@ -281,7 +281,7 @@ class ReplicationSlave:
         self._store.advance()
 
     def _report(self, link: HaLink) -> None:
-        """Say up to where the log is as the master's, and on disk if that is when a message is stored."""
+        """Report up to where the log equals the master's, and is on disk under sync flush."""
         status = self._status
         status.position = self._acknowledgeable()
         status.master_offset = max(status.master_offset, self._intake.position)
@@ -309,7 +309,7 @@ class ReplicationSlave:
             self._long_polling.wake_all()
 
     async def _watch(self, link: HaLink) -> None:
-        """Look after a link until it is lost: heartbeats, silence, a disk that does not keep up."""
+        """Watch a link until it is lost: heartbeats, idle timeout, back-pressure of the disk."""
         loop, store, settings = asyncio.get_running_loop(), self._store, self._settings
         counted_at, counted = loop.time(), self._status.received_bytes
         while not link.is_closed:
@@ -342,10 +342,10 @@ class ReplicationSlave:
                 await self._metadata.run(self._followed)
                 await self._ask_master()
             except (RocketMQError, OSError, ValueError) as error:
-                log.debug("metadata not taken reason=%s", error)
+                log.debug("cannot synchronize metadata reason=%s", error)
                 pause_s = min(pause_s, METADATA_RETRY_S)
             except Exception:
-                log.exception("taking metadata failed, it is tried again")
+                log.exception("synchronization of metadata failed, retrying")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._metadata_due.wait()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 GROUP = "CID_RMQ_SYS_TRANS"
 UNITS_AT_ONCE = 512
 CHECKS_AT_ONCE = 32
-"""Then sends have their turn."""
+"""Checks before the task yields to the loop."""
 OPS_IN_A_STRETCH = 512
 
 
@@ -137,7 +137,7 @@ class TransactionCoordinator:
             log.info("open transactions found count=%d", len(self.table))
 
     def follow(self) -> None:
-        """Take note of half messages that have come since the last call."""
+        """Add the half messages that arrived since the last call."""
         queue = self._queue(names.HALF_TOPIC)
         for half in self._halves(queue, self._followed, self._ended_unseen):
             self.table.add(half.open())
@@ -146,7 +146,7 @@ class TransactionCoordinator:
             self._ended_unseen = {each for each in self._ended_unseen if each >= self._followed}
 
     def save_progress(self) -> None:
-        """Commit how far both queues are done with, as RocketMQ does: as offsets of a group."""
+        """Commit the progress in both queues as offsets of a group, as RocketMQ does."""
         if not self._is_loaded:
             return
         halves = self._queue(names.HALF_TOPIC)
@@ -177,12 +177,12 @@ class TransactionCoordinator:
             try:
                 yield HalfRecord(record)
             except CorruptRecord as error:
-                log.warning("half message cannot be read queue_offset=%d reason=%s", queue_offset, error)
+                log.warning("cannot read half message queue_offset=%d reason=%s", queue_offset, error)
 
     def _records(
         self, queue: ConsumeQueue, first: int, skipped: set[int] | None = None
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield what a queue holds from an offset on; what cannot be read is left out."""
+        """Yield the records of a queue from an offset on; unreadable ones are skipped."""
         queue_offset = first
         while queue_offset < queue.max_offset:
             units = queue.entries(queue_offset, min(UNITS_AT_ONCE, queue.max_offset - queue_offset))
@@ -194,11 +194,11 @@ class TransactionCoordinator:
                     try:
                         yield queue_offset, self._store.reader.record_at(physical_offset)
                     except (OffsetOutOfRange, CorruptRecord) as error:
-                        log.warning("record of a transaction cannot be read: %s", error)
+                        log.warning("cannot read record of a transaction: %s", error)
                 queue_offset += 1
 
     def _note_op(self, op_offset: int, half_last: int) -> None:
-        """Remember, for whole stretches of op messages, when they are not needed any more."""
+        """Remember for each stretch of op messages the half message after which it is obsolete."""
         if self._stretches and self._stretch_ops < OPS_IN_A_STRETCH:
             last = self._stretches.pop()
             self._stretches.append(_Stretch(op_offset + 1, max(last.half_last, half_last)))
@@ -208,7 +208,7 @@ class TransactionCoordinator:
         self._stretch_ops += 1
 
     def _finish_last_commit(self) -> None:
-        """Finish what a crash left: a commit without its op message is the last record of the log."""
+        """Finish the commit that a crash interrupted: the last record of the log, without its op message."""
         store = self._store
         ends = []
         for queue in list(store.queues.values()):
@@ -235,7 +235,7 @@ class TransactionCoordinator:
         message = record.committed()
         if not offsets or message is None:
             return None
-        # The topic may be lost: a broker killed just after it made one has it in no file and no queue.
+        # A broker killed just after it created the topic has it in no file and no queue.
         self._restore_topics({message.topic: message.queue_id + 1})
         if record.may_have_to_wait:
             self._delayed.admit(message, record.properties)
@@ -258,7 +258,7 @@ class TransactionCoordinator:
         self.follow()
         if record.queue_offset >= self._followed:
             if record.queue_offset not in self._ended_unseen:
-                self.table.add(record.open())  # its sender did not wait until it can be seen
+                self.table.add(record.open())  # ended before it became visible
         return self.table.of_key(record.key)
 
     def _replace(self, message: PutMessage, finished: list[int]) -> PutResult:
@@ -273,12 +273,12 @@ class TransactionCoordinator:
         return placed
 
     def _finish(self, finished: list[int]) -> None:
-        """Half messages are done with."""
+        """Close half messages."""
         (op,) = self._store.append([self._op(finished)])
         self._note_finished(finished, op)
 
     def _op(self, finished: list[int]) -> PutMessage:
-        """What finishes half messages, and those for which that is still owed."""
+        """Make the op message of finished half messages, and of those whose op message is missing."""
         finished = self._owed + finished
         return op_message(finished, born_host=self._host, now_ms=self._clock.now_ms())
 
@@ -294,16 +294,16 @@ class TransactionCoordinator:
     # --- Asking ---
 
     async def run(self) -> None:
-        """Ask about what is open, round after round, until cancelled."""
+        """Check open transactions periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._live.current.transactions.check_interval_ms / 1000)
             try:
                 await self.check()
             except Exception:
-                log.exception("transactions could not be checked, trying again")
+                log.exception("check of transactions failed, retrying")
 
     async def check(self) -> None:
-        """Ask about all that is due now."""
+        """Check all transactions that are due."""
         self.follow()
         timeout_ms = self._live.current.transactions.timeout_ms
         now_ms = self._clock.now_ms()
@@ -312,25 +312,25 @@ class TransactionCoordinator:
                 await asyncio.sleep(0)
             record = await self.read(half.physical_offset)
             if record is None:
-                log.error("open half message cannot be read, given up queue_offset=%d", half.queue_offset)
+                log.error("cannot read open half message, abandoned queue_offset=%d", half.queue_offset)
                 self._finish([half.queue_offset])
             elif self.table.is_open(half):
                 self._check_one(half, record, now_ms)
         self.save_progress()
 
     def is_near(self, physical_offset: int) -> bool:
-        """Say whether a record of the log is in memory: this process has written it."""
+        """Return whether a record is in memory because this process wrote it."""
         return physical_offset >= self._store.reader.hot.written_from
 
     def read_now(self, physical_offset: int) -> HalfRecord | None:
-        """The half message at a place in the log; None if there is none. It may wait for the disk."""
+        """Return the half message at a physical offset, or None. May block."""
         try:
             return HalfRecord(self._store.reader.record_at(physical_offset))
         except (OffsetOutOfRange, CorruptRecord):
             return None
 
     async def read(self, physical_offset: int) -> HalfRecord | None:
-        """As `read_now`, from anywhere: the loop does not wait for the disk."""
+        """As `read_now`, without blocking the loop."""
         if self.is_near(physical_offset):
             return self.read_now(physical_offset)
         return await self._read_cold(lambda: self.read_now(physical_offset))
@@ -339,13 +339,13 @@ class TransactionCoordinator:
         settings = self._live.current
         reserved_ms = settings.store.reserved_hours * 3_600_000
         if record.check_times >= settings.transactions.check_max or now_ms - half.born_ms > reserved_ms:
-            log.warning("transaction given up key=%s checks=%d", record.unique_key, record.check_times)
+            log.warning("transaction abandoned key=%s checks=%d", record.unique_key, record.check_times)
             self._topics.ensure_topic(names.HALF_CHECKED_OUT_TOPIC, 1, now_ms=now_ms)
             self._replace(record.given_up(), [half.queue_offset])
             return
         channel = self._producers.choose(record.group)
         if not isinstance(channel, Peer):
-            return  # nobody to ask: that does not count
+            return  # no producer is connected: this does not count as a check
         again = record.checked_again(record.check_times + 1)
         placed = self._replace(again, [half.queue_offset])
         if isinstance(placed, AppendedRecord):

@@ -46,7 +46,7 @@ OP_SEPARATOR = b","
 Key = tuple[str, int]
 """What makes a half message the same as another: its unique key and the CRC of its body.
 
-A producer that has no answer sends once more; who is asked may answer for the copy and for the original.
+A producer without a reply sends again; one that is checked may answer for the copy and for the original.
 """
 
 
@@ -70,7 +70,7 @@ class HalfRecord:
 
     @property
     def may_have_to_wait(self) -> bool:
-        """Say whether it may ask for a delay or a time; what names neither is not taken apart."""
+        """Return whether it may ask for a delay or a time, without parsing its properties."""
         return self.text.find(b"DELAY") >= 0 or self.text.find(b"TIMER_DEL") >= 0
 
     @property
@@ -109,7 +109,7 @@ class HalfRecord:
 
     @property
     def prepared_queue_offset(self) -> int | None:
-        """Of a copy that RocketMQ made: where the original was."""
+        """Queue offset of the original, in a copy made by RocketMQ."""
         return _number(_text(_find_prepared_queue_offset(self.text)))
 
     @property
@@ -141,7 +141,7 @@ class HalfRecord:
         return self._message(names.HALF_TOPIC, 0, encode_properties(properties), self.head[7])
 
     def given_up(self) -> PutMessage:
-        """The message for the topic of those that nobody could tell about."""
+        """Make the message for the topic of abandoned transactions."""
         return self._message(names.HALF_CHECKED_OUT_TOPIC, 0, self.text, self.head[7])
 
     def question(self, message: PutMessage, queue_offset: int, physical_offset: int) -> bytes:
@@ -214,7 +214,7 @@ class HalfMessage(msgspec.Struct, gc=False):
     real_topic: str
 
     def is_due(self, now_ms: int, timeout_ms: int) -> bool:
-        """Say whether its producer may be asked by now; one from the future is asked at once."""
+        """Return whether its producer may be checked now; a birth time in the future counts as due."""
         age_ms = now_ms - self.born_ms
         immunity_ms = self.immunity_ms if self.immunity_ms is not None else timeout_ms
         return age_ms < 0 or age_ms > immunity_ms

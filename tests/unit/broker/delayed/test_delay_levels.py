@@ -369,7 +369,7 @@ async def test_a_body_that_was_altered_on_the_disk_is_not_given_a_new_checksum(
     rig.clock.advance(1_000)
     await rig.deliver()
     assert bodies(rig.store) == [b"other"]
-    assert "delayed message cannot be delivered: corrupt record at physical offset 0: body CRC" in caplog.text
+    assert "cannot deliver delayed message: corrupt record at physical offset 0: body CRC" in caplog.text
 
 
 async def test_a_record_that_cannot_be_read_is_passed_over(rig: Rig) -> None:
@@ -440,7 +440,7 @@ async def test_a_failure_is_logged_and_tried_again(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert caplog.text.count("delivery of delayed messages failed, trying again level=1") == 2
+    assert caplog.text.count("delivery of delayed messages failed, retrying level=1") == 2
 
 
 # --- The file ---

@@ -86,7 +86,7 @@ def test_the_queue_that_is_noted_is_found_again_and_again(text: bytes) -> None:
 @pytest.mark.parametrize("text", [b"", b"\x02", b"REAL_TOPIC\x01T\x02", b"REAL_QID\x013\x02", b"a\x01b"])
 def test_a_text_that_names_no_queue(text: bytes) -> None:
     for _ in range(2):
-        with pytest.raises(ValueError, match="names no topic or no queue"):
+        with pytest.raises(ValueError, match="names no topic or queue"):
             find_destination(text)
 
 

@@ -182,7 +182,7 @@ async def test_a_wheel_that_could_not_be_written_is_written_later(
     assert isinstance(disk, SimulatedDisk)
     disk.plan(Fault(Kind.WRITE, path_contains="timerwheel", error=error))
     await rig.broker.timers.flush()
-    assert "timers not written, will be tried again" in caplog.text
+    assert "cannot write timers, retrying" in caplog.text
     for number in range(300):
         timed(rig, 55_000, b"%d" % number, key=f"K{number}")
     await step(rig)
