@@ -265,7 +265,7 @@ def test_keys_of_a_batch_that_did_not_reach_the_table_are_forgotten(tmp_path: Pa
     log = archive(tmp_path, "delta")
 
     class Stopped(DeltaLog):
-        def add(self, batch: BatchName, files: Any) -> bool:
+        def add(self, batch: BatchName, files: Any, progress: Any = None) -> bool:
             raise KeyboardInterrupt
 
     files = write(log, "first", messages(0, 5), with_keys=True)

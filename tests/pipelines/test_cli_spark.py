@@ -169,7 +169,7 @@ def test_name_servers_of_the_environment_count_unless_store_files_are_read(
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     assert "cannot connect to 127.0.0.1:1" in refused("archive", "-t", "a", "--to", "x", "--dry-run")
     from_files = refused("archive", "-t", "a", "--to", "x", "--store", str(tmp_path), "--dry-run")
-    assert "is no store" in from_files
+    assert "not a store" in from_files
 
 
 def test_no_java_is_said_plainly(shared_cluster: PipelineCluster, topic: str, tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     arguments += ["--group", f"G{topic}"]
     with start(*arguments, "--trigger", "200ms", "--master", "local[2,4]", home=tmp_path) as running:
         # In the table and written down by Spark: a batch that is only the first comes again, and is skipped.
-        commit = "skylark/spark/*/checkpoints/archive/commits/0"
+        commit = "table/_skylark/state/*/checkpoints/archive/commits/0"
         running.wait_until(lambda: bool(list(tmp_path.glob(commit))), "first batch", RUN_TIMEOUT_S)
         os.kill(running.pid, signal.SIGINT)
         summary = finish(running)

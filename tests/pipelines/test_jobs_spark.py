@@ -342,7 +342,7 @@ def test_letters_that_cannot_be_sent_are_in_nobodys_way(
         SettingsError, match=r"cannot complete an earlier resend: .*; delete .* to drop it"
     ) as told:
         resend(to=target)
-    shutil.rmtree(str(told.value).partition("; remove ")[2].removesuffix(" to give it up"))
+    shutil.rmtree(str(told.value).partition("; delete ")[2].removesuffix(" to drop it"))
     assert resend(to=target) == 1
     assert bodies(stored(shared_cluster, target)) == [b"from nowhere"]
 

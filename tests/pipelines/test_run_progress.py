@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.cli.spark_jobs import last_offsets
 from skylark.errors import NoRoute, SettingsError
 from skylark.html_report import Chart, HtmlReport, Section, render
 from skylark.pipelines.jobs.endpoints import parse_output, state_directory
 from skylark.pipelines.jobs.queries import MESSAGES_READ, ProgressTally, distance, is_late_worker, plain_error
 from skylark.pipelines.jobs.replay import ReplayRange
 from skylark.pipelines.jobs.session import check_java
+from skylark.pipelines.lake.progress import last_offsets
 from skylark.pipelines.message_source import DataLost
 
 QUEUES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 1000), min_size=1)

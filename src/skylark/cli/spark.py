@@ -145,7 +145,7 @@ def etl(
 
     output = parse_output(to, partitionBy=partition_by)
     aside = parse_output(rejects) if rejects is not None else None
-    pipeline = spark_jobs.Pipeline("etl", "rows", stream, run, source, output)
+    pipeline = spark_jobs.Pipeline("etl", "rows", stream, run, source, output, where)
 
     def work(spark: SparkSession) -> JobSummary:
         return job.etl(
@@ -197,7 +197,7 @@ def cdc(
         sequence=[name.strip() for name in (sequence or "").split(",") if name.strip()],
         table=table,
     )
-    pipeline = spark_jobs.Pipeline("cdc", "cdc", stream, run, source, output)
+    pipeline = spark_jobs.Pipeline("cdc", "cdc", stream, run, source, output, table)
 
     def work(spark: SparkSession) -> JobSummary:
         return job.cdc(
@@ -578,7 +578,8 @@ def resend(
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
     from skylark.pipelines.jobs.endpoints import parse_output, state_directory  # noqa: PLC0415
 
-    directory = state_directory(state, "dlq", group, namesrv)
+    table = parse_output(f"delta:{audit}") if audit is not None else None
+    directory = state_directory(state, "dlq", group, namesrv, table=table)
     book = parse_output(f"delta:{(audit or directory / 'audit').expanduser().absolute()}")
     wanted = job.Resend(where=where, to=to, rate=rate, edit=_edit(edit), again=again)
 

@@ -252,6 +252,8 @@ class Pipeline:
     run: RunOptions
     source: Input
     output: Output
+    where: str | None = None
+    """The condition on messages, if the job has one."""
 
     @property
     def state(self) -> Path:
@@ -259,12 +261,15 @@ class Pipeline:
         from skylark.pipelines.jobs.endpoints import state_directory  # noqa: PLC0415
 
         identity = (self.source.topic, self.source.namesrv or self.source.store, self.output)
-        return state_directory(self.run.state, self.name, *identity)
+        return state_directory(self.run.state, self.name, *identity, table=self.output)
 
     def launch(self, place: SparkSessionOptions, job: Callable[[SparkSession], JobSummary]) -> None:
         """Show what would be read, or read it. Raises SettingsError, RocketMQError."""
-        if is_to_run(self.source, self.run, state=self.state, query=self.query):
-            launch(place, job, self.source, metrics_port=self.stream.metrics_port)
+        from skylark.pipelines.jobs.endpoints import from_table, job_name  # noqa: PLC0415
+
+        source = from_table(self.source, self.output, job_name(self.name, self.source, self.where))
+        if is_to_run(source, self.run, state=self.state, query=self.query):
+            launch(place, job, source, metrics_port=self.stream.metrics_port)
 
 
 def launch(
@@ -369,23 +374,16 @@ def check_source(source: Input) -> None:
 
 def show_plan(source: Input, *, state: Path | None = None, query: str = "", as_json: bool = False) -> None:
     """Print what a run would read now: ranges, messages, bytes. Raises SettingsError."""
+    from skylark.pipelines.jobs.queries import checkpoint_of  # noqa: PLC0415
+    from skylark.pipelines.lake.progress import last_offsets  # noqa: PLC0415
     from skylark.pipelines.planner import plan  # noqa: PLC0415
 
     options = {"retryTimeout": CHECK_TIMEOUT, **source.source_options(is_stream=False)}
-    resumed = last_offsets(state / "checkpoints" / query) if state is not None else None
+    resumed = last_offsets(checkpoint_of(state, query)) if state is not None else None
     if resumed is not None:
         options["startingOffsets"] = resumed
     rows = plan(options)
     _print_plan(rows, "the state" if resumed is not None else options["startingOffsets"], as_json=as_json)
-
-
-def last_offsets(checkpoint: Path) -> str | None:
-    """Where a query will resume: the end of its last committed batch."""
-    done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdecimal()]
-    if not done:
-        return None
-    lines = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()
-    return lines[2] if len(lines) > 2 and lines[2].startswith("{") else None
 
 
 def _print_plan(rows: Sequence[RangeRow], start: str, *, as_json: bool) -> None:

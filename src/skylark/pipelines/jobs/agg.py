@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import queries
-from skylark.pipelines.jobs.endpoints import Input, Output, write_stream
+from skylark.pipelines.jobs.endpoints import FROM_TABLE, Input, Output, check_progress, job_name, write_stream
 from skylark.pipelines.jobs.etl import transform as decoded_rows
 
 if TYPE_CHECKING:
@@ -66,13 +66,17 @@ def agg(
     A window is written once the watermark passes its end: with `once` the last windows stay open until the
     next run.
     """
+    job = job_name("agg", source)
+    if source.start == FROM_TABLE:
+        raise SettingsError("from", "not supported: open windows are in the state; use it, or another table")
+    check_progress(source, output, queries.checkpoint_of(state, "agg"), job)
     if decode is None:
         df = source.read_stream(spark)
     else:
         decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
         df = decoded_rows(source.read_stream(spark, **decoding))
     totals = transform(df, window=window, by=by, metrics=metrics)
-    writer = write_stream(totals, output, source.namesrv).outputMode("append")
+    writer = write_stream(totals, output, source.namesrv, job).outputMode("append")
     summary = queries.run("agg", {"agg": writer}, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output)}
     return summary

@@ -16,7 +16,14 @@ from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import queries
-from skylark.pipelines.jobs.endpoints import Input, Output, table_options
+from skylark.pipelines.jobs.endpoints import (
+    Input,
+    Output,
+    check_progress,
+    from_table,
+    job_name,
+    table_options,
+)
 from skylark.pipelines.lake import table_sink
 from skylark.pipelines.lake.parquet_files import DATE
 from skylark.pipelines.schema import COLUMNS, spark_schema
@@ -102,8 +109,11 @@ def archive(
     `sink` is what `options` returned, if it was called before Spark was started.
     """
     upkeep = upkeep or Upkeep()
-    sink = sink or options(source, output, upkeep)
+    job = job_name("archive", source)
+    source = from_table(source, output, job)
+    sink = {**(sink or options(source, output, upkeep)), "job": job}
     settings = table_sink.read_options(sink)
+    check_progress(source, output, queries.checkpoint_of(state, "archive"), job)
     table_sink.prepare(settings, spark_schema(COLUMNS))
     before = settings.log().facts()
     planning = {**tasks_at_once(spark), **source_options(source), "mode": "ranges"}

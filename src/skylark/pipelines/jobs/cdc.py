@@ -6,7 +6,6 @@ The merge records the batch number, so a repeated batch is skipped.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Schema
 from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -23,7 +22,9 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import queries
-from skylark.pipelines.jobs.endpoints import Input, Output
+from skylark.pipelines.jobs.endpoints import Input, Output, check_progress, from_table, job_name
+from skylark.pipelines.lake.progress import CommitProgress, batch_progress
+from skylark.pipelines.lake.table_log import append, commit_properties
 from skylark.pipelines.schema import arrow_schema, table_columns
 
 if TYPE_CHECKING:
@@ -171,11 +172,23 @@ def row_schema(changes: ChangeEvents) -> StructType:
     return schema
 
 
-def merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], *, application: str, number: int) -> bool:
+def merge(
+    table: DeltaTable,
+    rows: pa.Table,
+    keys: Sequence[str],
+    *,
+    application: str,
+    number: int,
+    progress: CommitProgress | None = None,
+) -> bool:
     """Merge the last states of a batch's keys; return False if the batch was merged before."""
     version = table.transaction_version(application)
     if version is not None and version >= number:
         return False
+    properties = commit_properties(application, number, progress)
+    if not rows.num_rows:
+        append(table, [], properties)
+        return True
     same = " and ".join(f"t.`{name}` = s.`{name}`" for name in keys)
     columns = [name for name in rows.column_names if name != DELETED]
     (
@@ -184,9 +197,7 @@ def merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str], *, application
             same,
             source_alias="s",
             target_alias="t",
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(application, number, time.time_ns() // 1_000_000)]
-            ),
+            commit_properties=properties,
         )
         .when_matched_delete(f"s.`{DELETED}`")
         .when_matched_update({f"`{name}`": f"s.`{name}`" for name in columns}, f"not s.`{DELETED}`")
@@ -241,9 +252,11 @@ def cdc(
     check_output(output)
     schema = row_schema(changes)
     path = output.where
-    prepare(path, schema)
-    state.mkdir(parents=True, exist_ok=True)
+    job, checkpoint = job_name("cdc", source, changes.table), queries.checkpoint_of(state, "cdc")
     application = f"skylark-cdc-{_identity(state)}"
+    source = from_table(source, output, job)
+    check_progress(source, output, checkpoint, job, application=application)
+    prepare(path, schema)
 
     def merge_batch(df: DataFrame, number: int) -> None:
         rows = transform(df, changes).drop(SEQUENCE).limit(MERGE_ROWS_MAX + 1).toArrow()
@@ -251,8 +264,8 @@ def cdc(
             raise SettingsError(
                 "maxBytesPerTrigger", f"a batch changes more than {MERGE_ROWS_MAX} keys; use a smaller value"
             )
-        if rows.num_rows:
-            merge(DeltaTable(path), rows, changes.keys, application=application, number=number)
+        progress = batch_progress(checkpoint, application, number, job)
+        merge(DeltaTable(path), rows, changes.keys, application=application, number=number, progress=progress)
 
     writer = source.read_stream(spark).writeStream.foreachBatch(merge_batch)
     summary = queries.run("cdc", {"cdc": writer}, state=state, once=once, trigger=trigger, watch=watch)
@@ -264,5 +277,6 @@ def _identity(state: Path) -> str:
     """Unique id of a state directory: batch numbers of different states are unrelated."""
     path = state / "identity"
     if not path.exists():
+        state.mkdir(parents=True, exist_ok=True)
         path.write_text(uuid.uuid4().hex)
     return path.read_text().strip()

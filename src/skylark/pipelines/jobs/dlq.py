@@ -22,6 +22,7 @@ from skylark.model.names import dead_letter_topic, topic_name_error
 from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.endpoints import Input, Output, write_batch
 from skylark.pipelines.jobs.replay import read_delta
+from skylark.pipelines.lake.table_log import PRIVATE, BatchName, open_log
 from skylark.pipelines.sink import SinkOptions, check_columns
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ SPENT = (ORIGIN_TOPIC, ORIGIN_ID, RESENT_FROM, RESENT_ID, "UNIQ_KEY", "DELAY")
 """Properties removed from a letter before it is sent again."""
 PLACE = ("deadTopic", "brokerName", "queueId", "queueOffset")
 """Columns that identify a dead letter."""
+OPEN_PLANS = f"{PRIVATE}/open"
+"""Inside the audit table: a file for each unfinished resend, with the name of its state directory."""
 Edit = Callable[["DataFrame"], "DataFrame"]
 
 
@@ -149,12 +152,13 @@ def resend(
     if source.namesrv is None:
         raise SettingsError("namesrv", "no name server given; use --namesrv HOST:PORT")
     started = time.monotonic()
+    _check_audit(state, audit)
     left_over = [
         _complete(spark, plan, source.namesrv, wanted.rate, state, audit) for plan in _open_plans(state)
     ]
     letters = pending(spark, source, group, wanted, audit)
     rows = _edited(outgoing(letters, wanted.to), wanted.edit, source.namesrv)
-    plan = _decide(spark, rows, dead_letter_topic(group), state)
+    plan = _decide(spark, rows, dead_letter_topic(group), state, audit)
     sent = _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit)
     return queries.JobSummary(
         pipeline="dlq",
@@ -219,7 +223,33 @@ def _messages(rows: DataFrame) -> DataFrame:
     return rows.drop("deadTopic", "originId")
 
 
-def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path) -> ResendPlan:
+def _check_audit(state: Path, audit: Output) -> None:
+    """Refuse an audit table and a state that do not belong together. Raises SettingsError.
+
+    The audit table is authoritative; an unfinished plan of another state may have sent more than it holds.
+    """
+    log, plans = open_log("delta", audit.path), state / "plans"
+    for done in sorted(plans.glob("*/done")):
+        if done.read_text() and log.last_batch(BatchName(done.parent.name, 0).application) is None:
+            raise SettingsError(
+                "audit",
+                f"{audit.where} does not hold the resend {done.parent.name}, which {state} has completed; "
+                "use its audit table, or another --state",
+            )
+    for mark in sorted((audit.path / OPEN_PLANS).glob("*")):
+        owner = mark.read_text()
+        if owner == str(state):
+            if (plans / mark.name / "done").exists() or not (plans / mark.name).exists():
+                mark.unlink()
+        else:
+            raise SettingsError(
+                "state",
+                f"{audit.where} has an unfinished resend of --state {owner}; use that directory to "
+                f"complete it, or delete {mark} to drop it",
+            )
+
+
+def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path, audit: Output) -> ResendPlan:
     plan_id = uuid.uuid4().hex
     folder = state / "plans" / plan_id
     rows.write.parquet(str(folder / "rows"))
@@ -228,6 +258,9 @@ def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path) 
         shutil.rmtree(folder)
         raise SettingsError("to", f"{homeless} letters have no original topic; use --to TOPIC")
     plan = ResendPlan(plan_id, dead_topic, str(folder / "rows"))
+    mark = audit.path / OPEN_PLANS / plan_id
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    write_file(mark, str(state).encode())
     write_file(folder / "plan.json", msgspec.json.encode(plan))
     return plan
 
@@ -273,5 +306,6 @@ def _carry_out(
             write_batch(book, audit, namesrv, batch_name=plan.id)
     except Exception as error:
         raise queries.plain_error(error) from error
-    (state / "plans" / plan.id / "done").touch()
+    (state / "plans" / plan.id / "done").write_text(str(count) if count else "")
+    (audit.path / OPEN_PLANS / plan.id).unlink(missing_ok=True)
     return count

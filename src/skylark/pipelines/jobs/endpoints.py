@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -18,6 +19,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from skylark.errors import SettingsError
 from skylark.model.names import topic_name_error
 from skylark.pipelines.lake import table_sink
+from skylark.pipelines.lake.progress import check_start, check_state, end_offsets, read_checkpoint
+from skylark.pipelines.lake.table_log import PRIVATE, BatchName, open_log
+from skylark.pipelines.offsets import to_nested
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.planner import Planner
 from skylark.pipelines.sink import ORIGIN, TYPES
 
 if TYPE_CHECKING:
@@ -61,6 +67,8 @@ def _without_times(kind: DataType) -> DataType:
 
 
 KINDS = ("delta", "parquet", "topic", "console")
+FROM_TABLE = "table"
+"""As a start: behind what the output's table holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +168,10 @@ def table_options(output: Output, **more: str) -> dict[str, str]:
     return {"table": output.where, "layout": output.kind, **output.options, **more}
 
 
-def write_stream(df: DataFrame, output: Output, namesrv: str | None) -> DataStreamWriter:
+def write_stream(df: DataFrame, output: Output, namesrv: str | None, job: str) -> DataStreamWriter:
     """A writer of the stream; creates or checks the table. Raises SettingsError."""
     if output.is_table:
-        options = table_options(output, runId=uuid.uuid4().hex[:12])
+        options = table_options(output, runId=uuid.uuid4().hex[:12], job=job)
         table_sink.prepare(table_sink.read_options(options), df.schema)
         return df.writeStream.format(table_sink.FORMAT).options(**options)
     if output.kind == "console":
@@ -221,12 +229,60 @@ def origin_columns(df: DataFrame) -> Sequence[str]:
     return ORIGIN if all(name in df.columns for name in ORIGIN) else ()
 
 
-def state_directory(given: Path | None, pipeline: str, *identity: Any) -> Path:
-    """The directory with a pipeline's checkpoints: as given, or derived from its input and output."""
+def state_directory(given: Path | None, pipeline: str, *identity: Any, table: Output | None = None) -> Path:
+    """The directory with a pipeline's checkpoints: as given, or inside the table, so that both move together.
+
+    Without a table it is in the user's state directory.
+    """
     if given is not None:
         return given.expanduser().absolute()
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     text = msgspec.json.encode([pipeline, *[str(each) for each in identity]])
     words = re.sub(r"[^\w-]+", "-", str(identity[0]))[:40].strip("-")
     name = f"{pipeline}-{words}-{hashlib.sha256(text).hexdigest()[:8]}"
-    return Path(base) / "skylark" / "spark" / name
+    user_state = Path(base) / "skylark" / "spark" / name
+    if table is None or not table.is_table or user_state.exists():  # older versions kept it there
+        return user_state
+    return table.path / PRIVATE / "state" / name
+
+
+# --- The table's progress ---
+
+
+def job_name(kind: str, source: Input, where: str | None = None) -> str:
+    """Identifies a job that writes the same rows of the same messages, for the table's commits."""
+    chosen = {"tags": source.tags, "sql92": source.sql92, "where": where}
+    return " ".join([kind, *[f"{name}={value}" for name, value in chosen.items() if value]])
+
+
+def check_progress(
+    source: Input, output: Output, checkpoint: Path, job: str, *, application: str | None = None
+) -> None:
+    """Refuse a state that does not match the output's table. Raises SettingsError, RocketMQError.
+
+    `application` names the query in the table's commits; by default that of `skylark-table`.
+    """
+    if not output.is_table:
+        return
+    log, state = open_log(output.kind, output.path), read_checkpoint(checkpoint)
+    if state.query is None or state.planned is None:
+        entries = [entry for entry in log.progress() if entry.job == job]
+        if entries:
+            planner = Planner(load(SourceOptions, source.source_options(is_stream=True)))
+            check_start(str(output), entries, planner.starting("earliest"))
+        return
+    name = application or BatchName(state.query, 0).application
+    last = log.last_batch(name)
+    is_recorded = last == state.committed or any(entry.application == name for entry in log.progress())
+    check_state(str(output), checkpoint, state, last, is_recorded=is_recorded)
+
+
+def from_table(source: Input, output: Output, job: str) -> Input:
+    """Replace `--from table` by the offsets that the job has reached in the table. Raises SettingsError."""
+    if source.start != FROM_TABLE:
+        return source
+    entries = open_log(output.kind, output.path).progress() if output.is_table else []
+    ends = end_offsets(entry for entry in entries if entry.job == job)
+    if not ends:
+        raise SettingsError("from", f"{output} records no offsets of this job; use earliest or a time")
+    return dataclasses.replace(source, start=msgspec.json.encode(to_nested(ends)).decode())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from skylark.pipelines.jobs import queries
-from skylark.pipelines.jobs.endpoints import Input, Output, write_stream
+from skylark.pipelines.jobs.endpoints import Input, Output, check_progress, from_table, job_name, write_stream
 from skylark.pipelines.schema import REJECTS, VALUE
 
 if TYPE_CHECKING:
@@ -64,11 +64,20 @@ def etl(
     watch: queries.Watch | None = None,
 ) -> queries.JobSummary:
     """Run until the end of data, or until interrupted. Raises SettingsError, RocketMQError."""
+    job = job_name("etl", source, where)
+    source = from_table(source, output, job)
+    outputs = {"rows": (output, job)}
+    if rejects is not None:
+        outputs["rejects"] = (rejects, f"{job} rejects")
+    for query, (place, name) in outputs.items():
+        check_progress(source, place, queries.checkpoint_of(state, query), name)
     decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
     df = source.read_stream(spark, **decoding)
-    writers = {"rows": write_stream(transform(df, select=select, where=where), output, source.namesrv)}
-    if rejects is not None:
-        writers["rejects"] = write_stream(rejected(df), rejects, source.namesrv)
+    rows = {"rows": transform(df, select=select, where=where), "rejects": rejected(df)}
+    writers = {
+        query: write_stream(rows[query], place, source.namesrv, name)
+        for query, (place, name) in outputs.items()
+    }
     summary = queries.run("etl", writers, state=state, once=once, trigger=trigger, watch=watch)
     summary.details = {"to": str(output), "rejects": str(rejects) if rejects is not None else "dropped"}
     return summary

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skylark.errors import RocketMQError, SettingsError
+from skylark.pipelines.lake.progress import CHECKPOINTS
 from skylark.quantities import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -133,9 +134,13 @@ class ProgressTally:
         )
 
 
+def checkpoint_of(state: Path, query: str) -> Path:
+    return state / CHECKPOINTS / query
+
+
 def start(writer: DataStreamWriter, name: str, state: Path, *, once: bool, trigger: str) -> StreamingQuery:
     """Start a query with its checkpoint in the state directory. Raises SettingsError."""
-    checkpoint = state / "checkpoints" / name
+    checkpoint = checkpoint_of(state, name)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     writer = writer.option("checkpointLocation", str(checkpoint))
     if once:

@@ -24,6 +24,7 @@ from skylark.pipelines.jobs import etl, queries
 from skylark.pipelines.jobs.endpoints import (
     Input,
     Output,
+    check_progress,
     message_columns,
     origin_columns,
     parse_output,
@@ -260,10 +261,16 @@ def run_pipeline(
     flow = transform(spark, source.read_stream(spark, **decoding(pipeline)), pipeline)
     outputs = outputs_of(pipeline)
     writers = {}
+
+    def add_query(name: str, rows: DataFrame, output: Output) -> None:
+        job = f"run {pipeline.name} {name}"
+        check_progress(source, output, queries.checkpoint_of(state, name), job)
+        writers[name] = write_stream(rows, output, source.namesrv, job)
+
     for (name, output), sink in zip(outputs.items(), pipeline.sinks, strict=True):
         try:
             rows = with_message_columns(flow.rows, sink.options) if sink.kind == "rocketmq" else flow.rows
-            writers[name] = write_stream(rows, output, source.namesrv)
+            add_query(name, rows, output)
         except PySparkException as error:
             pipeline.fail(sink.line, f"{sink.kind}: {str(error).strip().splitlines()[0]}")
         except SettingsError as error:
@@ -271,7 +278,7 @@ def run_pipeline(
     if flow.rejects is not None:
         for kind, where in pipeline.rejects.items():
             place = f"topic:{where}" if kind == "topic" else f"delta:{_beside(pipeline, where)}"
-            writers[f"rejects-{kind}"] = write_stream(flow.rejects, parse_output(place), source.namesrv)
+            add_query(f"rejects-{kind}", flow.rejects, parse_output(place))
     summary = queries.run(
         pipeline.name,
         writers,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,12 +25,16 @@ from skylark.atomic_file import write_file
 from skylark.errors import SettingsError
 from skylark.pipelines.dedup import KEY_BYTES, SeenKeys
 from skylark.pipelines.lake.parquet_files import DATE, TableFile, without_rows
+from skylark.pipelines.lake.progress import CommitProgress
 
 PRIVATE = "_skylark"
 """Private directory inside the table, which readers of tables ignore."""
 STAGING = f"{PRIVATE}/staging"
 BATCHES = f"{PRIVATE}/batches"
 COMPACT_BYTES = 256 << 20
+APPLICATION_PREFIX = "skylark-archive-"
+PROGRESS = "skylarkProgress"
+"""Key of the progress in a Delta commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,14 @@ class BatchName:
 
     @property
     def application(self) -> str:
-        return f"skylark-archive-{self.query}"
+        return f"{APPLICATION_PREFIX}{self.query}"
 
 
 class BatchManifest(msgspec.Struct, frozen=True):
     """The files of one committed batch of a Parquet table."""
 
     files: list[TableFile]
+    progress: CommitProgress | None = None
 
 
 class TableTotals(msgspec.Struct, frozen=True):
@@ -71,8 +76,16 @@ class TableLog(Protocol):
 
     def has(self, batch: BatchName) -> bool: ...
 
-    def add(self, batch: BatchName, files: Sequence[TableFile]) -> bool:
+    def add(
+        self, batch: BatchName, files: Sequence[TableFile], progress: CommitProgress | None = None
+    ) -> bool:
         """Commit a batch's files; return False if the batch was committed before."""
+
+    def last_batch(self, application: str) -> int | None:
+        """The last committed batch of a query; None if there is no table or no batch."""
+
+    def progress(self) -> list[CommitProgress]:
+        """The last recorded progress of every query."""
 
     def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
         """Delete uncommitted files older than this; return their names."""
@@ -124,25 +137,34 @@ class DeltaLog:
         version = self._table().transaction_version(batch.application)
         return version is not None and version >= batch.number
 
-    def add(self, batch: BatchName, files: Sequence[TableFile]) -> bool:
+    def add(
+        self, batch: BatchName, files: Sequence[TableFile], progress: CommitProgress | None = None
+    ) -> bool:
         table = self._table()
         version = table.transaction_version(batch.application)
         if version is not None and version >= batch.number:
             return False
-        if not files:
-            return True
-        rows = sum(file.rows for file in files)
-        table.create_write_transaction(
-            [_add_action(file) for file in files],
-            mode="append",
-            schema=table.schema(),
-            partition_by=list(table.metadata().partition_columns),
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(batch.application, batch.number, _now_ms())],
-                custom_metadata={"skylarkBatch": str(batch.number), "skylarkRows": str(rows)},
-            ),
-        )
+        if files or progress is not None:
+            rows = sum(file.rows for file in files)
+            metadata = {"skylarkBatch": str(batch.number), "skylarkRows": str(rows)}
+            properties = commit_properties(batch.application, batch.number, progress, metadata)
+            append(table, [_add_action(file) for file in files], properties)
         return True
+
+    def last_batch(self, application: str) -> int | None:
+        if not DeltaTable.is_deltatable(str(self.root)):
+            return None
+        return self._table().transaction_version(application)
+
+    def progress(self) -> list[CommitProgress]:
+        if not DeltaTable.is_deltatable(str(self.root)):
+            return []
+        found: dict[str, CommitProgress] = {}
+        for commit in self._table().history():  # newest first
+            if text := commit.get(PROGRESS):
+                entry = msgspec.json.decode(text, type=CommitProgress)
+                found.setdefault(entry.application, entry)
+        return list(found.values())
 
     def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
         return self._table().vacuum(
@@ -178,6 +200,31 @@ class DeltaLog:
         actions = pa.table(self._table().get_add_actions())
         rows, sizes = actions.column("num_records").to_pylist(), actions.column("size_bytes").to_pylist()
         return TableTotals(sum(number or 0 for number in rows), len(rows), sum(sizes))
+
+
+def commit_properties(
+    application: str,
+    number: int,
+    progress: CommitProgress | None,
+    metadata: Mapping[str, str] | None = None,
+) -> CommitProperties:
+    """Batch number and progress of a commit."""
+    recorded = {} if progress is None else {PROGRESS: msgspec.json.encode(progress).decode()}
+    return CommitProperties(
+        app_transactions=[Transaction(application, number, _now_ms())],
+        custom_metadata={**(metadata or {}), **recorded},
+    )
+
+
+def append(table: DeltaTable, actions: Sequence[AddAction], properties: CommitProperties) -> None:
+    """Commit files, or with none only the properties."""
+    table.create_write_transaction(
+        list(actions),
+        mode="append",
+        schema=table.schema(),
+        partition_by=list(table.metadata().partition_columns),
+        commit_properties=properties,
+    )
 
 
 def _add_action(file: TableFile) -> AddAction:
@@ -222,11 +269,25 @@ class ParquetLog:
     def has(self, batch: BatchName) -> bool:
         return self._manifest(batch).exists()
 
-    def add(self, batch: BatchName, files: Sequence[TableFile]) -> bool:
+    def last_batch(self, application: str) -> int | None:
+        folder = self.root / BATCHES / application.removeprefix(APPLICATION_PREFIX)
+        return max((int(path.stem) for path in folder.glob("[0-9]*.json")), default=None)
+
+    def progress(self) -> list[CommitProgress]:
+        found = []
+        for folder in (self.root / BATCHES).glob("*"):
+            for path in sorted(folder.glob("[0-9]*.json"), reverse=True)[:1]:
+                manifest = msgspec.json.decode(path.read_bytes(), type=BatchManifest)
+                found += [manifest.progress] if manifest.progress is not None else []
+        return found
+
+    def add(
+        self, batch: BatchName, files: Sequence[TableFile], progress: CommitProgress | None = None
+    ) -> bool:
         path = self._manifest(batch)
         if is_new := not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, msgspec.json.encode(BatchManifest(list(files))))
+            write_file(path, msgspec.json.encode(BatchManifest(list(files), progress)))
         # An earlier attempt may have stopped between writing the manifest and moving the last file.
         for file in msgspec.json.decode(path.read_bytes(), type=BatchManifest).files:
             target = self.root / file.path
@@ -282,20 +343,25 @@ def open_log(layout: str, root: Path) -> TableLog:
 
 
 def commit_batch(
-    log: TableLog, batch: BatchName, files: Sequence[TableFile], *, seen_keys_max: int | None = None
+    log: TableLog,
+    batch: BatchName,
+    files: Sequence[TableFile],
+    *,
+    seen_keys_max: int | None = None,
+    progress: CommitProgress | None = None,
 ) -> bool:
     """Commit a batch once; with `seen_keys_max` drop messages whose unique key was seen before.
 
     Returns False if the batch was committed before. Raises OSError and the table's errors.
     """
     if seen_keys_max is None or log.has(batch):
-        return log.add(batch, files)
+        return log.add(batch, files, progress)
     with SeenKeys(seen_keys_max, log.root / PRIVATE / "seen.sqlite") as seen:
         # If the process ends between the two commits, the batch is repeated and its keys are discarded.
         seen.begin(f"{batch.application}:{batch.number}")
         kept = [_without_duplicates(log.written_root, file, seen) for file in files]
         seen.commit()
-    return log.add(batch, [msgspec.structs.replace(file, keys=b"") for file in kept if file.rows])
+    return log.add(batch, [msgspec.structs.replace(file, keys=b"") for file in kept if file.rows], progress)
 
 
 def _without_duplicates(root: Path, file: TableFile, seen: SeenKeys) -> TableFile:

@@ -34,6 +34,7 @@ from skylark.pipelines.lake.parquet_files import (
     TableFile,
     table_schema,
 )
+from skylark.pipelines.lake.progress import CommitProgress, batch_progress, read_checkpoint
 from skylark.pipelines.lake.table_log import BatchName, TableLog, commit_batch, open_log
 from skylark.pipelines.options import BYTES, COUNT, TEXT, OptionKind, choice, load, option
 from skylark.pipelines.schema import COLUMNS, arrow_schema
@@ -73,6 +74,8 @@ class TableOptions:
     batch_name: str | None = option(
         TEXT, None, "batch", "A name that commits this batch once, even if it is written again."
     )
+    job: str | None = option(TEXT, None, "stream", "What is run, recorded with each commit.")
+    checkpoint_location: str | None = option(TEXT, None, "stream", "Set by Spark.")
     source: str | None = option(TEXT, None, "stream", "For ranges: the source's options, as JSON.")
 
     def __post_init__(self) -> None:
@@ -95,7 +98,8 @@ class TableOptions:
 
 def read_options(given: Mapping[str, Any]) -> TableOptions:
     """Raises SettingsError."""
-    return load(TableOptions, {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN})
+    ignored = SPARKS_OWN - {"checkpointlocation"}
+    return load(TableOptions, {name: text for name, text in given.items() if name.lower() not in ignored})
 
 
 def prepare(options: TableOptions, schema: StructType) -> None:
@@ -161,11 +165,24 @@ class _TableWriting:
 
     def _add(self, messages: Sequence[WriterCommitMessage | None], query: str | None, number: int) -> None:
         written = [message for message in messages if isinstance(message, WrittenFiles)]
-        if not written:
+        query = query or (written[0].query if written else self._query())
+        if query is None:
             return
         files = [file for message in written for file in message.decoded()]
-        batch = BatchName(query or written[0].query, number)
-        commit_batch(self.options.log(), batch, files, seen_keys_max=self.options.dedup_keys)
+        batch, keys_max = BatchName(query, number), self.options.dedup_keys
+        progress = self._progress(batch)
+        commit_batch(self.options.log(), batch, files, seen_keys_max=keys_max, progress=progress)
+
+    def _query(self) -> str | None:
+        """The id of a stream's query."""
+        checkpoint = self.options.checkpoint_location
+        return read_checkpoint(Path(checkpoint)).query if checkpoint else None
+
+    def _progress(self, batch: BatchName) -> CommitProgress | None:
+        checkpoint, job = self.options.checkpoint_location, self.options.job
+        if checkpoint is None or job is None:
+            return None
+        return batch_progress(Path(checkpoint), batch.application, batch.number, job)
 
     def _remove(self, messages: Sequence[WriterCommitMessage | None], query: str | None, number: int) -> None:
         """Delete the files of an aborted batch, unless it is committed: Spark also aborts failed commits."""
