@@ -40,7 +40,7 @@ def test_ctrl_c_ends_it_while_spark_works(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with spark_program.started(command, tmp_path / "demo.log", {"TMPDIR": str(temporary)}) as demo:
-        demo.wait_until(lambda: "Spark is up" in demo.log_text(), "at work with Spark", TIMEOUT_S)
+        demo.wait_until(lambda: "Spark started" in demo.log_text(), "at work with Spark", TIMEOUT_S)
         os.kill(demo.pid, signal.SIGINT)
         assert demo.wait(TIMEOUT_S) == 130, demo.log_text()
         assert "skylark: interrupted\n" in demo.log_text()
