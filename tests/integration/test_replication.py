@@ -214,7 +214,8 @@ async def test_a_diverged_tail_is_cut_at_the_first_record_that_differs(tmp_path:
         await in_step(master, slave)
         assert bodies(slave.store) == bodies(master.store)
         report = (
-            f"cut at {common}, where the master's log differs: 7 records of {own - common} bytes are gone"
+            f"truncated at {common}, where the master's log differs: "
+            f"7 records of {own - common} bytes discarded"
         )
         assert slave.role.slave.divergence == report
         await send_many(master, 20, topic="U")

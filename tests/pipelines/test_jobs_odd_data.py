@@ -199,7 +199,7 @@ def test_a_report_says_that_it_is_cut(
     monkeypatch.setattr(report, "ROWS_MAX", 2)
     [keys, sizes] = report.report(spark, source, kinds=["keys", "sizes"]).sections
     assert len(keys.rows) == 2
-    assert keys.note == "These are the first 2 rows only: --from and --to choose others."
+    assert keys.note == "Only the first 2 rows are shown; select others with --from and --to."
     assert "rows only" not in sizes.note
 
 

@@ -92,9 +92,9 @@ def test_only_what_a_message_may_lack_may_be_null(spark: SparkSession, orders: O
 @pytest.mark.parametrize(
     ("schema", "complaint"),
     [
-        ("queueOffset BIGINT, colour STRING", "there is no column 'colour'"),
-        ("queueOffset INT", "column 'queueOffset' is of type bigint, not int"),
-        ("value STRING", "there is no column 'value'"),
+        ("queueOffset BIGINT, colour STRING", "unknown column 'colour'"),
+        ("queueOffset INT", "column 'queueOffset' must be of type bigint, not int"),
+        ("value STRING", "unknown column 'value'"),
         ("queueId INT NOT NULL, tags STRING NOT NULL", "column 'tags' may be null"),
     ],
 )

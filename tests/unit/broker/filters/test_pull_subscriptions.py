@@ -138,7 +138,7 @@ def test_bad_sql_of_a_heartbeat_is_refused_at_the_pull_with_the_place() -> None:
     assert rig.find(pull()) == PullRefused(
         27,
         "The broker's consumer filter data is not exist!Your expression may be wrong! "
-        "only numbers and properties are larger or smaller, at character 3",
+        "only numbers and properties can be ordered, at character 3",
     )
 
 
