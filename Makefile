@@ -38,10 +38,10 @@ demo: setup ## see it work
 serve: setup ## a name server and a broker in one process
 	@$(PYTHON) -m skylark.cli.start serve
 
-quick: setup ## the inner loop: unit and property tests, the rules of the house (under 2 minutes)
+quick: setup ## the inner loop: unit and property tests, the rules of the house (3 minutes on two cores)
 	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests/unit tests/property tests/test_house.py
 
-test: setup ## everything that is not marked nightly (12 minutes on two cores)
+test: setup ## everything that is not marked nightly (half an hour on two cores)
 	$(PYTEST) -q $(PARALLEL) $(AGAIN) -m "not nightly" tests
 
 test-nightly: setup ## what takes long: all torture modes, soak, growth, peers, other clients, Spark clusters

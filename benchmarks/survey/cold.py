@@ -17,9 +17,8 @@ from skylark.bench.load import BadLoad, Load, LoadKind
 from skylark.bench.load_client import LoadClient
 from skylark.bench.load_target import RECORD_OVERHEAD_BYTES, LoadTarget, messages_that_fit
 from skylark.bench.machine import BROKER_CPU, scratch
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_document
-from skylark.bench.servers import ServerChoice, own_servers
+from skylark.bench.servers import Progress, ServerChoice, own_servers
 
 PASS_TIMEOUT_S = 300.0
 SENDS_S_MIN = 1.0

@@ -10,9 +10,8 @@ from skylark.bench.load import Load, LoadKind, discrepancies
 from skylark.bench.load_client import Watch
 from skylark.bench.load_target import LoadTarget, Usage, cell_of
 from skylark.bench.machine import ListeningProcess
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, make_document
-from skylark.bench.servers import ServerChoice, create_topics, running_servers
+from skylark.bench.servers import Progress, ServerChoice, create_topics, running_servers
 
 FEATURES: dict[str, dict[str, str]] = {
     "plain": {},

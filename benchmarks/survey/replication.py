@@ -14,9 +14,8 @@ from skylark.bench.load import BadLoad, Load
 from skylark.bench.load_client import LoadClient
 from skylark.bench.load_target import LoadTarget, messages_that_fit
 from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, can_pin, scratch
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_document
-from skylark.bench.servers import ServerChoice, own_broker, wait_for_slave
+from skylark.bench.servers import Progress, ServerChoice, own_broker, wait_for_slave
 from skylark.errors import RemotingError
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.remoting.blocking_connection import BlockingConnection

@@ -19,9 +19,8 @@ from benchmarks.survey.topics import measure_topics
 from skylark.bench.consumer import Consuming, measure_consumer, measure_delay, measure_latency
 from skylark.bench.load import Load, LoadKind
 from skylark.bench.machine import scratch
-from skylark.bench.producer import Progress, measure_loads
 from skylark.bench.results import Cell, Document, ResultFile, conditions_section, figure_rows, table
-from skylark.bench.servers import ServerChoice
+from skylark.bench.servers import Progress, ServerChoice, measure_loads
 from skylark.bench.store import measure_store
 from skylark.bench.transaction import Shares, measure_transactions
 from skylark.errors import RocketMQError

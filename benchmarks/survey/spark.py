@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skylark.bench.load import Load, LoadFailed
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, make_cell, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, running_servers
+from skylark.bench.servers import BenchServers, Progress, ServerChoice, running_servers
 from skylark.errors import StoreError
 from skylark.pipelines.jobs.session import SessionSettings, check_java, session
 from skylark.store.store_reader import StoreReader

@@ -12,9 +12,8 @@ import msgspec
 
 from skylark.bench.load import Load
 from skylark.bench.load_target import LoadTarget
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, running_servers
+from skylark.bench.servers import BenchServers, Progress, ServerChoice, running_servers
 
 ROUNDS = 5
 """Odd: the one in the middle counts."""

@@ -176,7 +176,7 @@ class BrokerQueues:
 
     @property
     def address(self) -> str | None:
-        """Of the master, or of the replica with the smallest id; None without any."""
+        """The address of the master, or of the replica with the smallest id; None without addresses."""
         return self.addresses[min(self.addresses)] if self.addresses else None
 
 

@@ -17,9 +17,8 @@ from skylark.bench.load import STAMP, Counted, Load, LoadFailed, discrepancies
 from skylark.bench.load_client import Watch
 from skylark.bench.load_target import Usage
 from skylark.bench.machine import ListeningProcess, pinned
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_cell, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, running_servers
+from skylark.bench.servers import BenchServers, Progress, ServerChoice, running_servers
 from skylark.client.consumer.listeners import ConsumeResult
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from skylark.settings.client import ConsumeFrom, PushConsumerSettings

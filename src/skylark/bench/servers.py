@@ -5,10 +5,10 @@ from __future__ import annotations
 import compileall
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import skylark
@@ -16,13 +16,16 @@ from skylark.bench.load import BadLoad, Load, LoadFailed
 from skylark.bench.load_client import LoadClient
 from skylark.bench.load_target import LoadTarget, messages_that_fit
 from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, can_pin, pinned, scratch
-from skylark.bench.results import Value
+from skylark.bench.results import Cell, Document, Value, make_document
 from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RocketMQError
 from skylark.processes import HOST, PortReservation, Server, listens, python_command
 from skylark.protocol.bodies import MASTER_ID
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.remoting.blocking_connection import BlockingConnection
+
+Progress = Callable[[str, str], None]
+"""Called with a cell's name and the words of a `Watch`."""
 
 SLAVE_TIMEOUT_S = 90
 SLAVE_POLL_S = 0.1
@@ -305,3 +308,22 @@ def create_topics(target: LoadTarget, namesrv: str, load: Load) -> int:
                 time.sleep(ROUTE_POLL_S)
             else:
                 return max(queues.write_queue_nums for queues in route.queue_datas)
+
+
+def measure_loads(
+    benchmark: str, choice: ServerChoice, loads: Mapping[str, Load], progress: Progress, *, backlog: int = 0
+) -> Document:
+    """Run named loads one after the other on one broker; fills in their addresses.
+
+    With a backlog, this many messages are stored before each. Raises LoadFailed, RocketMQError.
+    """
+    cells: list[Cell] = []
+    with running_servers(choice) as servers, servers.target() as target:
+        for name, load in loads.items():
+            fitted = servers.fitted(load)
+            if backlog:
+                target.fill(fitted, backlog)
+            cells.append(target.measure(name, fitted, partial(progress, name)))
+        first = next(iter(loads.values()))
+        conditions = servers.conditions(seconds=first.seconds, warm_up_s=first.warm_up_s)
+        return make_document(benchmark, conditions, cells)

@@ -15,8 +15,8 @@ from typing import Any
 from skylark.bench.latencies import LatencyHistogram
 from skylark.bench.load import BadLoad, LoadFailed
 from skylark.bench.machine import scratch
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, Value, make_cell, make_document
+from skylark.bench.servers import Progress
 from skylark.model.message import PutMessage, encode_properties
 from skylark.model.record import Scan
 from skylark.settings import FlushMode, StoreSettings

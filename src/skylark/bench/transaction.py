@@ -15,9 +15,8 @@ from skylark.bench.load import Load
 from skylark.bench.load_client import Watch
 from skylark.bench.load_target import LoadTarget, Usage
 from skylark.bench.machine import ListeningProcess, pinned
-from skylark.bench.producer import Progress
 from skylark.bench.results import Cell, Document, make_cell, make_document
-from skylark.bench.servers import BenchServers, ServerChoice, running_servers
+from skylark.bench.servers import BenchServers, Progress, ServerChoice, running_servers
 from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError

@@ -19,9 +19,8 @@ from skylark.cli.output import Screen
 
 if TYPE_CHECKING:
     from skylark.bench.load import Load
-    from skylark.bench.producer import Progress
     from skylark.bench.results import Document
-    from skylark.bench.servers import ServerChoice
+    from skylark.bench.servers import Progress, ServerChoice
 
 TOPIC = "BenchmarkTest"
 SYNC_IN_FLIGHT, ASYNC_IN_FLIGHT = 64, 1024
@@ -181,7 +180,11 @@ class ShareOptions:
     check_rollback: Annotated[
         float,
         typer.Option(
-            "--check-rollback-rate", "-cr", min=0, max=1, help="Of these: rolled back by the check."
+            "--check-rollback-rate",
+            "-cr",
+            min=0,
+            max=1,
+            help="Share of checks that roll back.",
         ),
     ] = 0.0
     check_unknown: Annotated[
@@ -313,7 +316,7 @@ def producer(
               skylark bench producer --rate 5000 --seconds 30 --report producer.html
     """
     from skylark.bench.load import LoadKind  # noqa: PLC0415 - keeps `skylark --help` fast
-    from skylark.bench.producer import measure_loads  # noqa: PLC0415
+    from skylark.bench.servers import measure_loads  # noqa: PLC0415
 
     usual = ASYNC_IN_FLIGHT if is_true(is_async, "--async") else SYNC_IN_FLIGHT
     members = {**sends.members(), "kind": LoadKind.ONEWAY if oneway else LoadKind.SEND}
@@ -378,7 +381,7 @@ def pull(
               skylark bench pull --readers 1 --readers 4 --readers 16
     """
     from skylark.bench.load import LoadKind  # noqa: PLC0415
-    from skylark.bench.producer import measure_loads  # noqa: PLC0415
+    from skylark.bench.servers import measure_loads  # noqa: PLC0415
 
     loads = {
         f"{count} readers, {queues} queues, {body} B": run.load(

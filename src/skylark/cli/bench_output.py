@@ -17,8 +17,8 @@ from skylark.cli.errors import UsageError
 from skylark.cli.output import NOT_KNOWN, Screen
 
 if TYPE_CHECKING:
-    from skylark.bench.producer import Progress
     from skylark.bench.results import Document, ResultFile
+    from skylark.bench.servers import Progress
     from skylark.html_report import Section
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON instead of a table.")]
