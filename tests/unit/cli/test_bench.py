@@ -115,7 +115,7 @@ def test_what_was_found_is_printed_even_if_it_cannot_be_written(
 
 @pytest.mark.parametrize("number", ENDINGS)
 def test_an_end_from_outside_is_a_ctrl_c_and_comes_once(number: signal.Signals) -> None:
-    with heeded(number):
+    with heeded(number, signal.SIGINT):
         with pytest.raises(KeyboardInterrupt), interruptible():
             try:
                 signal.raise_signal(number)
@@ -139,7 +139,7 @@ def test_an_end_from_outside_cancels_what_an_event_loop_runs(number: signal.Sign
             seen.append("cleaned up")
             raise
 
-    with heeded(number), pytest.raises(KeyboardInterrupt), interruptible():
+    with heeded(number, signal.SIGINT), pytest.raises(KeyboardInterrupt), interruptible():
         asyncio.run(work())
     assert seen == ["cleaned up"]
 
