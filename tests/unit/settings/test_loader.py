@@ -18,7 +18,7 @@ from skylark.settings.properties import read_properties, write_properties
 from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
 from tests.unit.protocol.golden_frames import captured
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 PREFIX = "SKYLARK_BROKER_"
 
 

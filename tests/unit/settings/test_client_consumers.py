@@ -127,7 +127,7 @@ def shown(value: object) -> str:
     [("push-consumer-settings", PushConsumerSettings), ("pull-consumer-settings", PullConsumerSettings)],
 )
 def test_the_reference_tells_every_setting_with_its_default(page: str, settings: type[Any]) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "reference" / f"{page}.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / f"{page}.md").read_text()
     rows = {
         row.split("|")[1].strip(" `"): row.split("|") for row in text.splitlines() if row.startswith("| `")
     }

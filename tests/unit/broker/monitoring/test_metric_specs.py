@@ -23,7 +23,7 @@ from skylark.broker.monitoring.metric_specs import (
 )
 from tests.unit.broker.handlers.rig import Rig, rigged
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
+GOLDEN = Path(__file__).parents[3] / "golden" / "metrics"
 ROCKETMQ: dict[str, dict[str, Any]] = {
     each["name"]: each for each in json.loads((GOLDEN / "rocketmq-5.3.3.json").read_text())
 }

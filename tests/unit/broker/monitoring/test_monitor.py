@@ -37,7 +37,7 @@ from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import message
 from tests.unit.broker.handlers.rig import Rig, rigged
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 OF_A_MASTER = {name for name, spec in METRICS.items() if spec.text.endswith("Of a master.")}
 OF_A_SLAVE = {name for name, spec in METRICS.items() if spec.text.endswith("Of a slave.")}
 COMMON = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
