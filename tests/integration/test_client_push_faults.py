@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from skylark.client.consumer.broker_requests import read_reset_body
+from skylark.client.consumer.process_queue import ProcessQueue
 from skylark.client.consumer.pull_policy import PullStatus
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
 from skylark.client.received_message import ReceivedMessage
@@ -152,6 +154,51 @@ async def test_sf_117_a_suggested_slave_is_asked_and_left_again() -> None:
             await eventually(lambda: len(pulls(master)) > count + 3)
         offsets = [message.queue_offset for message in got]
         assert sorted(offsets) == list(range(len(offsets)))
+
+
+async def test_sf_117_a_slave_that_dies_is_left_for_the_master_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It stays in the route and is still suggested; a retry after the usual delay would come too late."""
+
+    def answer(command: RemotingCommand) -> RemotingCommand:
+        offset = int(command.fields["queueOffset"])
+        return pull_reply(command, ResponseCode.SUCCESS, offset + 1, [record(offset)], suggested=1)
+
+    def routes() -> int:
+        return sum(command.fields["topic"] == "T" for command in master.asked_for(105))
+
+    got: list[ReceivedMessage] = []
+    late: dict[str, Any] = {"pull_failure_delay_ms": 600_000, "rebalance_interval_ms": 600_000}
+    quiet = {"route_refresh_interval_ms": 600_000, "heartbeat_interval_ms": 600_000}
+    async with fake_broker() as master, contextlib.AsyncExitStack() as slave_s_life:
+        slave = await slave_s_life.enter_async_context(fake_broker())
+        master.replicas = {1: slave.address}
+        master.answers[PULL] = slave.answers[PULL] = answer
+        async with consumer_of(master, got.extend, pull_interval_ms=5, client=quiet, **late):
+            await eventually(lambda: len(pulls(slave)) > 3)
+            at_master, asked = len(pulls(master)), routes()
+            await slave_s_life.aclose()
+            await eventually(lambda: len(pulls(master)) > at_master + 3, timeout_s=20)
+            await eventually(lambda: routes() > asked)
+        assert len([text for text in caplog.messages if "replica failed" in text]) == 1
+    offsets = sorted(message.queue_offset for message in got)
+    assert offsets == list(range(len(offsets)))
+
+
+async def test_sf_117_a_slave_that_refuses_is_left_for_the_master() -> None:
+    async with fake_broker() as master, fake_broker() as slave:
+        master.replicas = {1: slave.address}
+
+        def answer(command: RemotingCommand) -> RemotingCommand:
+            offset = int(command.fields["queueOffset"])
+            return pull_reply(command, ResponseCode.SUCCESS, offset + 1, [record(offset)], suggested=1)
+
+        master.answers[PULL] = answer
+        slave.answers[PULL] = lambda command: command.reply(ResponseCode.NO_PERMISSION, "not here")
+        async with consumer_of(master, lambda messages: None, pull_failure_delay_ms=600_000):
+            await eventually(lambda: len(pulls(master)) > 3, timeout_s=20)
+        assert len(pulls(slave)) == 1
 
 
 # --- What answers mean ---
@@ -457,7 +504,7 @@ async def test_sf_105_rebalancing_only_hands_requests_over() -> None:
             assert sum(name.startswith("pull MessageQueue") for name in names) == 4
 
 
-async def test_sf_109_a_stop_ends_every_loop() -> None:
+async def test_sf_109_a_stop_ends_every_loop_and_refuses_new_ones(caplog: pytest.LogCaptureFixture) -> None:
     before = asyncio.all_tasks()
     async with fake_broker(queues={"T": 4}) as fake:
         paused = consumer_of(fake, print, paused_delay_ms=20)
@@ -467,8 +514,15 @@ async def test_sf_109_a_stop_ends_every_loop() -> None:
             await asyncio.sleep(0.05)
             assert paused._runtime is not None
             loop = paused._runtime.fetch_loop
+            [request, *_] = loop.requests
         assert loop.requests == []
         count = len(fake.asked)
+        request.process_queue = ProcessQueue(
+            request.queue, now=time.monotonic()
+        )  # nobody has dropped this one
+        loop.begin(request)
+        assert f"queue is not pulled because the consumer has stopped queue={request.queue}" in caplog.text
+        assert loop.requests == []
         await asyncio.sleep(0.1)
         assert len(fake.asked) == count
         ours = {task for task in asyncio.all_tasks() - before if "skylark/client" in repr(task)}

@@ -25,7 +25,7 @@ from skylark.client.received_message import ReceivedMessage
 from skylark.protocol.bodies import LockedQueues, LockRequest, MessageQueue, decode_body, encode_body
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests.client import LockBatchMq, UnlockBatchMq
+from skylark.protocol.requests.client import GetConsumerRunningInfo, LockBatchMq, UnlockBatchMq
 from skylark.settings.client import ClientSettings, MessageModel, PushConsumerSettings
 from tests.support.consumer import (
     FAST_CLIENT,
@@ -370,6 +370,51 @@ async def test_broadcasting_in_order_takes_no_locks(tmp_path: Path) -> None:
             assert consumer._runtime is not None
             assert consumer._runtime.locks is None
         assert seen == {0: list(range(50)), 1: list(range(50))}
+
+
+async def test_sf_111_running_info_has_the_attributes_of_a_process_queue(tmp_path: Path) -> None:
+    """Code 307 under load: the listener has a message, more are cached, most are still at the broker."""
+    total, body = 60, bytes(150_000)
+    async with consumer_rig(tmp_path) as rig:
+        await rig.topic("T", 1)
+        started_ms = time.time() * 1000
+        await rig.send("T", *[body] * total)
+        blocked, taken = threading.Event(), []
+
+        def listener(messages: Messages) -> None:
+            taken.append(messages[0].queue_offset)
+            if len(taken) == 2:
+                blocked.wait(60)
+
+        async with rig.consumer("G", "T", listener, orderly=True, queue_messages_max=12) as consumer:
+            try:
+                queue = MessageQueue("T", "broker-a", 0)
+                await until_owned(consumer, "T", count=1)
+                await eventually(lambda: consumer.running_info().mq_table[queue].cached_msg_count > 10)
+                info = await rig.client.ask(GetConsumerRunningInfo("G", consumer.client_id))
+                held = info.mq_table[queue]
+                assert taken == [0, 1]
+                assert held.commit_offset == 1
+                assert (held.transaction_msg_min_offset, held.transaction_msg_max_offset) == (1, 1)
+                assert (held.transaction_msg_count, held.cached_msg_min_offset) == (1, 2)
+                assert held.cached_msg_max_offset == 1 + held.cached_msg_count
+                cached = (held.cached_msg_count + held.transaction_msg_count) * len(body)
+                assert held.cached_msg_size_in_mi_b == cached >> 20 == 1
+                assert held.accumulated_msg_count == total - held.cached_msg_max_offset
+                assert (held.locked, held.droped, held.try_unlock_times) == (True, False, 0)
+                now_ms = time.time() * 1000
+                for moment in (
+                    held.last_lock_timestamp,
+                    held.last_consume_timestamp,
+                    held.last_pull_timestamp,
+                ):
+                    assert started_ms - 1000 <= moment <= now_ms + 1000
+            finally:
+                blocked.set()
+            await until_count(taken, total)
+            idle = (await rig.client.ask(GetConsumerRunningInfo("G", consumer.client_id))).mq_table[queue]
+            assert idle.last_consume_timestamp >= held.last_consume_timestamp
+            assert idle.accumulated_msg_count == 1  # the end of the queue is one behind its last message
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ from skylark.client.consumer.listeners import ConsumeResult
 from skylark.client.consumer.offset_store import BrokerOffsetStore, OffsetTable
 from skylark.client.received_message import ReceivedMessage
 from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.offset import InvokeBrokerToGetConsumerStatus
 from skylark.settings.client import MessageModel, PushConsumerSettings
 from tests.support.broker import BrokerClient, running_broker, until
@@ -149,7 +150,7 @@ async def test_sf_012_031_sf_089_broadcasting(tmp_path: Path) -> None:
         assert rig.broker.topics.get("%RETRY%G") is None or rig.broker.store.max_offset("%RETRY%G", 0) == 0
 
 
-async def test_broadcasting_goes_on_where_its_file_says(tmp_path: Path) -> None:
+async def test_sf_084_broadcasting_goes_on_where_its_file_says(tmp_path: Path) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 1)
         broadcast: dict[str, Any] = {"model": MessageModel.BROADCASTING, "offset_directory": tmp_path}
@@ -160,6 +161,35 @@ async def test_broadcasting_goes_on_where_its_file_says(tmp_path: Path) -> None:
                 await until_count(got, 50)
                 assert consumer.client_id.endswith("@DEFAULT")
             assert sorted(message.queue_offset for message in got) == list(range(start, start + 50))
+
+
+async def test_sf_084_the_order_of_a_start_is_in_the_debug_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "skylark.client.consumer")
+    at_first_pull: list[str] = []
+
+    def steps(text: str) -> list[str]:
+        return re.findall(r"start group=G step=([a-z-]+)", text)
+
+    async with consumer_rig(tmp_path) as rig:
+        await rig.topic("T", 1)
+        consumer = rig.consumer("G", "T", print, model=MessageModel.BROADCASTING, offset_directory=tmp_path)
+        async with consumer:
+            assert consumer._runtime is not None
+            session, call = consumer._runtime.session, consumer._runtime.session.call
+
+            async def watched(address: str, request: Any, **options: Any) -> Any:
+                if request.code == RequestCode.PULL_MESSAGE:
+                    at_first_pull.append(caplog.text)
+                return await call(address, request, **options)
+
+            session.call = watched  # type: ignore[method-assign]
+            await eventually(lambda: at_first_pull)
+    expected = ["session", "offset-store", "fetcher", "rebalancer", "offsets-loaded", "heartbeat", "running"]
+    assert steps(at_first_pull[0]) == expected
+    assert "step=offset-store kind=LocalOffsetStore" in caplog.text
+    assert "step=rebalancer model=BROADCASTING strategy=averagely" in caplog.text
 
 
 async def test_sf_014_055_every_client_has_an_id_of_its_own(tmp_path: Path) -> None:

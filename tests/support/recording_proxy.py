@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from skylark.protocol.command import RemotingCommand
@@ -16,7 +17,8 @@ LIMITS = Limits(header_bytes_max=16 << 20)
 
 
 class RecordingProxy(RawServer):
-    """Stands before one server. `requests` are what clients asked, `connections` how many came.
+    """Stands before one server. `requests` are what clients asked, `connections` how many came, and `carried`
+    counts the codes of requests on each of them.
 
     While `is_silent`, answers are kept back for ever.
     """
@@ -25,6 +27,7 @@ class RecordingProxy(RawServer):
         super().__init__(self._pass)
         self.requests: list[RemotingCommand] = []
         self.connections = 0
+        self.carried: list[Counter[int]] = []
         self.is_silent = False
         self._upstream = upstream
 
@@ -51,12 +54,15 @@ class RecordingProxy(RawServer):
 
     async def _forward(self, reader: asyncio.StreamReader, server_writer: asyncio.StreamWriter) -> None:
         codec: Connection[None] = Connection(LIMITS)
+        carried: Counter[int] = Counter()
+        self.carried.append(carried)
         while data := await reader.read(READ_BYTES):
             for command in codec.receive(data):
                 assert isinstance(command, RemotingCommand)
                 command.body = bytes(command.body)
                 if not command.is_response:
                     self.requests.append(command)
+                    carried[command.code] += 1
             server_writer.write(data)
 
     async def _backward(self, server_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -515,6 +515,7 @@ class ProcessQueueInfo(Body):
     droped: bool = False
     last_pull_timestamp: Int64 = 0
     last_consume_timestamp: Int64 = 0
+    accumulated_msg_count: Int64 | None = None  # not in Java's body; its readers ignore it
 
 
 class PopProcessQueueInfo(Body):

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from skylark.client.consumer.consume_rates import ConsumeRates
 from skylark.client.consumer.offset_store import OffsetTable
@@ -35,9 +36,9 @@ from skylark.client.namespace import without_namespace
 from skylark.client.received_message import ReceivedMessage, decode_pull, find_retry_topic
 from skylark.client.session.routes import FoundBroker
 from skylark.client.session.session import Session
-from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RocketMQError
+from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RemotingError, RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX
-from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.bodies import MASTER_ID, MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import LitePullMessage, PullMessage, PullResult
 from skylark.settings.client import MessageModel, PullConsumerSettings, PushConsumerSettings
@@ -100,9 +101,69 @@ class Fetcher:
     ) -> Pulled:
         """Pull once. A positive `committed` offset is committed with the pull, except at a slave.
 
+        If a suggested replica fails, the master is asked at once.
+
         Raises BrokerError, RemotingError, NoRoute without a filter server for a filter class.
         """
-        broker = await self._find_broker(queue)
+        broker_id = self._suggested.get(queue, time.monotonic())
+        broker = await self._find_broker(queue, broker_id)
+        pull = partial(self._pull, queue, subscription, queue_offset, options, committed)
+        started = time.monotonic()
+        try:
+            result = await pull(broker)
+        except (RemotingError, BrokerError) as error:
+            if broker_id == MASTER_ID or _is_busy(error):
+                raise
+            broker = await self._leave_replica(queue, broker_id, broker, error)
+            started = time.monotonic()
+            result = await pull(broker)
+        took_ms = (time.monotonic() - started) * 1000
+        reply = result.reply
+        self._suggested.note(queue, reply.suggest_which_broker_id)
+        status = pull_status(result.code)
+        messages: Sequence[ReceivedMessage] = []
+        if status is PullStatus.FOUND:
+            messages = self._decode(queue, subscription, queue_offset, result)
+        return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset, took_ms)
+
+    async def _find_broker(self, queue: MessageQueue, broker_id: int) -> FoundBroker:
+        routes = self._session.routes
+        try:
+            return routes.readable(queue.broker_name, broker_id)
+        except BrokerUnknown:
+            await self._session.refresh_route(queue.topic)
+            return routes.readable(queue.broker_name, broker_id)
+
+    async def _leave_replica(
+        self, queue: MessageQueue, broker_id: int, replica: FoundBroker, error: RocketMQError
+    ) -> FoundBroker:
+        """Return the master, because a suggested replica failed. Raises the error if there is no other."""
+        log.warning(
+            "replica failed, pulling from the master queue=%s address=%s error=%s",
+            queue, replica.address, error,
+        )  # fmt: skip
+        self._suggested.avoid(queue.broker_name, broker_id, time.monotonic())
+        self._session.tasks.spawn(self._refresh_route(queue.topic), f"refresh route {queue.topic}")
+        master = await self._find_broker(queue, MASTER_ID)
+        if master.address == replica.address:
+            raise error
+        return master
+
+    async def _refresh_route(self, topic: str) -> None:
+        try:
+            await self._session.refresh_route(topic)
+        except RocketMQError as error:
+            log.info("route was not refreshed topic=%s error=%s", topic, error)
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        subscription: TopicSubscription,
+        queue_offset: int,
+        options: FetchOptions,
+        committed: int | None,
+        broker: FoundBroker,
+    ) -> PullResult:
         by_class = subscription.by_class
         posted = options.post_subscription and not by_class
         commit = committed is not None and committed > 0 and not broker.is_slave
@@ -134,24 +195,7 @@ class Fetcher:
             )
 
         address = self._filter_server(queue.topic, broker) if by_class else broker.address
-        started = time.monotonic()
-        result = await self._call(address, request, options)
-        took_ms = (time.monotonic() - started) * 1000
-        reply = result.reply
-        self._suggested.note(queue, reply.suggest_which_broker_id)
-        status = pull_status(result.code)
-        messages: Sequence[ReceivedMessage] = []
-        if status is PullStatus.FOUND:
-            messages = self._decode(queue, subscription, queue_offset, result)
-        return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset, took_ms)
-
-    async def _find_broker(self, queue: MessageQueue) -> FoundBroker:
-        routes, broker_id = self._session.routes, self._suggested.get(queue)
-        try:
-            return routes.readable(queue.broker_name, broker_id)
-        except BrokerUnknown:
-            await self._session.refresh_route(queue.topic)
-            return routes.readable(queue.broker_name, broker_id)
+        return await self._call(address, request, options)
 
     def _filter_server(self, topic: str, broker: FoundBroker) -> str:
         route = self._session.routes.get(topic)
@@ -241,6 +285,7 @@ class PushFetchLoop:
         self._must_lock = settings.orderly and self._clustering
         self._namespace = session.settings.namespace
         self._tasks = Tasks()
+        self._stopped = False
         self._pulls: dict[ProcessQueue, tuple[PullRequest, asyncio.Task[None]]] = {}
         self._room_events: dict[ProcessQueue, asyncio.Event] = {}
         self.thresholds = Thresholds(settings.queue_messages_max, settings.queue_mib_max)
@@ -252,7 +297,10 @@ class PushFetchLoop:
         return [request for request, _ in self._pulls.values()]
 
     def begin(self, request: PullRequest) -> None:
-        """Start to pull a queue, after `first_pull_delay_ms`."""
+        """Start to pull a queue, after `first_pull_delay_ms`. Refused and logged after `stop`."""
+        if self._stopped:
+            log.warning("queue is not pulled because the consumer has stopped queue=%s", request.queue)
+            return
         task = self._tasks.spawn(self._run(request), f"pull {request.queue}")
         self._pulls[request.process_queue] = request, task
         task.add_done_callback(lambda _: self._pulls.pop(request.process_queue, None))
@@ -264,6 +312,7 @@ class PushFetchLoop:
             task.cancel()
 
     async def stop(self) -> None:
+        self._stopped = True
         await self._tasks.close()
 
     def made_room(self, process_queue: ProcessQueue) -> None:

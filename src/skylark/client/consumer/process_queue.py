@@ -29,7 +29,7 @@ class ProcessQueue:
         self.message_count = 0
         self.message_bytes = 0  # of decompressed bodies
         self.max_offset = 0  # the last one put
-        self.lag = 0  # messages in the broker's queue behind the last one put
+        self.accumulated_count = 0  # messages in the broker's queue behind the last one put
         self.last_pull_at = now
         self.last_consume_at = now
         self.locked = False
@@ -49,7 +49,7 @@ class ProcessQueue:
             for message in messages:
                 self._put_one(message)
         if messages:
-            self.lag = max(messages[-1].queue_max_offset - messages[-1].queue_offset, 0)
+            self.accumulated_count = max(messages[-1].queue_max_offset - messages[-1].queue_offset, 0)
         if not self._messages or self.consuming:
             return False
         self.consuming = True
@@ -217,6 +217,7 @@ class ProcessQueue:
             droped=self.dropped,
             last_pull_timestamp=wall(self.last_pull_at),
             last_consume_timestamp=wall(self.last_consume_at),
+            accumulated_msg_count=self.accumulated_count,
         )
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from skylark.client.consumer.process_queue import MEBIBYTE, ProcessQueue
 from skylark.client.consumer.subscription import TopicSubscription
 from skylark.errors import RemoteProtocolError
-from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.bodies import MASTER_ID, MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import (
     PULL_CLASS_FILTER,
@@ -62,6 +62,8 @@ FLOW_CONTROL = frozenset({WaitReason.COUNT, WaitReason.SIZE, WaitReason.SPAN})
 FLOW_CONTROL_LOGGED_EVERY = 1000
 BROKERS_GIVE_MAX = 32
 """RocketMQ's default limit for the messages of one reply, however many are requested."""
+REPLICA_AVOIDED_S = 30.0
+"""As long as routes are cached by default: by then the name server has removed a dead replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +149,26 @@ def pull_status(code: int) -> PullStatus:
 
 
 class SuggestedBrokers:
-    """The replica to pull each queue from: the master, until a reply suggests another one."""
+    """The replica to pull each queue from: the master, until a reply suggests another one.
+
+    A replica that failed is avoided for REPLICA_AVOIDED_S, though masters may go on suggesting it.
+    """
 
     def __init__(self) -> None:
         self._suggested: dict[MessageQueue, int] = {}
+        self._avoided_until: dict[tuple[str, int], float] = {}
 
-    def get(self, queue: MessageQueue) -> int:
-        return self._suggested.get(queue, 0)
+    def get(self, queue: MessageQueue, now: float) -> int:
+        """Return the id of the replica to pull from. `now` is in monotonic seconds."""
+        broker_id = self._suggested.get(queue, MASTER_ID)
+        if broker_id != MASTER_ID and self._avoided_until:
+            if now < self._avoided_until.get((queue.broker_name, broker_id), now):
+                return MASTER_ID
+        return broker_id
+
+    def avoid(self, broker: str, broker_id: int, now: float) -> None:
+        """Do not use a replica for a while, for any queue."""
+        self._avoided_until[broker, broker_id] = now + REPLICA_AVOIDED_S
 
     def note(self, queue: MessageQueue, broker_id: int) -> None:
         if broker_id:

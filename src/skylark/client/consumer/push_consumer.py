@@ -203,13 +203,16 @@ class AsyncPushConsumer(GroupConsumer[PushConsumerSettings]):
                 retry_topic, "*", "TAG", self._clock.now_ms()
             )
         session = await join(self, self._client, self._name_servers, keep_default_name=broadcasting)
+        log.debug("start group=%s step=session client_id=%s", self._group, session.client_id)
         runtime = self._runtime = PushRuntime(self, session)
         self._broker_requests = BrokerRequests(self, self._listeners, orderly=self.settings.orderly)
         try:
             await runtime.offsets.load()
+            log.debug("start group=%s step=offsets-loaded", self._group)
             for topic in list(self._subscriptions):
                 await self._check_topic(topic)
             await session.heartbeat()  # before the first round: brokers list only members they know
+            log.debug("start group=%s step=heartbeat", self._group)
             runtime.begin()
         except BaseException:
             await runtime.end()
@@ -218,6 +221,7 @@ class AsyncPushConsumer(GroupConsumer[PushConsumerSettings]):
             raise
         runtime.rebalancer.wake()
         self._state = "RUNNING"
+        log.debug("start group=%s step=running", self._group)
         return self
 
     async def stop(self) -> None:
@@ -405,6 +409,7 @@ class PushRuntime:
         clustering = settings.model is MessageModel.CLUSTERING
         self.session = session
         self.offsets = consumer._own_offset_store or open_offset_store(session, group, settings)
+        log.debug("start group=%s step=offset-store kind=%s", group, type(self.offsets).__name__)
         self.tasks = Tasks()
         self._settings = settings
         self._clock = consumer._clock
@@ -426,6 +431,7 @@ class PushRuntime:
             session, group, settings, consumer._subscriptions, table, start_offsets, self._rates,
             self._restart,
         )  # fmt: skip
+        log.debug("start group=%s step=fetcher", group)
         self._trace = ConsumeTrace(session, group, settings) if settings.trace else None
         parts = ConsumptionParts(
             group, settings, consumer._listeners, table, send_back, self._rates, self.fetch_loop.made_room,
@@ -445,6 +451,10 @@ class PushRuntime:
             self._wake,
         )  # fmt: skip
         self.rebalancer = Rebalancer(session, group, settings, consumer._strategy, self.queues)
+        log.debug(
+            "start group=%s step=rebalancer model=%s strategy=%s",
+            group, settings.model.value, getattr(consumer._strategy, "__name__", consumer._strategy),
+        )  # fmt: skip
 
     def begin(self) -> None:
         """Start the periodic tasks."""

@@ -186,11 +186,23 @@ def test_codes_that_are_no_answer_to_a_pull() -> None:
 
 def test_suggestions() -> None:
     suggested = SuggestedBrokers()
-    assert suggested.get(ONE) == 0
+    assert suggested.get(ONE, 0.0) == 0
     suggested.note(ONE, 1)
-    assert (suggested.get(ONE), suggested.get(TWO)) == (1, 0)
+    assert (suggested.get(ONE, 0.0), suggested.get(TWO, 0.0)) == (1, 0)
     suggested.note(ONE, 0)
-    assert suggested.get(ONE) == 0
+    assert suggested.get(ONE, 0.0) == 0
+
+
+def test_sf_117_a_replica_that_failed_is_avoided_for_a_while() -> None:
+    suggested = SuggestedBrokers()
+    for queue in (ONE, TWO):
+        suggested.note(queue, 1)
+    suggested.avoid(ONE.broker_name, 1, 100.0)
+    suggested.note(ONE, 1)  # the master does not know
+    assert (suggested.get(ONE, 100.0), suggested.get(TWO, 129.9)) == (0, 0)
+    assert suggested.get(ONE, 130.0) == 1
+    suggested.avoid(ONE.broker_name, 2, 130.0)
+    assert suggested.get(ONE, 130.0) == 1
 
 
 @pytest.mark.parametrize(

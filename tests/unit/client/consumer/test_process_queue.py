@@ -67,9 +67,9 @@ def test_put_says_once_that_somebody_must_begin(held: ProcessQueue) -> None:
     assert not ProcessQueue(QUEUE, now=0.0).put([])
 
 
-def test_lag_is_what_the_broker_has_beyond(held: ProcessQueue) -> None:
+def test_sf_111_the_accumulated_count_is_what_the_broker_has_beyond(held: ProcessQueue) -> None:
     held.put([received(1, max_offset=10), received(2, max_offset=12)])
-    assert held.lag == 10
+    assert held.accumulated_count == 10
 
 
 def test_taken_messages_count_until_they_are_committed(held: ProcessQueue) -> None:
