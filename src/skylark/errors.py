@@ -397,11 +397,13 @@ class BadName(ClientError, ValueError):
 
 @dataclass(eq=False)
 class BadMessage(ClientError, ValueError):
-    """A message that a broker would reject or misinterpret."""
+    """A message that a broker would reject or misinterpret. `topic` is empty if there is none."""
 
-    text = "message for topic {topic!r}: {reason}"
     topic: str
     reason: str
+
+    def __str__(self) -> str:
+        return f"message for topic {self.topic!r}: {self.reason}" if self.topic else self.reason
 
 
 @dataclass(eq=False)

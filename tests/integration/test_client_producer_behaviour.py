@@ -730,7 +730,9 @@ async def test_a_message_can_be_made_of_json(one: Cluster) -> None:
         (Message(TOPIC, b"x", properties={"a": "x" * 32_767}), BadMessage, "the limit is 32767"),
         (Message(TOPIC, b"x", tags="a\x01b"), BadMessage, "must not contain"),
         (Message(TOPIC, b"x", properties={"a": 1}), BadMessage, "must be strings"),  # type: ignore[dict-item]
-        (Message(TOPIC, b"x", delay_level=-1), BadMessage, "the minimum is 1"),
+        (Message(TOPIC, b"x", delay_level=-1), BadMessage, "use 1 to 18"),
+        (Message(TOPIC, b"x", delay_level=30), BadMessage, "use 1 to 18"),
+        (Message(TOPIC, b"x", tags="a || b"), BadMessage, "one tag"),
         (Message(TOPIC, b"x", flag=1 << 31), BadMessage, "32 bits"),
         (Message(TOPIC, b"x", deliver_at=datetime(2030, 1, 1)), BadMessage, "no time zone"),
         (Message(TOPIC, b"x", deliver_after=timedelta(-1)), BadMessage, "negative"),

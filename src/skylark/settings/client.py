@@ -56,6 +56,7 @@ class ProducerSettings:
     retry_when_not_stored: bool = setting(False, "retryAnotherBrokerWhenNotStoreOK")
     message_bytes_max: int = setting(4 << 20, "maxMessageSize", 1)
     new_topic_queues: int = setting(4, "defaultTopicQueueNums", 1)
+    delay_levels: int = setting(18, "delayLevels", 1)  # of the brokers
 
     compress_from_bytes: int = setting(4096, "compressMsgBodyOverHowmuch", 1)
     compress_level: int = setting(5, "compressLevel", 0, 9)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from skylark.client.callback import check_callback, name_of
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import SettingsError
 from skylark.protocol.bodies import MessageQueue
@@ -144,16 +145,18 @@ class Handler:
             self.is_orderly = isinstance(listener, MessageListenerOrderly)
             function = listener.consume_message
             self.name = f"{type(listener).__qualname__}.consume_message"
-        elif callable(listener):
+        elif callable(listener) and not isinstance(listener, type):
             function = listener
-            self.name = getattr(listener, "__qualname__", type(listener).__qualname__)
+            self.name = name_of(listener)
         else:
             raise SettingsError(
                 "listener",
-                "must be a function, a MessageListenerOrderly or a MessageListenerConcurrently, not "
-                f"{listener!r}",
+                "must be a function, or an instance of MessageListenerOrderly or "
+                f"MessageListenerConcurrently, not {listener!r:.80}",
             )
-        self._bare = _with_context(function)
+        takes_context = _takes_context(function)
+        check_callback("listener", function, *(("messages", "context") if takes_context else ("messages",)))
+        self._bare = function if takes_context else _messages_only(function)
         self._bare_is_async = _is_async(function)
         self._warned: set[str] = set()
         self.wrap(())
@@ -260,8 +263,8 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
-def _with_context(function: Callable[..., Any]) -> Handle:
-    """Return a function of messages and context; a listener without a context parameter gets only messages.
+def _takes_context(function: Callable[..., Any]) -> bool:
+    """Return whether a listener has a parameter for the context, beside the one for messages.
 
     The second parameter is the context if it has no default or is called `context`: a default often binds a
     loop variable, as in `lambda messages, number=number: …`.
@@ -269,19 +272,17 @@ def _with_context(function: Callable[..., Any]) -> Handle:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # some builtins have no signature
-        return _messages_only(function)
+        return False
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters[:2]):
-        return function
+        return True
     positional = [
         parameter
         for parameter in parameters
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    if len(positional) > 1 and (
+    return len(positional) > 1 and (
         positional[1].default is positional[1].empty or positional[1].name == "context"
-    ):
-        return function
-    return _messages_only(function)
+    )
 
 
 def _messages_only(function: Callable[..., Any]) -> Handle:
@@ -309,7 +310,8 @@ class Listeners:
         self._by_topic.pop(topic, None)
 
     def use(self, middleware: Middleware) -> None:
-        """Add a middleware to all listeners, inside the existing ones."""
+        """Add a middleware to all listeners, inside the existing ones. Raises SettingsError."""
+        check_callback("middleware", middleware, "handle")
         self._middlewares.append(middleware)
         for handler in self.all():
             handler.wrap(self._middlewares)

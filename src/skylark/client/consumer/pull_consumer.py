@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import ClassVar, Self
 
 from skylark.client.blocking_client import BlockingClient, blocking, on_loop
+from skylark.client.callback import check_callback
 from skylark.client.consumer import start_offsets
 from skylark.client.consumer.allocation_strategies import Strategy
 from skylark.client.consumer.broker_requests import BrokerRequests, common_properties
@@ -188,8 +189,9 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
     def on_queues_changed(self, topic: str, listener: QueuesChanged) -> None:
         """Call a function with a topic and its queues when they change; checked every 30 s.
 
-        It is called on the loop and must not block.
+        It is called on the loop and must not block. Raises SettingsError for other parameters.
         """
+        check_callback("on_queues_changed", listener, "topic", "queues")
         self._watch.add(self._wire(topic), lambda queues: listener(topic, queues))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:

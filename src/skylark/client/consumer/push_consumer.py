@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, ClassVar, Self, TypeVar
 
 from skylark.client.blocking_client import BlockingClient, blocking, on_loop
+from skylark.client.callback import check_callback
 from skylark.client.consumer.allocation_strategies import Strategy
 from skylark.client.consumer.broker_requests import (
     BrokerRequests,
@@ -180,7 +181,11 @@ class AsyncPushConsumer(GroupConsumer[PushConsumerSettings]):
         return middleware
 
     def on_queues_changed(self, listener: QueueListener) -> QueueListener:
-        """Call a function with `(topic, all_queues, my_queues)` when queues change. It runs on the loop."""
+        """Call a function with `(topic, all_queues, my_queues)` when queues change. It runs on the loop.
+
+        Raises SettingsError for a function that cannot be called so.
+        """
+        check_callback("on_queues_changed", listener, "topic", "all_queues", "my_queues")
         self._queue_listeners.append(listener)
         return listener
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,8 @@ from skylark.model.message import find_tags
 from skylark.model.names import topic_name_error
 from skylark.model.tag_expression import MATCH_ALL, TAG, split_tags
 from skylark.protocol.bodies import SubscriptionData
+
+log = logging.getLogger(__name__)
 
 SQL92 = "SQL92"
 
@@ -73,7 +76,25 @@ def by_tags(topic: str, expression: str | None, *, now_ms: int) -> TopicSubscrip
         return TopicSubscription(topic, MATCH_ALL, TAG, now_ms)
     if not tags:
         raise SettingsError(f"subscription of {topic}", f"no tag in {expression!r}; use `*` for all messages")
+    for tag in tags:
+        _check_tag(topic, tag)
     return TopicSubscription(topic, expression, TAG, now_ms, frozenset(tag.encode() for tag in tags))
+
+
+def _check_tag(topic: str, tag: str) -> None:
+    """Raises SettingsError for a separator that is not `||`."""
+    for separator in ",;|":
+        if separator in tag:
+            words = (
+                " || ".join(word.strip() for word in tag.split(separator) if word.strip()) or "TagA || TagB"
+            )
+            raise SettingsError(
+                f"subscription of {topic}",
+                f"{tag!r} would be one tag; separate tags by ||, as in {words!r} "
+                f"(for a tag that contains {separator!r}, pass sql=\"TAGS = '…'\")",
+            )
+    if any(character.isspace() for character in tag):
+        log.warning("tag contains a blank; separate several tags by || topic=%s tag=%r", topic, tag)
 
 
 def by_sql(topic: str, expression: str, *, now_ms: int) -> TopicSubscription:

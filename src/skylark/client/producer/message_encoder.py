@@ -36,10 +36,10 @@ from skylark.model.message import (
 )
 from skylark.model.names import UNSENDABLE_TOPICS, group_name_error, topic_name_error
 from skylark.model.record import LENGTH, split_batch
+from skylark.model.tag_expression import JAVA_BLANKS
 from skylark.protocol.frame_templates import ELEMENT_PARTS, KEY_PART, Tail, element_parts, element_tail
 from skylark.settings.client import ProducerSettings
 
-DELAY_LEVEL_MAX = 1 << 31
 _FLAG_RANGE = range(-(1 << 31), 1 << 31)
 _UTF8_BYTES_MAX = 4  # of one character
 UNSAFE_TEXT = re.compile("[\0\x01\x02]")
@@ -274,7 +274,9 @@ class MessageEncoder:
                 rest = f"{rest}KEYS\x01{keys}\x02"
             after = "\x02WAIT\x01true\x02" if message.wait_for_store else "\x02WAIT\x01false\x02"
             if message.tags:
-                _check_text(message.topic, message.tags)
+                fault = _tags_fault(message.tags)
+                if fault is not None:
+                    raise BadMessage(message.topic, fault)
                 after = f"{after}TAGS\x01{message.tags}\x02"
         except (AttributeError, TypeError) as error:  # checking types first would slow down every message
             raise BadMessage(message.topic, _type_fault(message)) from error
@@ -282,7 +284,8 @@ class MessageEncoder:
 
     def _rare_properties(self, message: Message, system: Sequence[tuple[str, str]]) -> str:
         """Return the text of the properties that most messages do not have."""
-        pairs = [*_own_properties(message), *_special_properties(message), *system]
+        special = _special_properties(message, self.settings.delay_levels)
+        pairs = [*_own_properties(message), *special, *system]
         if self.namespace:
             pairs.append((PROPERTY_INSTANCE, self.namespace))
         for name, value in pairs:
@@ -319,6 +322,17 @@ def _topic_fault(topic: str) -> str | None:
     return topic_name_error(topic)
 
 
+@lru_cache(1024)
+def _tags_fault(tags: str) -> str | None:
+    if UNSAFE_TEXT.search(tags):
+        return _UNSAFE_REASON
+    if "|" in tags:
+        return f"tags {tags!r}: a message has one tag, and || separates those of a subscription"
+    if tags.strip(JAVA_BLANKS) != tags:
+        return f"tags {tags!r}: no subscription matches a tag that begins or ends with a blank"
+    return None
+
+
 def check_group(group: str, reserved: str = "DEFAULT_PRODUCER") -> None:
     """Raises BadName for an invalid group, and for the placeholder `reserved`."""
     fault = group_name_error(group)
@@ -341,7 +355,7 @@ def _own_properties(message: Message) -> list[tuple[str, str]]:
     return list(message.properties.items())
 
 
-def _special_properties(message: Message) -> list[tuple[str, str]]:
+def _special_properties(message: Message, delay_levels: int) -> list[tuple[str, str]]:
     waits = (message.delay_level != 0, message.deliver_at is not None, message.deliver_after is not None)
     if sum(waits) > 1:
         raise BadMessage(message.topic, "set only one of delay_level, deliver_at and deliver_after")
@@ -349,9 +363,11 @@ def _special_properties(message: Message) -> list[tuple[str, str]]:
         raise BadMessage(message.topic, f"flag {message.flag} does not fit into 32 bits")
     pairs = []
     if message.delay_level:
-        if not 0 < message.delay_level < DELAY_LEVEL_MAX:
+        if not 0 < message.delay_level <= delay_levels:
             raise BadMessage(
-                message.topic, f"delay_level {message.delay_level} is out of range, the minimum is 1"
+                message.topic,
+                f"delay_level {message.delay_level} is out of range: use 1 to {delay_levels}, or "
+                "deliver_after for any delay (for brokers with more levels, ProducerSettings.delay_levels)",
             )
         pairs.append((PROPERTY_DELAY_LEVEL, str(message.delay_level)))
     if message.deliver_at is not None:
@@ -409,10 +425,22 @@ def broker_of_handle(topic: str, handle: str) -> str:
     return broker
 
 
+def check_message(message: object) -> None:
+    """Raises BadMessage for anything but a Message."""
+    if not isinstance(message, Message):
+        raise BadMessage(
+            "",
+            f"expected a skylark.Message, not {type(message).__name__} {message!r:.80}; "
+            "Message(topic, body) has bytes as its body, Message.json(topic, value) any value",
+        )
+
+
 def check_batch(messages: list[Message]) -> None:
     """Raises BadMessage for messages that cannot form one batch."""
     if not messages:
         raise BadMessage("", "the batch is empty: pass at least one message")
+    for message in messages:
+        check_message(message)
     first = messages[0]
     for message in messages:
         reason = None

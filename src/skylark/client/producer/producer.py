@@ -24,6 +24,7 @@ from skylark.client.producer.message_encoder import (
     broker_of_handle,
     check_batch,
     check_group,
+    check_message,
 )
 from skylark.client.producer.queue_selectors import ROUND_ROBIN, Selector, SendTarget, by_hash
 from skylark.client.producer.request_reply import REQUEST_TIMEOUT_MS, PendingRequests, Reply
@@ -197,8 +198,8 @@ class AsyncProducer:
         if (
             queue is not None
             or selector is not None
-            or message.sharding_key is not None
             or type(message) is not Message
+            or message.sharding_key is not None
         ):
             target = self.target(message, queue, selector, argument)
         accumulator = self._accumulator
@@ -295,7 +296,8 @@ class AsyncProducer:
         selector: Selector | None = None,
         argument: Any = None,
     ) -> SendTarget:
-        """Return where a message goes. Raises BadMessage for a queue of another topic."""
+        """Return where a message goes. Raises BadMessage for no Message and for a queue of another topic."""
+        check_message(message)
         if queue is None:
             if selector is not None:
                 return SendTarget(None, selector, argument)
@@ -498,8 +500,8 @@ class Producer(BlockingClient[AsyncProducer]):
         if (
             queue is not None
             or selector is not None
-            or message.sharding_key is not None
             or type(message) is not Message
+            or message.sharding_key is not None
         ):
             target = self._inner.target(message, queue, selector, argument)
         return sender.send(sender.encoder.encode(message), target, timeout_ms)[0]
@@ -520,6 +522,7 @@ class Producer(BlockingClient[AsyncProducer]):
         future. With automatic batching, an invalid message is reported by the future, too.
         """
         if self._settings.batching:
+            check_message(message)
             wait_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
             size, now = len(message.body), time.monotonic()
             self._take_room(message.topic, size, now, now + wait_ms / 1000)

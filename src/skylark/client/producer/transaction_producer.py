@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from skylark.client.callback import check_callback
 from skylark.client.namespace import without_namespace
 from skylark.client.producer.producer import AsyncProducer, Producer
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.client.session.session import BrokerHandler
-from skylark.errors import RocketMQError, SettingsError
+from skylark.errors import RocketMQError
 from skylark.model.message import Message
 from skylark.model.message_id import parse_offset_message_id
 from skylark.protocol.bodies import MessageQueue
@@ -90,9 +91,8 @@ class AsyncTransactionProducer(AsyncProducer):
     ) -> None:
         """As `Producer`. Raises BadName, SettingsError."""
         super().__init__(group, namesrv=namesrv, settings=settings, client=client)
-        for name, function in (("execute", execute), ("check", check)):
-            if not callable(function):
-                raise SettingsError(name, f"must be a function, not {function!r}")
+        check_callback("execute", execute, "message", "argument")
+        check_callback("check", check, "message")
         self._execute = execute
         self._check = check
         self._answering = Tasks()
@@ -112,8 +112,9 @@ class AsyncTransactionProducer(AsyncProducer):
         than requested is rolled back without running it. If the report fails, the broker checks later.
         """
         sender = self.sender
+        target = self.target(message)
         encoded = sender.encoder.encode(message, is_half=True)
-        future = await sender.send(encoded, self.target(message), timeout_ms)
+        future = await sender.send(encoded, target, timeout_ms)
         receipt: SendReceipt = await future
         if not receipt.is_ok:
             state, error = TransactionState.ROLLBACK, None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from skylark import PullConsumer, PushConsumer, TransactionProducer
 from skylark.client.consumer import listeners
 from skylark.client.consumer.listeners import (
     ConsumeConcurrentlyStatus,
@@ -191,9 +192,45 @@ async def test_a_function_that_returns_a_coroutine_is_awaited() -> None:
 
 
 def test_sf_001_other_objects_are_refused() -> None:
-    for thing in (None, 5, "text", object()):
-        with pytest.raises(SettingsError, match="must be a function, a MessageListenerOrderly"):
+    for thing in (None, 5, "text", object(), MessageListenerOrderly):
+        with pytest.raises(SettingsError, match="a function, or an instance of MessageListenerOrderly"):
             Handler(thing)  # type: ignore[arg-type]
+
+
+def test_sf_001_a_listener_that_cannot_be_called_is_refused_when_it_is_given() -> None:
+    def none() -> None: ...
+
+    def three(message: Any, context: Any, more: Any) -> None: ...
+
+    def by_name(messages: Any, *, database: Any) -> None: ...
+
+    def lazy(messages: Any) -> Iterator[None]:
+        yield
+
+    for listener, reason in (
+        (none, r"none\(\) cannot be called with \(messages\): too many positional arguments"),
+        (
+            three,
+            r"three\(message, context, more\) cannot be called with \(messages, context\): missing .* 'more'",
+        ),
+        (by_name, "missing a required argument: 'database'"),
+        (lazy, "contains yield, so calling it would run nothing"),
+        (lambda: None, "too many positional arguments"),
+    ):
+        for give in (Handler, PushConsumer("G", namesrv="127.0.0.1:1").subscribe("T")):
+            with pytest.raises(SettingsError, match=reason):
+                give(listener)
+
+
+def test_other_callbacks_that_cannot_be_called_are_refused_when_they_are_given() -> None:
+    push, pull = PushConsumer("G", namesrv="127.0.0.1:1"), PullConsumer("G", namesrv="127.0.0.1:1")
+    takers: list[Any] = [push.use, push.on_queues_changed, functools.partial(pull.on_queues_changed, "T")]
+    for give in takers:
+        with pytest.raises(SettingsError, match="cannot be called with"):
+            give(lambda: None)
+    for execute, check in ((lambda message: None, max), (lambda message, argument: None, lambda: None)):
+        with pytest.raises(SettingsError, match="cannot be called with"):
+            TransactionProducer("G", namesrv="127.0.0.1:1", execute=execute, check=check)  # type: ignore[arg-type]
 
 
 def test_kinds() -> None:

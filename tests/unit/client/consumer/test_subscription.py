@@ -46,6 +46,17 @@ def test_expressions_without_a_tag_are_refused(expression: str) -> None:
         by_tags("T", expression, now_ms=1)
 
 
+@pytest.mark.parametrize("expression", ["created, paid", "created;paid", "created | paid", "a || b,c"])
+def test_other_separators_than_two_bars_are_refused(expression: str) -> None:
+    with pytest.raises(SettingsError, match=r"separate tags by \|\|, as in '(created \|\| paid|b \|\| c)'"):
+        by_tags("T", expression, now_ms=1)
+
+
+def test_a_blank_inside_a_tag_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
+    assert by_tags("T", "New York", now_ms=1).tags == {b"New York"}
+    assert "separate several tags by || topic=T tag='New York'" in caplog.text
+
+
 def test_a_filter_class() -> None:
     data = by_class("T", "com.example.Filter", now_ms=1).data()
     assert (data.class_filter_mode, data.sub_string, data.tags_set) == (True, "com.example.Filter", [])
@@ -68,7 +79,7 @@ def test_renewing_never_goes_back() -> None:
 
 
 TAGS = st.text(
-    st.characters(blacklist_characters="|\x01\x02", min_codepoint=33, max_codepoint=0xD7FF), min_size=1
+    st.characters(blacklist_characters=",;|\x01\x02", min_codepoint=33, max_codepoint=0xD7FF), min_size=1
 )
 
 

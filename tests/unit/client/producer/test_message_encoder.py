@@ -13,12 +13,14 @@ from skylark.errors import BadMessage
 from skylark.model.body import decompress
 from skylark.model.message import PROPERTIES_BYTES_MAX, Message, decode_properties
 from skylark.model.record import split_batch
+from skylark.model.tag_expression import JAVA_BLANKS
 from skylark.protocol.frame_templates import element_parts
 from skylark.settings.client import Compression, ProducerSettings
 from tests.unit.client.keys import GivenKeys
 
 TEXT = st.text(st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1)
 WORD = TEXT.filter(lambda text: bool(text.strip()) and text not in RESERVED_PROPERTIES)
+TAG = TEXT.map(lambda text: text.replace("|", "").strip(JAVA_BLANKS)).filter(bool)
 
 
 def encoder(namespace: str = "", **settings: object) -> MessageEncoder:
@@ -30,7 +32,7 @@ def properties_of(message: Message) -> dict[str, str]:
     return decode_properties(encoder().encode(message).properties.encode())
 
 
-@given(st.dictionaries(WORD, WORD, max_size=5), WORD, st.lists(WORD, max_size=3))
+@given(st.dictionaries(WORD, WORD, max_size=5), TAG, st.lists(WORD, max_size=3))
 def test_properties_tags_and_keys_come_out_as_they_went_in(
     own: dict[str, str], tags: str, keys: list[str]
 ) -> None:
@@ -77,7 +79,7 @@ MESSAGES = st.lists(
         Message,
         st.just("t"),
         st.binary(min_size=1, max_size=200),
-        tags=st.none() | WORD,
+        tags=st.none() | TAG,
         keys=st.lists(WORD, max_size=2),
         properties=st.dictionaries(WORD, WORD, max_size=2),
         sharding_key=st.none() | WORD,
@@ -148,3 +150,24 @@ def test_batches_hold_all_messages_in_their_order_and_none_is_too_large(sizes: l
         assert len(batch) == 1 or sum(map(message_bytes, batch)) <= limit
     for one, other in itertools.pairwise(batches):
         assert sum(map(message_bytes, one)) + message_bytes(other[0]) > limit, "no batch is cut short"
+
+
+@pytest.mark.parametrize("tags", ["created || paid", "a|b", " created", "created\n"])
+def test_tags_that_no_subscription_can_match_are_refused(tags: str) -> None:
+    with pytest.raises(BadMessage, match=r"a message has one tag|begins or ends with a blank"):
+        encoder().encode(Message("t", b"x", tags=tags))
+    with pytest.raises(BadMessage):
+        encoder().encode_batch([Message("t", b"x", tags=tags)])
+
+
+@pytest.mark.parametrize("level", [-1, 19, 30])
+def test_a_delay_level_that_brokers_would_change_is_refused(level: int) -> None:
+    with pytest.raises(BadMessage, match=f"delay_level {level} is out of range: use 1 to 18"):
+        encoder().encode(Message("t", b"x", delay_level=level))
+
+
+def test_brokers_with_other_delay_levels() -> None:
+    message = encoder(delay_levels=20).encode(Message("t", b"x", delay_level=20))
+    assert decode_properties(message.properties.encode())["DELAY"] == "20"
+    with pytest.raises(BadMessage, match="use 1 to 3"):
+        encoder(delay_levels=3).encode(Message("t", b"x", delay_level=4))
