@@ -101,12 +101,12 @@ Answer = RemotingCommand | Awaitable[RemotingCommand]
 Handler = Callable[["NameServerState", "BrokerChannel", RemotingCommand], Answer]
 
 STANDARD_JSON_VERSION = 401  # from RocketMQ 4.9.4 on, clients read routes with quoted broker ids
-# Bodies above this, and all compressed ones, are read in a thread: what is not quite JSON takes time.
+# Bodies above this, and all compressed ones, are decoded in a thread: almost-JSON takes time.
 DECODE_BYTES_ON_LOOP = 256 << 10
 ROUTE_CACHE_BYTES_MAX = 16 << 20
-# Keys that RocketMQ refuses, too.
+# Keys that RocketMQ refuses as well.
 CONFIG_BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-# RocketMQ's remark on one answer, which is a success all the same.
+# RocketMQ's remark on a reply that is nevertheless a success.
 
 
 class BrokerChannel(Protocol):
@@ -133,7 +133,7 @@ class EncodedRoutes:
         return self._bodies.get((topic, is_standard)) if stamp == self._stamp else None
 
     def put(self, stamp: object, topic: str, is_standard: bool, body: bytes) -> None:
-        """Keep a body, and none of another stamp."""
+        """Keep a body, and drop those of other stamps."""
         self._bytes += len(body)
         if stamp != self._stamp or self._bytes > self._bytes_max:
             self._bodies.clear()
@@ -143,7 +143,7 @@ class EncodedRoutes:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class NameServerState:
-    """All that handlers share. `settings` is replaced whole when an administrator changes one."""
+    """State shared by the handlers. `settings` is replaced as a whole when one changes."""
 
     settings: NameServerSettings
     clock: Clock
@@ -153,7 +153,7 @@ class NameServerState:
     config_file: SavedFile[str] | None
     decoder: Executor
     started_at: float
-    # Peers over which brokers have registered: only their ends matter to the routes.
+    # Peers over which brokers have registered: only their disconnection affects the routes.
     broker_peers: set[BrokerChannel] = field(default_factory=set)
     route_cache: EncodedRoutes = field(default_factory=lambda: EncodedRoutes(ROUTE_CACHE_BYTES_MAX))
 
@@ -225,7 +225,7 @@ def broker_heartbeat(state: NameServerState, _: BrokerChannel, command: Remoting
 
 
 def query_data_version(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
-    """A question that is a heartbeat, too."""
+    """Also counts as a heartbeat."""
     request = QueryDataVersion.from_command(command)
     version = state.routes.heartbeat(request.cluster_name, request.broker_addr, state.clock.monotonic())
     fields = DataVersionReply(changed=version != request.body).to_fields()
@@ -368,7 +368,7 @@ def get_kv_list(state: NameServerState, _: BrokerChannel, command: RemotingComma
 
 
 async def _saved(file: SavedFile[Any], command: RemotingCommand) -> RemotingCommand:
-    """Answer when the change is on the disk. If that fails, it holds until the server stops."""
+    """Reply when the change is on disk. If the write fails, the change lasts until the server stops."""
     try:
         await file.save()
     except OSError as error:

@@ -13,7 +13,7 @@ Tables = dict[str, dict[str, str]]
 
 
 class KvConfig:
-    """The tables, within limits. `generation` moves on with every change."""
+    """The tables, within limits. `generation` increases with every change."""
 
     def __init__(self, *, entries_max: int, chars_max: int) -> None:
         self.generation = 0
@@ -23,7 +23,7 @@ class KvConfig:
         self._chars = 0
 
     def restore(self, tables: Tables) -> None:
-        """Begin with what a file held, whatever the limits say of it."""
+        """Load the tables of a file, even beyond the limits."""
         self._tables = tables
         self._chars = sum(
             len(namespace) + sum(len(key) + len(value) for key, value in table.items())
@@ -55,14 +55,14 @@ class KvConfig:
         return self._tables.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget a value, if there is one. The namespace stays."""
+        """Delete a value if it exists. The namespace remains."""
         value = self._tables.get(namespace, {}).pop(key, None)
         if value is not None:
             self._chars -= len(key) + len(value)
             self.generation += 1
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a namespace, None if it never was."""
+        """Return a namespace; None if it was never created."""
         return self._tables.get(namespace)
 
 

@@ -64,7 +64,7 @@ def check_form(
     mappings: dict[str, QueueMapping],
     settings: NameServerSettings,
 ) -> None:
-    """Raise the BrokerError that refuses what no broker can mean."""
+    """Raise BrokerError for an invalid registration."""
     _check_name("cluster", request.cluster_name)
     _check_name("broker", request.broker_name)
     _check_name("replication address", request.ha_server_addr)
@@ -88,7 +88,7 @@ def check_form(
 
 
 def check_topic(topic: str, read_queues: int, write_queues: int, perm: int, queues_max: int) -> None:
-    """Raise the BrokerError that refuses a topic."""
+    """Raise BrokerError for an invalid topic."""
     _check_name("topic", topic)
     if not (0 <= read_queues <= queues_max and 0 <= write_queues <= queues_max):
         raise refused(
@@ -132,7 +132,7 @@ Key = tuple[str, str]  # of a broker process: cluster and address
 
 @dataclass(slots=True, eq=False)
 class _BrokerProcess:
-    """One broker process. It lives until `seen_at + timeout_s`, and no longer than its channel."""
+    """One broker process. It expires at `seen_at + timeout_s`, or when its channel closes."""
 
     broker: "_Broker"
     broker_id: int
@@ -248,19 +248,19 @@ class RouteTable:
         return member is not None
 
     def drop_channel(self, channel: object) -> list[str]:
-        """Forget the brokers that registered over this channel, which is closed. Return their addresses."""
+        """Remove the brokers that registered over this closed channel. Return their addresses."""
         members = [member for member in self._members.values() if member.channel is channel]
         self._remove(members)
         return [member.address for member in members]
 
     def expire(self, now: float) -> list[tuple[str, object]]:
-        """Forget the brokers that were silent for too long. Return their addresses and channels."""
+        """Remove the brokers whose heartbeat timed out. Return their addresses and channels."""
         silent = [member for member in self._members.values() if member.seen_at + member.timeout_s < now]
         self._remove(silent)
         return [(member.address, member.channel) for member in silent]
 
     def heartbeat(self, cluster: str, address: str, now: float) -> DataVersion | None:
-        """Note that a broker lives. Return the version of its topics here, None if it is not registered."""
+        """Record a heartbeat. Return the version of the broker's topics, None if it is not registered."""
         member = self._members.get((cluster, address))
         if member is None:
             return None
@@ -276,7 +276,7 @@ class RouteTable:
         return ClusterInfo(broker_addr_table=table, cluster_addr_table=clusters)
 
     def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
-        """Return master and slaves of a broker name; of an unknown one, none."""
+        """Return the master and slaves of a broker name; empty if it is unknown."""
         broker = self._brokers.get(name)
         addresses = broker.data().broker_addrs if broker is not None else {}
         return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
@@ -301,7 +301,7 @@ class RouteTable:
         )
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Take a single topic of registered brokers; with any that is not, nothing. Raises BrokerError."""
+        """Register a topic on brokers. Raises BrokerError, and changes nothing, if one is not registered."""
         queues = list(queues)
         if any(entry.broker_name not in self._brokers for entry in queues):
             return
@@ -319,7 +319,7 @@ class RouteTable:
             self._put_queues(topic, entry)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or only what brokers of one cluster hold of it."""
+        """Remove a topic, or only its queues on the brokers of one cluster."""
         names = {name for name, broker in self._brokers.items() if not cluster or broker.cluster == cluster}
         self._drop_topics([topic], names)
 
@@ -336,7 +336,7 @@ class RouteTable:
         return TopicList(topic_list=sorted(self._topics))
 
     def topics_of_cluster(self, cluster: str) -> TopicList:
-        """Return the topics that any broker of a cluster holds."""
+        """Return the topics of a cluster."""
         names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
         return TopicList(topic_list=sorted(t for t, queues in self._topics.items() if names & queues.keys()))
 
@@ -368,7 +368,7 @@ class RouteTable:
         channel: object,
         now: float,
     ) -> None:
-        """Give a process its place among the members of its broker name, and free what it takes or leaves."""
+        """Place a process among the members of its broker name, and remove the entry it replaces."""
         shown = (broker.data(), broker.filter_servers())
         key = (request.cluster_name, request.broker_addr)
         previous = self._members.get(key)
@@ -398,7 +398,7 @@ class RouteTable:
             self.generation += 1
 
     def _remove(self, members: Collection[_BrokerProcess]) -> None:
-        """Take processes out. With the last of a name go its topics; acting masters take no writes."""
+        """Remove processes. The last of a name takes its topics along; acting masters accept no writes."""
         if not members:
             return
         gone: set[str] = set()
@@ -433,7 +433,7 @@ class RouteTable:
                 self.generation += 1
 
     def _drop_topics(self, topics: Iterable[str], names: Collection[str]) -> None:
-        """Take what these brokers hold out of these topics."""
+        """Remove the queues of these brokers from these topics."""
         for topic in topics:
             entries = self._topics.get(topic, {})
             dropped = [name for name in entries if name in names]
@@ -476,7 +476,7 @@ class RouteTable:
 
 
 def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Return what of a route lies in a zone; brokers without a master serve every zone."""
+    """Return the part of a route in a zone; brokers without a master serve every zone."""
     kept = [
         broker
         for broker in route.broker_datas
@@ -499,7 +499,7 @@ def _is_newer(version: DataVersion, other: DataVersion) -> bool:
 
 
 def _holds_topics(broker: _Broker, request: RegisterBroker, key: Key) -> bool:
-    """Masters speak for the topics. Where there is none, slaves of RocketMQ 5 do, the least id first."""
+    """The master reports the topics; without one, the RocketMQ 5 slave with the smallest id."""
     if request.broker_id == MASTER_ID:
         return True
     others = (broker_id for broker_id, member in broker.members.items() if member.key != key)

@@ -30,7 +30,7 @@ class NameServer:
     def __init__(self, settings: NameServerSettings, *, clock: Clock | None = None) -> None:
         self.port = 0
         self._clock = clock or SystemClock()
-        # A disk that hangs must not keep brokers from registering: one thread for each.
+        # One thread each: a hanging disk must not keep brokers from registering.
         self._writer = ThreadPoolExecutor(1, "namesrv-file")
         self._decoder = ThreadPoolExecutor(1, "namesrv-decode")
         self._scan_timer: asyncio.TimerHandle | None = None
@@ -54,7 +54,7 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Where clients and brokers find this server, once it is started."""
+        """The address for clients and brokers, after `start`."""
         return join_address(self._state.settings.host, self.port)
 
     async def start(self) -> None:
@@ -72,7 +72,7 @@ class NameServer:
         log.info("name server started address=%s", self.address)
 
     async def stop(self) -> None:
-        """Answer what was asked, close all connections. Also after a start that failed."""
+        """Finish requests in flight and close all connections. Also after a failed start."""
         if self._scan_timer is not None:
             self._scan_timer.cancel()
         await self._server.close()

@@ -40,7 +40,7 @@ class CompiledSubscription:
     fault: str | None = None
 
     def says(self, expression: str | None, expression_type: str | None) -> bool:
-        """Return whether this is the subscription of this expression and type."""
+        """Return whether the subscription has this expression and type."""
         data = self.data
         return data.sub_string == (expression or MATCH_ALL) and data.expression_type == (
             expression_type or TAG
@@ -48,12 +48,12 @@ class CompiledSubscription:
 
     @property
     def text_filter(self) -> TextFilter | None:
-        """What takes the text of a message's properties; None: every message matches."""
+        """A predicate on the encoded properties of a message; None: every message matches."""
         return self.selector.matches_text if self.selector is not None else None
 
     @cached_property
     def record_filter(self) -> RecordFilter | None:
-        """What takes a message's record; None: every message matches."""
+        """A predicate on a message's record; None: every message matches."""
         return None if self.selector is None else _record_filter(self.selector)
 
 
@@ -105,7 +105,7 @@ def parse_subscription(
 
 
 def check_subscription(data: SubscriptionData, *, with_sql: bool) -> None:
-    """Raise BrokerError for what no pull would be served by: 1 for its type, 23 for a bad expression."""
+    """Raise BrokerError for an unusable subscription: 1 for its type, 23 for a bad expression."""
     refuse_unknown_type(data.expression_type, with_sql=with_sql)
     if data.expression_type == SQL92:
         _selector(data.sub_string or "")
@@ -120,7 +120,7 @@ def refuse_unfit(subscription: CompiledSubscription, *, with_sql: bool) -> None:
 
 
 def refuse_unknown_type(expression_type: str | None, *, with_sql: bool = True) -> None:
-    """Raise BrokerError 1 for expressions that are not served: all but those of tags and, mostly, SQL92."""
+    """Raise BrokerError 1 unless the type is TAG, or SQL92 while that is enabled."""
     if not is_tag_type(expression_type) and not (with_sql and expression_type == SQL92):
         raise system_error(f"The broker does not support consumer to filter message by {expression_type}")
 
@@ -138,7 +138,7 @@ def _parse_failed(remark: str) -> BrokerError:
 
 # --- Records ---
 
-# Of magic and system flag the last bytes, which say all that matters here, and the body's length, in records
+# The last byte of magic and of system flag, and the body length, in records
 # with IPv4 addresses.
 _HEAD = struct.Struct(">7xB31xB44xi")
 assert _HEAD.size == HEAD.size

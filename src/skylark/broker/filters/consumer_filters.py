@@ -25,7 +25,7 @@ BITS_OF_A_FILTER = 3
 
 
 def bit_positions(text: str, *, count: int = BITS_OF_A_FILTER, bits: int = BITS) -> list[int]:
-    """The bits of a text, usually `group#topic`."""
+    """Return the bloom filter bits of a text, usually `group#topic`."""
     hashed = murmur3(text.encode())
     first, second = _int32(hashed), _int32(hashed >> 32)
     positions = []
@@ -112,7 +112,7 @@ class ConsumerFilterTable(Body):
 
 
 class ConsumerFilters:
-    """All filters that are not of tags, by group and topic."""
+    """All filters other than tag filters, by group and topic."""
 
     def __init__(self, *, filters_max: int) -> None:
         self._filters: dict[str, dict[str, ConsumerFilterData]] = {}
@@ -126,7 +126,7 @@ class ConsumerFilters:
     # --- Changes ---
 
     def register(self, group: str, subscriptions: Iterable[CompiledSubscription], *, now_ms: int) -> None:
-        """Take a heartbeat's subscriptions: new filters are born, those of other topics die."""
+        """Apply a heartbeat's subscriptions: add new filters, mark those of other topics dead."""
         wanted = {
             each.data.topic: each for each in subscriptions if not is_tag_type(each.data.expression_type)
         }
@@ -137,7 +137,7 @@ class ConsumerFilters:
             self._bury(known[topic], now_ms)
 
     def retire(self, is_online: Callable[[str], bool], *, now_ms: int) -> None:
-        """Let the filters of groups die that have left, and forget those that are dead for a day."""
+        """Mark the filters of groups that have left dead, and remove those that have been dead for a day."""
         for group, filters in list(self._filters.items()):
             online = is_online(group)
             for topic, data in list(filters.items()):
@@ -192,7 +192,7 @@ class ConsumerFilters:
     # --- The file ---
 
     def snapshot(self) -> Encode:
-        """Return what writes the table as it is now."""
+        """Return a function that encodes the table as it is now."""
         table = ConsumerFilterTable()
         for group, filters in self._filters.items():
             for topic, data in filters.items():
@@ -201,7 +201,7 @@ class ConsumerFilters:
         return lambda: encode_metadata(table)
 
     def load(self, data: bytes, *, now_ms: int) -> None:
-        """Take consumerFilter.json; what was alive is dead until its group comes back. Raises ValueError."""
+        """Load consumerFilter.json; all filters are dead until their group reconnects. Raises ValueError."""
         table = decode_metadata(data, ConsumerFilterTable)
         for topic, filters in table.filter_data_by_topic.items():
             for group, each in filters.group_filter_data.items():

@@ -33,7 +33,7 @@ class PullRefused:
 
 
 class PullSubscriptions:
-    """Finds the subscription of a pull in what the client sends along, or in its group's heartbeats."""
+    """Finds the subscription of a pull in its request or in the group's heartbeats."""
 
     def __init__(
         self, live: LiveSettings[BrokerSettings], consumers: ConsumerGroups, groups: SubscriptionGroups
@@ -51,7 +51,7 @@ class PullSubscriptions:
         now: float,
         now_ms: int,
     ) -> CompiledSubscription | PullRefused:
-        """Return what a pull of this group is served by, or why it is not."""
+        """Return the subscription that serves a pull of this group, or the refusal."""
         try:
             if request.sys_flag & PULL_SUBSCRIPTION:
                 found: CompiledSubscription | PullRefused = self._sent_along(request, now, now_ms)
@@ -66,7 +66,7 @@ class PullSubscriptions:
         return found
 
     def _sent_along(self, request: PullMessage, now: float, now_ms: int) -> CompiledSubscription:
-        """Read the request's own subscription, but not again what the last pull brought, too."""
+        """Parse the subscription in the request; one equal to the last pull's is not parsed again."""
         group, topic = request.consumer_group, request.topic
         subscription = self._consumers.compensated(group, topic)
         if subscription is None or not subscription.says(request.subscription, request.expression_type):

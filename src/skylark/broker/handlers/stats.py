@@ -142,7 +142,7 @@ class StatsHandlers:
 
     @serves(QueryConsumeTimeSpan)
     async def get_time_spans(self, request: QueryConsumeTimeSpan) -> bytes:
-        """Return per queue the time range of its messages, and how long the group's next one has waited."""
+        """Return for each queue the time range of its messages, and the age of the group's next message."""
         config = self._existing_topic(request.topic)
         now_ms = self.clock.now_ms()
         queues = self._queues(request.topic, config.write_queue_nums)

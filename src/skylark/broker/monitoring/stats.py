@@ -23,7 +23,7 @@ _SIZE_EDGES = (0, *MESSAGE_BYTES, sys.maxsize)
 
 
 class CounterGrowth(NamedTuple):
-    """What a counter grew by in a period: in all, per second, and per call that counted something."""
+    """Growth of a counter in a period: total, per second, and per call."""
 
     sum: int
     per_second: float
@@ -38,7 +38,7 @@ class _Sample(NamedTuple):
 
 
 class Counter:
-    """A running total of messages and their bytes, and what it was at some earlier times."""
+    """A running total of messages and bytes, with samples of earlier totals."""
 
     __slots__ = ("_day", "_hour", "_minute", "_steps", "count", "size", "together")
 
@@ -57,7 +57,7 @@ class Counter:
         return self.count - self.together
 
     def add(self, count: int, size: int) -> None:
-        """Count what one call brought."""
+        """Count the messages of one call."""
         self.count += count
         self.size += size
         self.together += count - 1
@@ -68,7 +68,7 @@ class Counter:
         periods = ((self._minute, _MINUTE), (self._hour, _HOUR), (self._day, _DAY))
         for samples, (apart, samples_max) in periods:
             if not samples:
-                # What was counted before the first step counts, too.
+                # Messages counted before the first step are included.
                 samples.append(_Sample(now - STEP_S, 0, 0, 0))
             if self._steps % apart == 0:
                 samples.append(sample)
@@ -108,7 +108,7 @@ class Counter:
 
 
 class TopicCounter(Counter):
-    """What a topic took."""
+    """Messages and bytes stored in a topic."""
 
     __slots__ = ("larger",)
 
@@ -119,7 +119,7 @@ class TopicCounter(Counter):
 
     @property
     def sizes(self) -> list[int]:
-        """How many records were of each size, in the ranges of MESSAGE_BYTES."""
+        """The number of records in each size range of MESSAGE_BYTES."""
         return [self.count - sum(self.larger), *self.larger]
 
 
@@ -131,7 +131,7 @@ class Morning(NamedTuple):
 
 
 class Creation(NamedTuple):
-    """What an administrator made or changed, and whether that went well."""
+    """The result of an administrator's change."""
 
     what: Literal["topic", "consumer_group"]
     succeeded: bool
@@ -157,12 +157,12 @@ class BrokerStats:
         self._before_first = TopicCounter()  # before the first message: zeros are added to it
 
     def count_puts(self, results: Sequence[PutResult]) -> None:
-        """Count what a send stored."""
+        """Count the messages that a send stored."""
         if type(results) is AppendedBatch:
             self._count_run(results)
             return
-        # Every message may be another topic's, and what is known of that far from the processor: so little is
-        # touched, nothing called. What comes together is mostly alike in size: few ranges are looked up.
+        # Each message may belong to another topic, whose counters are not in the processor's cache: little is
+        # touched, nothing called. Messages of one batch mostly have one size: few ranges are looked up.
         queue, counter, topic_puts = None, self._before_first, self.topic_puts
         count = size = size_range = above = up_to = total = total_bytes = 0
         for result in results:
@@ -193,7 +193,7 @@ class BrokerStats:
         self.puts.size += total_bytes + size
 
     def count_late_puts(self, results: Sequence[PutResult]) -> None:
-        """Count what was stored of messages that had waited: those that are refused come again."""
+        """Count delayed messages that were stored; refused ones are retried."""
         if Refused in map(type, results):
             results = [result for result in results if type(result) is AppendedRecord]
         self.count_puts(results)
@@ -214,7 +214,7 @@ class BrokerStats:
         return counter
 
     def count_gets(self, topic: str, group: str, count: int, size: int, *, pulls: int = 1) -> None:
-        """Count what a pull took, or several together."""
+        """Count the messages of one or several pulls."""
         counter = self.group_gets.get((topic, group))
         if counter is None:
             counter = self.group_gets[topic, group] = Counter()
@@ -234,7 +234,7 @@ class BrokerStats:
     def creation(
         self, what: Literal["topic", "consumer_group"], now: Callable[[], float], *, is_system: bool
     ) -> Iterator[None]:
-        """Time what is done inside, for an administrator."""
+        """Time an administrator's change."""
         started, succeeded = now(), False
         try:
             yield

@@ -47,7 +47,7 @@ OPS_IN_A_STRETCH = 512
 
 
 class _Stretch(NamedTuple):
-    """Some op messages in a row: where they end, and the last half message that they finish."""
+    """A run of op messages: the offset where it ends, and the last half message that it finishes."""
 
     op_end: int
     half_last: int
@@ -103,7 +103,7 @@ class TransactionCoordinator:
 
     @property
     def open_count(self) -> int:
-        """Half messages that are open, those included that were not looked at yet."""
+        """Open half messages, including those not read yet."""
         return len(self.table) + self._queue(names.HALF_TOPIC).max_offset - self._followed
 
     def open_by_topic(self) -> dict[str, int]:
@@ -341,7 +341,7 @@ class TransactionCoordinator:
         if record.check_times >= settings.transactions.check_max or now_ms - half.born_ms > reserved_ms:
             log.warning("transaction abandoned key=%s checks=%d", record.unique_key, record.check_times)
             self._topics.ensure_topic(names.HALF_CHECKED_OUT_TOPIC, 1, now_ms=now_ms)
-            self._replace(record.given_up(), [half.queue_offset])
+            self._replace(record.abandoned(), [half.queue_offset])
             return
         channel = self._producers.choose(record.group)
         if not isinstance(channel, Peer):

@@ -44,14 +44,14 @@ OP_PROPERTIES = b"TAGS\x01d\x02WAIT\x01true\x02"
 OP_SEPARATOR = b","
 
 Key = tuple[str, int]
-"""What makes a half message the same as another: its unique key and the CRC of its body.
+"""Identity of a half message: its unique key and the CRC of its body.
 
-A producer without a reply sends again; one that is checked may answer for the copy and for the original.
+A producer that gets no reply sends again; when checked, it may end the copy and the original.
 """
 
 
 class HalfRecord:
-    """A half message as the log holds it. Of its properties only those are looked for that are asked for."""
+    """A stored half message. Each property is searched for when it is first needed."""
 
     __slots__ = ("body", "head", "text", "topic")
 
@@ -65,12 +65,12 @@ class HalfRecord:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All of them, anew each time."""
+        """All properties; parsed on every call."""
         return decode_properties(self.text)
 
     @property
     def may_have_to_wait(self) -> bool:
-        """Return whether it may ask for a delay or a time, without parsing its properties."""
+        """Return whether the message may be delayed or timed, without parsing its properties."""
         return self.text.find(b"DELAY") >= 0 or self.text.find(b"TIMER_DEL") >= 0
 
     @property
@@ -103,7 +103,7 @@ class HalfRecord:
 
     @property
     def immunity_ms(self) -> int | None:
-        """For how long the producer wants not to be asked; None without a wish."""
+        """How long the producer must not be checked; None if the message does not set it."""
         seconds = _number(_text(_find_immunity_s(self.text)))
         return None if seconds is None else seconds * 1000
 
@@ -114,7 +114,7 @@ class HalfRecord:
 
     @property
     def real_topic(self) -> str:
-        """The topic that the message is meant for; empty where a record names none."""
+        """The topic of the message when committed; empty if the record has none."""
         return _text(_find_real_topic(self.text))
 
     def open(self) -> HalfMessage:
@@ -123,10 +123,10 @@ class HalfRecord:
             self.queue_offset, self.physical_offset, self.born_ms, self.immunity_ms, self.key, topic
         )
 
-    # --- Messages made of it ---
+    # --- Messages derived from it ---
 
     def committed(self) -> PutMessage | None:
-        """The message for its own topic; None where a record names none."""
+        """The message for its real topic; None if the record has none."""
         topic, queue_id = self.real_topic, self._real_queue_id()
         if not topic or topic == names.HALF_TOPIC or queue_id is None:
             return None
@@ -136,16 +136,16 @@ class HalfRecord:
         return message
 
     def checked_again(self, check_times: int) -> PutMessage:
-        """The half message once more, with the number of questions asked."""
+        """A copy of the half message with the number of checks so far."""
         properties = {**self.properties, PROPERTY_CHECK_TIMES: str(check_times)}
         return self._message(names.HALF_TOPIC, 0, encode_properties(properties), self.head[7])
 
-    def given_up(self) -> PutMessage:
-        """Make the message for the topic of abandoned transactions."""
+    def abandoned(self) -> PutMessage:
+        """The message for the topic of abandoned transactions."""
         return self._message(names.HALF_CHECKED_OUT_TOPIC, 0, self.text, self.head[7])
 
     def question(self, message: PutMessage, queue_offset: int, physical_offset: int) -> bytes:
-        """The record that a producer is asked about: `message` at its place, under its own topic."""
+        """The record sent to a producer in a check: `message` under its real topic and queue."""
         shown = self._message(
             self.real_topic,
             self._real_queue_id() or 0,
@@ -191,7 +191,7 @@ def op_message(queue_offsets: list[int], *, born_host: bytes, now_ms: int) -> Pu
 
 
 def finished_offsets(op_body: bytes) -> list[int]:
-    """The queue offsets that an op message names: one without a comma in RocketMQ 4, several since."""
+    """The queue offsets in an op message: a single one from RocketMQ 4, a list from RocketMQ 5."""
     return [int(piece) for piece in op_body.split(OP_SEPARATOR) if piece.strip().isdigit()]
 
 
@@ -204,7 +204,7 @@ def _number(text: str) -> int | None:
 
 
 class HalfMessage(msgspec.Struct, gc=False):
-    """What is remembered of an open half message."""
+    """The fields kept in memory for an open half message."""
 
     queue_offset: int
     physical_offset: int
@@ -233,7 +233,7 @@ class HalfTable:
         return len(self._open)
 
     def __iter__(self) -> Iterator[HalfMessage]:
-        """Yield those that are open now, oldest first, whatever is done to the table meanwhile."""
+        """Yield the open half messages, oldest first. The table may change during iteration."""
         return iter([self._open[queue_offset] for queue_offset in sorted(self._open)])
 
     def is_open(self, half: HalfMessage) -> bool:
@@ -251,7 +251,7 @@ class HalfTable:
         self._by_key.setdefault(half.key, set()).add(half.queue_offset)
 
     def of_key(self, key: Key) -> list[int]:
-        """The queue offsets under which a transaction is open: none if it is ended."""
+        """The queue offsets of a transaction's open half messages; empty if it has ended."""
         return sorted(self._by_key.get(key, ()))
 
     def close(self, queue_offsets: list[int]) -> None:
