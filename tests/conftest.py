@@ -27,7 +27,7 @@ def golden() -> Path:
     return Path(__file__).parent / "golden"
 
 
-FIRST = ("pipelines", "interop", "fault", "integration", "property")
+FIRST = ("pipelines", "interop", "fault", "first_day", "integration", "property")
 """Folders whose tests take longest, in the order in which they are handed out; unit tests fill the gaps."""
 PARAMETERS_OF_SERVERS = ("kind", "version")
 

@@ -117,7 +117,11 @@ def until(condition: Callable[[], object]) -> None:
         (("topic", "config", TOPIC), "broker read_queues write_queues permission ordered attributes", {}),
         (("topic", "groups", TOPIC), "group lag", {"group": GROUP, "lag": MESSAGES}),
         (("topic", "share", TOPIC, "a", "b"), "member broker queue", {"member": "b", "queue": 1}),
-        (("group", "list"), "group members topics lag out_per_s", {"group": GROUP, "lag": MESSAGES}),
+        (
+            ("group", "list"),
+            "group members topics lag retrying dead_letters out_per_s",
+            {"group": GROUP, "lag": MESSAGES, "retrying": 0, "dead_letters": 0},
+        ),
         (
             ("group", "config", GROUP),
             "broker enabled broadcast orderly retries retry_queues timeout_minutes",

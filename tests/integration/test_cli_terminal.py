@@ -62,9 +62,10 @@ broker-a      0      0    1         1  <time>_________________
 broker-a      1      0    1         1  <time>_________________"""
 
 GROUP_LIST = """\
-group    members  topics  lag  out/s
-────────────────────────────────────
-billing        0  orders    2    0.0"""
+                                            dead
+group    members  topics  lag  retrying  letters  out/s
+───────────────────────────────────────────────────────
+billing        0  orders    2         0        0    0.0"""
 
 TAIL = """\
 <time>_________________  broker-a:0@0  created  42

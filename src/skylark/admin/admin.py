@@ -230,6 +230,8 @@ class Messages(_Part[AsyncMessages]):
 
 
 class DeadLetters(_Part[AsyncDeadLetters]):
+    count = _waiting(AsyncDeadLetters.count)
+    counts = _waiting(AsyncDeadLetters.counts)
     find = _waiting(AsyncDeadLetters.find)
     resend = _waiting(AsyncDeadLetters.resend)
 

@@ -1,4 +1,4 @@
-"""Dead letters of groups: list them, and send them again with a record of each."""
+"""Dead letters of groups: count and list them, and send them again with a record of each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
-from skylark.admin.results import BrokerQueues, Failures
-from skylark.admin.server_calls import ServerCalls
+from skylark.admin.results import BrokerQueues, Failures, TopicStats
+from skylark.admin.server_calls import ServerCalls, at_once, whole
 from skylark.client.received_message import ReceivedMessage
 from skylark.clock import Clock, SystemClock
 from skylark.errors import NoRoute, RocketMQError
 from skylark.model.message import (
+    DEAD_LETTER_TOPIC_PREFIX,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -21,7 +22,9 @@ from skylark.model.message import (
 )
 from skylark.model.names import AUTO_CREATE_TOPIC, dead_letter_topic, retry_topic
 from skylark.protocol.bodies import MASTER_ID, PERM_WRITE, MessageQueue
+from skylark.protocol.requests.name_server import GetAllTopicListFromNameServer
 from skylark.protocol.requests.send import SendMessageV2
+from skylark.protocol.requests.topic import GetTopicStatsInfo
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,17 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """The dead letters of a group: all that are stored, and those that were not sent again."""
+
+    group: str
+    stored: int = 0
+    waiting: int = 0
+    last_ms: int | None = None
+    """When the last one was stored, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resent:
     """The result for one dead letter: a new id, or the error."""
 
@@ -100,6 +114,33 @@ class AsyncDeadLetters:
         self._messages = messages
         self._offsets = offsets
         self._clock = clock or SystemClock()
+
+    async def count(self, group: str) -> DeadLetterCount:
+        """Zero for a group without any. Raises RemotingError, BrokerError, SomeServersFailed."""
+        topic = dead_letter_topic(group)
+        try:
+            brokers = await self._servers.brokers_of(topic)
+            done = await self._offsets.committed(group, topic)
+        except NoRoute:
+            return DeadLetterCount(group)
+        gathered = await self._servers.ask_each(brokers, GetTopicStatsInfo(topic))
+        stats = TopicStats.read(topic, gathered.complete(f"count dead letters of {group}").values(), {})
+        return DeadLetterCount(
+            group,
+            stored=stats.messages,
+            waiting=sum(part.end - max(part.begin, done.get(part.queue) or 0) for part in stats.queues),
+            last_ms=max((part.last_stored_ms or 0 for part in stats.queues), default=0) or None,
+        )
+
+    async def counts(self) -> dict[str, DeadLetterCount]:
+        """By group, of all groups that have a dead-letter topic. Raises as `count`."""
+        topics = (await self._servers.ask_name_server(GetAllTopicListFromNameServer())).topic_list
+        groups = sorted(
+            topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
+            for topic in topics
+            if topic.startswith(DEAD_LETTER_TOPIC_PREFIX)
+        )
+        return whole(dict(zip(groups, await at_once(self.count, groups), strict=True)))
 
     async def find(
         self, group: str, *, all_letters: bool = False, letters_max: int = LETTERS_MAX

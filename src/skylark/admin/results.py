@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from skylark.errors import RocketMQError, SomeServersFailed
+from skylark.model.names import retry_topic
 from skylark.protocol.bodies import (
     MASTER_ID,
     PERM_READ,
@@ -340,7 +341,14 @@ class GroupProgress:
 
     @property
     def lag(self) -> int:
+        """All messages to consume, those in the retry topic included."""
         return sum(queue.lag for queue in self.queues)
+
+    @property
+    def retrying(self) -> int:
+        """The part of the lag that is in the retry topic: messages that failed, or were sent again."""
+        retry = retry_topic(self.group)
+        return sum(queue.lag for queue in self.queues if queue.queue.topic == retry)
 
     @classmethod
     def read(cls, group: str, stats: Iterable[ConsumeStatsTable], failures: Failures) -> GroupProgress:

@@ -18,6 +18,7 @@ from skylark.broker.configuration import BrokerConfiguration
 from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.delayed.timers import FLUSH_INTERVAL_S, DelayedMessages, SlaveTimers, Timers
 from skylark.broker.filters.consumer_filters import ConsumerFilters
+from skylark.broker.group_topics import GroupTopics
 from skylark.broker.groups import RequestModes, SubscriptionGroups
 from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
 from skylark.broker.handlers.clients import ClientHandlers, notify_members
@@ -135,6 +136,7 @@ class Broker:
         self.request_modes = RequestModes(live)
         self.offsets = ConsumerOffsets(live, now_ms=now_ms)
         self.consumers = ConsumerGroups(live)
+        self.group_topics = GroupTopics(self.topics, self.consumers, self.store)
         self.producers = ProducerGroups(live)
         self.consumer_filters = ConsumerFilters(filters_max=settings.offset_keys_max)
         self.locks = QueueLockTable(live)
@@ -256,7 +258,8 @@ class Broker:
                 clock, topics, groups, self.request_modes, offsets, consumers, producers, stats, self.address
             ),
             StatsHandlers(
-                live, clock, store, topics, groups, offsets, consumers, stats, read_cold, self.address
+                live, clock, store, topics, groups, offsets, consumers, self.group_topics, stats, read_cold,
+                self.address,
             ),
             RelayHandlers(live, clock, store, topics, groups, consumers, read_cold),
             BrokerAdminHandlers(
@@ -273,8 +276,8 @@ class Broker:
         return Pages(
             MetricsCollector(
                 self.live, self.clock, self.role, self.store, self.replication, self.topics, self.groups,
-                self.offsets, self.consumers, self.producers, self.long_polling, self.transactions,
-                self.timers, self.stats, self.latencies, self.watermarks,
+                self.offsets, self.consumers, self.group_topics, self.producers, self.long_polling,
+                self.transactions, self.timers, self.stats, self.latencies, self.watermarks,
             )
         )  # fmt: skip
 

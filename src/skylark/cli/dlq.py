@@ -8,9 +8,8 @@ import typer
 
 from skylark.cli import message_text
 from skylark.cli.errors import UsageError
-from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, confirm, connected, in_parallel
+from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, confirm, connected
 from skylark.cli.output import Listing, When, print_json, show
-from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from skylark.admin.admin import Admin
@@ -36,18 +35,9 @@ def list_groups(namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     Example: skylark dlq list
     """
     with connected(namesrv) as admin:
-        topics = [name for name in admin.topics.names() if name.startswith(DEAD_LETTER_TOPIC_PREFIX)]
-        rows = in_parallel(lambda topic: _count(admin, topic), topics)
+        counts = admin.dead_letters.counts()
+    rows = [(each.group, each.stored, each.waiting, When(each.last_ms)) for each in counts.values()]
     show(Listing(("group", "letters", "waiting", "last"), rows), as_json=as_json)
-
-
-def _count(admin: Admin, topic: str) -> tuple[object, ...]:
-    group = topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
-    stats = admin.topics.stats(topic)
-    done = admin.offsets.committed(group, topic)
-    waiting = sum(part.end - max(part.begin, done.get(part.queue) or 0) for part in stats.queues)
-    last_ms = max((part.last_stored_ms or 0 for part in stats.queues), default=0)
-    return (group, stats.messages, waiting, When(last_ms or None))
 
 
 @app.command("show")

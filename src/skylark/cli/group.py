@@ -32,11 +32,13 @@ from skylark.errors import BrokerError
 
 if TYPE_CHECKING:
     from skylark.admin.admin import Admin
+    from skylark.admin.dead_letters import DeadLetterCount
     from skylark.admin.results import GroupProgress
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: create, change, delete, and inspect.")
 
 NOT_ONLINE = 206
+LIST_COLUMNS = ("group", "members", "topics", "lag", "retrying", "dead letters", "out/s")
 PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag", "in flight", "last consumed")
 
 
@@ -75,14 +77,18 @@ def list_groups(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """List groups with their members, topics and lag.
+    """List groups with their members, topics, lag and dead letters.
+
+    `lag` includes what waits in the retry topic, which `retrying` shows by itself. `dead letters` are those
+    that were not sent again.
 
     Example: skylark group list
     """
     with connected(namesrv) as admin:
         names = named_groups(admin, cluster=cluster, system=system)
-        rows = in_parallel(lambda name: _overview(admin, name), names)
-    show(Listing(("group", "members", "topics", "lag", "out/s"), rows), as_json=as_json)
+        dead_letters = admin.dead_letters.counts()
+        rows = in_parallel(lambda name: _overview(admin, name, dead_letters.get(name)), names)
+    show(Listing(LIST_COLUMNS, rows), as_json=as_json)
 
 
 def named_groups(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
@@ -93,10 +99,13 @@ def named_groups(admin: Admin, *, cluster: str | None = None, system: bool = Fal
     return names if system else [name for name in names if name not in SYSTEM_GROUPS]
 
 
-def _overview(admin: Admin, name: str) -> tuple[object, ...]:
+def _overview(admin: Admin, name: str, dead_letters: DeadLetterCount | None) -> tuple[object, ...]:
     progress = admin.groups.progress(name)
     topics = sorted({part.queue.topic for part in progress.queues if not part.queue.topic.startswith("%")})
-    return (name, _member_count(admin, name), topics, progress.lag, Rate(progress.consumed_per_s))
+    return (
+        name, _member_count(admin, name), topics, progress.lag, progress.retrying,
+        0 if dead_letters is None else dead_letters.waiting, Rate(progress.consumed_per_s),
+    )  # fmt: skip
 
 
 def _member_count(admin: Admin, name: str) -> int:
@@ -195,6 +204,8 @@ def status(
 ) -> None:
     """Show the progress of a group in each queue: committed, end, lag.
 
+    `lag` includes what waits in the retry topic, which `retrying` shows by itself.
+
     Examples: skylark group status billing
 
     skylark group status billing --watch
@@ -212,10 +223,13 @@ def _progress(admin: Admin, group: str, topic: str | None, rates: Rates | None, 
     progress = admin.groups.progress(group, topic)
     if not progress.queues and not progress.failures and group not in admin.groups.names():
         raise UsageError(f"no group {group}; `skylark group list` lists groups")
-    return progress_listing(progress, _member_count(admin, group), rates, now_s)
+    dead_letters = admin.dead_letters.count(group).waiting
+    return progress_listing(progress, _member_count(admin, group), dead_letters, rates, now_s)
 
 
-def progress_listing(progress: GroupProgress, members: int, rates: Rates | None, now_s: float) -> Listing:
+def progress_listing(
+    progress: GroupProgress, members: int, dead_letters: int, rates: Rates | None, now_s: float
+) -> Listing:
     """With `rates`, also the rates of each queue."""
     rows: list[tuple[object, ...]] = []
     for part in progress.queues:
@@ -231,6 +245,8 @@ def progress_listing(progress: GroupProgress, members: int, rates: Rates | None,
         ("group", progress.group),
         ("members", members),
         ("lag", progress.lag),
+        ("retrying", progress.retrying),
+        ("dead letters", dead_letters),
     ]
     if rates is None:
         facts.append(("out/s", Rate(progress.consumed_per_s)))

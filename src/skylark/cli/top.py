@@ -16,6 +16,7 @@ from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Every, Namesrv, connec
 from skylark.cli.output import Listing, Rate, Rates, Screen, Share, clean, counted, format_time, print_json
 from skylark.cli.topic import named_topics
 from skylark.errors import RocketMQError
+from skylark.model.names import retry_topic
 
 if TYPE_CHECKING:
     from skylark.admin.admin import Admin
@@ -26,7 +27,7 @@ TOPICS_MAX = 500
 """Each takes requests for every sample."""
 BROKER_COLUMNS = ("broker", "id", "address", "in/s", "out/s", "in today", "out today", "disk")
 TOPIC_COLUMNS = ("topic", "messages", "in/s")
-GROUP_COLUMNS = ("group", "topics", "lag", "in flight", "out/s")
+GROUP_COLUMNS = ("group", "topics", "lag", "retrying", "dead letters", "in flight", "out/s")
 
 
 def top(
@@ -69,6 +70,9 @@ class GroupState:
     topics: tuple[str, ...]
     committed: int
     lag: int
+    """With `retrying`, its part in the retry topic."""
+    retrying: int
+    dead_letters: int
     in_flight: int
 
 
@@ -111,7 +115,7 @@ def _stats(admin: Admin, name: str) -> TopicStats | None:
 
 
 def _groups(admin: Admin, summary: ClusterSummary) -> tuple[list[GroupState], tuple[str, ...]]:
-    """All groups, with one request to each master."""
+    """All groups that have offsets or dead letters, with one request to each master."""
     tables: dict[str, list[tuple[str, int, int, int]]] = {}
     failures: list[str] = []
     for broker in summary.brokers:
@@ -129,12 +133,21 @@ def _groups(admin: Admin, summary: ClusterSummary) -> tuple[list[GroupState], tu
                         (queue.topic, at.consumer_offset, at.broker_offset, at.pull_offset)
                         for queue, at in part.offset_table.items()
                     )
+    try:
+        dead_letters = admin.dead_letters.counts()
+    except RocketMQError as error:
+        failures.append(f"dead letters are not counted: {error}")
+        dead_letters = {}
+    for name in dead_letters:
+        tables.setdefault(name, [])
     states = [
         GroupState(
             name,
             tuple(sorted({topic for topic, *_ in rows if not topic.startswith("%")})),
             committed=sum(done for _, done, _, _ in rows),
             lag=sum(end - done for _, done, end, _ in rows),
+            retrying=sum(end - done for topic, done, end, _ in rows if topic == retry_topic(name)),
+            dead_letters=dead_letters[name].waiting if name in dead_letters else 0,
             in_flight=sum(max(pulled - done, 0) for _, done, _, pulled in rows),
         )
         for name, rows in sorted(tables.items())
@@ -161,12 +174,12 @@ class View:
         topics.sort(key=lambda row: (-(row[2].per_s or 0.0), -row[1], row[0]))
         groups = [
             (
-                state.name, state.topics, state.lag, state.in_flight,
+                state.name, state.topics, state.lag, state.retrying, state.dead_letters, state.in_flight,
                 self._rates.per_s(("group", state.name), state.committed, now.monotonic_s),
             )
             for state in now.groups
         ]  # fmt: skip
-        groups.sort(key=lambda row: (-row[2], -(row[4].per_s or 0.0), row[0]))
+        groups.sort(key=lambda row: (-row[2], -(row[6].per_s or 0.0), row[0]))
         return (
             Listing(BROKER_COLUMNS, brokers, failures=now.summary.failures),
             Listing(TOPIC_COLUMNS, topics[: self._rows_max]),

@@ -8,6 +8,7 @@ from functools import partial
 
 from skylark.broker.clients import ConsumerGroups
 from skylark.broker.error_replies import system_error, topic_not_exist
+from skylark.broker.group_topics import GroupTopics
 from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.handlers.served_requests import serves
 from skylark.broker.handlers.sliced_encoding import queue_entry, read_each
@@ -16,6 +17,7 @@ from skylark.broker.offsets import SEPARATOR, ConsumerOffsets
 from skylark.broker.record_loader import ReadCold
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
+from skylark.model.names import retry_topic
 from skylark.protocol.bodies import (
     BrokerStatsData,
     ConsumeTimeSpan,
@@ -45,6 +47,7 @@ class StatsHandlers:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     consumers: ConsumerGroups
+    group_topics: GroupTopics
     stats: BrokerStats
     read_cold: ReadCold
     address: str
@@ -91,8 +94,10 @@ class StatsHandlers:
         group = request.consumer_group
         topics = [topic for topic in (request.topic_list or "").split(";") if topic]
         if not topics:
-            asked = [request.topic] if request.topic else self.offsets.topics_of(group)
-            topics = self.consumers.subscribed(group, asked)
+            if request.topic:
+                topics = self.consumers.subscribed(group, [request.topic])
+            else:
+                topics = self.group_topics.of(group, self.offsets.topics_of(group))
         configs = [config for topic in topics if (config := self.topics.get(topic)) is not None]
         queues = [
             queue for config in configs for queue in self._queues(config.topic_name, config.read_queue_nums)
@@ -109,7 +114,7 @@ class StatsHandlers:
         for config in self.groups.all():
             group = config.group_name
             tables: list[bytes] = []
-            for topic in self.consumers.subscribed(group, topics_by_group.get(group, ())):
+            for topic in self.group_topics.of(group, topics_by_group.get(group, ())):
                 known = self.topics.get(topic)
                 if known is None or (request.is_order and not known.order):
                     continue
@@ -125,7 +130,10 @@ class StatsHandlers:
     def _group_offset(self, group: str, queue: MessageQueue) -> GroupOffset:
         """Return a group's progress in a queue. May block."""
         topic, queue_id = queue.topic, queue.queue_id
-        consumed = max(0, self.offsets.query(topic, group, queue_id) or 0)
+        committed = self.offsets.query(topic, group, queue_id)
+        if committed is None and topic == retry_topic(group):
+            committed = self.store.min_offset(topic, queue_id)  # where members begin
+        consumed = max(0, committed or 0)
         return GroupOffset(
             broker_offset=self.store.max_offset(topic, queue_id),
             consumer_offset=consumed,

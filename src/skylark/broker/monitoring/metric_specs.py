@@ -71,7 +71,11 @@ METRICS = {
     "rocketmq_consumer_connections": MetricSpec(
         "gauge", "Consumers that are connected.", (*_CLIENT, "consumer_group", "consume_mode", "is_system")
     ),
-    "rocketmq_consumer_lag_messages": MetricSpec("gauge", "Messages stored and not yet consumed.", _OUT),
+    "rocketmq_consumer_lag_messages": MetricSpec(
+        "gauge",
+        'Messages stored and not yet consumed; those in a group\'s retry topic have `is_retry="true"`.',
+        _OUT,
+    ),
     "rocketmq_consumer_lag_latency": MetricSpec(
         "gauge", "Age of the oldest message not yet consumed, in milliseconds.", _OUT
     ),
@@ -161,6 +165,11 @@ METRICS = {
     "skylark_pulls_empty_total": MetricSpec("counter", "Pulls that found nothing."),
     "skylark_messages_sent_back_total": MetricSpec(
         "counter", "Messages that consumers failed and gave back.", ("topic", "consumer_group")
+    ),
+    "skylark_dead_letters": MetricSpec(
+        "gauge",
+        "Messages in a group's dead-letter topic that were not sent again.",
+        ("consumer_group",),
     ),
     "skylark_log_min_offset": MetricSpec("gauge", "Physical offset of the oldest record."),
     "skylark_log_appended_offset": MetricSpec("gauge", "Physical offset of the log's end."),

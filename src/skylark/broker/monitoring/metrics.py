@@ -22,6 +22,7 @@ from prometheus_client.core import (
 
 from skylark.broker.clients import ACTIVELY, ConsumerGroups, ProducerGroups
 from skylark.broker.delayed.timers import Timers
+from skylark.broker.group_topics import GroupTopics
 from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.long_polling import LongPolling
 from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS
@@ -35,6 +36,7 @@ from skylark.clock import Clock
 from skylark.errors import RocketMQError
 from skylark.model import names
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+from skylark.protocol.bodies import TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode, version_name
 from skylark.remoting.latency import UNKNOWN_CODE, RequestLatencies
 from skylark.settings import BrokerSettings
@@ -136,6 +138,7 @@ class MetricsCollector:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     consumers: ConsumerGroups
+    group_topics: GroupTopics
     producers: ProducerGroups
     long_polling: LongPolling
     transactions: TransactionCoordinator
@@ -155,6 +158,7 @@ class MetricsCollector:
             self._of_requests,
             self._of_connections,
             self._of_groups,
+            self._of_dead_letters,
             self._of_storage,
             self._of_transactions,
             self._of_timers,
@@ -285,15 +289,29 @@ class MetricsCollector:
                 ready_age(self._age_ms(backlog.topic, pulled), *labels)
 
     def _backlogs(self) -> Iterator[GroupBacklog]:
-        """Yield the backlog of each group with offsets, in the topics that it still subscribes."""
-        for group, topics in in_turns(self.offsets.topics_by_group().items()):
-            for topic in in_turns(settled(partial(self.consumers.subscribed, group, topics))):
+        """Yield the backlog of each group, in the topics that it has still to consume."""
+        known = dict.fromkeys((config.group_name for config in settled(self.groups.all)), ())
+        for group, topics in in_turns({**known, **self.offsets.topics_by_group()}.items()):
+            for topic in in_turns(settled(partial(self.group_topics.of, group, topics))):
                 config = self.topics.get(topic)
                 if config is not None:
-                    ids = range(config.write_queue_nums)
-                    yield GroupBacklog(
-                        topic, group, [self._queue_backlog(topic, group, each) for each in ids]
-                    )
+                    yield self._backlog(group, config)
+
+    def _of_dead_letters(self, page: MetricFamilies) -> None:
+        dead_letters = page.family("skylark_dead_letters")
+        waiting = (
+            (topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX), config)
+            for config in in_turns(settled(self.topics.all))
+            if (topic := config.topic_name).startswith(DEAD_LETTER_TOPIC_PREFIX)
+        )
+        counts = ((self._backlog(group, config).lag, group) for group, config in waiting)
+        for count, group in heapq.nlargest(SERIES_MAX, counts):
+            dead_letters(count, group)
+
+    def _backlog(self, group: str, config: TopicConfig) -> GroupBacklog:
+        topic = config.topic_name
+        queues = [self._queue_backlog(topic, group, each) for each in range(config.write_queue_nums)]
+        return GroupBacklog(topic, group, queues)
 
     def _queue_backlog(self, topic: str, group: str, queue_id: int) -> QueueBacklog:
         store, offsets = self.store, self.offsets

@@ -153,6 +153,33 @@ async def test_all_groups_at_once(rig: Rig) -> None:
     ] == [("DG", 1)]
 
 
+async def test_the_retry_topic_is_shown_before_the_group_has_an_offset_there(rig: Rig) -> None:
+    rig.put("T")
+    commit(rig, 1)
+    rig.broker.topics.ensure_topic("%RETRY%CG", now_ms=1)
+    assert {each.topic for each in (await stats(rig)).offset_table} == {"T"}, "nothing is to be retried"
+    put_at(rig, 1, 1, topic="%RETRY%CG")
+    member = Member(rig.client.peer, "c1", "JAVA", 479)
+    for _ in ("offline", "online"):
+        shown = (await stats(rig)).offset_table
+        waiting = shown[queue(0, "%RETRY%CG")]
+        assert (waiting.broker_offset, waiting.consumer_offset) == (2, 0)
+        everything = decode_body((await rig.ask(GetBrokerConsumeStats(False))).body, BrokerConsumeStats)
+        assert everything.total_diff == 2
+        rig.broker.consumers.register(member, consumer("CG", ["T", "%RETRY%CG"]), notify=False, now=0)
+    commit(rig, 2, topic="%RETRY%CG")
+    assert (await stats(rig)).offset_table[queue(0, "%RETRY%CG")].consumer_offset == 2
+
+
+async def test_the_mark_of_dead_letters_that_were_sent_again_is_no_progress(rig: Rig) -> None:
+    rig.put("T")
+    commit(rig, 1)
+    put_at(rig, 1, 1, topic="%DLQ%CG")
+    commit(rig, 1, topic="%DLQ%CG")
+    assert {each.topic for each in (await stats(rig)).offset_table} == {"T"}
+    assert {each.topic for each in (await stats(rig, topic="%DLQ%CG")).offset_table} == {"%DLQ%CG"}
+
+
 async def test_how_long_messages_wait_for_a_group(rig: Rig) -> None:
     rig.broker.topics.ensure_topic("T", 2, now_ms=1)
     times = put_at(rig, 1, 1, 1)

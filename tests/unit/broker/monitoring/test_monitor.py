@@ -201,6 +201,22 @@ async def test_lag_is_what_a_group_has_still_to_do(watched: Watched) -> None:
     assert found["rocketmq_consumer_queueing_latency"] == {behind: 2000, done: 0}
 
 
+async def test_lag_includes_retries_and_dead_letters_are_counted(watched: Watched) -> None:
+    rig, broker = watched.rig, watched.rig.broker
+    broker.groups.find("G", now_ms=0)
+    for topic in ("%RETRY%G", "%DLQ%G"):
+        broker.topics.ensure_topic(topic, now_ms=0)
+        for _ in range(3):
+            rig.put(topic)
+    found = watched.metrics()
+    assert found["rocketmq_consumer_lag_messages"] == {("%RETRY%G", "G", "false", "true"): 3}
+    assert found["skylark_dead_letters"] == {("G",): 3}
+    broker.offsets.commit("%DLQ%G", "G", 0, 2, now_ms=0)
+    found = watched.metrics()
+    assert found["rocketmq_consumer_lag_messages"] == {("%RETRY%G", "G", "false", "true"): 3}
+    assert found["skylark_dead_letters"] == {("G",): 1}, "two were sent again"
+
+
 async def test_only_the_slowest_groups_have_series_and_ages(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
