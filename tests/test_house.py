@@ -21,6 +21,7 @@ LAYERS = {
     "errors": 0,
     "settings": 0,
     "histogram": 0,
+    "certificates": 0,
     "clock": 0,
     "tasks": 0,
     "atomic_file": 0,
@@ -100,7 +101,18 @@ FRAGMENTS = {
 GERUND = re.compile(r"(\w+_)?[a-z]+ing")
 # Last words of module names that are established nouns.
 NOUNS = {"remoting", "testing", "monitoring", "polling", "encoding"}
-EXTRAS = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake", "lz4", "zstandard", "opentelemetry", "uvloop")
+EXTRAS = (
+    "cryptography",
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "pandas",
+    "deltalake",
+    "lz4",
+    "zstandard",
+    "opentelemetry",
+    "uvloop",
+)
 
 
 @dataclass(frozen=True)

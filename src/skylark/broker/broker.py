@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from skylark.broker.address import BrokerAddress
@@ -55,6 +56,7 @@ from skylark.protocol.connection import Limits
 from skylark.protocol.frame_templates import SendReplies
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
+from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
 from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.live import LiveSettings
@@ -93,7 +95,8 @@ class Broker:
     def __init__(
         self, settings: BrokerSettings, *, clock: Clock | None = None, disk: Disk | None = None
     ) -> None:
-        """Raises SettingsError for an address that cannot be listened on or advertised."""
+        """Raises SettingsError for an address that cannot be used, or a certificate that cannot be loaded."""
+        self._tls = make_server_tls(settings.tls)
         self.addresses = BrokerAddress.choose(settings)
         self.address = self.addresses.text
         self.port = self.addresses.port
@@ -120,7 +123,10 @@ class Broker:
         self._handlers = self._build_handlers()
         self.monitor = Monitor(self.make_pages)
         self._server = RemotingServer(
-            server_limits(settings), on_disconnect=self._disconnected, latencies=self.latencies
+            server_limits(settings),
+            on_disconnect=self._disconnected,
+            latencies=self.latencies,
+            tls=self._tls,
         )
         self._server.rate = request_rate(settings)
         self._server.busy_poll.on_end = self._index_soon
@@ -355,6 +361,9 @@ class Broker:
         tasks.every(settings.hold_check_interval_ms, self.long_polling.check, "check held pulls")
         tasks.every(settings.client_scan_interval_ms, self._expire_clients, "expire clients")
         tasks.every(STEP_S * 1000, self._step_stats, "step statistics")
+        if self._tls is not None:
+            check_files = partial(self.read_cold, self._tls.check_files)
+            tasks.every(FILES_CHECK_MS, check_files, "watch certificates")
         if settings.store.syncs_every_put:
             tasks.every(EXPIRE_WAITERS_S * 1000, self.store.expire_waiters, "expire waiters")
         self.registration.start()

@@ -40,7 +40,7 @@ class BrokerConfiguration:
         """All settings under RocketMQ's keys, a line for each, sorted; `effective` ones are of this run."""
         fixed = {key: harmless[0] for key, (harmless, _) in REFUSED_KEYS.items()}
         settings = self._live.current
-        ours = {item.java: item.format(settings) for item in all_settings(type(settings))}
+        ours = {item.java: item.shown(settings) for item in all_settings(type(settings))}
         return write_properties({**fixed, **ours, **effective})
 
     def update(self, text: str, *, now_ms: int) -> tuple[str, ...]:

@@ -106,9 +106,9 @@ def store_flags(data: Path | None, flush: str | None) -> dict[str, Any]:
 
 
 def print_settings(settings: Any) -> None:
-    from skylark.settings.loader import to_properties  # noqa: PLC0415
+    from skylark.settings.loader import shown_properties  # noqa: PLC0415
 
-    typer.echo(to_properties(settings), nl=False)
+    typer.echo(shown_properties(settings), nl=False)
 
 
 def warn_of_any_address(settings: BrokerSettings) -> None:

@@ -56,7 +56,7 @@ from skylark.protocol.requests.name_server import (
 )
 from skylark.settings import NameServerSettings
 from skylark.settings.live import plan_update
-from skylark.settings.loader import to_properties
+from skylark.settings.loader import shown_properties
 from skylark.settings.properties import read_properties
 
 T = TypeVar("T")
@@ -381,7 +381,7 @@ async def _saved(file: SavedFile[Any], command: RemotingCommand) -> RemotingComm
 
 
 def get_config(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
-    return command.reply(body=to_properties(state.settings).encode())
+    return command.reply(body=shown_properties(state.settings).encode())
 
 
 async def update_config(

@@ -16,8 +16,10 @@ from skylark.namesrv.route_table import RouteTable
 from skylark.remoting.address import check_host, join_address
 from skylark.remoting.link import Handler
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
+from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
 from skylark.settings import NameServerSettings
 from skylark.settings.loader import to_properties
+from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +30,19 @@ class NameServer:
     """A name server on the running loop. Start it once, stop it once; any number may run side by side."""
 
     def __init__(self, settings: NameServerSettings, *, clock: Clock | None = None) -> None:
+        """Raises SettingsError if the certificate cannot be loaded."""
         self.port = 0
         self._clock = clock or SystemClock()
         # One thread each: a hanging disk must not keep brokers from registering.
         self._writer = ThreadPoolExecutor(1, "namesrv-file")
         self._decoder = ThreadPoolExecutor(1, "namesrv-decode")
         self._scan_timer: asyncio.TimerHandle | None = None
+        self._tasks = Tasks()
+        self._tls = make_server_tls(settings.tls)
         self._server = RemotingServer(
             ServerLimits(connections_max=settings.connections_max, idle_timeout_s=settings.idle_timeout_s),
             on_disconnect=self._disconnected,
+            tls=self._tls,
         )
         kv_config = KvConfig(entries_max=settings.kv_entries_max, chars_max=settings.kv_chars_max)
         self._state = NameServerState(
@@ -69,12 +75,16 @@ class NameServer:
         self._state.settings = replace(settings, port=self.port)
         self._state.started_at = self._clock.monotonic()
         self._schedule_scan()
+        if self._tls is not None:
+            watch = partial(loop.run_in_executor, self._writer, self._tls.check_files)
+            self._tasks.every(FILES_CHECK_MS, watch, "watch certificates")
         log.info("name server started address=%s", self.address)
 
     async def stop(self) -> None:
         """Finish requests in flight and close all connections. Also after a failed start."""
         if self._scan_timer is not None:
             self._scan_timer.cancel()
+        await self._tasks.close()
         await self._server.close()
         self._writer.shutdown(wait=False)
         self._decoder.shutdown(wait=False)

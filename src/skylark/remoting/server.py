@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from skylark.errors import RemoteProtocolError
@@ -25,6 +26,7 @@ from skylark.protocol.connection import HOT_REQUESTS, Command, Limits
 from skylark.remoting.address import join_address
 from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, RequestLatencies
 from skylark.remoting.link import Answer, Handler, Link, error_reply, stop_listening
+from skylark.remoting.tls import FirstByte, ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -302,6 +304,10 @@ class Peer(Link):
         self.packed_host = pack_host(host, port)
         self._server.add(self)
 
+    def secure(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._descriptor = -1  # off-loop replies would be plain text
+
     def data_received(self, data: bytes) -> None:
         commands = self._codec.receive(data)
         if commands:
@@ -489,7 +495,7 @@ class RemotingServer:
     """Listens on one or more ports, each with its own routes; the limits are shared.
 
     `on_disconnect` is called after a connection closed. `latencies` records all replies except those of batch
-    handlers, which record their own.
+    handlers, which record their own. Without `tls` all connections are plain text.
     """
 
     def __init__(
@@ -498,8 +504,10 @@ class RemotingServer:
         *,
         on_disconnect: Callable[[Peer], None] | None = None,
         latencies: RequestLatencies | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
+        self._tls = tls
         self.latencies = latencies
         self.at_work: Counter[int] = Counter()
         """Requests in coroutines, by code."""
@@ -528,7 +536,7 @@ class RemotingServer:
             if isinstance(route, BatchRoute) != (code in _HOT_BY_CODE):
                 raise ValueError(f"code {code}: hot codes need a batch route and other codes a handler")
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(lambda: Peer(self, routes), host, port, backlog=_LISTEN_BACKLOG)
+        listener = await loop.create_server(lambda: self._accept(routes), host, port, backlog=_LISTEN_BACKLOG)
         self._listeners.append(listener)
         if self._sweep_timer is None:
             self._sweep()
@@ -579,7 +587,15 @@ class RemotingServer:
             for peer in gathered:
                 peer.flush()
 
+    def _accept(self, routes: Routes) -> asyncio.Protocol:
+        peer = Peer(self, routes)
+        return peer if self._tls is None else FirstByte(peer, self._tls, partial(self.refuse, peer))
+
     # --- For peers ---
+
+    def refuse(self, peer: Peer, reason: str) -> None:
+        """Log that a connection is closed, at a limited rate."""
+        self._refused.add(peer.address, reason, asyncio.get_running_loop().time())
 
     def gather(self, peer: Peer) -> bool:
         """Register a peer for the flush at the end of `gathering`; False outside of it."""
@@ -591,8 +607,7 @@ class RemotingServer:
     def add(self, peer: Peer) -> None:
         """Register a new connection, or close it at the connection limit."""
         if len(self.peers) >= self.limits.connections_max or self.is_closing:
-            now = asyncio.get_running_loop().time()
-            self._refused.add(peer.address, f"{len(self.peers)} are open", now)
+            self.refuse(peer, f"{len(self.peers)} are open")
             peer.abort()
             return
         self.peers.add(peer)

@@ -15,15 +15,20 @@ from skylark.settings.store import (
     parse_delay_levels,
     parse_hours,
 )
+from skylark.settings.tls import ClientCertificate, ClientTlsSettings, ServerTlsSettings, TlsMode
 
 __all__ = [
     "DELAY_LEVELS",
     "BrokerRole",
     "BrokerSettings",
+    "ClientCertificate",
+    "ClientTlsSettings",
     "FlushMode",
     "NameServerSettings",
     "ReplicationSettings",
+    "ServerTlsSettings",
     "StoreSettings",
+    "TlsMode",
     "parse_delay_levels",
     "parse_hours",
     "setting",

@@ -10,6 +10,7 @@ from pathlib import Path
 from skylark.errors import SettingsError
 from skylark.settings.fields import FAST_PORT_DISTANCE, check_address, check_ranges, setting
 from skylark.settings.store import StoreSettings
+from skylark.settings.tls import ClientTlsSettings, ServerTlsSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,8 @@ class BrokerSettings:
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     timers: TimerSettings = field(default_factory=TimerSettings)
+    tls: ServerTlsSettings = field(default_factory=ServerTlsSettings)
+    tls_client: ClientTlsSettings = field(default_factory=ClientTlsSettings)
 
     cluster: str = setting("DefaultCluster", "brokerClusterName")
     name: str = setting("broker-a", "brokerName")

@@ -13,13 +13,21 @@ FAST_PORT_DISTANCE = 2
 
 
 def setting(
-    default: Any, java: str, low: float | None = None, high: float | None = None, *, live: bool = False
+    default: Any,
+    java: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    live: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Declare a field with its RocketMQ key and its allowed range, both ends included.
 
-    A `live` setting may change while the server runs: read it at each use (see `LiveSettings`).
+    A `live` setting may change while the server runs: read it at each use (see `LiveSettings`). A `secret` is
+    never shown.
     """
-    return field(default=default, metadata={"java": java, "low": low, "high": high, "live": live})
+    metadata = {"java": java, "low": low, "high": high, "live": live, "secret": secret}
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 def allowed_range(spec: Field[Any]) -> str:

@@ -22,6 +22,7 @@ from skylark.settings.properties import read_properties, write_properties
 from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
 
 S = TypeVar("S")
+HIDDEN = "***"
 _BOOLEANS = {"true": True, "false": False}
 # RocketMQ's environment variables and their keys. As in RocketMQ, a file overrides them.
 _JAVA_VARIABLES = {"NAMESRV_ADDR": "namesrvAddr"}
@@ -90,6 +91,11 @@ class KnownSetting:
             }
             return spellings.get(text.lower())
         return self.type(text) if text or self.type is str else None
+
+    def shown(self, settings: Any) -> str:
+        """Return the value as text for people: a secret is hidden."""
+        text = self.format(settings)
+        return HIDDEN if text and self.spec.metadata["secret"] else text
 
     def format(self, settings: Any) -> str:
         """Return the value as text that `parse` accepts."""
@@ -188,6 +194,11 @@ def given_in(file: Path) -> dict[str, Any]:
 def to_properties(settings: Any) -> str:
     """Return all settings as `.properties` text under RocketMQ's keys. Loading it restores them."""
     return write_properties({item.java: item.format(settings) for item in all_settings(type(settings))})
+
+
+def shown_properties(settings: Any) -> str:
+    """As `to_properties`, with secrets hidden."""
+    return write_properties({item.java: item.shown(settings) for item in all_settings(type(settings))})
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from skylark.settings.fields import check_ranges, setting
+from skylark.settings.tls import ServerTlsSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class NameServerSettings:
     """Address, behaviour and limits of a name server."""
+
+    tls: ServerTlsSettings = field(default_factory=ServerTlsSettings)
 
     host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(9876, "listenPort", 0, 65_535)

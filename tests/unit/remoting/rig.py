@@ -16,6 +16,7 @@ from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, OffsetR
 from skylark.protocol.requests.pull import PullMessage
 from skylark.protocol.requests.send import SendMessageV2
 from skylark.remoting.server import BatchRoute, Peer, RemotingServer, Routes, ServerLimits
+from skylark.remoting.tls import ServerTls
 
 HOST = "127.0.0.1"
 SEND = SendMessageV2("g", "t", "TBW102", 4, 2, 0, 0, 0, body=b"x" * 100)
@@ -51,9 +52,9 @@ class Rig:
     31 answers 0; 18 is a bug, and 21 an answer that cannot be written.
     """
 
-    def __init__(self, limits: ServerLimits | None = None) -> None:
+    def __init__(self, limits: ServerLimits | None = None, tls: ServerTls | None = None) -> None:
         self.gone: list[Peer] = []
-        self.server = RemotingServer(limits, on_disconnect=self.gone.append)
+        self.server = RemotingServer(limits, on_disconnect=self.gone.append, tls=tls)
         self.port = 0
         self.batches: list[int] = []
         self.gate = asyncio.Event()
@@ -125,9 +126,9 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def running(limits: ServerLimits | None = None) -> AsyncIterator[Rig]:
+async def running(limits: ServerLimits | None = None, *, tls: ServerTls | None = None) -> AsyncIterator[Rig]:
     """Start a rig on a free port; afterwards nothing of it may be left."""
-    rig = Rig(limits)
+    rig = Rig(limits, tls)
     rig.port = await rig.server.listen(HOST, 0, rig.routes())
     try:
         yield rig
