@@ -15,7 +15,7 @@ from tests.support.terminal import Terminal
 TOPIC = "orders"
 MASKS = (
     (
-        re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?"),
+        re.compile(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(\.\d{3})?"),
         lambda found: "<time>".ljust(len(found[0]), "_"),
     ),
     (re.compile(r"127\.0\.0\.1:\d{4,5}"), lambda found: "<address>".ljust(len(found[0]), "_")),
@@ -57,9 +57,9 @@ messages  2
 in/s      0.0
 
 broker    queue  begin  end  messages  last stored
-──────────────────────────────────────────────────────────────
-broker-a      0      0    1         1  <time>_________________
-broker-a      1      0    1         1  <time>_________________"""
+───────────────────────────────────────────────────
+broker-a      0      0    1         1  <time>______
+broker-a      1      0    1         1  <time>______"""
 
 GROUP_LIST = """\
                                             dead
@@ -68,7 +68,7 @@ group    members  topics  lag  retrying  letters  out/s
 billing        0  orders    2         0        0    0.0"""
 
 TAIL = """\
-<time>_________________  broker-a:0@0  created  42
+<time>______  broker-a:0@0  created  42
 {
   "id": 42,
   "lines": [
@@ -76,7 +76,7 @@ TAIL = """\
     2
   ]
 }
-<time>_________________  broker-a:1@0
+<time>______  broker-a:1@0
 plain ·[2J text
 of two lines"""
 

@@ -28,6 +28,7 @@ from skylark.cli.options import (
     connected,
     in_parallel,
     pairs,
+    tabular,
 )
 from skylark.cli.output import NOT_KNOWN, Listing, Rate, Screen, When, done, print_json, show
 from skylark.cli.server_process import (
@@ -144,6 +145,7 @@ def _stop_with_stdin() -> None:
 
 
 @app.command("list")
+@tabular
 def list_brokers(cluster: Cluster = None, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """List all brokers, masters and slaves.
 
@@ -160,10 +162,11 @@ def _show_table(table: dict[str, str], like: str, *, as_json: bool) -> None:
     if as_json:
         print_json(chosen)
     else:
-        show(Listing(("key", "value"), list(chosen.items())), as_json=False)
+        show(Listing(("key", "value"), list(chosen.items()), long=("value",)), as_json=False)
 
 
 @app.command()
+@tabular
 def status(broker: BrokerName, like: Like = "", namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show the run-time information of a broker, by RocketMQ's names.
 
@@ -174,6 +177,7 @@ def status(broker: BrokerName, like: Like = "", namesrv: Namesrv = NAMESRV, as_j
 
 
 @app.command()
+@tabular
 def config(broker: BrokerName, like: Like = "", namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show a broker's settings, by RocketMQ's keys.
 
@@ -228,6 +232,7 @@ def _config(admin: Admin, broker: str) -> dict[str, str]:
 
 
 @app.command()
+@tabular
 def progress(
     broker: BrokerName,
     behind: Annotated[int, typer.Option("--behind", min=0, help="Only groups with at least this lag.")] = 0,
@@ -255,6 +260,7 @@ def progress(
 
 
 @app.command()
+@tabular
 def stats(
     broker: BrokerName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as TOPIC_PUT_NUMS, GROUP_GET_NUMS.")],
@@ -274,6 +280,7 @@ def stats(
 
 
 @app.command()
+@tabular
 def timers(broker: BrokerName, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show the number of scheduled messages, by topic.
 
@@ -350,6 +357,7 @@ def _name_of(admin: Admin, broker: str) -> str:
 
 
 @app.command()
+@tabular
 def ha(
     name: BrokerName,
     name_servers: Namesrv = NAMESRV,

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Broker, Cluster, Every, Namesrv, Watch, connected
+from skylark.cli.options import (
+    EVERY_S,
+    NAMESRV,
+    AsJson,
+    Broker,
+    Cluster,
+    Every,
+    Namesrv,
+    Watch,
+    connected,
+    tabular,
+)
 from skylark.cli.output import Age, Listing, Rate, Share, counted, done, show, show_or_watch
 
 if TYPE_CHECKING:
@@ -24,6 +35,7 @@ COLUMNS = (
 
 
 @app.command("list")
+@tabular
 def list_clusters(
     cluster: Cluster = None,
     watch: Watch = False,
@@ -59,6 +71,7 @@ def summary_listing(summary: ClusterSummary) -> Listing:
 
 
 @app.command()
+@tabular
 def latency(
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="Messages per broker.")] = 20,
     size: Annotated[int, typer.Option("--size", min=1, max=1 << 20, help="Bytes of a message.")] = 128,

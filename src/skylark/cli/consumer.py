@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
-from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected
+from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected, tabular
 from skylark.cli.output import Listing, Screen, When, print_json, show
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Client = Annotated[
 
 
 @app.command("list")
+@tabular
 def list_consumers(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """List the connected members of a group and its subscriptions.
 
@@ -44,10 +45,11 @@ def list_consumers(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = F
         for client in found.clients
     ]
     columns = ("client", "address", "language", "version", "brokers")
-    show(Listing(columns, rows, facts, found.failures, items="clients"), as_json=as_json)
+    show(Listing(columns, rows, facts, found.failures, items="clients", long=("brokers",)), as_json=as_json)
 
 
 @app.command()
+@tabular
 def status(
     group: Group,
     client: Client = None,
@@ -113,6 +115,7 @@ def _document(info: ConsumerRunningInfo) -> dict[str, object]:
 
 
 @app.command()
+@tabular
 def positions(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show the position of each member in its queues; `skylark group status` shows committed offsets.
 

@@ -8,7 +8,7 @@ import typer
 
 from skylark.cli import message_text
 from skylark.cli.errors import UsageError
-from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, confirm, connected
+from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Yes, confirm, connected, tabular
 from skylark.cli.output import Listing, When, print_json, show
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this m
 
 
 @app.command("list")
+@tabular
 def list_groups(namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """List groups with dead letters: their total, and those not sent again.
 
@@ -41,6 +42,7 @@ def list_groups(namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
 
 
 @app.command("show")
+@tabular
 def show_letters(
     group: Group,
     everything: Everything = False,
@@ -66,10 +68,14 @@ def show_letters(
         )
         for letter in letters
     ]  # fmt: skip
-    show(Listing(("died", "topic", "id", "tags", "keys", "body"), rows), as_json=False)
+    show(
+        Listing(("died", "topic", "id", "tags", "keys", "body"), rows, long=message_text.LONG_COLUMNS),
+        as_json=False,
+    )
 
 
 @app.command()
+@tabular
 def resend(
     group: Group,
     message_id: Annotated[
@@ -109,7 +115,7 @@ def resend(
         )
         for item in report.resent
     ]  # fmt: skip
-    show(Listing(RESENT_COLUMNS, rows), as_json=as_json)
+    show(Listing(RESENT_COLUMNS, rows, long=("outcome",)), as_json=as_json)
     if report.failures:
         raise typer.Exit(EXIT_FAILED)
 

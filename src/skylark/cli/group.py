@@ -26,6 +26,7 @@ from skylark.cli.options import (
     connected,
     grouped,
     in_parallel,
+    tabular,
 )
 from skylark.cli.output import Listing, Rate, Rates, When, done, show, show_or_watch
 from skylark.errors import BrokerError
@@ -71,6 +72,7 @@ class GroupChanges:
 
 
 @app.command("list")
+@tabular
 def list_groups(
     cluster: Cluster = None,
     system: Annotated[bool, typer.Option("--system", help="Also built-in groups.")] = False,
@@ -88,7 +90,7 @@ def list_groups(
         names = named_groups(admin, cluster=cluster, system=system)
         dead_letters = admin.dead_letters.counts()
         rows = in_parallel(lambda name: _overview(admin, name, dead_letters.get(name)), names)
-    show(Listing(LIST_COLUMNS, rows), as_json=as_json)
+    show(Listing(LIST_COLUMNS, rows, long=("topics",)), as_json=as_json)
 
 
 def named_groups(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
@@ -171,6 +173,7 @@ def delete(
 
 
 @app.command()
+@tabular
 def config(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show a group's settings on each broker that has it.
 
@@ -192,6 +195,7 @@ def config(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) ->
 
 
 @app.command()
+@tabular
 def status(
     group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_group)],
     topic: Annotated[
@@ -260,6 +264,7 @@ def progress_listing(
 
 
 @app.command()
+@tabular
 def delay(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show for each queue of a topic the age of the next message of a group.
 

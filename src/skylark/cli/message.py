@@ -11,7 +11,17 @@ import typer
 
 from skylark.cli import message_text
 from skylark.cli.errors import UsageError
-from skylark.cli.options import NAMESRV, AsJson, Group, Namesrv, Topic, connected, parse_queue, parsed
+from skylark.cli.options import (
+    NAMESRV,
+    AsJson,
+    Group,
+    Namesrv,
+    Topic,
+    connected,
+    parse_queue,
+    parsed,
+    tabular,
+)
 from skylark.cli.output import Listing, Screen, When, print_json, show
 from skylark.errors import NoRoute
 from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -43,6 +53,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this m
 
 
 @app.command()
+@tabular
 def get(
     topic: Topic,
     message_id: Id,
@@ -58,7 +69,11 @@ def get(
         message = admin.messages.get(topic, message_id)
         tracks = admin.messages.track(message) if track else []
     rows = [(item.group, item.state.value, str(item.error or "")) for item in tracks]
-    _show_one(message, Listing(("group", "state", "error"), rows) if track else None, as_json=as_json)
+    _show_one(
+        message,
+        Listing(("group", "state", "error"), rows, long=("error",)) if track else None,
+        as_json=as_json,
+    )
 
 
 def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool) -> None:
@@ -78,6 +93,7 @@ def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool
 
 
 @app.command()
+@tabular
 def key(
     topic: Topic,
     wanted: Annotated[str, typer.Argument(metavar="KEY", help="A key, or with --unique a unique id.")],
@@ -104,6 +120,7 @@ def key(
 
 
 @app.command("list")
+@tabular
 def list_messages(
     topic: Topic,
     since: Since = None,
@@ -138,7 +155,11 @@ def _show_messages(messages: Sequence[ReceivedMessage], *, as_json: bool) -> Non
             print_json(message_text.document(message))
     else:
         show(
-            Listing(message_text.COLUMNS, [message_text.row(item) for item in messages]),
+            Listing(
+                message_text.COLUMNS,
+                [message_text.row(item) for item in messages],
+                long=message_text.LONG_COLUMNS,
+            ),
             as_json=False,
         )
 
@@ -191,6 +212,7 @@ def decode_id(
 
 
 @app.command()
+@tabular
 def trace(
     message_id: Id,
     trace_topic: Annotated[str, typer.Option("--trace-topic")] = "RMQ_SYS_TRACE_TOPIC",
@@ -221,7 +243,7 @@ def trace(
         for step in own
     ]  # fmt: skip
     columns = ("time", "what", "outcome", "group", "took ms", "details", "message")
-    show(Listing(columns, rows, failures=found.failures), as_json=as_json)
+    show(Listing(columns, rows, failures=found.failures, long=("details",)), as_json=as_json)
     if not rows:
         Screen().warn(f"no trace of {message_id}; clients write traces with trace=True")
         raise typer.Exit(EXIT_NOTHING_FOUND)
@@ -259,6 +281,7 @@ def consume(
 
 
 @app.command()
+@tabular
 def units(
     topic: Topic,
     queue: Queue,
@@ -285,7 +308,7 @@ def units(
     ]
     facts = [("begin", found.min_queue_index), ("end", found.max_queue_index)]
     columns = ("offset", "physical offset", "bytes", "tags hash", "remark")
-    show(Listing(columns, rows, facts, items="units"), as_json=as_json)
+    show(Listing(columns, rows, facts, items="units", long=("remark",)), as_json=as_json)
 
 
 def _span(since: str | None, until: str | None) -> tuple[int, int]:

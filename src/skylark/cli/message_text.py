@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -23,6 +24,7 @@ BODY_SHOWN_CHARS_MAX = 200
 PRETTY_BYTES_MAX = 64 << 10
 """Larger bodies are printed as they are: laying them out would delay the rest."""
 COLUMNS = ("stored", "broker", "queue", "offset", "id", "tags", "keys", "body")
+LONG_COLUMNS = ("tags", "keys", "body")
 STORED_COLUMNS = ("topic", "queue", "offset", "physical", "stored", "size", "tags", "keys", "body")
 
 
@@ -151,7 +153,7 @@ def facts(message: ReceivedMessage) -> list[tuple[str, object]]:
 
 def pretty(message: ReceivedMessage) -> RenderableType:
     """For a terminal: a dim line with queue, offset, tags and keys, then the body, JSON indented."""
-    head = Text(format_time(message.store_timestamp), style="dim")
+    head = Text(When(message.store_timestamp).short(datetime.now().date()), style="dim")
     head.append(f"  {message.broker_name}:{message.queue_id}@{message.queue_offset}")
     if message.tags:
         head.append(f"  {clean(message.tags)}", style="not dim bold cyan")

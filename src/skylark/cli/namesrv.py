@@ -9,7 +9,7 @@ import typer
 
 from skylark.cli import server_process
 from skylark.cli.errors import UsageError
-from skylark.cli.options import NAMESRV, AsJson, Namesrv, Pairs, connected, pairs
+from skylark.cli.options import NAMESRV, AsJson, Namesrv, Pairs, connected, pairs, tabular
 from skylark.cli.output import Listing, done, show
 from skylark.cli.server_process import (
     HELP_OPTIONS,
@@ -67,6 +67,7 @@ def namesrv(
 
 
 @app.command()
+@tabular
 def config(
     like: Annotated[str, typer.Option("--like", help="Only keys that contain this.")] = "",
     namesrv: Namesrv = NAMESRV,
@@ -84,7 +85,7 @@ def config(
         for key, value in sorted(table.items())
         if like.lower() in key.lower()
     ]
-    show(Listing(("name server", "key", "value"), rows), as_json=as_json)
+    show(Listing(("name server", "key", "value"), rows, long=("value",)), as_json=as_json)
 
 
 @app.command("set")
@@ -100,6 +101,7 @@ def set_config(settings: Pairs, namesrv: Namesrv = NAMESRV, as_json: AsJson = Fa
 
 
 @app.command()
+@tabular
 def kv(namespace: Namespace, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show a namespace of the name servers' key-value table.
 
@@ -107,7 +109,7 @@ def kv(namespace: Namespace, namesrv: Namesrv = NAMESRV, as_json: AsJson = False
     """
     with connected(namesrv) as admin:
         table = admin.name_servers.table(namespace)
-    show(Listing(("key", "value"), sorted(table.items())), as_json=as_json)
+    show(Listing(("key", "value"), sorted(table.items()), long=("value",)), as_json=as_json)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from skylark.cli.options import (
     connected,
     parse_queue,
     parsed,
+    tabular,
 )
 from skylark.cli.output import Listing, done, show
 from skylark.quantities import PAST_TIME_HELP, parse_time_ms
@@ -35,6 +36,7 @@ COLUMNS = ("broker", "queue", "offset")
 
 
 @app.command("list")
+@tabular
 def list_offsets(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show the committed offset of a group in each queue of a topic.
 
@@ -47,6 +49,7 @@ def list_offsets(group: Group, topic: Topic, namesrv: Namesrv = NAMESRV, as_json
 
 
 @app.command()
+@tabular
 def reset(
     group: Group,
     topic: Topic,
@@ -90,6 +93,7 @@ def reset(
 
 
 @app.command()
+@tabular
 def skip(
     group: Group, topic: Topic, yes: Yes = False, namesrv: Namesrv = NAMESRV, as_json: AsJson = False
 ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import typer
 
 from skylark.cli.errors import UsageError
+from skylark.cli.output import WIDE
 
 if TYPE_CHECKING:
     from skylark.admin.admin import Admin
@@ -83,6 +84,7 @@ Namesrv = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print tables in full width, with full dates.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C, with live rates.")]
 Every = Annotated[
     float, typer.Option("--every", min=EVERY_S_MIN, metavar="SECONDS", help="Refresh interval of --watch.")
@@ -164,6 +166,30 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             for name, group in groups.items()
         }
         command(**made, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def tabular(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer that prints tables: it gets the option `--wide`."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
+    ]
+    parameters.append(
+        inspect.Parameter("wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide)
+    )
+
+    @wraps(command)
+    def run(*, wide: bool, **given: Any) -> None:
+        before = WIDE.set(wide)
+        try:
+            command(**given)
+        finally:
+            WIDE.reset(before)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

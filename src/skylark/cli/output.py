@@ -6,17 +6,17 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from skylark.cli.table import Column, Layout, lay_out
 from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ EXIT_INCOMPLETE = 1
 NOT_KNOWN = "-"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 AGES_S = {"d": 86_400, "h": 3600, "min": 60}
+WIDE = ContextVar("WIDE", default=False)
+"""Whether tables are printed in full width (`--wide`)."""
 
 
 class Screen:
@@ -62,29 +64,33 @@ class Screen:
             else:
                 self.cells((name.strip(), value))
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, long: Sequence[str] = ()
+    ) -> None:
+        """Texts of the columns in `long` are cut if a row does not fit the terminal."""
         if not self.out.is_terminal:
             for row in (columns, *rows):
                 self.cells(row)
             return
-        self.out.print(self.as_table(columns, rows), soft_wrap=False)
+        self.out.print(Group(*(table := self.layout(columns, rows, long=long)).heading, *table.rows))
         if not rows:
             self.line("none", "dim")
 
-    def as_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-        """For a terminal: numbers are right-aligned, headings wider than their column are wrapped."""
-        table = Table(
-            box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        texts = [[Text(clean(str(cell))) for cell in row] for row in rows]
+    def layout(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, long: Sequence[str] = ()
+    ) -> Layout:
+        """For a terminal: numbers are right-aligned, times of today have no date (but with `--wide`)."""
+        wide, today = WIDE.get(), datetime.now().date()
+        parts = []
         for number, name in enumerate(columns):
-            is_number = bool(rows) and all(isinstance(row[number], int | float | Rate) for row in rows)
-            width = max((row[number].cell_len for row in texts), default=len(name))
-            heading = name.replace(" ", "\n") if len(name) > width else name
-            table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
-        for row in texts:
-            table.add_row(*row)
-        return table
+            cells = [row[number] for row in rows]
+            texts = [
+                clean(str(cell) if wide or not isinstance(cell, When) else cell.short(today))
+                for cell in cells
+            ]
+            is_number = bool(cells) and all(isinstance(cell, int | float | Rate) for cell in cells)
+            parts.append(Column(name, texts, is_number, name in long))
+        return lay_out(parts, None if wide else self.out.width)
 
     @contextmanager
     def progress(self, title: str, *, in_bytes: bool) -> Iterator[tuple[Progress, Any]]:
@@ -151,6 +157,10 @@ class When:
     def __str__(self) -> str:
         return format_time(self.ms)
 
+    def short(self, today: date) -> str:
+        """Without the date if it is today."""
+        return str(self).removeprefix(f"{today} ")
+
 
 @dataclass(frozen=True, slots=True)
 class Age:
@@ -197,7 +207,7 @@ class Listing:
     """Columns and rows, facts above them, and the servers that did not answer, by address.
 
     As JSON it is a list of objects, or with facts an object that holds the list as `items`. Servers that did
-    not answer do not change the shape.
+    not answer do not change the shape. On a terminal, texts of the columns in `long` may be cut.
     """
 
     columns: Sequence[str]
@@ -205,6 +215,7 @@ class Listing:
     facts: Sequence[tuple[str, object]] = ()
     failures: Mapping[str, RocketMQError] = field(default_factory=dict)
     items: str = "rows"
+    long: Sequence[str] = ()
 
     def document(self) -> object:
         names = [_member(column) for column in self.columns]
@@ -222,7 +233,7 @@ class Listing:
             screen.facts([(name, _text(value)) for name, value in self.facts])
             if self.facts and screen.out.is_terminal:
                 screen.line()
-            screen.table(self.columns, [[_cell(cell) for cell in row] for row in self.rows])
+            screen.table(self.columns, self._cells(), long=self.long)
         for sentence in self.failure_sentences():
             screen.warn(sentence)
 
@@ -234,11 +245,11 @@ class Listing:
         facts = [Text(f"{name}  {clean(str(_text(value)))}") for name, value in self.facts]
         facts += [Text()] if facts else []
         warnings = [Text(clean(text), style="yellow") for text in self.failure_sentences()]
-        return Group(
-            *facts,
-            screen.as_table(self.columns, [[_cell(cell) for cell in row] for row in self.rows]),
-            *warnings,
-        )
+        table = screen.layout(self.columns, self._cells(), long=self.long)
+        return Group(*facts, *table.heading, *table.rows, *warnings)
+
+    def _cells(self) -> list[list[object]]:
+        return [[_cell(cell) for cell in row] for row in self.rows]
 
 
 def show(listing: Listing, *, as_json: bool) -> None:

@@ -6,15 +6,17 @@ from typing import Annotated
 
 import typer
 
-from skylark.cli.options import NAMESRV, AsJson, Broker, Namesrv, connected
+from skylark.cli.options import NAMESRV, AsJson, Broker, Namesrv, connected, tabular
 from skylark.cli.output import Listing, show
 
 app = typer.Typer(no_args_is_help=True, help="Connected producers.")
 
 COLUMNS = ("group", "client", "address", "language", "version", "brokers")
+LONG_COLUMNS = ("brokers",)
 
 
 @app.command("list")
+@tabular
 def list_producers(
     group: Annotated[
         str | None, typer.Argument(metavar="GROUP", help="Only this group; all by default.")
@@ -36,7 +38,7 @@ def list_producers(
                 (group, client.client_id, client.address, client.language, client.version, client.brokers)
                 for client in found.clients
             ]
-            show(Listing(COLUMNS, rows, failures=found.failures), as_json=as_json)
+            show(Listing(COLUMNS, rows, failures=found.failures, long=LONG_COLUMNS), as_json=as_json)
             return
         names = [broker] if broker else sorted({node.name for node in admin.brokers.nodes()})
         rows = [
@@ -46,4 +48,4 @@ def list_producers(
             for item in items
             if group in (None, name)
         ]
-    show(Listing(COLUMNS, rows), as_json=as_json)
+    show(Listing(COLUMNS, rows, long=LONG_COLUMNS), as_json=as_json)

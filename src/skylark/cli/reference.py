@@ -20,6 +20,9 @@ Every command of `skylark`, written by `python -m skylark.cli.reference commands
 [Coming from mqadmin](../howto/mqadmin.md) maps the commands of `mqadmin` to these.
 
 - On a terminal, output is tables with colours; elsewhere tab-separated lines. `--json` prints JSON.
+- Tables fit the terminal: long texts such as bodies are cut (`…`), columns that do not fit follow below
+  their row, and times of today have no date. Ids, offsets and addresses are always whole. `--wide` prints
+  everything.
 - Exit codes: 0 success; 1 a negative result (nothing found, a server that does not answer, a failed check);
   2 an error, described on standard error; 130 after Ctrl-C.
 - Times are local time unless a zone is given: `2026-11-15`, `'2026-11-15 10:30'`, `2026-11-15T10:30Z`,

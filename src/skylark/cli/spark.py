@@ -11,7 +11,7 @@ import typer
 
 from skylark.cli import spark_jobs
 from skylark.cli.errors import UsageError
-from skylark.cli.options import grouped, pairs, parsed
+from skylark.cli.options import grouped, pairs, parsed, tabular
 from skylark.cli.output import Screen, print_json
 from skylark.cli.spark_jobs import (
     ColumnsOption,
@@ -327,6 +327,7 @@ def _replay_reader(
 
 
 @app.command()
+@tabular
 @grouped
 def sql(
     *,
@@ -373,6 +374,7 @@ def sql(
 
 
 @app.command()
+@tabular
 @grouped
 def report(
     *,
@@ -421,7 +423,9 @@ def _show_report(made: HtmlReport, html: Path | None, *, as_json: bool) -> None:
         for section in made.sections:
             screen.line()
             screen.line(section.title, "bold")
-            screen.table(section.columns, [[spark_jobs.short(cell) for cell in row] for row in section.rows])
+            spark_jobs.show_table(
+                screen, section.columns, [[spark_jobs.short(cell) for cell in row] for row in section.rows]
+            )
             if section.note:
                 screen.line(section.note)
 
@@ -463,6 +467,7 @@ def run_file(
 
 
 @dlq_app.command(name="list")
+@tabular
 @grouped
 def list_dead_letters(
     *,
@@ -487,6 +492,7 @@ def list_dead_letters(
 
 
 @dlq_app.command(name="show")
+@tabular
 @grouped
 def show_dead_letters(
     *,

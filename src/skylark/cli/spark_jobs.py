@@ -189,6 +189,8 @@ class SparkSessionOptions:
 LINE_INTERVAL_S = 2.0
 LOGGERS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 CELL_CHARS_MAX = 200
+WHOLE_CHARS_MAX = 36
+"""As long as an id."""
 CHECK_TIMEOUT = "3s"
 """Timeout of the checks before Spark is started."""
 
@@ -445,9 +447,19 @@ def show_rows(df: DataFrame, *, limit: int, as_json: bool) -> None:
         for row in shown:
             print_json(dict(zip(df.columns, row, strict=True)))
     else:
-        Screen().table(df.columns, [[short(value) for value in row] for row in shown])
+        show_table(Screen(), df.columns, [[short(value) for value in row] for row in shown])
     if len(rows) > limit:
         sys.stderr.write(f"skylark: more than {limit} rows; raise --limit to see them\n")
+
+
+def show_table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table of unknown columns: ids and times are kept whole, longer texts may be cut."""
+    long = [
+        name
+        for number, name in enumerate(columns)
+        if any(len(str(row[number])) > WHOLE_CHARS_MAX for row in rows)
+    ]
+    screen.table(columns, rows, long=long)
 
 
 def printable(value: Any) -> Any:

@@ -16,8 +16,8 @@ import msgspec
 import typer
 
 from skylark.cli.errors import UsageError
-from skylark.cli.options import AsJson, grouped, parsed
-from skylark.cli.output import Screen, clean, counted, format_bytes, format_time, print_json
+from skylark.cli.options import AsJson, grouped, parsed, tabular
+from skylark.cli.output import Screen, When, counted, format_bytes, format_time, print_json
 from skylark.cli.server_process import raise_descriptor_limit
 from skylark.errors import BadStoreFile, CorruptRecord, OffsetOutOfRange
 from skylark.quantities import TIME_HELP, parse_time_ms
@@ -51,9 +51,6 @@ TIME_MS_END = 1 << 62
 NAMES_SHOWN = 5
 QUEUE_COLUMNS = ("topic", "queue", "min", "max", "messages", "first stored", "last stored")
 ROWS_AT_A_TIME = 50
-# Fixed, so that all parts of the table line up; the body takes what is left.
-DUMP_WIDTHS = (20, 5, 9, 12, 23, 7, 10, 16, None)
-DUMP_NUMBERS = {"queue", "offset", "physical", "size"}
 
 Unreadable = Callable[[str], None]
 Sink = Callable[["StoredMessage", bytes], int]
@@ -131,6 +128,7 @@ class SelectionOptions:
 
 
 @app.command()
+@tabular
 @grouped
 def info(place: StoreLocation, as_json: AsJson = False) -> None:
     """Print sizes, topics, queues with their offsets and times, and unsupported files.
@@ -150,6 +148,7 @@ def info(place: StoreLocation, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@tabular
 @grouped
 def verify(
     place: StoreLocation,
@@ -179,6 +178,7 @@ def verify(
 
 
 @app.command()
+@tabular
 @grouped
 def dump(wanted: SelectionOptions, place: StoreLocation, as_json: AsJson = False) -> None:
     """Print messages: all records in log order, or those of a topic, queue, time or key.
@@ -467,8 +467,8 @@ def _queue_rows(queues: list[QueueSummary]) -> list[list[object]]:
             queue.min_offset,
             queue.max_offset,
             queue.count,
-            format_time(queue.first_timestamp),
-            format_time(queue.last_timestamp),
+            When(queue.first_timestamp),
+            When(queue.last_timestamp),
         ]
         for queue in queues
     ]
@@ -541,7 +541,7 @@ def _print_verification(screen: Screen, reader: StoreReader, result: Verificatio
             else [finding.kind.value, finding.path, finding.position, finding.reason]
             for finding in result.findings
         ]
-        screen.table(["what", "file", "byte", "reason"], rows)
+        screen.table(["what", "file", "byte", "reason"], rows, long=["reason"])
         if result.total > len(result.findings):
             screen.line(f"and {result.total - len(result.findings)} more")
     looked_at = (
@@ -610,30 +610,19 @@ def print_messages(reader: StoreReader, selection: Selection, *, as_json: bool) 
 
 
 def _print_table(screen: Screen, columns: Sequence[str], cells: Iterable[Sequence[object]]) -> None:
-    """Print a table in parts of ROWS_AT_A_TIME, so that the first rows appear at once."""
-    rows: list[Sequence[object]] = []
-    is_first = True
-    for row in cells:
-        rows.append(row)
-        if len(rows) == ROWS_AT_A_TIME:
-            _print_rows(screen, columns, rows, with_header=is_first)
-            rows, is_first = [], False
-    _print_rows(screen, columns, rows, with_header=is_first)
+    """Print a table in parts of ROWS_AT_A_TIME, so that the first rows appear at once.
 
+    The heading is repeated when the widths of columns change.
+    """
+    from rich.console import Group  # noqa: PLC0415
 
-def _print_rows(
-    screen: Screen, columns: Sequence[str], rows: list[Sequence[object]], *, with_header: bool
-) -> None:
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from skylark.cli.message_text import LONG_COLUMNS  # noqa: PLC0415
 
-    table = Table(box=None, show_header=with_header, header_style="bold", pad_edge=False)
-    for name, width in zip(columns, DUMP_WIDTHS, strict=True):
-        side = "right" if name in DUMP_NUMBERS else "left"
-        table.add_column(name, width=width, justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
-    for cells in rows:
-        table.add_row(*(Text(clean(str(cell))) for cell in cells))
-    screen.out.print(table, soft_wrap=False)
+    rest, heading = iter(cells), None
+    while (rows := list(islice(rest, ROWS_AT_A_TIME))) or heading is None:
+        part = screen.layout(columns, rows, long=LONG_COLUMNS)
+        screen.out.print(Group(*(() if part.heading == heading else part.heading), *part.rows))
+        heading = part.heading
 
 
 # --- export ---

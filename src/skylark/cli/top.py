@@ -183,7 +183,7 @@ class View:
         return (
             Listing(BROKER_COLUMNS, brokers, failures=now.summary.failures),
             Listing(TOPIC_COLUMNS, topics[: self._rows_max]),
-            Listing(GROUP_COLUMNS, groups[: self._rows_max]),
+            Listing(GROUP_COLUMNS, groups[: self._rows_max], long=("topics",)),
         )
 
     def _topic_rate(self, stats: TopicStats, now: Sample) -> Rate:

@@ -22,6 +22,7 @@ from skylark.cli.options import (
     connected,
     in_parallel,
     pairs,
+    tabular,
 )
 from skylark.cli.output import Listing, Rate, Rates, When, counted, done, show, show_or_watch
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -44,6 +45,7 @@ Attributes = Annotated[
 
 
 @app.command("list")
+@tabular
 def list_topics(
     cluster: Cluster = None,
     system: Annotated[
@@ -76,7 +78,7 @@ def list_topics(
                 )
             )  # fmt: skip
     columns = ("topic", "brokers", "read queues", "write queues", "permission")
-    show(Listing(columns, rows, failures=found.failures), as_json=as_json)
+    show(Listing(columns, rows, failures=found.failures, long=("brokers",)), as_json=as_json)
 
 
 @app.command()
@@ -176,6 +178,7 @@ def delete(
 
 
 @app.command()
+@tabular
 def route(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show the brokers of a topic's queues.
 
@@ -196,6 +199,7 @@ def route(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> 
 
 
 @app.command()
+@tabular
 def config(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """Show a topic's settings on each broker.
 
@@ -211,10 +215,11 @@ def config(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) ->
         for address, item in found.answers.items()
     ]  # fmt: skip
     columns = ("broker", "read queues", "write queues", "permission", "ordered", "attributes")
-    show(Listing(columns, rows, failures=found.failures), as_json=as_json)
+    show(Listing(columns, rows, failures=found.failures, long=("attributes",)), as_json=as_json)
 
 
 @app.command()
+@tabular
 def status(
     topic: Topic,
     watch: Watch = False,
@@ -256,6 +261,7 @@ def _status(stats: TopicStats, rates: Rates | None, now_s: float) -> Listing:
 
 
 @app.command()
+@tabular
 def groups(topic: Topic, namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
     """List the groups that consume a topic, or have consumed it, with their lag.
 
@@ -291,6 +297,7 @@ def order(
 
 
 @app.command()
+@tabular
 def share(
     topic: Topic,
     members: Annotated[list[str], typer.Argument(metavar="CLIENT...", help="Client ids of members.")],

@@ -251,9 +251,9 @@ def test_dump_as_a_table(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(store, "ROWS_AT_A_TIME", 15)
     output_lines = run("dump", root).output.splitlines()
-    assert len(output_lines) == 41  # one header for all stretches
+    assert len(output_lines) == 42  # one heading for all parts
     assert "body" in output_lines[0]
-    assert "key-20" in output_lines[21]
+    assert "key-20" in output_lines[22]
 
 
 def test_dump_shows_compressed_bodies(run: Run, golden: Path, tmp_path: Path) -> None:
