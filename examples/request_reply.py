@@ -10,13 +10,13 @@ from skylark import (
     Admin,
     ConsumeFrom,
     Message,
+    NoReply,
     Producer,
     PushConsumer,
     PushConsumerSettings,
     ReceivedMessage,
     reply,
 )
-from skylark.errors import NoReply
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 TOPIC = "example-prices"

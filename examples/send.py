@@ -5,8 +5,7 @@ Needs servers: `skylark serve`, or set NAMESRV_ADDR.
 
 import os
 
-from skylark import Message, Producer
-from skylark.errors import BadMessage, SendFailed
+from skylark import BadMessage, Message, Producer, SendFailed
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 TOPIC = "example-send"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from skylark._version import __version__
 
 if TYPE_CHECKING:
+    from skylark import aio, errors, testing
     from skylark.admin.admin import Admin
     from skylark.client.consumer.listeners import (
         ConsumeConcurrentlyStatus,
@@ -37,6 +38,35 @@ if TYPE_CHECKING:
     )
     from skylark.client.received_message import ReceivedMessage
     from skylark.client.telemetry import TelemetryHook, telemetry_middleware
+    from skylark.errors import (
+        AlreadyStarted,
+        BadBody,
+        BadMessage,
+        BadName,
+        BrokerError,
+        BrokerUnknown,
+        ClientClosed,
+        ClientError,
+        ConnectFailed,
+        ConnectionLost,
+        CorruptRecord,
+        ForkedClient,
+        GroupInUse,
+        MessageTooLarge,
+        NoPermission,
+        NoReply,
+        NoRoute,
+        RemotingError,
+        RequestTimeout,
+        RocketMQError,
+        SendFailed,
+        SendUnknown,
+        ServiceNotAvailable,
+        SettingsError,
+        SomeServersFailed,
+        SystemBusy,
+        TopicNotExist,
+    )
     from skylark.model.message import Message
     from skylark.protocol.bodies import MessageQueue
     from skylark.settings.client import (
@@ -66,6 +96,11 @@ _MODULES = {
     "client.producer.transaction_producer": "TransactionProducer TransactionReceipt TransactionState",
     "client.received_message": "ReceivedMessage",
     "client.telemetry": "TelemetryHook telemetry_middleware",
+    "errors": """
+        AlreadyStarted BadBody BadMessage BadName BrokerError BrokerUnknown ClientClosed ClientError
+        ConnectFailed ConnectionLost CorruptRecord ForkedClient GroupInUse MessageTooLarge
+        NoPermission NoReply NoRoute RemotingError RequestTimeout RocketMQError SendFailed
+        SendUnknown ServiceNotAvailable SettingsError SomeServersFailed SystemBusy TopicNotExist""",
     "model.message": "Message",
     "protocol.bodies": "MessageQueue",
     "settings.client": """
@@ -78,18 +113,35 @@ _PUBLIC = {name: module for module, names in _MODULES.items() for name in names.
 
 __all__ = [
     "Admin",
+    "AlreadyStarted",
+    "BadBody",
+    "BadMessage",
+    "BadName",
+    "BrokerError",
+    "BrokerUnknown",
+    "ClientClosed",
+    "ClientError",
     "ClientSettings",
     "Compression",
+    "ConnectFailed",
+    "ConnectionLost",
     "ConsumeConcurrentlyStatus",
     "ConsumeContext",
     "ConsumeFrom",
     "ConsumeOrderlyStatus",
     "ConsumeResult",
+    "CorruptRecord",
+    "ForkedClient",
+    "GroupInUse",
     "Message",
     "MessageListenerConcurrently",
     "MessageListenerOrderly",
     "MessageModel",
     "MessageQueue",
+    "MessageTooLarge",
+    "NoPermission",
+    "NoReply",
+    "NoRoute",
     "Producer",
     "ProducerSettings",
     "PullConsumer",
@@ -98,33 +150,48 @@ __all__ = [
     "PushConsumer",
     "PushConsumerSettings",
     "ReceivedMessage",
+    "RemotingError",
     "Reply",
+    "RequestTimeout",
+    "RocketMQError",
     "SendContext",
+    "SendFailed",
     "SendHook",
     "SendReceipt",
     "SendStatus",
+    "SendUnknown",
+    "ServiceNotAvailable",
+    "SettingsError",
+    "SomeServersFailed",
+    "SystemBusy",
     "TelemetryHook",
+    "TopicNotExist",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
     "__version__",
+    "aio",
     "by_hash",
     "by_random",
+    "errors",
     "reply",
     "split_into_batches",
     "telemetry_middleware",
+    "testing",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"skylark.{name}")
-    module = _PUBLIC.get(name)
-    if module is None:
-        raise AttributeError(f"module 'skylark' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"skylark.{module}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker must see no `__getattr__`: it would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name in _PACKAGES:
+            return importlib.import_module(f"skylark.{name}")
+        module = _PUBLIC.get(name)
+        if module is None:
+            raise AttributeError(f"module 'skylark' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"skylark.{module}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -27,13 +27,15 @@ _PUBLIC = {
 __all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer", "reply"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'skylark.aio' has no attribute {name!r}")
-    module, its_name = _PUBLIC[name]
-    value = getattr(importlib.import_module(f"skylark.{module}"), its_name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker must see no `__getattr__`: it would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'skylark.aio' has no attribute {name!r}")
+        module, its_name = _PUBLIC[name]
+        value = getattr(importlib.import_module(f"skylark.{module}"), its_name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -28,6 +28,12 @@ class RocketMQError(Exception):
     retriable: ClassVar[bool] = False
     refresh_route: ClassVar[bool] = False
     text: ClassVar[str] = ""  # the sentence, with field names in braces
+    advice: ClassVar[str] = ""  # what to do about errors of this class
+
+    @property
+    def hint(self) -> str:
+        """What to do about this error, empty for most. Tracebacks and the command line show it."""
+        return self.advice
 
     def __str__(self) -> str:
         return self.text.format_map(vars(self)) if self.text else super().__str__()
@@ -36,6 +42,18 @@ class RocketMQError(Exception):
         # Called by the dataclasses below. With its fields as `args` an error survives pickling, which errors
         # that cross processes need.
         self.args = tuple(vars(self).values())
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")
+
+    def shorten(self) -> None:
+        """Drop the frames collected so far, also of the causes; then `raise` shows the caller's frames only.
+
+        The others are of the client and its event loop: they explain nothing that the sentence does not.
+        """
+        error: BaseException | None = self
+        while isinstance(error, RocketMQError):
+            error.__traceback__ = None
+            error = error.__cause__
 
 
 # --- Settings and data ---
@@ -115,11 +133,36 @@ class RemotingError(RocketMQError):
 
 @dataclass(eq=False)
 class ConnectFailed(RemotingError):
-    """A connection could not be opened."""
+    """A connection could not be opened. `broker` is its name, if a route has the address."""
 
-    text = "cannot connect to {address}: {reason}"
+    advice = "is it running? `skylark serve` starts servers here; `skylark doctor` checks them"
+
     address: str
     reason: str
+    broker: str = ""
+    is_name_server: bool = False
+
+    def __str__(self) -> str:
+        place = self.address
+        if self.is_name_server:
+            place = f"name server {place}"
+        elif self.broker:
+            place = f"broker {self.broker} at {place}"
+        return f"cannot connect to {place}: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        if self.is_name_server:
+            return (
+                "is it running? `skylark serve` starts one here; the address is from namesrv=, --namesrv, "
+                "ClientSettings.name_servers or NAMESRV_ADDR"
+            )
+        if self.broker:
+            return (
+                "is it running? `skylark doctor` checks it; if it runs, but the address that it advertises "
+                "cannot be reached from here, start it with --advertise HOST (brokerIP1)"
+            )
+        return self.advice
 
 
 @dataclass(eq=False)
@@ -136,6 +179,7 @@ class RequestTimeout(RemotingError):
     """No reply within the timeout."""
 
     text = "no answer from {address} to {request} within {timeout_ms} ms"
+    advice = "it may be overloaded or stopped; `skylark doctor` checks it"
     address: str
     request: str
     timeout_ms: int

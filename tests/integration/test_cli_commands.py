@@ -702,5 +702,5 @@ def test_nothing_is_called_done_that_no_broker_has_done(words: tuple[str, ...]) 
 def test_servers_that_are_not_there_are_said() -> None:
     result = Commands("127.0.0.1:1").invoke("topic", "list")
     assert result.exit_code == 2
-    assert "cannot connect to 127.0.0.1:1" in result.stderr
+    assert "cannot connect to name server 127.0.0.1:1" in result.stderr
     assert "skylark doctor" in result.stderr

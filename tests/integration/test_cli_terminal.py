@@ -160,7 +160,7 @@ def test_a_live_view_goes_on_until_it_is_interrupted(
 def test_a_live_view_of_nobody_is_a_sentence_and_a_hint() -> None:
     with Terminal(("top",), {"NAMESRV_ADDR": "127.0.0.1:1"}) as terminal:
         assert terminal.end() == 2
-        assert "skylark: cannot connect to 127.0.0.1:1" in terminal.text
+        assert "skylark: cannot connect to name server 127.0.0.1:1" in terminal.text
 
 
 def test_what_cannot_be_undone_is_asked(namesrv: str) -> None:

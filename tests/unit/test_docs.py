@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import pkgutil
 import re
 from dataclasses import fields
@@ -12,6 +13,8 @@ import pytest
 from skylark.cli.reference import MEANINGS, errors_page
 from skylark.protocol.codes import ResponseCode
 from skylark.settings import NameServerSettings
+from tests.support.pages import PAGES as CODE_PAGES
+from tests.support.pages import blocks
 from tests.unit.cli.test_reference import check_line
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +57,19 @@ def test_every_command_that_a_page_names_is_there_with_its_options(page: str) ->
     for line in [line.partition("  #")[0] for line in lines] + re.findall(r"`(skylark [a-z][^`]*)`", text):
         if line.startswith("skylark "):
             check_line(line.rstrip(" …"))
+
+
+def test_errors_that_an_example_catches_are_imported_there() -> None:
+    """Readers copy one block: the tests of blocks give each all public names, and would not notice."""
+    caught = 0
+    for block in (block for page in CODE_PAGES for block in blocks(page) if block.language == "python"):
+        imported = set(
+            re.findall(r"\w+", " ".join(re.findall(r"^ *from skylark import (.*)$", block.code, re.M)))
+        )
+        for name in re.findall(r"except \(?(\w+)", block.code):
+            caught += 1
+            assert name in imported or hasattr(builtins, name), f"{block} catches {name} without importing it"
+    assert caught
 
 
 def test_the_reference_of_codes_and_errors_is_up_to_date() -> None:

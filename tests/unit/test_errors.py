@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import traceback
 
 import pytest
 
@@ -16,6 +17,8 @@ EXAMPLES: list[tuple[RocketMQError, str]] = [
     (errors.MalformedFrame("header of 90 bytes in a frame of 12"), "header of 90 bytes"),
     (errors.FrameTooLarge(1 << 30, 1 << 24), "1073741824"),
     (errors.ConnectFailed("127.0.0.1:9876", "refused"), "127.0.0.1:9876"),
+    (errors.ConnectFailed("h:1", "refused", "broker-a"), "cannot connect to broker broker-a at h:1: refused"),
+    (errors.ConnectFailed("h:1", "refused", is_name_server=True), "cannot connect to name server h:1: "),
     (errors.ConnectionLost("127.0.0.1:9876"), "closed by the peer"),
     (errors.RequestTimeout("127.0.0.1:9876", "GET_MAX_OFFSET", 3000), "within 3000 ms"),
     (BrokerError(29, "bad argument"), "response code 29: bad argument"),
@@ -93,3 +96,29 @@ def test_the_network_is_worth_another_try_and_a_protocol_error_is_not() -> None:
 
 def test_bad_json_is_a_value_error() -> None:
     assert issubclass(errors.BadJson, ValueError)
+
+
+def test_advice_is_shown_by_a_traceback_once_also_in_another_process() -> None:
+    error = errors.RequestTimeout("a:1", "PULL_MESSAGE", 3000)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  made two words to the left
+    shown = "".join(traceback.format_exception(again)).splitlines()
+    assert [line for line in shown if "hint" in line] == [f"hint: {errors.RequestTimeout.advice}"]
+
+
+def test_a_shortened_error_keeps_its_cause_and_the_frames_of_a_foreign_one() -> None:
+    def fail() -> None:
+        try:
+            try:
+                next(iter(()))
+            except StopIteration as error:
+                raise errors.BadMessage("orders", "the selector failed") from error
+        except errors.BadMessage as error:
+            error.shorten()
+            raise
+
+    with pytest.raises(errors.BadMessage) as raised:
+        fail()
+    assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:] == []
+    cause = raised.value.__cause__
+    assert isinstance(cause, StopIteration)
+    assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["fail"]

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from skylark.errors import (
     BadName,
     BrokerError,
-    ConnectFailed,
     MessageTooLarge,
     NoPermission,
     NoRoute,
-    RequestTimeout,
     RocketMQError,
     SettingsError,
     SomeServersFailed,
@@ -46,11 +44,6 @@ def _permission(error: Exception | None) -> str:
 _BY_CLASS: tuple[tuple[type[RocketMQError], Callable[[Exception | None], str]], ...] = (
     (NoRoute, lambda error: f"`skylark topic list` lists topics; {_create(error)}"),
     (
-        ConnectFailed,
-        lambda error: "is it running? `skylark serve` starts servers here; `skylark doctor` checks them",
-    ),
-    (RequestTimeout, lambda error: "it may be overloaded or stopped; `skylark doctor` checks it"),
-    (
         SubscriptionGroupNotExist,
         lambda error: "`skylark group list` lists groups; `skylark group create GROUP` creates one",
     ),
@@ -80,13 +73,15 @@ def hint(error: Exception) -> str | None:
         return PORT_TAKEN
     if isinstance(error, PermissionError):
         return "change the owner or the mode of the file, or choose another place"
-    advice = hint_of_kind(type(error), error)
+    advice = (error.hint if isinstance(error, RocketMQError) else "") or hint_of_kind(type(error), error)
     cause = error.__cause__
     return advice or (hint(cause) if isinstance(cause, Exception) else None)
 
 
 def hint_of_kind(kind: type[Exception], error: Exception | None = None) -> str | None:
     """Advice for a class of errors, with details of `error` if it is given."""
+    if issubclass(kind, RocketMQError) and kind.advice:
+        return kind.advice
     for known, advice in _BY_CLASS:
         if issubclass(kind, known):
             return advice(error)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from skylark.client.session.fork_guard import ForkGuard
-from skylark.errors import AlreadyStarted, ClientClosed
+from skylark.errors import AlreadyStarted, ClientClosed, RocketMQError
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,9 @@ class LoopThread:
         future = self.submit(work)
         try:
             return future.result()
+        except RocketMQError as error:
+            error.shorten()
+            raise
         except BaseException:
             future.cancel()
             raise

@@ -157,7 +157,7 @@ class BlockingConnection:
             timeout_s = max(min(self._connect_timeout_s, deadline - time.monotonic()), CONNECT_TIMEOUT_S_MIN)
             connected = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, ValueError) as error:
-            raise ConnectFailed(self.address, reason_of(error)) from error
+            raise ConnectFailed(self.address, reason_of(error)) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._pid, self._codec = connected, os.getpid(), Connection(self._limits)
         self._taken = self._filled

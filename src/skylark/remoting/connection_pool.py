@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout
+from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout, RocketMQError
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Limits
 from skylark.protocol.request import Request
@@ -138,7 +138,11 @@ class ConnectionPool:
             opening = asyncio.get_running_loop().create_task(self._open(address))
             self._opening[address] = opening
             opening.add_done_callback(lambda done: self._opened(address, done))
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except RocketMQError as error:
+            error.shorten()
+            raise
 
     def _opened(self, address: str, opening: asyncio.Task[ClientConnection]) -> None:
         del self._opening[address]
@@ -198,7 +202,7 @@ class ConnectionPool:
         except TimeoutError:
             raise ConnectFailed(address, f"not within {self._connect_timeout_s:g} s") from None
         except (OSError, ValueError) as error:
-            raise ConnectFailed(address, reason_of(error)) from error
+            raise ConnectFailed(address, reason_of(error)) from None
         except asyncio.CancelledError:
             if self._closed:  # cancelled by `close`, not by the caller
                 raise ClientClosed("connection pool") from None

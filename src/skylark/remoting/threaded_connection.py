@@ -158,7 +158,7 @@ class ThreadedConnection:
             is_shortened = isinstance(error, TimeoutError) and timeout_s < self._connect_timeout_s
             if not is_shortened:  # by the deadline of this call
                 self._failed_at, self._failure = time.monotonic(), reason_of(error)
-            raise ConnectFailed(self.address, reason_of(error)) from error
+            raise ConnectFailed(self.address, reason_of(error)) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.settimeout(None)
         tick = _timeval(TICK_S)

@@ -39,10 +39,12 @@ class ManualClock:
         self._now_ms += duration_ms
 
 
-def __getattr__(name: str) -> Any:
-    # Lazy, because pytest imports this package in every session for its plugin.
-    if name in ("EmbeddedServers", "broker"):
-        from skylark.testing import embedded_servers  # noqa: PLC0415
+if not TYPE_CHECKING:  # a type checker must see no `__getattr__`: it would accept every name
 
-        return getattr(embedded_servers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        # Lazy, because pytest imports this package in every session for its plugin.
+        if name in ("EmbeddedServers", "broker"):
+            from skylark.testing import embedded_servers  # noqa: PLC0415
+
+            return getattr(embedded_servers, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

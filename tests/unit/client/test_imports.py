@@ -96,7 +96,7 @@ def test_without_any_extra_and_with_one_import_messages_are_sent() -> None:
 
 
 def test_public_names_are_there_and_others_are_not() -> None:
-    assert set(skylark.__all__) == {"__version__", *skylark._PUBLIC}
+    assert set(skylark.__all__) == {"__version__", *skylark._PUBLIC, *skylark._PACKAGES}
     assert set(aio.__all__) == set(aio._PUBLIC)
     assert {"Producer", "Message", "aio"} & set(dir(skylark))
     assert skylark.aio is aio

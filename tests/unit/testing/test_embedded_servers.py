@@ -199,4 +199,4 @@ def test_what_the_package_offers() -> None:
         "broker",
     }
     with pytest.raises(AttributeError):
-        _ = skylark.testing.unheard_of
+        _ = skylark.testing.unheard_of  # type: ignore[attr-defined]

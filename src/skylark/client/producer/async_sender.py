@@ -392,6 +392,8 @@ class AsyncSender:
         self.policy.ended(send, error, self._loop.time())
         self._complete(send)
         if send.stored is None:
+            if isinstance(error, RocketMQError):
+                error.shorten()
             send.fail(error)
         else:
             send.deliver(send.stored)

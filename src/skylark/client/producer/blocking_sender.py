@@ -76,8 +76,9 @@ class BlockingSender:
                 receipts = self._attempt(send)
                 if receipts is not None:
                     return receipts
-        except RocketMQError:
+        except RocketMQError as error:
             if send.stored is None:
+                error.shorten()
                 raise
             return send.stored
         except KeyboardInterrupt as error:
@@ -98,7 +99,7 @@ class BlockingSender:
             )
             self._policy.sent_oneway(send, time.monotonic())
         except ConnectFailed as error:
-            raise self._session.explained(error) from error
+            raise self._session.explained(error) from None
         finally:
             self._leave()
 

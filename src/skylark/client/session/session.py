@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -197,7 +198,7 @@ class Session:
         try:
             return await self.pool.call(address, request, timeout_s=timeout_s)
         except ConnectFailed as error:
-            raise self.explained(error) from error
+            raise self.explained(error) from None
         except RequestTimeout:
             connection = self.pool.open_connection(address)
             if connection is not None:
@@ -216,7 +217,7 @@ class Session:
         try:
             return await self.pool.connection(address)
         except ConnectFailed as error:
-            raise self.explained(error) from error
+            raise self.explained(error) from None
 
     async def call_name_server(self, request: Request[T], *, timeout_ms: float | None = None) -> T:
         """Call the name server that replied last, then each other one once.
@@ -233,23 +234,18 @@ class Session:
                 if may_reconnect and isinstance(error, ConnectionLost):
                     may_reconnect = False  # it may have restarted and be back
                     continue
-                log.warning("cannot reach name server address=%s error=%s", address, error)
                 if self._name_servers[0] == address:  # otherwise another call has rotated the list already
                     self._name_servers.append(self._name_servers.pop(0))
                 servers_left -= 1
                 if not servers_left:
+                    if isinstance(error, ConnectFailed):
+                        raise replace(error, broker="", is_name_server=True) from None
                     raise
+                log.warning("name server failed, asking the next address=%s error=%s", address, error)
 
     def explained(self, error: ConnectFailed) -> ConnectFailed:
-        """Add to a failed connection where the address comes from, and what to do."""
-        broker = self.routes.broker_of(error.address)
-        if broker is None or "advertise" in error.reason:
-            return error
-        hint = (
-            f"{error.reason}; broker {broker} advertises this address: if the broker runs but this address "
-            "is not reachable from here, start it with --advertise HOST (brokerIP1)"
-        )
-        return ConnectFailed(error.address, hint)
+        """Add to a failed connection which broker it was for."""
+        return replace(error, broker=self.routes.broker_of(error.address) or "")
 
     # --- Routes ---
 
@@ -267,8 +263,12 @@ class Session:
             task = asyncio.get_running_loop().create_task(self._refresh(topic))
             self._refreshing[topic] = task
             task.add_done_callback(lambda done: self._refreshed(topic, done))
-        # Shielded: a cancelled caller must not cancel the query of the others.
-        return await asyncio.shield(task)
+        try:
+            # Shielded: a cancelled caller must not cancel the query of the others.
+            return await asyncio.shield(task)
+        except RocketMQError as error:
+            error.shorten()
+            raise
 
     def _refreshed(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         del self._refreshing[topic]
@@ -293,16 +293,17 @@ class Session:
                 await self.refresh_route(topic)
             except NoRoute:
                 log.info("topic has no route topic=%s", topic)
-            except RemotingError:
-                return  # no name server is reachable, as logged by the call: the other topics would fail, too
+            except RemotingError as error:  # for the other topics, too
+                log.warning("no name server replies, routes were not refreshed error=%s", error)
+                return
             except RocketMQError as error:
                 log.warning("route was not refreshed topic=%s error=%s", topic, error)
 
     async def _refresh(self, topic: str) -> TopicRoute:
         try:
             data = await self.call_name_server(GetRouteInfoByTopic(topic))
-        except TopicNotExist as error:
-            raise NoRoute(topic) from error
+        except TopicNotExist:
+            raise NoRoute(topic) from None
         news = self.routes.update(topic, data)
         if news is not None:
             log.info("route changed topic=%s brokers=%d", topic, len(data.broker_datas))
