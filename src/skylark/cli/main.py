@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
@@ -172,10 +173,22 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all log messages.")] = False,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(
+            "--credentials",
+            metavar="FILE",
+            help="File with accessKey and secretKey, mode 0600. Default: SKYLARK_CREDENTIALS_FILE.",
+        ),
+    ] = None,
 ) -> None:
     """Options of all commands."""
     # Commands print errors themselves; logs of the clients are for programs.
     logging.getLogger("skylark").addHandler(logging.NullHandler())
+    if credentials is not None:  # also for the processes that a command starts
+        from skylark.settings.credentials import CREDENTIALS_FILE_VARIABLE  # noqa: PLC0415 - see CommandGroup
+
+        os.environ[CREDENTIALS_FILE_VARIABLE] = str(credentials)
     if debug:
         logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 

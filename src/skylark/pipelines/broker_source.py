@@ -116,7 +116,10 @@ class BrokerSource:
         assert options.namesrv is not None
         self._options = options
         self._cluster: ClusterClient = shared_client(
-            options.namesrv, options.request_timeout_ms / 1000, options.retry_timeout_ms / 1000
+            options.namesrv,
+            options.request_timeout_ms / 1000,
+            options.retry_timeout_ms / 1000,
+            options.credentials,
         )
         self._is_selector_known = options.sql92 is None
 

@@ -49,7 +49,9 @@ from skylark.protocol.requests.pull import (
     QueryMessage,
     ViewMessageById,
 )
+from skylark.protocol.signature import Signer
 from skylark.remoting.blocking_connection import BlockingConnection
+from skylark.settings.credentials import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +83,10 @@ class ClusterClient:
         *,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         retry_timeout_s: float = RETRY_TIMEOUT_S,
+        credentials: Credentials | None = None,
     ) -> None:
         """`name_servers`: `host:port`, several separated by `;` or `,`."""
+        self._signer = None if credentials is None else Signer(credentials)
         self.name_servers = [
             item.strip() for item in name_servers.replace(",", ";").split(";") if item.strip()
         ]
@@ -96,7 +100,7 @@ class ClusterClient:
     def connection(self, address: str) -> BlockingConnection:
         """The connection of this process to a server."""
         if address not in self._connections:
-            self._connections[address] = BlockingConnection(address)
+            self._connections[address] = BlockingConnection(address, signer=self._signer)
         return self._connections[address]
 
     def retried(self, ask: Callable[[], T], *, retry_timeout_s: float | None = None) -> T:
@@ -350,9 +354,15 @@ def shared_client(
     name_servers: str,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     retry_timeout_s: float = RETRY_TIMEOUT_S,
+    credentials: Credentials | None = None,
 ) -> ClusterClient:
-    """The client of this process for these name servers; it lives as long as the process."""
-    made = ClusterClient(name_servers, request_timeout_s=request_timeout_s, retry_timeout_s=retry_timeout_s)
+    """The client of this process for these name servers and user; it lives as long as the process."""
+    made = ClusterClient(
+        name_servers,
+        request_timeout_s=request_timeout_s,
+        retry_timeout_s=retry_timeout_s,
+        credentials=credentials,
+    )
     # Close sockets before the interpreter shuts down, which would warn.
     atexit.register(made.close)
     return made

@@ -34,6 +34,8 @@ from skylark.model.record import decode_all
 from skylark.pipelines.cluster_client import ClusterClient
 from skylark.pipelines.offsets import Offsets, from_nested
 from skylark.protocol.bodies import MessageQueue
+from skylark.settings.client import ClientSettings
+from skylark.settings.credentials import client_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,8 +132,9 @@ class LagListener(StreamingQueryListener):
         write_offsets: bool = True,
         metrics_port: int | None = None,
         log_interval_s: float = LOG_INTERVAL_S,
+        client: ClientSettings | None = None,
     ) -> None:
-        """`metrics_port` serves Prometheus text; 0 picks a free port."""
+        """`metrics_port` serves Prometheus text; 0 picks a free port. `client` holds the credentials."""
         self.group = group
         self.gauges = LagGauges()
         self.lags: list[QueueLag] = []
@@ -139,7 +142,12 @@ class LagListener(StreamingQueryListener):
         self._write_offsets = write_offsets
         self._log_interval_s = log_interval_s
         self._logged_at = float("-inf")
-        self._brokers = ClusterClient(namesrv, request_timeout_s=REQUEST_TIMEOUT_S, retry_timeout_s=0)
+        self._brokers = ClusterClient(
+            namesrv,
+            request_timeout_s=REQUEST_TIMEOUT_S,
+            retry_timeout_s=0,
+            credentials=client_credentials(client or ClientSettings()),
+        )
         self._condition = threading.Condition()
         self._newest: Offsets | None = None
         self._started: set[str] = set()

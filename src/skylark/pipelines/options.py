@@ -10,10 +10,11 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from skylark.errors import SettingsError
 from skylark.quantities import parse_bytes, parse_duration_ms, parse_rate
+from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.fields import check_address
 
 T = TypeVar("T")
@@ -70,11 +71,29 @@ def choice(*words: str) -> OptionKind:
     return OptionKind(" or ".join(f"`{word}`" for word in words), parse)
 
 
-def option(kind: OptionKind, default: str | None, scope: str, meaning: str) -> Any:
+def option(kind: OptionKind, default: str | None, scope: str, meaning: str, *, secret: bool = False) -> Any:
     """A field of an option class. `default` is the text a user would write, or None."""
     metadata = {"kind": kind, "default": default, "scope": scope, "meaning": meaning}
     value = None if default is None else kind.parse(default)
-    return dataclasses.field(default=value, metadata=metadata)
+    return dataclasses.field(default=value, repr=not secret, metadata=metadata)
+
+
+def access_key() -> Any:
+    return option(TEXT, None, "both", "User that signs the requests. Default: the environment of the driver.")
+
+
+def secret_key() -> Any:
+    meaning = "Secret of `accessKey`, or `@FILE`. Better use `credentialsFile` or the environment."
+    return option(TEXT, None, "both", meaning, secret=True)
+
+
+def credentials_file() -> Any:
+    meaning = "File of the driver with `accessKey` and `secretKey`, mode 0600, instead of the two options."
+    return option(TEXT, None, "both", meaning)
+
+
+def _options_of(cls: type[Any]) -> list[dataclasses.Field[Any]]:
+    return [item for item in dataclasses.fields(cls) if item.init]
 
 
 def spelled(name: str) -> str:
@@ -85,7 +104,7 @@ def spelled(name: str) -> str:
 
 def load(cls: type[T], given: Mapping[str, str]) -> T:
     """Parse an option class. Raises SettingsError for unknown names and invalid values."""
-    fields = {spelled(item.name).lower(): item for item in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {spelled(item.name).lower(): item for item in _options_of(cls)}
     values: dict[str, Any] = {}
     for name, text in given.items():
         item = fields.get(name.lower())
@@ -107,7 +126,7 @@ def _unknown(name: str, known: list[str]) -> str:
 def option_table(cls: type[Any]) -> str:
     """The options as a Markdown table: name, type, default, scope, meaning."""
     lines = ["| Option | Type | Default | For | Meaning |", "|---|---|---|---|---|"]
-    for item in dataclasses.fields(cls):
+    for item in _options_of(cls):
         facts = item.metadata
         default = "" if facts["default"] is None else f"`{facts['default']}`"
         meaning = facts["meaning"].replace("|", "\\|")  # a bar ends a cell, also in code
@@ -245,7 +264,15 @@ class SourceOptions:
         DURATION, "2m", "both", "How long to retry if a broker or name server does not answer."
     )
 
+    access_key: str | None = access_key()
+    secret_key: str | None = secret_key()
+    credentials_file: str | None = credentials_file()
+    security_token: ClassVar[str | None] = None
+    # Not an option: what the driver finds, for the tasks.
+    credentials: Credentials | None = dataclasses.field(default=None, init=False, repr=False)
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "credentials", client_credentials(self))
         if (self.namesrv is None) == (self.path is None):
             raise SettingsError("namesrv", "set either namesrv (host:port) or path (a store directory)")
         if not self.topic:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from pyspark import TaskContext
@@ -37,8 +37,22 @@ from skylark.model.message import (
 )
 from skylark.model.names import topic_name_error
 from skylark.pipelines.cluster_client import ClusterClient, shared_client
-from skylark.pipelines.options import ADDRESSES, COUNT, DURATION, FLAG, RATE, TEXT, choice, load, option
+from skylark.pipelines.options import (
+    ADDRESSES,
+    COUNT,
+    DURATION,
+    FLAG,
+    RATE,
+    TEXT,
+    access_key,
+    choice,
+    credentials_file,
+    load,
+    option,
+    secret_key,
+)
 from skylark.pipelines.row_sender import OutMessage, RowSender, is_batchable
+from skylark.settings.credentials import Credentials, client_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,8 +134,15 @@ class SinkOptions:
     keep_times: bool = option(FLAG, "false", "both", "Send the column `bornTimestamp` as the born timestamp.")
     producer_group: str = option(TEXT, "skylark-spark-sink", "both", "Producer group shown on brokers.")
     request_timeout_ms: int = option(DURATION, "10s", "both", "Timeout of one request.")
+    access_key: str | None = access_key()
+    secret_key: str | None = secret_key()
+    credentials_file: str | None = credentials_file()
+    security_token: ClassVar[str | None] = None
+    # Not an option: what the driver finds, for the tasks.
+    credentials: Credentials | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "credentials", client_credentials(self))
         if not self.namesrv:
             raise SettingsError("namesrv", "no name server given; use host:port")
         if self.topic is not None and (fault := topic_name_error(self.topic)):
@@ -322,7 +343,11 @@ def write_rows(
 
 def _brokers(options: SinkOptions) -> ClusterClient:
     assert options.namesrv is not None
-    return shared_client(options.namesrv, request_timeout_s=options.request_timeout_ms / 1000)
+    return shared_client(
+        options.namesrv,
+        request_timeout_s=options.request_timeout_ms / 1000,
+        credentials=options.credentials,
+    )
 
 
 class BatchSink(_Writing, DataSourceArrowWriter):

@@ -6,7 +6,16 @@ import msgspec
 
 from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.protocol.codes import RequestCode, ResponseCode
-from skylark.protocol.command import CLIENT_LANGUAGE, ONEWAY_FLAG, SERVER_LANGUAGE, VERSION, Buffer, prefix
+from skylark.protocol.command import (
+    CLIENT_LANGUAGE,
+    ONEWAY_FLAG,
+    PREFIX_BYTES,
+    SERVER_LANGUAGE,
+    VERSION,
+    Buffer,
+    prefix,
+)
+from skylark.protocol.signature import Signer
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -167,14 +176,18 @@ class SendTemplate:
     The broker uses `default_topic` and `default_queues` to create a missing topic.
     """
 
+    _more_fields: bytes = b""
+    """Ext fields before those of the message."""
+
     def __init__(
         self, *, group: str, topic: str, broker: str, queue_id: int, default_topic: str, default_queues: int
     ) -> None:
         self._header = (
-            b'{"code":%%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%%d","g":"%%d","h":"%%d",'
+            b'{"code":%%d,"extFields":{%b"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%%d","g":"%%d","h":"%%d",'
             b'"i":%%b,"j":"%%d","k":"false"%%b,"m":"%%b","n":%b},"flag":%%d,"language":"%b","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (
+            self._more_fields,
             _text(group),
             _text(topic),
             _text(default_topic),
@@ -215,6 +228,85 @@ class SendTemplate:
             opaque,
         )
         return prefix(len(header), len(body)) + header, body
+
+
+SIGNATURE_CHARS = 28
+_CODE_DIGITS = 3  # of 310, 320 and 325
+_SIGNATURE_START = PREFIX_BYTES + len(b'{"code":,"extFields":{"Signature":"') + _CODE_DIGITS
+_SIGNATURE_END = _SIGNATURE_START + SIGNATURE_CHARS
+
+
+class SignedSendTemplate(SendTemplate):
+    """Frames of signed sends. The hash of the fields that do not change is computed once."""
+
+    def __init__(
+        self,
+        signer: Signer,
+        *,
+        group: str,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        default_topic: str,
+        default_queues: int,
+    ) -> None:
+        # The signature is first: its place does not depend on other values.
+        self._more_fields = b'"Signature":"%b",' % (b"?" * SIGNATURE_CHARS) + b"".join(
+            b"%b:%b," % (_text(name), _text(value)) for name, value in signer.fields.items()
+        )
+        super().__init__(
+            group=group,
+            topic=topic,
+            broker=broker,
+            queue_id=queue_id,
+            default_topic=default_topic,
+            default_queues=default_queues,
+        )
+        first = (*signer.fields.values(), group, topic, default_topic, str(default_queues), str(queue_id))
+        self._key = signer.key.after("".join(first).encode())
+        self._broker = broker.encode()
+
+    def frame(
+        self,
+        opaque: int,
+        body: Buffer,
+        *,
+        properties: str,
+        sys_flag: int,
+        born_ms: int,
+        flag: int = 0,
+        reconsume_times: int = 0,
+        max_reconsume_times: int | None = None,
+        is_batch: bool = False,
+        is_reply: bool = False,
+        is_oneway: bool = False,
+    ) -> tuple[bytes, Buffer]:
+        """Return head and body of a signed request. Raises as `SendTemplate.frame`."""
+        head, body = super().frame(
+            opaque,
+            body,
+            properties=properties,
+            sys_flag=sys_flag,
+            born_ms=born_ms,
+            flag=flag,
+            reconsume_times=reconsume_times,
+            max_reconsume_times=max_reconsume_times,
+            is_batch=is_batch,
+            is_reply=is_reply,
+            is_oneway=is_oneway,
+        )
+        content = b"%d%d%d%b%dfalse%b%b%b" % (
+            sys_flag,
+            born_ms,
+            flag,
+            properties.encode(),
+            reconsume_times,
+            b"" if max_reconsume_times is None else b"%d" % max_reconsume_times,
+            b"true" if is_batch else b"false",
+            self._broker,
+        )
+        signature = self._key.signature(content, body)
+        return b"".join((head[:_SIGNATURE_START], signature, head[_SIGNATURE_END:])), body
 
 
 def element_tail(before: bytes, key_bytes: int, after: bytes) -> Tail:

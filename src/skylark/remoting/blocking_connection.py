@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -13,6 +14,7 @@ from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RESPONSE_FLAG, Buffer, RemotingCommand, encode
 from skylark.protocol.connection import Command, Connection, Limits
 from skylark.protocol.request import Request
+from skylark.protocol.signature import Signer
 from skylark.remoting.address import reason_of, split_address
 
 T = TypeVar("T")
@@ -64,11 +66,14 @@ class BlockingConnection:
         *,
         limits: Limits = CLIENT_LIMITS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        signer: Signer | None = None,
     ) -> None:
         self.address = address
         self.block_bytes = BLOCK_BYTES
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
+        self._frame = _frame if signer is None else partial(_signed_frame, signer)
+        self._encode = encode if signer is None else signer.encode
         self._socket: socket.socket | None = None
         self._codec: Connection[PendingReply[Any]] = Connection(limits)
         self._pid = 0
@@ -97,10 +102,10 @@ class BlockingConnection:
         """Send several requests in one write, which wakes the server once. Raises as `ask`."""
         deadline = time.monotonic() + timeout_s
         connected = self._connected(deadline)
-        codec, asked, parts = self._codec, list[PendingReply[T]](), list[Buffer]()
+        frame, codec, asked, parts = self._frame, self._codec, list[PendingReply[T]](), list[Buffer]()
         for request in requests:
             asked.append(PendingReply(request, codec, deadline, timeout_s))
-            parts += request.frame(codec.reserve_opaque(asked[-1]))
+            parts += frame(request, codec.reserve_opaque(asked[-1]))
         try:
             self._send(connected, parts, deadline)
         except TimeoutError:
@@ -130,7 +135,7 @@ class BlockingConnection:
         """Send a oneway request. Raises ConnectFailed, RequestTimeout, ConnectionLost."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._send(self._connected(deadline), encode(request.to_command(oneway=True)), deadline)
+            self._send(self._connected(deadline), self._encode(request.to_command(oneway=True)), deadline)
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
 
@@ -233,6 +238,14 @@ class BlockingConnection:
             remark = f" request type {command.code} not supported"
             answer = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
             self._send(connected, encode(answer), deadline)
+
+
+def _frame(request: FramedRequest[Any], opaque: int) -> list[Buffer]:
+    return request.frame(opaque)
+
+
+def _signed_frame(signer: Signer, request: FramedRequest[Any], opaque: int) -> list[Buffer]:
+    return signer.sign_frame(request.frame(opaque))
 
 
 def _time_left(deadline: float) -> float:

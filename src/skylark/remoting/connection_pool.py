@@ -8,6 +8,7 @@ from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout, RocketMQ
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Limits
 from skylark.protocol.request import Request
+from skylark.protocol.signature import Signer
 from skylark.remoting.address import reason_of, split_address
 from skylark.remoting.link import Handler, Link, ReplyWaiter
 
@@ -26,7 +27,13 @@ class ClientConnection(Link):
     """An outgoing connection. Requests sent by the server go to `on_request`."""
 
     def __init__(
-        self, address: str, *, limits: Limits, on_request: Handler | None, tasks: set[asyncio.Task[None]]
+        self,
+        address: str,
+        *,
+        limits: Limits,
+        on_request: Handler | None,
+        tasks: set[asyncio.Task[None]],
+        signer: Signer | None = None,
     ) -> None:
         super().__init__(
             limits,
@@ -34,6 +41,8 @@ class ClientConnection(Link):
             requests_in_flight_max=REQUESTS_IN_FLIGHT_MAX,
             write_high_water_bytes=WRITE_HIGH_WATER_BYTES,
         )
+        if signer is not None:
+            self._encode_request = signer.encode
         self.address = address
         self.received_at = self._loop.time()
         self._on_request = on_request
@@ -81,7 +90,7 @@ class ConnectionPool:
     """One connection per address, opened on demand and reopened after it was lost.
 
     `on_request(connection, command)` receives requests sent by servers (39, 40, 220, 221, 307, 309, 326);
-    `on_open(address)` is called for each connection that was opened.
+    `on_open(address)` is called for each connection that was opened. `signer` signs all requests.
     """
 
     def __init__(
@@ -89,11 +98,13 @@ class ConnectionPool:
         *,
         on_request: Handler | None = None,
         on_open: Callable[[str], None] | None = None,
+        signer: Signer | None = None,
         limits: Limits = CLIENT_LIMITS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self._on_request = on_request
         self._on_open = on_open
+        self._signer = signer
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._connections: dict[str, ClientConnection] = {}
@@ -194,7 +205,11 @@ class ConnectionPool:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
                     lambda: ClientConnection(
-                        address, limits=self._limits, on_request=self._on_request, tasks=self._tasks
+                        address,
+                        limits=self._limits,
+                        on_request=self._on_request,
+                        tasks=self._tasks,
+                        signer=self._signer,
                     ),
                     host,
                     port,

@@ -71,6 +71,7 @@ class Link(asyncio.Protocol):
         self._out_bytes = 0
         self._gathering = False
         self._flush_scheduled = False
+        self._encode_request: Callable[[RemotingCommand], list[Buffer]] = encode
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = asyncio.Event()
@@ -108,7 +109,7 @@ class Link(asyncio.Protocol):
         """Send a oneway request."""
         command = request.to_command(oneway=True)
         command.language = self.language
-        self.write(*encode(command))
+        self.write(*self._encode_request(command))
 
     async def call(self, request: Request[T], *, timeout_s: float) -> T:
         """Send a request and return the parsed reply.
@@ -124,7 +125,7 @@ class Link(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 await self.wait_writable()
-                self.write(*encode(command))
+                self.write(*self._encode_request(command))
                 reply = await waiter
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None

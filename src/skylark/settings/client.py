@@ -28,6 +28,12 @@ class ClientSettings:
     namespace: str = setting("", "namespace")
     vip_channel: bool = setting(False, "vipChannelEnabled")
 
+    # Credentials; if empty, those of the environment (see `settings.credentials`).
+    access_key: str = setting("", "accessKey")
+    secret_key: str = setting("", "secretKey", secret=True)
+    security_token: str = setting("", "securityToken", secret=True)
+    credentials_file: Path | None = setting(None, "credentialsFile")
+
     route_refresh_interval_ms: int = setting(30_000, "pollNameServerInterval", 1)
     heartbeat_interval_ms: int = setting(30_000, "heartbeatBrokerInterval", 1)
     request_timeout_ms: int = setting(3000, "mqClientApiTimeout", 1)

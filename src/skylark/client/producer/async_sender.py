@@ -184,7 +184,7 @@ class AsyncSender:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
-        self.policy = SendPolicy(group, session.client_id, namespace, settings)
+        self.policy = SendPolicy(group, session.client_id, namespace, settings, session.signer)
         self.encoder = MessageEncoder(settings, namespace, group, UniqueKeys(self._clock))
 
     # --- Routes ---

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import Context
+from functools import partial
 
 from skylark.client.namespace import without_namespace
 from skylark.client.producer.message_encoder import EncodedBatch, EncodedMessage, not_unicode, property_text
@@ -26,7 +27,8 @@ from skylark.errors import BadMessage, BrokerError, NoRoute, RocketMQError, Send
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer, RemotingCommand
-from skylark.protocol.frame_templates import SendTemplate
+from skylark.protocol.frame_templates import SendTemplate, SignedSendTemplate
+from skylark.protocol.signature import Signer
 from skylark.settings.client import ProducerSettings
 from skylark.settings.fields import FAST_PORT_DISTANCE
 
@@ -99,7 +101,15 @@ class SendPolicy:
     Its threads share the tables; one send belongs to one thread.
     """
 
-    def __init__(self, group: str, client_id: str, namespace: str, settings: ProducerSettings) -> None:
+    def __init__(
+        self,
+        group: str,
+        client_id: str,
+        namespace: str,
+        settings: ProducerSettings,
+        signer: Signer | None = None,
+    ) -> None:
+        self._template_type = SendTemplate if signer is None else partial(SignedSendTemplate, signer)
         self.hooks = Hooks()
         self.latencies = LatencyTable() if settings.avoid_slow_brokers else None
         self._group = group
@@ -174,7 +184,7 @@ class SendPolicy:
         assert queue is not None
         template = self._templates.get(queue)
         if template is None:
-            template = self._templates[queue] = SendTemplate(
+            template = self._templates[queue] = self._template_type(
                 group=self._group,
                 topic=send.topic,
                 broker=queue.broker_name,

@@ -41,10 +41,12 @@ from skylark.protocol.command import BODY_MEMBER, RemotingCommand
 from skylark.protocol.request import Request
 from skylark.protocol.requests.client import UnregisterClient
 from skylark.protocol.requests.name_server import GetRouteInfoByTopic
+from skylark.protocol.signature import Signer
 from skylark.remoting.address import local_ip
 from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
 from skylark.remoting.link import Answer
 from skylark.settings.client import UNNAMED_INSTANCE, ClientSettings
+from skylark.settings.credentials import Credentials, client_credentials
 from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -100,14 +102,22 @@ class _Heartbeat(Request[int], frozen=True):
 class Session:
     """Connections and routes of one client id. Created by `join` only."""
 
-    def __init__(self, client_id: str, name_servers: tuple[str, ...], settings: ClientSettings) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        name_servers: tuple[str, ...],
+        settings: ClientSettings,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.client_id = client_id
         self.settings = settings
+        self.signer = None if credentials is None else Signer(credentials)
         self.routes = RouteCache()
         self.tasks = Tasks()
         self.pool = ConnectionPool(
             on_request=self._on_request,
             on_open=self._on_open,
+            signer=self.signer,
             connect_timeout_s=settings.connect_timeout_ms / 1000,
         )
         self.awaited_replies: dict[str, asyncio.Future[ReceivedMessage]] = {}  # by correlation id
@@ -404,7 +414,7 @@ class Session:
 
 # --- Sharing ---
 
-_Key = tuple[str, frozenset[str]]
+_Key = tuple[str, frozenset[str], Credentials | None]
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, Session]] = WeakKeyDictionary()
 
 
@@ -418,16 +428,17 @@ async def join(
 ) -> Session:
     """Add a member to the session of its client id on the running loop, and send a heartbeat.
 
-    Clients with the same explicit instance name and the same name servers share a session, with the settings
-    of the first. Unnamed clients get a session each, unless `keep_default_name` (broadcasting consumers,
-    whose offset files need a stable id). Raises GroupInUse.
+    Clients with the same explicit instance name, name servers and credentials share a session, with the
+    settings of the first. Unnamed clients get a session each, unless `keep_default_name` (broadcasting
+    consumers, whose offset files need a stable id). Raises GroupInUse, SettingsError for bad credentials.
     """
     client_id = client_id_of(settings, keep_default_name=keep_default_name, is_stream=is_stream)
     sessions = _sessions.setdefault(asyncio.get_running_loop(), {})
-    key = (client_id, frozenset(name_servers))
+    credentials = client_credentials(settings)
+    key = (client_id, frozenset(name_servers), credentials)
     session = sessions.get(key)
     if session is None:
-        session = sessions[key] = Session(client_id, name_servers, settings)
+        session = sessions[key] = Session(client_id, name_servers, settings, credentials)
     session.check_process()
     session._add(member)
     try:

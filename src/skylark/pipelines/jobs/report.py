@@ -183,8 +183,9 @@ def _section(kind: str, df: DataFrame) -> Section:
 
 def _lag_section(source: Input, groups: Sequence[str]) -> Section:
     assert source.namesrv is not None
-    brokers = shared_client(source.namesrv)
-    planner = Planner(load(SourceOptions, source.source_options(is_stream=False)))
+    options = load(SourceOptions, source.source_options(is_stream=False))
+    brokers = shared_client(source.namesrv, credentials=options.credentials)
+    planner = Planner(options)
     topics = sorted({queue.topic for queue in planner.queues()})
     try:
         names = list(groups) or groups_of(brokers, topics)
