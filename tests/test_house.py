@@ -94,7 +94,6 @@ FRAGMENT_LINES_MAX = 80
 # Small modules with a single importer. Fold them into the importer; this list must only shrink.
 FRAGMENTS = {
     "skylark.bench.build_cache",
-    "skylark.broker.monitoring.monitor",
     "skylark.pipelines.jobs.sql",
     "skylark.broker.arrow_joiner",  # imports pyarrow, which is optional
 }

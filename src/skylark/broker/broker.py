@@ -120,8 +120,8 @@ class Broker:
         self._build_services(settings, disk or RealDisk())
         self._build_files(settings)
         self._build_replication(settings, disk or RealDisk())
-        self._handlers = self._build_handlers()
         self.monitor = Monitor(self.make_pages)
+        self._handlers = self._build_handlers()
         self._server = RemotingServer(
             server_limits(settings),
             on_disconnect=self._disconnected,
@@ -234,7 +234,7 @@ class Broker:
         consumers, producers, read_cold = self.consumers, self.producers, self.read_cold
         info = RuntimeInfo(
             live, clock, self.role, store, self.replication, self.delay_levels, self.timers, stats,
-            read_cold, self.started_ms,
+            read_cold, self.monitor, self.started_ms,
         )  # fmt: skip
         self.offset_handlers = OffsetHandlers(
             live, clock, store, topics, groups, offsets, consumers, self.delay_levels, self.latencies,

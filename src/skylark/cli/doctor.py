@@ -255,6 +255,7 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
         yield HealthCheck(f"broker at {address}", HealthState.FAULT, str(error), advice)
     masters = {item.node.name for item in summary.brokers if item.node.is_master}
     for item in summary.brokers:
+        runtime = admin.brokers.runtime(item.node.address)
         name = f"broker {item.node.name}" + ("" if item.node.is_master else f" ({item.node.broker_id})")
         if item.disk_used_ratio > DISK_USED_MAX:
             advice = "free some space, or shorten the retention: fileReservedTime"
@@ -264,8 +265,10 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
                 name, HealthState.FAULT, "has no master", "start the master: producers cannot send to it now"
             )
         else:
-            yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}")
-        yield _clock(name, admin.brokers.runtime(item.node.address), asked_s, time.time())
+            metrics = runtime.get("metricsAddress")
+            served = f", metrics http://{metrics}/metrics" if metrics else ""
+            yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}{served}")
+        yield _clock(name, runtime, asked_s, time.time())
 
 
 def _clock(broker: str, runtime: Mapping[str, str], before_s: float, after_s: float) -> HealthCheck:

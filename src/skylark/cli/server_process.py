@@ -151,10 +151,14 @@ def say_broker_ready(started: float, server: Broker) -> None:
     if settings.is_slave:
         role = f"slave {settings.broker_id} of {settings.replication.slave_of or 'the master of its name'}"
     typer.echo(f"store {settings.store.path.absolute()}, flush {settings.store.flush_mode.value}, {role}")
-    if server.monitor.address:
+    monitor = server.monitor
+    if monitor.address:
+        remark = f" ({monitor.remark})" if monitor.remark else ""
         typer.echo(
-            f"metrics http://{server.monitor.address}/metrics, health http://{server.monitor.address}/health"
+            f"metrics http://{monitor.address}/metrics, health http://{monitor.address}/health{remark}"
         )
+    else:
+        typer.echo(monitor.remark)
 
 
 # --- Logs ---

@@ -12,6 +12,7 @@ import socket
 
 from skylark.errors import SettingsError
 
+PORT_MAX = 0xFFFF
 FREE_PORT_TRIES = 200
 SERVER_PORTS = range(20_000, 32_000)
 """Below the ephemeral range of Linux and macOS."""
@@ -21,7 +22,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 0xFFFF:
+    if not colon or not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError(f"invalid address {address!r}; use host:port")
     return host, int(port)
 

@@ -227,8 +227,8 @@ UNITS_AT_APACHE = {
 
 HEAD = f"""# Metrics
 
-A broker answers `GET /metrics` on port 5557 (`metrics_port`) in Prometheus's text format. This page is
-written by `python -m skylark.broker.monitoring.metric_specs`.
+A broker answers `GET /metrics` on port 5557 (`metrics_port`), or on the next free port if that is taken, in
+Prometheus's text format. This page is written by `python -m skylark.broker.monitoring.metric_specs`.
 
 - Metrics whose names begin with `rocketmq_` have RocketMQ 5's names, and the labels
   {", ".join(f"`{label}`" for label in COMMON_LABELS)} besides those in the table. Those that begin with

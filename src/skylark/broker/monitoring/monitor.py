@@ -5,18 +5,21 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from skylark.remoting.address import SocketListener, join_address
+from skylark.remoting.address import PORT_MAX, SocketListener, join_address, reason_of
 
 if TYPE_CHECKING:
     from skylark.broker.monitoring.pages import Pages
 
 log = logging.getLogger(__name__)
 
+PORTS_TRIED = 100
+"""Ports from the wanted one on that are tried if it is taken."""
 STOP_CHECK_S = 1.0
 """Interval at which the thread checks for a stop, where nothing wakes it."""
 STOP_TIMEOUT_S = 2.0
@@ -31,15 +34,24 @@ class Monitor:
         self._listener: SocketListener | None = None
         self._thread: threading.Thread | None = None
         self.address = ""
+        """Where the pages are served; empty if they are not."""
+        self.remark = ""
+        """Why they are served elsewhere than wanted, or not at all."""
 
     def start(self, host: str, port: int) -> None:
-        """Listen; a port that is taken is reported and does without (several brokers on one machine)."""
+        """Listen on a port, or on the next free one: several brokers may run on one machine.
+
+        A port that cannot be had for another reason is logged, and the broker runs without the pages.
+        """
         try:
-            self._listener = SocketListener(host, port)
+            self._listener = _listen(host, port)
         except OSError as error:
-            log.warning("no metrics on %s: %s", join_address(host, port), error)
+            self.remark = f"no metrics on {join_address(host, port)}: {reason_of(error)}"
+            log.warning("%s", self.remark)
             return
         self.address = self._listener.address
+        if port and self.address != join_address(host, port):
+            self.remark = f"port {port} is taken"
         self._thread = threading.Thread(
             target=self._serve, args=(self._listener,), name="skylark-metrics", daemon=True
         )
@@ -63,3 +75,15 @@ class Monitor:
         server = PageServer(listener, self._make_pages(), check_s=STOP_CHECK_S)
         while not listener.is_stopped:
             server.handle_request()
+
+
+def _listen(host: str, port: int) -> SocketListener:
+    """Raises OSError."""
+    last = min(port + PORTS_TRIED, PORT_MAX + 1) - 1
+    while True:
+        try:
+            return SocketListener(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port >= last:
+                raise
+            port += 1

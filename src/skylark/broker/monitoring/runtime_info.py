@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.delayed.timers import Timers
+from skylark.broker.monitoring.monitor import Monitor
 from skylark.broker.monitoring.stats import BrokerStats, Counter
 from skylark.broker.record_loader import ReadCold
 from skylark.broker.replication.master import ReplicationMaster
@@ -46,6 +47,7 @@ class RuntimeInfo:
     timers: Timers
     stats: BrokerStats
     read_cold: ReadCold
+    monitor: Monitor
     started_ms: int
 
     async def collect(self) -> dict[str, str]:
@@ -123,6 +125,7 @@ class RuntimeInfo:
             "timerCongestNum": str(self.timers.waiting),
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
+            "metricsAddress": self.monitor.address,
         }
 
     def _of_replicas(self) -> dict[str, str]:

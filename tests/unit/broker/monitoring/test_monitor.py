@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import struct
 import sys
@@ -19,7 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from skylark.broker.clients import ACTIVELY, PASSIVELY, ConnectedClient
-from skylark.broker.monitoring import metrics
+from skylark.broker.monitoring import metrics, monitor
 from skylark.broker.monitoring.metric_specs import METRICS, markdown
 from skylark.broker.monitoring.metrics import most, settled
 from skylark.broker.monitoring.monitor import Monitor
@@ -494,12 +496,37 @@ async def test_clients_that_say_nothing_or_vanish_are_not_heard_of(
     assert "Traceback" not in capfd.readouterr().err
 
 
-async def test_a_port_that_is_taken_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_next_free_port_is_used_if_one_is_taken() -> None:
     with rigged() as rig, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        first, second = Monitor(rig.broker.make_pages), Monitor(rig.broker.make_pages)
+        for made in (first, second):
+            made.start("127.0.0.1", port)
+        assert int(first.address.rpartition(":")[2]) > port
+        assert first.address != second.address
+        assert first.remark == second.remark == f"port {port} is taken"
+        for made in (first, second):
+            made.stop()
+
+
+@pytest.mark.parametrize("errno_", [errno.EACCES, errno.EADDRINUSE])
+async def test_a_broker_without_a_port_for_metrics_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, errno_: int
+) -> None:
+    tried = []
+
+    def refuse(host: str, port: int) -> None:
+        tried.append(port)
+        raise OSError(errno_, os.strerror(errno_))
+
+    monkeypatch.setattr(monitor, "SocketListener", refuse)
+    with rigged() as rig:
         made = Monitor(rig.broker.make_pages)
-        made.start("127.0.0.1", taken.getsockname()[1])
+        made.start("127.0.0.1", 65_500)
+        assert tried == ([65_500] if errno_ == errno.EACCES else list(range(65_500, 65_536)))
         assert made.address == ""
-        assert "no metrics on 127.0.0.1:" in caplog.text
+        assert made.remark == f"no metrics on 127.0.0.1:65500: {os.strerror(errno_)}"
+        assert made.remark in caplog.text
         made.stop()
 
 
