@@ -309,8 +309,18 @@ def test_a_group_is_moved(run: Commands) -> None:
     run("group", "create", clone)
     assert run.json("offset", "clone", group, clone)["topics"] == [TOPIC]
     assert committed(clone) == [4, 2]
+    planned = run.json("offset", "reset", group, TOPIC, "--to", "1h", "--dry-run")
+    assert committed(group) == [4, 2], "nothing is changed"
     moved = run.json("offset", "reset", group, TOPIC, "--to", "1h", "--yes")
-    assert [row["offset"] for row in moved["queues"]] == [0, 0]
+    assert moved == planned
+    assert (moved["skipped"], moved["again"]) == (0, 6)
+    assert [(row["old"], row["new"], row["change"]) for row in moved["queues"]] == [(4, 0, -4), (2, 0, -2)]
+    assert run.json("offset", "skip", group, TOPIC, "--dry-run")["skipped"] == 8
+    refused = run.invoke("offset", "clone", group, clone)
+    assert (refused.exit_code, "Overwrite the offsets" in refused.stderr) == (2, True)
+    assert committed(clone) == [4, 2]
+    run("offset", "clone", group, clone, "--yes")
+    assert committed(clone) == [0, 0]
 
 
 # --- Messages ---

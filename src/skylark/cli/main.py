@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import re
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -94,6 +95,8 @@ class CommandGroup(TyperGroup):
         super().__init__(**{**attributes, "commands": command_stubs()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if _may_be_mqadmin(args):
+            args = _translate(args)
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else load_command(name), rest
 
@@ -123,6 +126,22 @@ class CommandGroup(TyperGroup):
                 sys.stderr.write(f"  hint: {advice}\n")
             _drop_output()
             raise typer.Exit(EXIT_USAGE_ERROR) from None
+
+
+def _may_be_mqadmin(words: list[str]) -> bool:
+    """All commands of `mqadmin` have a capital letter, but `producer` and `consumer`; and only options."""
+    return words[0] != words[0].lower() or (words[0] in COMMANDS and words[1:2] != [] and words[1][:1] == "-")
+
+
+def _translate(words: list[str]) -> list[str]:
+    """Replace a command of `mqadmin` by its equivalent, and say so. Raises UsageError without one."""
+    from skylark.cli import mqadmin  # noqa: PLC0415 - only for its users
+
+    if not mqadmin.is_mqadmin(words):
+        return words
+    translated = mqadmin.translate(words)
+    sys.stderr.write(f"skylark: mqadmin's {words[0]} is `skylark {shlex.join(translated)}`\n")
+    return translated
 
 
 def _drop_output() -> None:

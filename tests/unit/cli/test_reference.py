@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from skylark.cli import mqadmin
 from skylark.cli.reference import commands, commands_page, root, sentences_and_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -68,6 +69,8 @@ def check_line(line: str) -> None:
 
 
 def check_command(words: list[str]) -> None:
+    if mqadmin.is_mqadmin(words[1:]):
+        words = ["skylark", *mqadmin.translate(words[1:])]
     name, command = "skylark", ROOT
     options = {"--help", "-h"}
     for word in words[1:]:
