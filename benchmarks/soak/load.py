@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -193,7 +194,7 @@ class MixedLoad:
             client=ClientSettings(instance_name=group),
         )
 
-        async def handle(messages: list[ReceivedMessage]) -> None:
+        async def handle(messages: Sequence[ReceivedMessage]) -> None:
             self._arrived(group, messages)
 
         for topic, tags in topics.items():
@@ -207,7 +208,7 @@ class MixedLoad:
         while True:
             self._arrived(BY_PULL, await consumer.poll(timeout_ms=POLL_MS))
 
-    def _arrived(self, group: str, messages: list[ReceivedMessage]) -> None:
+    def _arrived(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
         now_ns = time.monotonic_ns()
         for message in messages:
             due_ns = self.ledger.take(group, int.from_bytes(message.body[:NUMBER_BYTES]))

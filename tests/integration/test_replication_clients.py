@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ async def test_a_dead_master_stops_neither_consumers_nor_producers(tmp_path: Pat
     got: Counter[bytes] = Counter()
     sent: set[bytes] = set()
 
-    async def handle(messages: list[ReceivedMessage]) -> None:
+    async def handle(messages: Sequence[ReceivedMessage]) -> None:
         got.update(bytes(message.body) for message in messages)
 
     client = ClientSettings(client_ip="127.0.0.1", **FAST_CLIENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, overload
 
 import msgspec
 
@@ -28,6 +28,8 @@ from skylark.model.message_id import offset_message_id
 from skylark.model.record import HEAD, HEADS, LENGTH, MAGIC_V1, MAGIC_V2, crc32, split_batch
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer
+
+T = TypeVar("T")
 
 PROPERTY_TRANSACTION = "TRAN_MSG"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
@@ -82,10 +84,16 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         decompress(self.plain_body, self.sys_flag)
         raise BadBody("a codec", "the body could not be decompressed on arrival")
 
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
     def json(self, type: Any = Any) -> Any:
         """Decode the body as JSON, into a type that msgspec supports if one is given.
 
-        Raises msgspec.DecodeError.
+        >>> order = message.json(Order)  # a dataclass, a TypedDict, a msgspec.Struct, list[int] …
+
+        Raises msgspec.DecodeError, and msgspec.ValidationError for other JSON than that of the type.
         """
         return msgspec.json.decode(self.body, type=type)
 

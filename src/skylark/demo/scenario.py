@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -189,7 +189,7 @@ class Billing:
         self.tried: Counter[int] = Counter()
         self.fixed = False
 
-    async def handle(self, messages: list[ReceivedMessage]) -> ConsumeResult:
+    async def handle(self, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
         [message] = messages
         value = message.json()
         number = value["id"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntFlag
-from typing import Any, AnyStr
+from typing import Any, AnyStr, Self
 
 import msgspec
 
@@ -92,12 +92,32 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     flag: int = 0
 
     @classmethod
-    def json(cls, topic: str, value: Any, **rest: Any) -> Message:
+    def json(
+        cls,
+        topic: str,
+        value: Any,
+        *,
+        tags: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        deliver_after: timedelta | None = None,
+        wait_for_store: bool = True,
+        flag: int = 0,
+    ) -> Self:
         """Return a message whose body is the value as JSON; a consumer reads it with `message.json()`.
 
         >>> Message.json("orders", {"id": 42}, tags="created")
+
+        The value may hold dataclasses, msgspec structs, datetimes, UUIDs and enums, too. Raises TypeError for
+        a value that cannot be encoded.
         """
-        return cls(topic, msgspec.json.encode(value), **rest)
+        return cls(
+            topic, msgspec.json.encode(value), tags, keys, properties or {}, sharding_key, delay_level,
+            deliver_at, deliver_after, wait_for_store, flag,
+        )  # fmt: skip
 
 
 class PutMessage(msgspec.Struct, gc=False, kw_only=False):

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +55,7 @@ async def consume(task: MemberTask) -> None:
     """Consume until SIGTERM. Raises OSError."""
     journal, slowness = Journal(Path(task.journal)), Knob(Path(task.slowness))
 
-    async def handle(messages: list[ReceivedMessage]) -> None:
+    async def handle(messages: Sequence[ReceivedMessage]) -> None:
         journal.write(b"".join(_lines(task, messages, time.monotonic_ns())))
         if slowness.value:
             await asyncio.sleep(slowness.value / 1000)
@@ -82,7 +82,7 @@ async def consume(task: MemberTask) -> None:
             await asyncio.sleep(START_PAUSE_S)
 
 
-def _lines(task: MemberTask, messages: list[ReceivedMessage], now_ns: int) -> Iterator[bytes]:
+def _lines(task: MemberTask, messages: Sequence[ReceivedMessage], now_ns: int) -> Iterator[bytes]:
     for message in messages:
         number = number_in(task.run, message.body)
         if number is None:

@@ -91,10 +91,17 @@ class MessageListenerOrderly:
         raise NotImplementedError
 
 
+ListenerResult = ConsumeResult | ConsumeConcurrentlyStatus | ConsumeOrderlyStatus | None
+Listener = (
+    Callable[[Messages], ListenerResult | Awaitable[ListenerResult]]
+    | Callable[[Messages, ConsumeContext], ListenerResult | Awaitable[ListenerResult]]
+    | MessageListenerConcurrently
+    | MessageListenerOrderly
+)
+"""A function or coroutine function of messages, or of messages and context; or an object as in Java."""
 Handle = Callable[[Messages, ConsumeContext], Any]
 Middleware = Callable[[Handle], Handle]
 """Takes the handler of a batch and returns a replacement, which is `async` if the listener is."""
-Listener = Callable[..., Any] | MessageListenerConcurrently | MessageListenerOrderly
 
 
 class ConsumeVerdict(Enum):
@@ -140,7 +147,7 @@ class Handler:
     def __init__(self, listener: Listener) -> None:
         self.is_java = isinstance(listener, MessageListenerConcurrently | MessageListenerOrderly)
         self.is_orderly: bool | None = None
-        function: Callable[..., Any]
+        function: Any
         if isinstance(listener, MessageListenerConcurrently | MessageListenerOrderly):
             self.is_orderly = isinstance(listener, MessageListenerOrderly)
             function = listener.consume_message
@@ -156,7 +163,7 @@ class Handler:
             )
         takes_context = _takes_context(function)
         check_callback("listener", function, *(("messages", "context") if takes_context else ("messages",)))
-        self._bare = function if takes_context else _messages_only(function)
+        self._bare: Handle = function if takes_context else _messages_only(function)
         self._bare_is_async = _is_async(function)
         self._warned: set[str] = set()
         self.wrap(())

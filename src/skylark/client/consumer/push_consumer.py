@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from skylark.client.blocking_client import BlockingClient, blocking, on_loop
 from skylark.client.callback import check_callback
@@ -50,9 +50,11 @@ from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-F = TypeVar("F", bound=Listener)
-QueueListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], Any]
+QueueListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], Awaitable[None] | None]
 """Takes a topic, all its queues and those of this consumer. May be a coroutine function."""
+F = TypeVar("F", bound=Listener)
+M = TypeVar("M", bound=Middleware)
+Q = TypeVar("Q", bound=QueueListener)
 
 UNNAMED_GROUP = "DEFAULT_CONSUMER"
 SIGNAL_CHECK_S = 1.0
@@ -167,7 +169,7 @@ class AsyncPushConsumer(GroupConsumer[PushConsumerSettings]):
         self._listeners.set(listener)
         return listener
 
-    def use(self, middleware: Middleware) -> Middleware:
+    def use(self, middleware: M) -> M:
         """Wrap every listener call, for tracing, metrics or transactions.
 
         >>> @consumer.use
@@ -180,7 +182,7 @@ class AsyncPushConsumer(GroupConsumer[PushConsumerSettings]):
         self._listeners.use(middleware)
         return middleware
 
-    def on_queues_changed(self, listener: QueueListener) -> QueueListener:
+    def on_queues_changed(self, listener: Q) -> Q:
         """Call a function with `(topic, all_queues, my_queues)` when queues change. It runs on the loop.
 
         Raises SettingsError for a function that cannot be called so.
@@ -623,11 +625,11 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
         """
         return self._inner.listen(listener)
 
-    def use(self, middleware: Middleware) -> Middleware:
+    def use(self, middleware: M) -> M:
         """Wrap every listener call; see `skylark.aio.PushConsumer.use`."""
         return self._inner.use(middleware)
 
-    def on_queues_changed(self, listener: QueueListener) -> QueueListener:
+    def on_queues_changed(self, listener: Q) -> Q:
         """Call a function with `(topic, all_queues, my_queues)` when queues change, on the client's loop.
 
         It must not block.

@@ -207,7 +207,7 @@ def test_sf_001_a_listener_that_cannot_be_called_is_refused_when_it_is_given() -
     def lazy(messages: Any) -> Iterator[None]:
         yield
 
-    for listener, reason in (
+    mistakes: list[tuple[Any, str]] = [
         (none, r"none\(\) cannot be called with \(messages\): too many positional arguments"),
         (
             three,
@@ -216,7 +216,8 @@ def test_sf_001_a_listener_that_cannot_be_called_is_refused_when_it_is_given() -
         (by_name, "missing a required argument: 'database'"),
         (lazy, "contains yield, so calling it would run nothing"),
         (lambda: None, "too many positional arguments"),
-    ):
+    ]
+    for listener, reason in mistakes:
         for give in (Handler, PushConsumer("G", namesrv="127.0.0.1:1").subscribe("T")):
             with pytest.raises(SettingsError, match=reason):
                 give(listener)
