@@ -42,7 +42,7 @@ def test_no_more_memory_for_a_while(tmp_path: Path) -> None:
         with suppress(LoadFailed):  # connections are lost: nothing is promised to their clients
             client.run(flood)
         resource.prlimit(served.pid, resource.RLIMIT_AS, unlimited)
-        assert "MemoryError" in (tmp_path / "server.log").read_text()
+        assert "MemoryError" in (tmp_path / "output-1.log").read_text()
         with LoadTarget(served.broker, client) as target:
             assert target.stored(load) >= 100
             assert target.measure("after", load).wrong == []
