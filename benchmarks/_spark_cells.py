@@ -145,7 +145,7 @@ def _archive(
     shutil.rmtree(where / "archive")
     shutil.rmtree(where / "archive-state")
     facts |= {"batches": summary.batches, "megabytes": round(summary.details["bytes"] / 1e6, 1)}
-    assert summary.messages == rows, f"{summary.messages} rows archived instead of {rows}"
+    assert summary.counts.written == rows, f"{summary.counts.written} rows archived instead of {rows}"
     return rows
 
 

@@ -64,7 +64,7 @@ spark.table("amounts").orderBy("tags").show()
 # %% An archive as a Delta table: run the cell again to add new messages.
 lake = parse_output(f"delta:{FOLDER.name}/lake")
 summary = archive(spark, source, lake, state=Path(FOLDER.name) / "state", once=True)
-print("archived:", summary.messages)
+print("archived:", summary.counts.written)
 read_delta(spark, lake.path).groupBy("dt", "tags").count().orderBy("tags").show()
 
 # %% Stop the session and remove the files.

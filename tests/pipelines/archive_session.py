@@ -114,7 +114,7 @@ def main(master: str, namesrv: str, topic: str, directory: str) -> None:
     found = {
         "rows": rows,
         "streamed": streamed,
-        "messages": summary.messages,
+        "messages": summary.counts.written,
         "attempts": sorted(path.name for path in marks.iterdir()),
         "executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
     }

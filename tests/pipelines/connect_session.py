@@ -52,7 +52,7 @@ def look(spark: SparkSession, namesrv: str, topic: str, directory: Path) -> dict
         "rows": rows,
         "streamed": streamed,
         "columns": stream.columns,
-        "archived": archived.messages,
+        "archived": archived.counts.written,
     }
 
 

@@ -85,7 +85,7 @@ def main(path: str, topic: str, driver_memory: str, directory: str) -> None:
         "rows": rows,
         "body_bytes": size,
         "seconds": round(seconds, 1),
-        "archived": archived.messages,
+        "archived": archived.counts.written,
         "archive_seconds": archived.seconds,
         "driver_mib": peaks.kib.get("driver", 0) >> 10,
         "worker_mib": peaks.kib.get("worker", 0) >> 10,

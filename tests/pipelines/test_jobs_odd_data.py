@@ -49,7 +49,9 @@ def test_a_letter_that_dies_again_is_sent_again(
     audit = parse_output(f"delta:{tmp_path / 'audit'}")
 
     def resend() -> int:
-        return dlq.resend(spark, source, group, dlq.Resend(), state=tmp_path / "state", audit=audit).messages
+        return dlq.resend(
+            spark, source, group, dlq.Resend(), state=tmp_path / "state", audit=audit
+        ).counts.written
 
     assert resend() == 1
     dead_letters(shared_cluster, topic, group, [])  # both copies come back
@@ -68,7 +70,7 @@ def test_an_edit_that_cannot_be_sent_or_written_down_is_refused_before_anything_
 
     def resend(edit: Any) -> int:
         wanted = dlq.Resend(edit=edit)
-        return dlq.resend(spark, source, group, wanted, state=tmp_path / "state", audit=audit).messages
+        return dlq.resend(spark, source, group, wanted, state=tmp_path / "state", audit=audit).counts.written
 
     with pytest.raises(SettingsError, match="removed required columns: originId"):
         resend(lambda df: df.drop("originId"))
@@ -131,7 +133,7 @@ def test_a_message_born_in_no_year_is_read_archived_shown_and_sent_again(
     source = Input(namesrv=shared_cluster.namesrv, topic=topic)
     lake = parse_output(f"delta:{tmp_path / 'lake'}")
     summary = archive.archive(spark, source, lake, state=tmp_path / "state", once=True)
-    assert summary.messages == 3
+    assert summary.counts.written == 3
     found = sql.query(spark, f"select bodyText, bornTimestamp from `{topic}`", source=source)  # noqa: S608
     spark_jobs.show_rows(found, limit=10, as_json=True)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -142,7 +144,7 @@ def test_a_message_born_in_no_year_is_read_archived_shown_and_sent_again(
     everything = replay.read_archive(spark, lake, topic, replay.ReplayRange())
     output = parse_output(f"topic:{target}")
     namesrv = shared_cluster.namesrv
-    assert replay.replay(spark, everything, output, replay.ReplayRange(), namesrv=namesrv).messages == 3
+    assert replay.replay(spark, everything, output, replay.ReplayRange(), namesrv=namesrv).counts.written == 3
     assert sorted(message.body for message in stored(shared_cluster, target)) == [b"0", b"1", b"2"]
     sections = {section.name: section for section in report.report(spark, source).sections}
     assert sections["latency"].rows[0][:2] == [topic, 3]

@@ -225,7 +225,7 @@ def test_replay_from_broker_store_files_and_archive(
         summary = replay.replay(
             spark, df, parse_output(f"topic:{target}"), recent, namesrv=namesrv, keep_times=name == "archive"
         )
-        assert summary.messages == 20
+        assert summary.counts.written == 20
         messages = stored(shared_cluster, target)
         assert bodies(messages) == sorted(b"new %d" % number for number in range(20))
         assert {message.tags for message in messages} == {"b"}
@@ -277,9 +277,11 @@ def test_dlq_resends_exactly_the_chosen_letters_and_writes_them_down(
     def resend(**wanted: Any) -> Any:
         return dlq.resend(spark, source, group, dlq.Resend(**wanted), state=tmp_path / "state", audit=audit)
 
-    assert resend(where="get_json_object(text, '$.n') < 5", rate="1000/s").messages == 5
-    assert resend(where="get_json_object(text, '$.n') < 7", edit=edit).messages == 2  # five were sent before
-    assert resend(where="keys = 'k0'").messages == 0
+    assert resend(where="get_json_object(text, '$.n') < 5", rate="1000/s").counts.written == 5
+    assert (
+        resend(where="get_json_object(text, '$.n') < 7", edit=edit).counts.written == 2
+    )  # five were sent before
+    assert resend(where="keys = 'k0'").counts.written == 0
     again = [message for message in stored(shared_cluster, topic) if "DLQ_ORIGIN_TOPIC" in message.properties]
     assert bodies(again) == sorted(
         [*(b'{"n": %d}' % number for number in range(5)), b'edited {"n": 5}', b'edited {"n": 6}']
@@ -315,7 +317,9 @@ def test_a_resend_that_was_stopped_is_completed_by_the_next(
     monkeypatch.undo()
     summary = dlq.resend(spark, source, group, wanted, state=tmp_path / "state", audit=audit)
     assert summary.details["resumed"] == 6
-    assert summary.messages == 6  # the next choice finds nothing left
+    assert (
+        summary.counts.written == 0 and summary.details["resumed"] == 6
+    )  # the next choice finds nothing left
     messages = stored(shared_cluster, target)
     assert len({message.unique_key for message in messages}) == 6
     assert len(table_rows(tmp_path / "audit", "queueOffset")) == 6
@@ -332,7 +336,7 @@ def test_letters_that_cannot_be_sent_are_in_nobodys_way(
 
     def resend(**wanted: Any) -> int:
         chosen = dlq.Resend(**wanted)
-        return dlq.resend(spark, source, group, chosen, state=tmp_path / "state", audit=audit).messages
+        return dlq.resend(spark, source, group, chosen, state=tmp_path / "state", audit=audit).counts.written
 
     with pytest.raises(SettingsError, match="1 letters have no original topic"):
         resend()

@@ -99,5 +99,5 @@ def test_workers_without_the_package(
     assert (found["rows"], found["streamed"]) == (60, 60)
     for place in found["places"]:
         assert all("/environment/" in part for part in place.split()), place
-    assert (archived["status"], archived["messages"]) == ("end of data", 60)
+    assert (archived["status"], archived["counts"]["written"]) == ("end of data", 60)
     assert DeltaTable(table).to_pyarrow_table().num_rows == 60

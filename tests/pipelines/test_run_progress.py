@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from skylark.errors import NoRoute, SettingsError
 from skylark.html_report import Chart, HtmlReport, Section, render
+from skylark.pipelines.jobs.counts import READ, WRITTEN
 from skylark.pipelines.jobs.endpoints import parse_output, state_directory
-from skylark.pipelines.jobs.queries import MESSAGES_READ, ProgressTally, distance, is_late_worker, plain_error
+from skylark.pipelines.jobs.queries import HELD, ProgressTally, distance, is_late_worker, plain_error
 from skylark.pipelines.jobs.replay import ReplayRange
 from skylark.pipelines.jobs.session import check_java
 from skylark.pipelines.lake.progress import last_offsets
@@ -56,17 +57,41 @@ def test_batches_are_counted_once() -> None:
     assert (second.messages, second.messages_per_second) == (40, 80.0)
     assert tally.take("q", batch(1, 1, 30, 70)) is None
     assert tally.take("q", batch(2, 0, 70, 70)) is None
-    assert (tally.batches, tally.messages, tally.observed) == (2, {"q": 43}, {"q": {"rule0": 4}})
+    assert (tally.batches, tally.observed) == (2, {"q": {"rule0": 4}})
+
+
+def test_a_batch_without_messages_counts_if_it_ran() -> None:
+    tally = ProgressTally()
+    told = batch(2, 0, 70, 70) | {"durationMs": {"addBatch": 3}}
+    assert tally.take("q", told) is None
+    assert tally.take("q", told) is None
+    assert (tally.batches, tally.observed) == (0, {"q": {"rule0": 2}})
+
+
+def test_a_batch_that_the_table_holds_is_not_written() -> None:
+    tally = ProgressTally({"q": 1}, {"times": lambda number, value: number * len(value)})
+    for number in range(3):
+        told = batch(number, 10, None, 10)
+        told["observedMetrics"] = {
+            "any": {READ: 10, WRITTEN: 8, "times": ["x", "y"], "at": f"t/b/0/{number}"}
+        }
+        told["stateOperators"] = [
+            {"operatorName": "dedupeWithinWatermark", "numRowsDroppedByWatermark": 2},
+            {"operatorName": "stateStoreSave", "numRowsDroppedByWatermark": 100},
+        ]
+        tally.take("q", told)
+    assert tally.observed == {"q": {READ: 30, WRITTEN: 16, HELD: 8, "times": 6, "late": 6}}
+    assert tally.examples == {"q": {"at": "t/b/0/0"}}
 
 
 def test_the_first_batch_of_ranges_counts_messages_though_it_has_no_start() -> None:
     told = batch(0, 4, None, 30)
-    told["observedMetrics"][MESSAGES_READ] = {MESSAGES_READ: 30}
+    told["observedMetrics"][READ] = {READ: 30}
     tally = ProgressTally()
     seen = tally.take("q", told)
     assert seen is not None
     assert (seen.messages, seen.messages_per_second) == (30, 60.0)
-    assert (tally.messages, tally.observed) == ({"q": 30}, {"q": {"rule0": 2}})
+    assert tally.observed == {"q": {READ: 30, "rule0": 2}}
 
 
 def test_what_a_connect_server_tells_is_understood() -> None:

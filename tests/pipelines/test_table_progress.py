@@ -239,16 +239,16 @@ def test_an_archive_is_not_written_twice_with_another_state(
         return archive.archive(spark, source, output, state=tmp_path / state, once=True)
 
     shared_cluster.send(topic, [b"x"] * 30, 0)
-    assert run("one").messages == 30
+    assert run("one").counts.written == 30
     shared_cluster.send(topic, [b"x"] * 12, 1)
     before = offsets_in(output)
     with pytest.raises(SettingsError, match=f"already holds {topic}/broker-a/0 up to offset 30"):
         run("two")
     assert not (tmp_path / "two").exists()
     assert offsets_in(output) == before
-    assert run("two", replace(source, start="table")).messages == 12
+    assert run("two", replace(source, start="table")).counts.written == 12
     shared_cluster.send(topic, [b"x"] * 5, 0)
-    assert run("two").messages == 5
+    assert run("two").counts.written == 5
     assert offsets_in(output) == [*((0, number) for number in range(35)), *((1, n) for n in range(12))]
     shutil.move(output.where, tmp_path / "moved")
     with pytest.raises(SettingsError, match=r"has written batches up to \d, but .* holds none of them"):

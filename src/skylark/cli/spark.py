@@ -532,7 +532,7 @@ def export(
     show: ShowOptions,
     place: SparkSessionOptions,
 ) -> None:
-    """Write dead letters of a group to a table or to another topic.
+    """Write dead letters of a group to a table, each once, or to another topic.
 
     Example: skylark spark dlq export billing -n 127.0.0.1:9876 --to delta:lake/dead
     """
@@ -566,11 +566,13 @@ def resend(
         bool, typer.Option("--again", help="Also dead letters that were sent again before.")
     ] = False,
     audit: Annotated[
-        Path | None,
+        Path,
         typer.Option(
-            "--audit", metavar="DIR", help="Delta table of sent dead letters; in --state by default."
+            "--audit",
+            metavar="DIR",
+            help="Delta table that records what was sent again, for everybody who resends.",
         ),
-    ] = None,
+    ],
     state: StateOption = None,
     show: ShowOptions,
     place: SparkSessionOptions,
@@ -578,15 +580,15 @@ def resend(
     """Send dead letters again, each once, and record them in a Delta table.
 
     Example: skylark spark dlq resend billing -n 127.0.0.1:9876 --where "keys = 'order-7'" --rate 200/s
+    --audit lake/resent
     """
     source = spark_jobs.make_input(OriginOptions(namesrv=namesrv), f"%DLQ%{group}")
     spark_jobs.check_source(source)
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
     from skylark.pipelines.jobs.endpoints import parse_output, state_directory  # noqa: PLC0415
 
-    table = parse_output(f"delta:{audit}") if audit is not None else None
-    directory = state_directory(state, "dlq", group, namesrv, table=table)
-    book = parse_output(f"delta:{(audit or directory / 'audit').expanduser().absolute()}")
+    book = parse_output(f"delta:{audit}")
+    directory = state_directory(state, "dlq", group, namesrv, table=book)
     wanted = job.Resend(where=where, to=to, rate=rate, edit=_edit(edit), again=again)
 
     def work(spark: SparkSession) -> JobSummary | None:

@@ -66,8 +66,8 @@ def _to_delta(spark: SparkSession, options: DemoOptions, orders: Input, result: 
     output = Output(kind="delta", where=str(table))
     summary = archiving.archive(spark, orders, output, state=options.directory / "archive-state", once=True)
     seconds = time.monotonic() - started
-    result.rates.append(("archived, including query start", summary.messages, seconds))
-    result.check("orders archived", options.delivered, summary.messages)
+    result.rates.append(("archived, including query start", summary.counts.written, seconds))
+    result.check("orders archived", options.delivered, summary.counts.written)
     result.places["Delta table"] = table
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.counts import READ, JobCounts
 from skylark.pipelines.jobs.endpoints import (
     Input,
     Output,
@@ -26,6 +27,8 @@ from skylark.pipelines.jobs.endpoints import (
 )
 from skylark.pipelines.lake import table_sink
 from skylark.pipelines.lake.parquet_files import DATE
+from skylark.pipelines.lake.progress import read_checkpoint
+from skylark.pipelines.lake.table_log import BatchName, TableLog
 from skylark.pipelines.schema import COLUMNS, spark_schema
 
 if TYPE_CHECKING:
@@ -113,15 +116,16 @@ def archive(
     source = from_table(source, output, job)
     sink = {**(sink or options(source, output, upkeep)), "job": job}
     settings = table_sink.read_options(sink)
-    check_progress(source, output, queries.checkpoint_of(state, "archive"), job)
+    checkpoint = queries.checkpoint_of(state, "archive")
+    held = check_progress(source, output, checkpoint, job)
     table_sink.prepare(settings, spark_schema(COLUMNS))
     before = settings.log().facts()
+    committed = read_checkpoint(checkpoint).committed
     planning = {**tasks_at_once(spark), **source_options(source), "mode": "ranges"}
     ranges = spark.readStream.format("rocketmq").options(**planning).load()
-    counted = F.sum("messages").alias(queries.MESSAGES_READ)
-    writer = (
-        ranges.observe(queries.MESSAGES_READ, counted).writeStream.format(table_sink.FORMAT).options(**sink)
-    )
+    # A range stands for several messages.
+    counted = ranges.observe(READ, F.sum("messages").alias(READ))
+    writer = counted.writeStream.format(table_sink.FORMAT).options(**sink)
     last_compaction = time.monotonic()
 
     def compact_now_and_then() -> None:
@@ -143,17 +147,32 @@ def archive(
     after = settings.log().facts()
     details: dict[str, Any] = {
         "to": str(output),
-        "rows": after.rows - before.rows,
         "files": after.files - before.files,
         "bytes": after.bytes - before.bytes,
     }
-    summary.messages = after.rows - before.rows
+    summary.counts = _counts(settings.log(), checkpoint, committed, held)
     if upkeep.compact_every_s is not None:
         details["compacted"] = settings.log().compact()
     if upkeep.keep_days is not None:
         details["files_expired"] = settings.log().keep_days(upkeep.keep_days, datetime.now(UTC))
     summary.details = details
     return summary
+
+
+def _counts(log: TableLog, checkpoint: Path, committed: int | None, held: int | None) -> JobCounts:
+    """What the table has recorded of the batches after `committed`."""
+    query = read_checkpoint(checkpoint).query
+    if query is None:
+        return JobCounts()
+    counts = JobCounts()
+    for commit in log.commits(BatchName(query, 0).application):
+        if committed is not None and commit.batch <= committed:
+            continue
+        written = 0 if commit.batch == held else commit.written
+        counts.read += commit.read
+        counts.written += written
+        counts.duplicates += commit.read - written
+    return counts
 
 
 def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> queries.JobSummary:

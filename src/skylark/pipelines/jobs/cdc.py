@@ -7,10 +7,10 @@ The merge records the batch number, so a repeated batch is skipped.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from skylark.errors import SettingsError
-from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs import counts, queries
 from skylark.pipelines.jobs.endpoints import Input, Output, check_progress, from_table, job_name
 from skylark.pipelines.lake.progress import CommitProgress, batch_progress
 from skylark.pipelines.lake.table_log import append, commit_properties
@@ -35,6 +35,13 @@ FORMATS = ("debezium", "canal")
 BEFORE, AFTER = "_before", "_after"
 DELETED = "_deleted"
 SEQUENCE = "_sequence"
+EVENT, OUTCOME = "_event", "_outcome"
+APPLIED, FILTERED, REJECTED = "applied", "filtered", "rejected"
+"""What becomes of a message."""
+ROW_CHANGES = ("INSERT", "UPDATE", "DELETE")
+"""Canal's types of events that change rows."""
+NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "body")
+"""Message columns that are read."""
 MERGE_ROWS_MAX = 2_000_000
 """Changed keys per batch, which pass through the driver."""
 
@@ -64,12 +71,27 @@ def transform(df: DataFrame, changes: ChangeEvents) -> DataFrame:
 
     Messages of one key should be in one queue; otherwise `sequence` must order them.
     """
+    return last_states(classified(df, changes).where(F.col(OUTCOME) == APPLIED), changes)
+
+
+def classified(df: DataFrame, changes: ChangeEvents) -> DataFrame:
+    """Messages with their event and what becomes of it: applied, filtered, rejected. Pure.
+
+    Rejected are bodies that are not JSON, and changes without a key; filtered are changes of other tables,
+    and events that change no row.
+    """
     row_type = row_schema(changes)
     for name in changes.keys:
         if name not in row_type.names:
             raise SettingsError("keys", f"unknown key column {name}; the schema is {changes.schema}")
-    read = _debezium if changes.format == "debezium" else _canal
-    rows = _states(read(df, changes, row_type), changes.keys)
+    read = _read_debezium if changes.format == "debezium" else _read_canal
+    return read(df.select(*[name for name in NEEDED if name in df.columns]), changes, row_type)
+
+
+def last_states(events: DataFrame, changes: ChangeEvents) -> DataFrame:
+    """One row per key from applied events: its last state, whether it is deleted, its sequence. Pure."""
+    states = _debezium if changes.format == "debezium" else _canal
+    rows = _states(states(events, changes, row_schema(changes)), changes.keys)
     order = Window.partitionBy(*[f"`{name}`" for name in changes.keys]).orderBy(F.col(SEQUENCE).desc())
     # A row with a null key matches nothing and would be inserted again by every batch.
     known = rows.dropna(subset=list(changes.keys))
@@ -114,36 +136,81 @@ def _is_of(table: str | None, name: str, *owners: str) -> Column:
     return is_same & reduce(or_, [F.col(each) == owner for each in owners]) if owner else is_same
 
 
-def _debezium(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
-    origin = StructType([StructField(name, StringType()) for name in ("db", "schema", "table")])
-    event = StructType().add("op", StringType()).add("before", row_type).add("after", row_type)
-    event = event.add("source", origin)
-    text = F.col("body").cast("string")
-    # With schemas enabled the event is nested in `payload`.
-    inner = F.coalesce(F.get_json_object(text, "$.payload"), text)
-    parsed = df.select("*", F.from_json(inner, event).alias("_event")).where("_event.op is not null")
-    owners = ("_event.source.db", "_event.source.schema")
-    kept = parsed.where(_is_of(changes.table, "_event.source.table", *owners))
-    return kept.select(
-        F.col("_event.before").alias(BEFORE),
-        F.col("_event.after").alias(AFTER),
-        (F.col("_event.op") == "d").alias(DELETED),
-        _sequence(changes, inner, position=F.lit(0)),
+def _outcome(
+    kind: Column, text: Column, *, is_wanted: Column, changes_rows: Column, has_key: Column
+) -> Column:
+    """`kind` is the event's type; null if the body has none, or is not JSON."""
+    is_other = kind.isNull() | ~F.coalesce(is_wanted, F.lit(False)) | ~changes_rows
+    return (
+        F.when(kind.isNull() & F.get_json_object(text, "$").isNull(), REJECTED)
+        .when(is_other, FILTERED)
+        .when(F.coalesce(has_key, F.lit(False)), APPLIED)
+        .otherwise(REJECTED)
+        .alias(OUTCOME)
     )
 
 
-def _canal(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
+def _debezium_text() -> Column:
+    text = F.col("body").cast("string")
+    # With schemas enabled the event is nested in `payload`.
+    return F.coalesce(F.get_json_object(text, "$.payload"), text)
+
+
+def _read_debezium(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
+    origin = StructType([StructField(name, StringType()) for name in ("db", "schema", "table")])
+    event = StructType().add("op", StringType()).add("before", row_type).add("after", row_type)
+    event = event.add("source", origin)
+    parsed = df.select("*", F.from_json(_debezium_text(), event).alias(EVENT))
+    row = F.when(F.col(f"{EVENT}.op") == "d", F.col(f"{EVENT}.before")).otherwise(F.col(f"{EVENT}.after"))
+    outcome = _outcome(
+        F.col(f"{EVENT}.op"),
+        F.col("body").cast("string"),
+        is_wanted=_is_of(
+            changes.table, f"{EVENT}.source.table", f"{EVENT}.source.db", f"{EVENT}.source.schema"
+        ),
+        changes_rows=F.lit(True),
+        has_key=reduce(and_, [row[name].isNotNull() for name in changes.keys]),
+    )
+    return parsed.select("*", outcome)
+
+
+def _debezium(events: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
+    return events.select(
+        F.col(f"{EVENT}.before").alias(BEFORE),
+        F.col(f"{EVENT}.after").alias(AFTER),
+        (F.col(f"{EVENT}.op") == "d").alias(DELETED),
+        _sequence(changes, _debezium_text(), position=F.lit(0)),
+    )
+
+
+def _read_canal(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
     # Canal encodes every value as text.
     rows_type = ArrayType(StructType([StructField(name, StringType()) for name in row_type.names]))
     event = StructType().add("type", StringType()).add("data", rows_type).add("old", rows_type)
     event = event.add("database", StringType()).add("table", StringType())
     text = F.col("body").cast("string")
-    parsed = df.select("*", F.from_json(text, event).alias("_event"))
-    kept = parsed.where("_event.type in ('INSERT', 'UPDATE', 'DELETE')")
-    kept = kept.where(_is_of(changes.table, "_event.table", "_event.database"))
-    rows = kept.select("*", F.posexplode("_event.data").alias("_place", "_row"))
+    parsed = df.select("*", F.from_json(text, event).alias(EVENT))
+
+    def has_key(row: Column) -> Column:
+        return reduce(
+            and_, [row[name].try_cast(row_type[name].dataType).isNotNull() for name in changes.keys]
+        )
+
+    kind = F.col(f"{EVENT}.type")
+    outcome = _outcome(
+        kind,
+        text,
+        is_wanted=_is_of(changes.table, f"{EVENT}.table", f"{EVENT}.database"),
+        changes_rows=kind.isin(*ROW_CHANGES),
+        has_key=F.exists(f"{EVENT}.data", has_key),
+    )
+    return parsed.select("*", outcome)
+
+
+def _canal(events: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFrame:
+    rows = events.select("*", F.posexplode(f"{EVENT}.data").alias("_place", "_row"))
     # `old` holds only the changed columns.
-    rows = rows.withColumn("_old", F.get("_event.old", F.col("_place")))
+    rows = rows.withColumn("_old", F.get(f"{EVENT}.old", F.col("_place")))
 
     def typed(*sources: str) -> Column:
         columns = [
@@ -157,8 +224,8 @@ def _canal(df: DataFrame, changes: ChangeEvents, row_type: StructType) -> DataFr
     return rows.select(
         typed("_old", "_row").alias(BEFORE),
         typed("_row").alias(AFTER),
-        (F.col("_event.type") == "DELETE").alias(DELETED),
-        _sequence(changes, text, position=F.col("_place")),
+        (F.col(f"{EVENT}.type") == "DELETE").alias(DELETED),
+        _sequence(changes, F.col("body").cast("string"), position=F.col("_place")),
     )
 
 
@@ -255,11 +322,11 @@ def cdc(
     job, checkpoint = job_name("cdc", source, changes.table), queries.checkpoint_of(state, "cdc")
     application = f"skylark-cdc-{_identity(state)}"
     source = from_table(source, output, job)
-    check_progress(source, output, checkpoint, job, application=application)
+    held = check_progress(source, output, checkpoint, job, application=application)
     prepare(path, schema)
 
     def merge_batch(df: DataFrame, number: int) -> None:
-        rows = transform(df, changes).drop(SEQUENCE).limit(MERGE_ROWS_MAX + 1).toArrow()
+        rows = last_states(df, changes).drop(SEQUENCE).limit(MERGE_ROWS_MAX + 1).toArrow()
         if rows.num_rows > MERGE_ROWS_MAX:
             raise SettingsError(
                 "maxBytesPerTrigger", f"a batch changes more than {MERGE_ROWS_MAX} keys; use a smaller value"
@@ -267,10 +334,32 @@ def cdc(
         progress = batch_progress(checkpoint, application, number, job)
         merge(DeltaTable(path), rows, changes.keys, application=application, number=number, progress=progress)
 
-    writer = source.read_stream(spark).writeStream.foreachBatch(merge_batch)
-    summary = queries.run("cdc", {"cdc": writer}, state=state, once=once, trigger=trigger, watch=watch)
-    summary.details = {"to": str(output), "version": DeltaTable(path).version()}
+    events = _observed(classified(source.read_stream(spark), changes))
+    writer = events.where(F.col(OUTCOME) == APPLIED).writeStream.foreachBatch(merge_batch)
+    tally = queries.ProgressTally({"cdc": held})
+    summary = queries.run(
+        "cdc", {"cdc": writer}, state=state, once=once, trigger=trigger, watch=watch, tally=tally
+    )
+    summary.counts = _counts(tally.observed.get("cdc", {}))
+    summary.details = {
+        "to": str(output),
+        "version": DeltaTable(path).version(),
+        **tally.examples.get("cdc", {}),
+    }
     return summary
+
+
+def _observed(events: DataFrame) -> DataFrame:
+    outcome = F.col(OUTCOME)
+    applied = F.count(F.when(outcome == APPLIED, 1)).alias(counts.WRITTEN)
+    return counts.observe_source(events, outcome == REJECTED).observe(counts.WRITTEN, applied)
+
+
+def _counts(observed: Mapping[str, int]) -> counts.JobCounts:
+    read, written = observed.get(counts.READ, 0), observed.get(counts.WRITTEN, 0)
+    known = read - observed.get(counts.REJECTED, 0)
+    applied = written + observed.get(queries.HELD, 0)
+    return counts.followed(read, [("rejected", known), ("filtered", applied), ("duplicates", written)])
 
 
 def _identity(state: Path) -> str:

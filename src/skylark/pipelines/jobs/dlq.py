@@ -13,16 +13,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from deltalake import DeltaTable
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from skylark.atomic_file import write_file
 from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
 from skylark.model.names import dead_letter_topic, topic_name_error
-from skylark.pipelines.jobs import queries
-from skylark.pipelines.jobs.endpoints import Input, Output, write_batch
+from skylark.pipelines.jobs import counts, queries
+from skylark.pipelines.jobs.endpoints import (
+    FROM_TABLE,
+    Input,
+    Output,
+    from_table,
+    job_name,
+    write_batch,
+)
 from skylark.pipelines.jobs.replay import read_delta
+from skylark.pipelines.lake.progress import CommitProgress, check_start, end_offsets
 from skylark.pipelines.lake.table_log import PRIVATE, BatchName, open_log
+from skylark.pipelines.offsets import Offsets, to_nested
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.planner import Planner
 from skylark.pipelines.sink import SinkOptions, check_columns
 
 if TYPE_CHECKING:
@@ -49,6 +61,7 @@ class ResendPlan(msgspec.Struct, frozen=True):
     dead_topic: str
     rows: str
     """Directory of the messages to send."""
+    messages: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,15 +169,24 @@ def resend(
     left_over = [
         _complete(spark, plan, source.namesrv, wanted.rate, state, audit) for plan in _open_plans(state)
     ]
-    letters = pending(spark, source, group, wanted, audit)
-    rows = _edited(outgoing(letters, wanted.to), wanted.edit, source.namesrv)
-    plan = _decide(spark, rows, dead_letter_topic(group), state, audit)
+    choice, unsent = Observation(), Observation()
+    letters = pending(spark, source, group, wanted, audit, choice)
+    rows = outgoing(letters, wanted.to).observe(unsent, counts.rows().alias(counts.READ))
+    edited = _edited(rows, wanted.edit, source.namesrv)
+    plan = _decide(spark, edited, dead_letter_topic(group), state, audit)
     sent = _carry_out(spark, plan, source.namesrv, wanted.rate, state, audit)
+    chosen_ones = counts.observed(choice)
+    new = counts.observed(unsent).get(counts.READ, 0) if wanted.edit is not None else sent
+    chain: list[tuple[counts.Loss, int]] = [
+        ("filtered", chosen_ones.get(counts.WRITTEN, 0)),
+        ("duplicates", new),
+        ("filtered", sent),
+    ]
     return queries.JobSummary(
         pipeline="dlq",
         seconds=round(time.monotonic() - started, 2),
         batches=1 + len(left_over),
-        messages=sent + sum(left_over),
+        counts=counts.followed(chosen_ones.get(counts.READ, 0), chain),
         state=str(state),
         details={
             "group": group,
@@ -176,25 +198,76 @@ def resend(
     )
 
 
-def pending(spark: SparkSession, source: Input, group: str, wanted: Resend, audit: Output) -> DataFrame:
-    """The letters that a resend would select now."""
-    letters = chosen(transform(dead_input(source, group).read(spark)), wanted.where)
+def pending(
+    spark: SparkSession,
+    source: Input,
+    group: str,
+    wanted: Resend,
+    audit: Output,
+    observation: Observation | None = None,
+) -> DataFrame:
+    """The letters that a resend would select now; `observation` counts those that match the condition."""
+    letters = transform(dead_input(source, group).read(spark))
+    if observation is not None:
+        letters = counts.observe_choice(letters, wanted.where, observation)
+    else:
+        letters = chosen(letters, wanted.where)
     return letters if wanted.again else _without_audited(spark, letters, audit)
 
 
+# --- Export ---
+
+
 def export(spark: SparkSession, source: Input, output: Output, where: str | None) -> queries.JobSummary:
-    """Copy dead letters to a table or a topic. Raises SettingsError, RocketMQError."""
-    started = time.monotonic()
-    letters = chosen(transform(source.read(spark)), where)
+    """Copy dead letters to a table or a topic. Raises SettingsError, RocketMQError.
+
+    A table receives every letter once: each run continues behind the offsets that the table records. Messages
+    that are sent to a topic again have the same unique keys.
+    """
+    started, observation = time.monotonic(), Observation()
+    job = job_name("dlq-export", source, where)
+    name, progress = job, None
+    if output.is_table:
+        name = uuid.uuid4().hex
+        source, progress = _rest(source, output, job, BatchName(name, 0))
+    else:
+        source = from_table(source, output, job)
+    letters = counts.observe_choice(transform(source.read(spark)), where, observation)
     if not output.is_table:
-        letters = letters.select("body", "tags", "keys", "properties")
+        kept = ("body", "tags", "keys", "properties", "brokerName", "queueId", "queueOffset")
+        letters = letters.select(F.col("deadTopic").alias("topic"), *kept)
     try:
-        write_batch(letters, output, source.namesrv)
+        write_batch(letters, output, source.namesrv, batch_name=name, progress=progress)
     except Exception as error:
         raise queries.plain_error(error) from error
-    seconds = round(time.monotonic() - started, 2)
-    count = letters.count()
-    return queries.JobSummary(pipeline="dlq", seconds=seconds, messages=count, details={"to": str(output)})
+    return queries.JobSummary(
+        pipeline="dlq",
+        seconds=round(time.monotonic() - started, 2),
+        batches=1,
+        counts=counts.choice_counts(counts.observed(observation)),
+        details={"to": str(output)},
+    )
+
+
+def _rest(source: Input, output: Output, job: str, batch: BatchName) -> tuple[Input, CommitProgress]:
+    """The letters that the table does not hold yet, and what to record with them. Raises SettingsError."""
+    entries = [entry for entry in open_log(output.kind, output.path).progress() if entry.job == job]
+    given = None if source.start == FROM_TABLE else source.start
+    planner = Planner(
+        load(SourceOptions, dataclasses.replace(source, start=given).source_options(is_stream=False))
+    )
+    start, ends = planner.starting("earliest"), planner.ending()
+    if given is not None:
+        check_start(str(output), entries, start)
+    held = end_offsets(entries)
+    first = {queue: max(offset, held.get(queue, 0)) for queue, offset in start.items()}
+    last = {queue: max(offset, first[queue]) for queue, offset in ends.items()}
+    rest = dataclasses.replace(source, start=_as_json(first), end=_as_json(last))
+    return rest, CommitProgress(batch.application, batch.number, job, to_nested(last), "")
+
+
+def _as_json(offsets: Offsets) -> str:
+    return msgspec.json.encode(to_nested(offsets)).decode()
 
 
 def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> DataFrame:
@@ -253,11 +326,14 @@ def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path, 
     plan_id = uuid.uuid4().hex
     folder = state / "plans" / plan_id
     rows.write.parquet(str(folder / "rows"))
+    decided = spark.read.parquet(str(folder / "rows")).agg(counts.rows(), F.count("topic")).first()
+    assert decided is not None
+    messages, placed = decided
     # Checked before the plan is stored: a plan that cannot be completed would block later runs.
-    if homeless := spark.read.parquet(str(folder / "rows")).where("topic is null").count():
+    if messages > placed:
         shutil.rmtree(folder)
-        raise SettingsError("to", f"{homeless} letters have no original topic; use --to TOPIC")
-    plan = ResendPlan(plan_id, dead_topic, str(folder / "rows"))
+        raise SettingsError("to", f"{messages - placed} letters have no original topic; use --to TOPIC")
+    plan = ResendPlan(plan_id, dead_topic, str(folder / "rows"), messages)
     mark = audit.path / OPEN_PLANS / plan_id
     mark.parent.mkdir(parents=True, exist_ok=True)
     write_file(mark, str(state).encode())
@@ -288,11 +364,10 @@ def _carry_out(
 ) -> int:
     """Send, record, close the plan; each step may be repeated."""
     rows = spark.read.parquet(plan.rows)
-    count = rows.count()
     options = {"rowsPerSecond": rate} if rate else {}
     messages = _messages(rows)
     try:
-        if count:
+        if plan.messages:
             ordered = messages.coalesce(1) if rate else messages
             write_batch(ordered, Output(kind="topic", options=options), namesrv, batch_name=plan.id)
             book = rows.select(
@@ -306,6 +381,6 @@ def _carry_out(
             write_batch(book, audit, namesrv, batch_name=plan.id)
     except Exception as error:
         raise queries.plain_error(error) from error
-    (state / "plans" / plan.id / "done").write_text(str(count) if count else "")
+    (state / "plans" / plan.id / "done").write_text(str(plan.messages or ""))
     (audit.path / OPEN_PLANS / plan.id).unlink(missing_ok=True)
-    return count
+    return plan.messages

@@ -19,7 +19,13 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from skylark.errors import SettingsError
 from skylark.model.names import topic_name_error
 from skylark.pipelines.lake import table_sink
-from skylark.pipelines.lake.progress import check_start, check_state, end_offsets, read_checkpoint
+from skylark.pipelines.lake.progress import (
+    CommitProgress,
+    check_start,
+    check_state,
+    end_offsets,
+    read_checkpoint,
+)
 from skylark.pipelines.lake.table_log import PRIVATE, BatchName, open_log
 from skylark.pipelines.offsets import to_nested
 from skylark.pipelines.options import SourceOptions, load
@@ -180,10 +186,21 @@ def write_stream(df: DataFrame, output: Output, namesrv: str | None, job: str) -
     return as_messages(df).writeStream.format("rocketmq").options(**options)
 
 
-def write_batch(df: DataFrame, output: Output, namesrv: str | None, batch_name: str | None = None) -> None:
-    """Write all rows, only once per `batch_name`. Raises SettingsError and Spark's errors."""
+def write_batch(
+    df: DataFrame,
+    output: Output,
+    namesrv: str | None,
+    batch_name: str | None = None,
+    progress: CommitProgress | None = None,
+) -> None:
+    """Write all rows, only once per `batch_name`. Raises SettingsError and Spark's errors.
+
+    A table records `progress` with its commit.
+    """
     if output.is_table:
-        options = table_options(output, **({"batchName": batch_name} if batch_name else {}))
+        recorded = {"progress": msgspec.json.encode(progress).decode()} if progress is not None else {}
+        named = {"batchName": batch_name} if batch_name is not None else {}
+        options = table_options(output, **recorded, **named)
         table_sink.prepare(table_sink.read_options(options), df.schema)
         df.write.format(table_sink.FORMAT).mode("append").options(**options).save()
     elif output.kind == "console":
@@ -257,24 +274,27 @@ def job_name(kind: str, source: Input, where: str | None = None) -> str:
 
 def check_progress(
     source: Input, output: Output, checkpoint: Path, job: str, *, application: str | None = None
-) -> None:
+) -> int | None:
     """Refuse a state that does not match the output's table. Raises SettingsError, RocketMQError.
 
-    `application` names the query in the table's commits; by default that of `skylark-table`.
+    Returns the batch that the table holds although the state has not recorded it: it is read again, and not
+    written. `application` names the query in the table's commits; by default that of `skylark-table`.
     """
     if not output.is_table:
-        return
+        return None
     log, state = open_log(output.kind, output.path), read_checkpoint(checkpoint)
     if state.query is None or state.planned is None:
         entries = [entry for entry in log.progress() if entry.job == job]
         if entries:
             planner = Planner(load(SourceOptions, source.source_options(is_stream=True)))
             check_start(str(output), entries, planner.starting("earliest"))
-        return
+        return None
     name = application or BatchName(state.query, 0).application
     last = log.last_batch(name)
     is_recorded = last == state.committed or any(entry.application == name for entry in log.progress())
     check_state(str(output), checkpoint, state, last, is_recorded=is_recorded)
+    committed = -1 if state.committed is None else state.committed
+    return last if last is not None and last > committed else None
 
 
 def from_table(source: Input, output: Output, job: str) -> Input:

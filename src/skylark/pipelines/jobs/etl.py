@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.counts import (
+    READ,
+    REJECTED,
+    WRITTEN,
+    JobCounts,
+    followed,
+    observe_rows,
+    observe_source,
+    place,
+)
 from skylark.pipelines.jobs.endpoints import Input, Output, check_progress, from_table, job_name, write_stream
 from skylark.pipelines.schema import REJECTS, VALUE
 
@@ -20,6 +30,8 @@ ORIGIN = ("topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "born
 
 
 REJECTED_FROM = "REJECTED_FROM"
+PASSED = "passed"
+"""Name of the metric for rows that match `where`."""
 
 
 def transform(df: DataFrame, *, select: Sequence[str] = (), where: str | None = None) -> DataFrame:
@@ -36,14 +48,13 @@ def transform(df: DataFrame, *, select: Sequence[str] = (), where: str | None = 
 
 def rejected(df: DataFrame) -> DataFrame:
     """Messages whose bodies do not decode, with their origin as a property. Pure."""
-    place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
     return df.where(f"{REJECTS} is not null").select(
         *ORIGIN,
         F.col(REJECTS).alias("body"),
         F.map_concat(
             # Drops the property of an earlier rejection.
             F.map_filter("properties", lambda name, _: name != REJECTED_FROM),
-            F.create_map(F.lit(REJECTED_FROM), place),
+            F.create_map(F.lit(REJECTED_FROM), place()),
         ).alias("properties"),
     )
 
@@ -69,15 +80,45 @@ def etl(
     outputs = {"rows": (output, job)}
     if rejects is not None:
         outputs["rejects"] = (rejects, f"{job} rejects")
-    for query, (place, name) in outputs.items():
-        check_progress(source, place, queries.checkpoint_of(state, query), name)
+    held = {
+        query: check_progress(source, where_to, queries.checkpoint_of(state, query), name)
+        for query, (where_to, name) in outputs.items()
+    }
     decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
     df = source.read_stream(spark, **decoding)
-    rows = {"rows": transform(df, select=select, where=where), "rejects": rejected(df)}
+    passed = observe_rows(transform(observe_decoded(df), where=where), PASSED)
+    selected = passed.selectExpr(*select) if select else passed
+    rows = {"rows": observe_rows(selected, WRITTEN), "rejects": rejected(df)}
     writers = {
-        query: write_stream(rows[query], place, source.namesrv, name)
-        for query, (place, name) in outputs.items()
+        query: write_stream(rows[query], where_to, source.namesrv, name)
+        for query, (where_to, name) in outputs.items()
     }
-    summary = queries.run("etl", writers, state=state, once=once, trigger=trigger, watch=watch)
-    summary.details = {"to": str(output), "rejects": str(rejects) if rejects is not None else "dropped"}
+    tally = queries.ProgressTally(held)
+    summary = queries.run("etl", writers, state=state, once=once, trigger=trigger, watch=watch, tally=tally)
+    summary.counts = counts_of(tally.observed.get("rows", {}))
+    summary.details = {
+        "to": str(output),
+        "rejects": str(rejects) if rejects is not None else "dropped",
+        **tally.examples.get("rows", {}),
+    }
     return summary
+
+
+def observe_decoded(df: DataFrame) -> DataFrame:
+    """Count the messages, and those whose bodies do not decode."""
+    return observe_source(df, F.col(REJECTS).isNotNull())
+
+
+def counts_of(observed: Mapping[str, int]) -> JobCounts:
+    """The counts of the query of rows."""
+    read, held = observed.get(READ, 0), observed.get(queries.HELD, 0)
+    decoded, written = read - observed.get(REJECTED, 0), observed.get(WRITTEN, 0)
+    return followed(
+        read,
+        [
+            ("rejected", decoded),
+            ("filtered", observed.get(PASSED, 0)),
+            ("filtered", written + held),
+            ("duplicates", written),
+        ],
+    )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skylark.errors import RocketMQError, SettingsError
+from skylark.pipelines.jobs.counts import READ, WRITTEN, JobCounts
 from skylark.pipelines.lake.progress import CHECKPOINTS
 from skylark.quantities import parse_duration_ms
 
@@ -34,8 +35,12 @@ OUR_ERROR = re.compile(r"^\s*skylark\.(?:\w+\.)*(\w+): (.*)$", re.MULTILINE)
 """The last line of a traceback that ends with one of our errors."""
 LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 
-MESSAGES_READ = "messagesRead"
-"""Name of the observed metric that counts messages, for rows that stand for several."""
+DEDUPLICATION = "dedupe"
+"""The beginning of the names of Spark's operators that drop repeated rows."""
+LATE = "late"
+"""Name of the metric for rows that came too late to be recognised as repeated."""
+HELD = "held"
+"""Name of the metric for rows that the table already held."""
 
 END_OF_DATA = "end of data"
 INTERRUPTED = "interrupted"
@@ -48,12 +53,23 @@ class JobSummary(msgspec.Struct, kw_only=True):
     status: str = END_OF_DATA
     seconds: float = 0.0
     batches: int = 0
-    messages: int = 0
-    """Messages read by the first query, by the offsets of its batches."""
+    counts: JobCounts = msgspec.field(default_factory=JobCounts)
+    """What became of the messages; with several outputs, those of the first."""
+    outputs: dict[str, JobCounts] | msgspec.UnsetType = msgspec.UNSET
+    """The counts of every output, if there are several: each reads the messages itself."""
     state: str | None = None
     details: dict[str, Any] = msgspec.field(default_factory=dict)
-    observed: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
-    """Sums of the first query's observed metrics (`DataFrame.observe`)."""
+
+    def table(self) -> tuple[list[str], list[list[str | int]]]:
+        """Columns and rows of the counts, a row for each output."""
+        each = self.outputs or {str(self.details.get("to", self.pipeline)): self.counts}
+        names = [name for name in JobCounts.__struct_fields__ if name != "added" or self._has_added()]
+        return ["to", *names], [
+            [output, *[getattr(counts, name) for name in names]] for output, counts in each.items()
+        ]
+
+    def _has_added(self) -> bool:
+        return any(counts.added for counts in [self.counts, *(self.outputs or {}).values()])
 
 
 class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +107,22 @@ def _leaves(offsets: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str,
 class ProgressTally:
     """Totals of batches and messages, collected from query progress."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        held: Mapping[str, int | None] | None = None,
+        measures: Mapping[str, Callable[[int, Any], int]] | None = None,
+    ) -> None:
+        """`held` names for a query the batch that its table already holds: it is read again, not written.
+
+        `measures` turn the values of metrics that are not numbers into numbers, given the batch.
+        """
         self.batches = 0
-        self.messages: dict[str, int] = {}
         self.observed: dict[str, dict[str, int]] = {}
+        """Sums of each query's observed metrics (`DataFrame.observe`)."""
+        self.examples: dict[str, dict[str, str]] = {}
+        """The first values of metrics that are texts."""
+        self._held = held or {}
+        self._measures = measures or {}
         self._seen: dict[str, int] = {}
 
     def is_new(self, query: str, batch: int) -> bool:
@@ -108,23 +136,20 @@ class ProgressTally:
         rows = int(
             progress.get("numInputRows") or sum(int(each.get("numInputRows") or 0) for each in sources)
         )
-        if not self.is_new(query, batch) or not rows:
+        # A batch without rows may write: it closes windows. An idle trigger has the next batch's number.
+        is_executed = rows > 0 or "addBatch" in (progress.get("durationMs") or {})
+        if not self.is_new(query, batch) or not is_executed:
             return None
         self._seen[query] = batch
-        observed = dict(progress.get("observedMetrics") or {})
-        counted = observed.pop(MESSAGES_READ, None)
-        # The first batch has no start offset.
-        read = int(counted.get(MESSAGES_READ) or 0) if isinstance(counted, Mapping) else 0
+        read = self._add(query, batch, progress)
+        if not rows:
+            return None
+        # A query that refers to its source twice has twice the rows; the first batch has no start offset.
         read = read or sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources)
         read = read or rows
         behind = [distance(each.get("endOffset"), each.get("latestOffset")) for each in sources]
         seconds = max(int(progress.get("batchDuration") or 0), 1) / 1000
         self.batches += 1
-        self.messages[query] = self.messages.get(query, 0) + read
-        for metrics in observed.values():
-            sums = self.observed.setdefault(query, {})
-            for name, number in metrics.items() if isinstance(metrics, Mapping) else ():
-                sums[name] = sums.get(name, 0) + int(number or 0)
         return QueryProgress(
             query=query,
             batch=batch,
@@ -132,6 +157,27 @@ class ProgressTally:
             messages_per_second=round(read / seconds, 1),
             behind=sum(each or 0 for each in behind) if behind and behind[0] is not None else None,
         )
+
+    def _add(self, query: str, batch: int, progress: Mapping[str, Any]) -> int:
+        """Add the metrics of a batch; return the messages that it read, 0 if they were not counted."""
+        metrics: dict[str, int] = {}
+        for each in (progress.get("observedMetrics") or {}).values():
+            for name, value in each.items() if isinstance(each, Mapping) else ():
+                if name in self._measures:
+                    metrics[name] = self._measures[name](batch, value)
+                elif isinstance(value, str):
+                    self.examples.setdefault(query, {}).setdefault(name, value)
+                else:
+                    metrics[name] = metrics.get(name, 0) + int(value or 0)
+        for operator in progress.get("stateOperators") or ():
+            if str(operator.get("operatorName")).startswith(DEDUPLICATION):
+                metrics[LATE] = metrics.get(LATE, 0) + int(operator.get("numRowsDroppedByWatermark") or 0)
+        if batch == self._held.get(query):
+            metrics[HELD] = metrics.pop(WRITTEN, 0)
+        sums = self.observed.setdefault(query, {})
+        for name, value in metrics.items():
+            sums[name] = sums.get(name, 0) + value
+        return metrics.get(READ, 0)
 
 
 def checkpoint_of(state: Path, query: str) -> Path:
@@ -160,15 +206,16 @@ def run(
     once: bool,
     trigger: str,
     watch: Watch | None = None,
+    tally: ProgressTally | None = None,
     now_and_then: Callable[[], None] | None = None,
 ) -> JobSummary:
     """Run queries to the end of data, one after the other; or all concurrently until interrupted.
 
-    Ends when one fails. Calls `now_and_then` regularly. Raises SettingsError and RocketMQError, unwrapped
-    from Spark's errors.
+    Ends when one fails. Calls `now_and_then` regularly. `tally` receives the observed metrics. Raises
+    SettingsError and RocketMQError, unwrapped from Spark's errors.
     """
     started = time.monotonic()
-    tally = ProgressTally()
+    tally = tally or ProgressTally()
     rounds = [[name] for name in writers] if once else [list(writers)]
     is_stopped = False
     for names in rounds:
@@ -183,15 +230,12 @@ def run(
                 log.warning("restarting query attempt=%d error=%s", attempt, error)
         if is_stopped:
             break
-    first = next(iter(writers))
     return JobSummary(
         pipeline=pipeline,
         status=INTERRUPTED if is_stopped else END_OF_DATA,
         seconds=round(time.monotonic() - started, 2),
         batches=tally.batches,
-        messages=tally.messages.get(first, 0),
         state=str(state),
-        observed=tally.observed.get(first, msgspec.UNSET),
     )
 
 

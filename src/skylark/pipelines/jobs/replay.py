@@ -15,11 +15,13 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import queries
+from skylark.pipelines.jobs.counts import choice_counts, observe_choice, observed
 from skylark.pipelines.jobs.endpoints import Input, Output, write_batch
 from skylark.pipelines.lake.parquet_files import DATE, TableFile
 from skylark.pipelines.lake.table_log import open_log
@@ -58,14 +60,21 @@ def _time_ms(name: str, text: str, now_ms: int) -> int:
         raise SettingsError(name, str(error)) from None
 
 
-def transform(df: DataFrame, stretch: ReplayRange, *, keep_times: bool = False) -> DataFrame:
-    """The rows to send: bodies, properties, and the columns that identify the message. Pure."""
+def transform(
+    df: DataFrame, stretch: ReplayRange, *, keep_times: bool = False, observation: Observation | None = None
+) -> DataFrame:
+    """The rows to send: bodies, properties, and the columns that identify the message. Pure.
+
+    `observation` counts the messages of the time range, and those that match the condition.
+    """
     for limit_ms, is_after in ((stretch.since_ms, True), (stretch.until_ms, False)):
         if limit_ms is not None:
             moment = F.lit(datetime.fromtimestamp(limit_ms / 1000, UTC))
             stored = F.col("storeTimestamp")
             df = df.where(stored >= moment if is_after else stored < moment)
-    if stretch.where:
+    if observation is not None:
+        df = observe_choice(df, stretch.where, observation)
+    elif stretch.where:
         df = df.where(stretch.where)
     times = ["bornTimestamp"] if keep_times else []
     return df.select(*SENT, "topic", "brokerName", "queueId", "queueOffset", *times)
@@ -175,13 +184,13 @@ def replay(
     With a state directory, a repeated replay gives its messages the same unique keys.
     """
     started = time.monotonic()
-    rows = transform(df, stretch, keep_times=keep_times)
+    observation = Observation()
+    rows = transform(df, stretch, keep_times=keep_times, observation=observation)
     options = {"keepTimes": str(keep_times).lower()}
     if rate is not None:
         rows = rows.coalesce(1)  # the rate limit is per task
         options["rowsPerSecond"] = rate
     target = dataclasses.replace(output, options={**output.options, **options})
-    counted = rows.count()
     try:
         write_batch(rows, target, namesrv, batch_name=str(state) if state is not None else None)
     except Exception as error:
@@ -190,7 +199,7 @@ def replay(
         pipeline="replay",
         seconds=round(time.monotonic() - started, 2),
         batches=1,
-        messages=counted,
+        counts=choice_counts(observed(observation)),
         state=str(state) if state is not None else None,
         details={"to": str(output)},
     )

@@ -21,6 +21,17 @@ from pyspark.sql import functions as F
 from skylark.errors import SettingsError
 from skylark.pipelines import sink as sending
 from skylark.pipelines.jobs import etl, queries
+from skylark.pipelines.jobs.counts import (
+    READ,
+    REJECTED,
+    WRITTEN,
+    JobCounts,
+    Loss,
+    followed,
+    observe_rows,
+    observe_source,
+    place,
+)
 from skylark.pipelines.jobs.endpoints import (
     Input,
     Output,
@@ -44,6 +55,8 @@ log = logging.getLogger(__name__)
 
 REASON = "REJECTED_BECAUSE"
 QUALITY = "quality"
+AFTER = "after"
+"""Begins the names of the metrics for rows that a step passes on."""
 MESSAGE_COLUMNS = ("topic", "keys", "tags")
 
 
@@ -53,6 +66,21 @@ class Flow:
 
     rows: DataFrame
     rejects: DataFrame | None
+    losses: tuple[Loss, ...]
+    """For each observed step, in order: what became of the rows that it did not pass on."""
+
+    def counts(self, observed: Mapping[str, int]) -> JobCounts:
+        """The counts of a query of `rows`."""
+        read, late = observed.get(READ, 0), observed.get(queries.LATE, 0)
+        held, written = observed.get(queries.HELD, 0), observed.get(WRITTEN, 0)
+        passed = [observed.get(f"{AFTER}{number}", 0) for number in range(len(self.losses))]
+        steps: list[tuple[Loss, int]] = [("rejected", read - observed.get(REJECTED, 0))]
+        steps += zip(self.losses, passed, strict=True)
+        counts = followed(read, [*steps, ("filtered", written + held), ("duplicates", written)])
+        # Spark drops rows that are too late to be compared; they are not known to be repeated.
+        counts.duplicates -= late
+        counts.filtered += late
+        return counts
 
 
 def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
@@ -104,23 +132,25 @@ def decoding(pipeline: PipelineFile) -> dict[str, str]:
 
 def transform(spark: SparkSession, df: DataFrame, pipeline: PipelineFile) -> Flow:
     """Apply steps and quality rules. Raises BadSettingsFile with the line of a failing step."""
-    rows, rejects = df, None
+    is_decoded = bool(pipeline.steps) and pipeline.steps[0].kind == "decode"
+    rows = etl.observe_decoded(df) if is_decoded else observe_source(df)
+    rejects, losses = None, list[Loss]()
     for step in pipeline.steps:
         try:
             if step.kind == "decode":
                 on_error = step.value.get("on_error", "rejects")
                 rejects = etl.rejected(df) if on_error == "rejects" else None
-                rows = etl.transform(_failing(df) if on_error == "fail" else df)
+                rows = etl.transform(_failing(rows) if on_error == "fail" else rows)
             else:
-                rows = _step(spark, rows, step, pipeline)
+                rows = observe_rows(_step(spark, rows, step, pipeline), f"{AFTER}{len(losses)}")
+                losses.append("duplicates" if step.kind == "dedup" else "filtered")
         except PySparkException as error:
             pipeline.fail(step.line, f"{step.kind}: {str(error).strip().splitlines()[0]}")
-    return _rules(rows, rejects, pipeline)
+    return _rules(Flow(rows, rejects, tuple(losses)), pipeline)
 
 
 def _failing(df: DataFrame) -> DataFrame:
-    place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
-    stop = F.raise_error(F.concat(F.lit("cannot decode the body of "), place))
+    stop = F.raise_error(F.concat(F.lit("cannot decode the body of "), place()))
     return df.withColumn("rejects", F.when(F.col("rejects").isNotNull(), stop.cast("binary")))
 
 
@@ -168,7 +198,8 @@ def function_from(path: Path, function: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -> Flow:
+def _rules(flow: Flow, pipeline: PipelineFile) -> Flow:
+    rows, rejects, losses = flow.rows, flow.rejects, list(flow.losses)
     warned: list[Any] = []
     for number, rule in enumerate(pipeline.quality):
         holds = F.coalesce(F.expr(rule.expect), F.lit(False))
@@ -185,8 +216,9 @@ def _rules(rows: DataFrame, rejects: DataFrame | None, pipeline: PipelineFile) -
             if rule.on_fail == "reject" and pipeline.rejects:
                 aside = _as_reject(broken, rule.expect)
                 rejects = aside if rejects is None else _same(rejects).unionByName(_same(aside))
-            rows = kept
-    return Flow(rows.observe(QUALITY, *warned) if warned else rows, rejects)
+            rows = observe_rows(kept, f"{AFTER}{len(losses)}")
+            losses.append("rejected" if rule.on_fail == "reject" else "filtered")
+    return Flow(rows.observe(QUALITY, *warned) if warned else rows, rejects, tuple(losses))
 
 
 def _as_reject(rows: DataFrame, reason: str) -> DataFrame:
@@ -260,16 +292,17 @@ def run_pipeline(
     source = source_of(pipeline, namesrv)
     flow = transform(spark, source.read_stream(spark, **decoding(pipeline)), pipeline)
     outputs = outputs_of(pipeline)
-    writers = {}
+    writers, held = {}, {}
 
     def add_query(name: str, rows: DataFrame, output: Output) -> None:
         job = f"run {pipeline.name} {name}"
-        check_progress(source, output, queries.checkpoint_of(state, name), job)
+        held[name] = check_progress(source, output, queries.checkpoint_of(state, name), job)
         writers[name] = write_stream(rows, output, source.namesrv, job)
 
+    counted = observe_rows(flow.rows, WRITTEN)
     for (name, output), sink in zip(outputs.items(), pipeline.sinks, strict=True):
         try:
-            rows = with_message_columns(flow.rows, sink.options) if sink.kind == "rocketmq" else flow.rows
+            rows = with_message_columns(counted, sink.options) if sink.kind == "rocketmq" else counted
             add_query(name, rows, output)
         except PySparkException as error:
             pipeline.fail(sink.line, f"{sink.kind}: {str(error).strip().splitlines()[0]}")
@@ -279,6 +312,7 @@ def run_pipeline(
         for kind, where in pipeline.rejects.items():
             place = f"topic:{where}" if kind == "topic" else f"delta:{_beside(pipeline, where)}"
             add_query(f"rejects-{kind}", flow.rejects, parse_output(place))
+    tally = queries.ProgressTally(held)
     summary = queries.run(
         pipeline.name,
         writers,
@@ -286,12 +320,20 @@ def run_pipeline(
         once=once,
         trigger=pipeline.trigger,
         watch=watch,
+        tally=tally,
         now_and_then=_Compaction(pipeline, outputs).now_and_then,
     )
-    summary.details = {"sinks": {name: str(output) for name, output in outputs.items()}}
-    if summary.observed and (broken := _broken_rules(pipeline, summary.observed)):
+    counts = {str(output): flow.counts(tally.observed.get(name, {})) for name, output in outputs.items()}
+    first = next(iter(outputs))
+    summary.counts = counts[str(outputs[first])]
+    summary.outputs = counts if len(counts) > 1 else msgspec.UNSET
+    summary.details = {
+        "to": str(outputs[first]),
+        "sinks": {name: str(output) for name, output in outputs.items()},
+        **tally.examples.get(first, {}),
+    }
+    if broken := _broken_rules(pipeline, tally.observed.get(first, {})):
         summary.details["quality"] = broken
-    summary.observed = msgspec.UNSET  # already in the details
     return summary
 
 

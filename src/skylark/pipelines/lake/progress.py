@@ -30,6 +30,10 @@ class CommitProgress(msgspec.Struct, frozen=True):
     offsets: Nested
     """Offsets after the batch."""
     state: str
+    read: int = 0
+    """Rows that the tasks read."""
+    written: int = 0
+    """Rows that were added; the others were repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,15 @@ def _batch_offsets(checkpoint: Path, number: int) -> str | None:
     except OSError:
         return None
     return lines[2] if len(lines) > 2 and lines[2].startswith("{") else None
+
+
+def watermark_ms(checkpoint: Path, number: int) -> int:
+    """The watermark of a batch: in the second line of Spark's offset log; 0 for none."""
+    try:
+        line = (checkpoint / "offsets" / str(number)).read_text().splitlines()[1]
+    except OSError:
+        return 0
+    return int(msgspec.json.decode(line)["batchWatermarkMs"])
 
 
 def batch_progress(checkpoint: Path, application: str, number: int, job: str) -> CommitProgress | None:
@@ -113,10 +126,13 @@ def check_start(table: str, entries: Iterable[CommitProgress], start: Mapping[Me
     for entry in entries:
         for queue, end in from_nested(entry.offsets).items():
             if start.get(queue, end) < end:
+                held = f"{table} already holds {queue_name(queue)} up to offset {end}"
+                if not entry.state:
+                    raise SettingsError("from", f"{held}; use --from table to add what is new")
                 raise SettingsError(
                     "state",
-                    f"{table} already holds {queue_name(queue)} up to offset {end}, written with --state "
-                    f"{entry.state}; use that directory, or --from table if it is lost",
+                    f"{held}, written with --state {entry.state}; use that directory, or --from table if it "
+                    "is lost",
                 )
 
 

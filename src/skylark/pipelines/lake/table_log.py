@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -84,6 +84,9 @@ class TableLog(Protocol):
     def last_batch(self, application: str) -> int | None:
         """The last committed batch of a query; None if there is no table or no batch."""
 
+    def commits(self, application: str) -> list[CommitProgress]:
+        """The recorded commits of a query."""
+
     def progress(self) -> list[CommitProgress]:
         """The last recorded progress of every query."""
 
@@ -156,15 +159,21 @@ class DeltaLog:
             return None
         return self._table().transaction_version(application)
 
+    def commits(self, application: str) -> list[CommitProgress]:
+        return [entry for entry in self._history() if entry.application == application]
+
     def progress(self) -> list[CommitProgress]:
-        if not DeltaTable.is_deltatable(str(self.root)):
-            return []
         found: dict[str, CommitProgress] = {}
-        for commit in self._table().history():  # newest first
-            if text := commit.get(PROGRESS):
-                entry = msgspec.json.decode(text, type=CommitProgress)
-                found.setdefault(entry.application, entry)
+        for entry in self._history():
+            found.setdefault(entry.application, entry)
         return list(found.values())
+
+    def _history(self) -> Iterator[CommitProgress]:
+        """Newest first."""
+        if DeltaTable.is_deltatable(str(self.root)):
+            for commit in self._table().history():
+                if text := commit.get(PROGRESS):
+                    yield msgspec.json.decode(text, type=CommitProgress)
 
     def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
         return self._table().vacuum(
@@ -270,16 +279,17 @@ class ParquetLog:
         return self._manifest(batch).exists()
 
     def last_batch(self, application: str) -> int | None:
-        folder = self.root / BATCHES / application.removeprefix(APPLICATION_PREFIX)
-        return max((int(path.stem) for path in folder.glob("[0-9]*.json")), default=None)
+        return max((int(path.stem) for path in self._manifests(application)), default=None)
+
+    def commits(self, application: str) -> list[CommitProgress]:
+        return _recorded(self._manifests(application))
 
     def progress(self) -> list[CommitProgress]:
-        found = []
-        for folder in (self.root / BATCHES).glob("*"):
-            for path in sorted(folder.glob("[0-9]*.json"), reverse=True)[:1]:
-                manifest = msgspec.json.decode(path.read_bytes(), type=BatchManifest)
-                found += [manifest.progress] if manifest.progress is not None else []
-        return found
+        folders = (self.root / BATCHES).glob("*")
+        return _recorded(path for folder in folders for path in sorted(folder.glob("[0-9]*.json"))[-1:])
+
+    def _manifests(self, application: str) -> Iterator[Path]:
+        return (self.root / BATCHES / application.removeprefix(APPLICATION_PREFIX)).glob("[0-9]*.json")
 
     def add(
         self, batch: BatchName, files: Sequence[TableFile], progress: CommitProgress | None = None
@@ -335,6 +345,11 @@ class ParquetLog:
         return TableTotals(sum(file.rows for file in files), len(files), sum(file.size for file in files))
 
 
+def _recorded(manifests: Iterable[Path]) -> list[CommitProgress]:
+    found = [msgspec.json.decode(path.read_bytes(), type=BatchManifest) for path in manifests]
+    return [manifest.progress for manifest in found if manifest.progress is not None]
+
+
 def open_log(layout: str, root: Path) -> TableLog:
     return DeltaLog(root) if layout == "delta" else ParquetLog(root)
 
@@ -354,14 +369,18 @@ def commit_batch(
 
     Returns False if the batch was committed before. Raises OSError and the table's errors.
     """
-    if seen_keys_max is None or log.has(batch):
-        return log.add(batch, files, progress)
-    with SeenKeys(seen_keys_max, log.root / PRIVATE / "seen.sqlite") as seen:
-        # If the process ends between the two commits, the batch is repeated and its keys are discarded.
-        seen.begin(f"{batch.application}:{batch.number}")
-        kept = [_without_duplicates(log.written_root, file, seen) for file in files]
-        seen.commit()
-    return log.add(batch, [msgspec.structs.replace(file, keys=b"") for file in kept if file.rows], progress)
+    read, kept = sum(file.rows for file in files), files
+    if seen_keys_max is not None and not log.has(batch):
+        with SeenKeys(seen_keys_max, log.root / PRIVATE / "seen.sqlite") as seen:
+            # If the process ends between the two commits, the batch is repeated and its keys are discarded.
+            seen.begin(f"{batch.application}:{batch.number}")
+            found = [_without_duplicates(log.written_root, file, seen) for file in files]
+            seen.commit()
+        kept = [msgspec.structs.replace(file, keys=b"") for file in found if file.rows]
+    if progress is not None:
+        written = sum(file.rows for file in kept)
+        progress = msgspec.structs.replace(progress, read=read, written=written)
+    return log.add(batch, kept, progress)
 
 
 def _without_duplicates(root: Path, file: TableFile, seen: SeenKeys) -> TableFile:

@@ -74,6 +74,7 @@ class TableOptions:
     batch_name: str | None = option(
         TEXT, None, "batch", "A name that commits this batch once, even if it is written again."
     )
+    progress: str | None = option(TEXT, None, "batch", "What the commit records, as JSON.")
     job: str | None = option(TEXT, None, "stream", "What is run, recorded with each commit.")
     checkpoint_location: str | None = option(TEXT, None, "stream", "Set by Spark.")
     source: str | None = option(TEXT, None, "stream", "For ranges: the source's options, as JSON.")
@@ -180,6 +181,8 @@ class _TableWriting:
 
     def _progress(self, batch: BatchName) -> CommitProgress | None:
         checkpoint, job = self.options.checkpoint_location, self.options.job
+        if self.options.progress is not None:
+            return msgspec.json.decode(self.options.progress, type=CommitProgress)
         if checkpoint is None or job is None:
             return None
         return batch_progress(Path(checkpoint), batch.application, batch.number, job)
