@@ -124,6 +124,31 @@ async def test_sf_003_a_new_group_may_begin_at_the_start(tmp_path: Path) -> None
         assert DEFAULTS.consume_from is ConsumeFrom.LAST_OFFSET
 
 
+async def test_sf_003_a_new_group_of_an_aged_topic(tmp_path: Path) -> None:
+    """The first messages of the queue are deleted: the last offset is its end, the first one its minimum."""
+    files = {"commit_log_file_bytes": 32 << 10, "consume_queue_file_bytes": 20 * 30}
+    async with consumer_rig(tmp_path, store=files) as rig:
+        await rig.topic("T", 1)
+        await rig.send("T", *numbered(300))
+        store = rig.broker.store
+        await asyncio.to_thread(store.housekeeper._delete_log_file, next(iter(store.log.files.starts)))
+        await asyncio.to_thread(store.housekeeper.clean_derived)
+        minimum = store.min_offset("T", 0)
+        assert 0 < minimum < 300
+        late: list[ReceivedMessage] = []
+        early: list[ReceivedMessage] = []
+        async with (
+            rig.consumer("Late", "T", late.extend, consume_from=ConsumeFrom.LAST_OFFSET) as consumer,
+            rig.consumer("Early", "T", early.extend, consume_from=ConsumeFrom.FIRST_OFFSET),
+        ):
+            await until_owned(consumer, "T", count=1)
+            await until_count(early, 300 - minimum)
+            await rig.send("T", b"new")
+            await until_count(late, 1)
+        assert [message.queue_offset for message in late] == [300]
+        assert min(message.queue_offset for message in early) == minimum
+
+
 async def test_going_back_to_a_time(tmp_path: Path) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 1)

@@ -302,29 +302,51 @@ async def test_sf_083_a_consumer_that_lags_goes_on_at_the_new_minimum() -> None:
         assert [message.queue_offset for message in got] == list(range(10, 20))
 
 
-async def test_sf_017_sf_020_a_pull_that_fails_is_repeated_and_disturbs_no_other() -> None:
-    async with fake_broker(queues={"T": 100}) as fake:
-        failures = 0
+async def test_sf_017_sf_020_a_pull_that_fails_is_repeated_later_and_disturbs_no_other() -> None:
+    """A hundred queues need no thread; one gets nonsense, no record, no answer, and a fault of our own."""
+    threads, delay_s = set(threading.enumerate()), 0.2
+    failed_at: list[float] = []
+    asked_at: list[float] = []
+    broken = True
 
-        def answer(command: RemotingCommand) -> Any:
-            nonlocal failures
-            if command.fields["queueId"] == "7" and failures < 3:
-                failures += 1
-                if failures == 1:
-                    return command.reply(fields={"nonsense": "1"})
-                if failures == 2:
-                    return pull_reply(command, ResponseCode.SUCCESS, 9, [b"no record at all, far from it"])
-                return None  # never answered: a timeout
+    def answer(command: RemotingCommand) -> Any:
+        if command.fields["queueId"] != "7":
             return fake._pull_message(command)
+        asked_at.append(time.monotonic())
+        if len(asked_at) == 1:
+            return command.reply(fields={"nonsense": "1"})
+        if len(asked_at) == 2:
+            return pull_reply(command, ResponseCode.SUCCESS, 9, [b"no record at all, far from it"])
+        return fake._pull_message(command) if len(asked_at) > 3 else None  # never answered: a timeout
 
+    async def faulty(address: str, request: Any, **options: Any) -> Any:
+        if broken and request.code == PULL and request.queue_id == 7 and len(asked_at) == 3:
+            failed_at.append(time.monotonic())
+            raise RuntimeError("a fault that is no RocketMQError")
+        return await call(address, request, **options)
+
+    got: list[ReceivedMessage] = []
+
+    async def listener(messages: Messages) -> None:
+        got.extend(messages)
+
+    limits: dict[str, Any] = {"pull_timeout_ms": 300, "hold_ms": 50, "pull_failure_delay_ms": delay_s * 1000}
+    async with fake_broker(queues={"T": 100}) as fake:
         fake.answers[PULL] = answer
-        got: list[ReceivedMessage] = []
-        async with consumer_of(fake, got.extend, pull_timeout_ms=300, hold_ms=50):
+        async with consumer_of(fake, listener, **limits) as consumer:
+            session = consumer._running().session
+            call, session.call = session.call, faulty  # type: ignore[method-assign]
             for queue_id in range(100):
                 await fake.put("T", record(0), queue_id=queue_id)
-            await eventually(lambda: len(got) == 100)
-        assert failures == 3
-        assert {message.queue_id for message in got} == set(range(100))
+            await until_count(failed_at, 2)
+            await until_count(got, 99)
+            assert set(threading.enumerate()) <= threads
+            broken = False
+            await until_count(got, 100)
+    assert {message.queue_id for message in got} == set(range(100))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(asked_at)]
+    assert min(gaps[:3]) >= delay_s
+    assert failed_at[1] - failed_at[0] >= delay_s
 
 
 async def test_sf_118_a_filter_class_is_pulled_from_a_filter_server(caplog: pytest.LogCaptureFixture) -> None:
@@ -589,7 +611,7 @@ async def test_sf_019_each_threshold_pauses_pulling(
     assert len(told) <= 1 + request.waits // 1000
 
 
-async def test_sf_018_a_dropped_queue_is_pulled_no_more() -> None:
+async def test_sf_018_the_request_of_a_dropped_queue_disappears_without_traffic() -> None:
     async with fake_broker() as fake:
         release = threading.Event()
         fake.answers[PULL] = endless
@@ -597,20 +619,19 @@ async def test_sf_018_a_dropped_queue_is_pulled_no_more() -> None:
             fake, lambda messages: release.wait(60), queue_messages_max=5, threads_max=1
         ) as consumer:
             await eventually(lambda: len(pulls(fake)) == 1)
-            assert consumer._runtime is not None
-            [held] = consumer._runtime.queues.process_queues.values()
+            runtime = consumer._running()
+            runtime.rebalancer.paused = True  # else the queue is taken anew
+            [held] = runtime.queues.process_queues.values()
+            [request] = runtime.fetch_loop.requests
+            waits = request.waits
+            await eventually(lambda: request.waits > waits + 1)  # it is pending, and comes back for room
             held.dropped = True
             release.set()
-            await eventually(
-                lambda: (
-                    consumer._runtime is not None
-                    and held
-                    not in [request.process_queue for request in consumer._runtime.fetch_loop.requests]
-                )
-            )
-            count = len(pulls(fake))
-            # The next round finds a queue that nobody works on, and takes it anew.
-            await eventually(lambda: len(pulls(fake)) > count)
+            await eventually(lambda: not runtime.fetch_loop.requests)
+            await asyncio.sleep(0.1)
+            assert len(pulls(fake)) == 1
+            runtime.rebalancer.paused = False
+            await eventually(lambda: len(pulls(fake)) > 1)
 
 
 # --- Giving back ---

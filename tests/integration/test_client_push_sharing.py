@@ -33,10 +33,12 @@ from tests.support.consumer import (
     until_owned,
     until_retrying,
     until_shared,
+    watch_calls,
 )
 
 Messages = Sequence[ReceivedMessage]
 DEFAULTS = PushConsumerSettings()
+QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 def numbered(count: int) -> list[bytes]:
@@ -496,40 +498,76 @@ async def test_sf_094_fifty_of_a_hundred_and_the_next_is_the_fifty_first(tmp_pat
         assert [message.queue_offset for message in got] == list(range(50, 100))
 
 
-async def test_sf_047_033_progress_is_kept_regularly(tmp_path: Path) -> None:
+async def test_sf_033_047_progress_is_kept_regularly_whatever_the_result(tmp_path: Path) -> None:
+    """The next pull leaves before the listener is done, and is held for minutes: only the timer tells."""
     assert (DEFAULTS.offset_persist_interval_ms, DEFAULTS.offset_persist_first_ms) == (5000, 10_000)
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 1)
-        # Long polls carry the offset along; with a hold longer than the test only the timer does it.
-        async with rig.consumer("G", "T", lambda messages: None):
-            await rig.send("T", b"x")
-            await rig.until_committed("G", "T", 1)
-            await rig.send("T", b"x")
-            await rig.until_committed("G", "T", 2)
+
+        async def listener(messages: Messages) -> ConsumeResult | None:
+            if messages[0].reconsume_times:
+                return None
+            [request] = [each for each in loop.requests if each.queue.topic == "T"]
+            await eventually(lambda: request.next_offset == messages[0].queue_offset + 1)
+            await asyncio.sleep(0.1)
+            return ConsumeResult.LATER
+
+        minutes: dict[str, Any] = {"hold_ms": 120_000, "pull_timeout_ms": 180_000}
+        async with rig.consumer("G", "T", listener, **minutes) as consumer:
+            loop = consumer._running().fetch_loop
+            await until_owned(consumer, "T", count=1)
+            for sent in (1, 2):
+                await rig.send("T", b"x")
+                await rig.until_committed("G", "T", sent, timeout_s=5)
+                assert consumer.running_info().mq_table[QUEUE].cached_msg_count == 0
 
 
-async def test_sf_044_sf_100_015_a_queue_that_moves_takes_its_offset_along(tmp_path: Path) -> None:
+async def test_sf_044_sf_100_a_queue_that_moves_takes_its_offset_along(tmp_path: Path) -> None:
+    """Neither timer nor pulls commit here. The new owner takes the queue only when the old one has let go."""
+    slow: dict[str, Any] = {
+        "offset_persist_interval_ms": 600_000, "offset_persist_first_ms": 600_000, "hold_ms": 120_000,
+        "pull_timeout_ms": 180_000,
+    }  # fmt: skip
+    first: list[ReceivedMessage] = []
+    second: list[ReceivedMessage] = []
+    finish, may_take = asyncio.Event(), False
+    moved = MessageQueue("T", "broker-a", 1)
+
+    async def listener(messages: Messages) -> None:
+        await finish.wait()
+        first.extend(messages)
+
+    def strategy(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+        return [queue for queue in queues if may_take and queue == moved]
+
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 2)
+        for queue_id in (0, 1):
+            await rig.commit("G", "T", 0, queue_id)
         await rig.send("T", *numbered(20))
-        slow: dict[str, Any] = {"offset_persist_interval_ms": 60_000, "offset_persist_first_ms": 60_000}
-        first: list[ReceivedMessage] = []
-        second: list[ReceivedMessage] = []
-        one = rig.consumer("G", "T", first.extend, **slow)
+        one = rig.consumer("G", "T", listener, client={"instance_name": "one"}, **slow)
+        two = rig.consumer(
+            "G", "T", second.extend, client={"instance_name": "two"}, strategy=strategy, **slow
+        )
         async with one:
-            await eventually(lambda: len(first) == 20)
-            two = rig.consumer("G", "T", second.extend, **slow)
+            loop, held = one._running().fetch_loop, one._running().queues.process_queues
+            await eventually(
+                lambda: [each.next_offset for each in loop.requests if each.queue.topic == "T"] == [10, 10]
+            )
+            await asyncio.sleep(0.1)  # the next pulls have left, without offsets
+            finish.set()
+            await until_count(first, 20)
+            assert await rig.committed("G", "T", moved.queue_id) == 0
             async with two:
+                await eventually(lambda: moved not in held)
+                assert await rig.committed("G", "T", moved.queue_id) == 10
+                assert one._running().offsets.table.get(moved) is None
+                may_take = True
+                two.wake_rebalancer()
                 await until_owned(two, "T", count=1)
-                await until_owned(one, "T", count=1)
-                [moved] = [queue for queue in two.queues() if queue.topic == "T"]
-                await rig.until_committed("G", "T", 10, moved.queue_id)
-                assert one._runtime is not None
-                assert one._runtime.offsets.table.get(moved) is None
                 await rig.send("T", b"new", queue_id=moved.queue_id)
-                await eventually(lambda: b"new" in bodies(second))
-                # What the new owner has seen twice it took before the old one had let go.
-                assert {message.queue for message in second} == {moved}
+                await until_count(second, 1)
+        assert [(message.queue, message.queue_offset) for message in second] == [(moved, 10)]
 
 
 async def test_sf_015_sf_025_sf_028_results_for_a_lost_queue_do_not_count(
@@ -547,11 +585,12 @@ async def test_sf_015_sf_025_sf_028_results_for_a_lost_queue_do_not_count(
             first.extend(messages)
             release.wait(60)
 
-        # By their names it is known who gets which queue.
-        one = rig.consumer("G", "T", slow, threads_max=1, client={"instance_name": "one"})
+        # By their names it is known who gets which queue. Short holds: each would be followed by a pull.
+        one = rig.consumer("G", "T", slow, threads_max=1, client={"instance_name": "one"}, hold_ms=20)
         two = rig.consumer("G", "T", second.extend, client={"instance_name": "two"})
         async with one:
             await until_owned(one, "T", count=2)
+            pulls = watch_calls(one, RequestCode.PULL_MESSAGE)
             await rig.send("T", *numbered(3), queue_id=1)
             await eventually(lambda: first)
             await rig.send("T", *numbered(3), queue_id=0)
@@ -559,6 +598,12 @@ async def test_sf_015_sf_025_sf_028_results_for_a_lost_queue_do_not_count(
                 await until_owned(one, "T", count=1)
                 await until_owned(two, "T", count=1)
                 assert moved in two.queues()
+                await eventually(lambda: moved not in one._running().queues.process_queues)
+                already = len(pulls)
+                await eventually(lambda: len(pulls) > already + 10)
+                assert {(call.request.topic, call.request.queue_id) for call in pulls[already:]} <= {
+                    ("T", 0), ("%RETRY%G", 0),
+                }  # fmt: skip
                 await eventually(lambda: len(second) == 3)
                 await rig.until_committed("G", "T", 3, queue_id=1)
                 release.set()

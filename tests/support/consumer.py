@@ -9,11 +9,13 @@ async with consumer_rig(tmp_path) as rig:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from skylark.broker.broker import Broker
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
@@ -145,11 +147,13 @@ class ConsumerRig:
         await self.client.ask(UpdateAndCreateSubscriptionGroup(SubscriptionGroupConfig(group)))
         await self.client.ask(UpdateConsumerOffset(group, topic, queue_id, queue_offset))
 
-    async def until_committed(self, group: str, topic: str, queue_offset: int, queue_id: int = 0) -> None:
+    async def until_committed(
+        self, group: str, topic: str, queue_offset: int, queue_id: int = 0, *, timeout_s: float = 60
+    ) -> None:
         async def reached() -> bool:
             return await self.committed(group, topic, queue_id) == queue_offset
 
-        await until(reached)
+        await until(reached, timeout_s=timeout_s)
 
 
 @contextlib.asynccontextmanager
@@ -164,6 +168,29 @@ async def consumer_rig(directory: Path, **changes: Any) -> AsyncIterator[Consume
         BrokerClient(broker.address) as client,
     ):
         yield ConsumerRig(name_server, broker, client)
+
+
+class WatchedCall(NamedTuple):
+    """A request of a client, when it left, and the name of the task that sent it."""
+
+    at: float
+    request: Any
+    task: str
+
+
+def watch_calls(consumer: AsyncPushConsumer, code: int) -> list[WatchedCall]:
+    """Keep the requests of one code that a running consumer sends from now on."""
+    pool = consumer._running().session.pool
+    call, kept = pool.call, list[WatchedCall]()
+
+    async def watched(address: str, request: Any, **options: Any) -> Any:
+        if request.code == code:
+            task = asyncio.current_task()
+            kept.append(WatchedCall(time.monotonic(), request, task.get_name() if task else ""))
+        return await call(address, request, **options)
+
+    pool.call = watched  # type: ignore[method-assign]
+    return kept
 
 
 async def eventually(condition: Callable[[], object], *, timeout_s: float = 60) -> None:

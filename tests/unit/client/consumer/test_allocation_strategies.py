@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from skylark.client.consumer.allocation_strategies import (
@@ -16,6 +19,8 @@ from skylark.client.consumer.allocation_strategies import (
     ring_hash,
     strategy_named,
 )
+from skylark.client.consumer.pull_consumer import AsyncPullConsumer, PullConsumer
+from skylark.client.consumer.push_consumer import AsyncPushConsumer, PushConsumer
 from skylark.errors import SettingsError
 from skylark.protocol.bodies import MessageQueue
 
@@ -51,6 +56,13 @@ def test_sf_009_087_strategies_by_name(
     name: str, queue_count: int, member_count: int, expected: list[list[int]]
 ) -> None:
     assert split(strategy_named(name), queues(queue_count), members(member_count)) == expected
+
+
+@pytest.mark.parametrize("kind", [AsyncPushConsumer, AsyncPullConsumer, PushConsumer, PullConsumer])
+def test_sf_009_averaging_is_the_default_of_every_consumer(kind: Callable[..., Any]) -> None:
+    consumer = kind("G", namesrv="127.0.0.1:9876")
+    strategy = getattr(consumer, "_inner", consumer)._strategy
+    assert split(strategy, queues(8), members(3)) == [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
 def test_sf_009_machine_room_takes_its_rooms_only() -> None:
