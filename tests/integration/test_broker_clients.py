@@ -236,8 +236,6 @@ async def test_sf_102_queues_are_locked_for_one_member(tmp_path: Path) -> None:
 
 async def test_sf_050_a_broker_is_in_the_cluster_within_a_second(tmp_path: Path) -> None:
     assert BrokerSettings().port == 10911
-    loop = asyncio.get_running_loop()
-    started = loop.time()
     async with (
         running_cluster(tmp_path, register_interval_ms=60_000) as (name_server, broker),
         BrokerClient(name_server.address) as client,
@@ -247,8 +245,7 @@ async def test_sf_050_a_broker_is_in_the_cluster_within_a_second(tmp_path: Path)
             brokers = (await client.ask(GetBrokerClusterInfo())).broker_addr_table
             return [data.broker_addrs[0] for data in brokers.values()] == [broker.address]
 
-        await until(is_known)
-        assert loop.time() - started < 30  # the regular registration comes long after
+        await until(is_known, timeout_s=1)
 
 
 async def test_sf_062_an_unknown_topic_is_made_after_the_default_topic(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from skylark.client.consumer.push_consumer import PushConsumer as BlockingPushCo
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import AlreadyStarted, BrokerError, ClientClosed, RemotingError, SettingsError
 from skylark.protocol.bodies import ConsumerRunningInfo, MessageQueue
+from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.client import ConsumeMessageDirectly, GetConsumerRunningInfo
 from skylark.settings import DELAY_LEVELS
 from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
@@ -36,6 +37,7 @@ from tests.support.consumer import (
     until_count,
     until_owned,
     until_retrying,
+    watch_calls,
 )
 
 Messages = Sequence[ReceivedMessage]
@@ -346,11 +348,14 @@ async def test_sf_030_sf_038_only_the_rest_of_a_batch_comes_again(tmp_path: Path
         await rig.topic("T", 1)
         await rig.send("T", *numbered(10))
         batches: list[tuple[int, list[tuple[str, int, bytes]]]] = []
+        counted = asyncio.Event()
 
-        def listener(messages: Messages, context: ConsumeContext) -> None:
+        async def listener(messages: Messages, context: ConsumeContext) -> None:
             batches.append((len(messages), [(m.topic, m.reconsume_times, m.body) for m in messages]))
             if len(messages) == 10:
                 context.ack_index = 4
+            else:
+                await counted.wait()
 
         async with rig.consumer("G", "T", listener, batch_max=10) as consumer:
             await eventually(lambda: sum(size for size, _ in batches[1:]) == 5)
@@ -359,7 +364,39 @@ async def test_sf_030_sf_038_only_the_rest_of_a_batch_comes_again(tmp_path: Path
             assert again == [("T", 1, body) for body in numbered(10)[5:]]
             status = consumer.running_info().status_table["T"]
             assert status.consume_failed_msgs == 5
+            assert status.consume_ok_tps == pytest.approx(status.consume_failed_tps)
+            counted.set()
             await rig.until_committed("G", "T", 10)
+
+
+async def test_sf_030_later_sends_back_the_whole_batch(tmp_path: Path) -> None:
+    async with consumer_rig(tmp_path) as rig:
+        await rig.topic("T", 1)
+        again: list[bytes] = []
+
+        class Later(MessageListenerConcurrently):
+            def consume_message(
+                self, messages: Messages, context: ConsumeContext
+            ) -> ConsumeConcurrentlyStatus:
+                if not messages[0].reconsume_times:
+                    context.ack_index = 4  # counts for a success only
+                    return ConsumeConcurrentlyStatus.RECONSUME_LATER
+                again.extend(message.body for message in messages)
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+        consumer = rig.consumer("G", "T", batch_max=10)
+        consumer.subscribe("T", "*", Later())
+        async with consumer:
+            await until_retrying(consumer)
+            sent_back = watch_calls(consumer, RequestCode.CONSUMER_SEND_MSG_BACK)
+            consumer.suspend()
+            await asyncio.sleep(0.1)
+            await rig.send("T", *numbered(10))  # one pull gets them all
+            consumer.resume()
+            await until_count(again, 10)
+            assert sorted(again) == numbered(10)
+            assert len(sent_back) == 10
+            assert consumer.running_info().status_table["T"].consume_failed_msgs == 10
 
 
 async def test_messages_done_before_an_exception_do_not_come_again(tmp_path: Path) -> None:
@@ -380,7 +417,7 @@ async def test_messages_done_before_an_exception_do_not_come_again(tmp_path: Pat
         assert sorted(seen) == [(body, int(number >= 7)) for number, body in enumerate(numbered(10))]
 
 
-async def test_sf_037_sf_111_running_info_tells_rates_and_queues(tmp_path: Path) -> None:
+async def test_sf_111_running_info_tells_rates_and_queues(tmp_path: Path) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 2)
         blocked = threading.Event()
@@ -430,6 +467,33 @@ async def test_sf_037_sf_111_running_info_tells_rates_and_queues(tmp_path: Path)
                 assert "consume-G" in found.jstack
             finally:
                 blocked.set()
+
+
+async def test_sf_037_rates_are_near_those_that_were_driven(tmp_path: Path) -> None:
+    """Two of three succeed at once; the third fails, and succeeds when it comes again."""
+    async with consumer_rig(tmp_path) as rig:
+        await rig.topic("T", 1)
+        begun: list[float] = []
+        counts = {"ok": 0, "failed": 0}
+
+        async def listener(messages: Messages) -> ConsumeResult:
+            begun.append(time.monotonic())
+            is_bad = messages[0].body == b"bad" and not messages[0].reconsume_times
+            counts["failed" if is_bad else "ok"] += 1
+            return ConsumeResult.LATER if is_bad else ConsumeResult.SUCCESS
+
+        async with rig.consumer("G", "T", listener) as consumer:
+            await until_retrying(consumer)
+            for _ in range(60):
+                await rig.send("T", b"good", b"bad", b"good")
+                await asyncio.sleep(0.02)
+            await eventually(lambda: counts == {"ok": 180, "failed": 60})
+            info = await rig.client.ask(GetConsumerRunningInfo("G", consumer.client_id))
+            took_s = time.monotonic() - begun[0]
+            status = info.status_table["T"]
+            assert status.consume_ok_tps == pytest.approx(180 / took_s, rel=0.2)
+            assert status.consume_failed_tps == pytest.approx(60 / took_s, rel=0.2)
+            assert status.consume_failed_msgs == 60
 
 
 async def test_sf_040_a_killed_consumer_s_finished_messages_come_again(tmp_path: Path) -> None:
@@ -560,19 +624,30 @@ async def test_a_listener_may_stop_its_consumer(tmp_path: Path) -> None:
 
 
 async def test_sf_112_suspend_and_resume(tmp_path: Path) -> None:
+    """Short holds: without the pause a pull would follow the other. The pause is checked every second."""
     assert DEFAULTS.paused_delay_ms == 1000
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 1)
         got: list[ReceivedMessage] = []
-        async with rig.consumer("G", "T", got.extend, hold_ms=20) as consumer:
+        async with rig.consumer("G", "T", got.extend, hold_ms=20, paused_delay_ms=1000) as consumer:
             await until_owned(consumer, "T", count=1)
+            pulls = watch_calls(consumer, RequestCode.PULL_MESSAGE)
+            await until_count(pulls, 3)
             consumer.suspend()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)  # pulls under way come to their end
+            count = len(pulls)
             await rig.send("T", b"x")
-            await asyncio.sleep(0.1)
-            assert got == []
+            await asyncio.sleep(1.2)  # at least one check
+            assert (len(pulls), got) == (count, [])
+            resumed = time.monotonic()
             consumer.resume()
             await eventually(lambda: got)
+            assert pulls[count].at - resumed < 1.5
+        count = len(pulls)
+        with pytest.raises(ClientClosed):
+            consumer.resume()  # it is not RUNNING
+        await asyncio.sleep(0.1)
+        assert len(pulls) == count
 
 
 async def test_subscribing_and_unsubscribing_while_running(tmp_path: Path) -> None:

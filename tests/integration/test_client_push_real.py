@@ -52,33 +52,35 @@ async def load(rig: ConsumerRig, count: int, pause_s: float = 0.002) -> AsyncIte
         sending.cancel()
 
 
-async def test_sf_029_ten_membership_changes_lose_nothing(
+async def test_sf_029_ten_membership_changes_cause_duplicates_and_lose_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
+    """Members are slower than the load: whenever queues move, some messages are cached and some under way."""
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", QUEUES)
         got: Counter[bytes] = Counter()
 
         async def listener(messages: Messages) -> None:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
             got.update(message.body for message in messages)
 
         async with contextlib.AsyncExitStack() as stack:
             members: list[AsyncPushConsumer] = []
-            async with load(rig, 1500) as sent:
+            async with load(rig, 800) as sent:
                 for change in range(10):
                     if change % 3 == 2:
                         await members.pop(0).stop()
                     else:
-                        members.append(await stack.enter_async_context(rig.consumer("G", "T", listener)))
+                        consumer = rig.consumer("G", "T", listener, threads_max=2)
+                        members.append(await stack.enter_async_context(consumer))
                     await asyncio.sleep(0.15)
             await eventually(lambda: got.keys() >= sent)
-        assert len(sent) == 1500
+        assert len(sent) == 800
         duplicates = sum(got.values()) - len(got)
         record_property("duplicates", duplicates)
         print("duplicates", duplicates)  # noqa: T201 (shown by pytest -s)
         # At each change what was consumed since the last commit comes again, in the queues that moved.
-        assert duplicates < len(sent), duplicates
+        assert 0 < duplicates < len(sent)
 
 
 MEMBER = """

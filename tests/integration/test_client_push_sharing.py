@@ -19,7 +19,7 @@ from skylark.broker.broker import Broker
 from skylark.client.consumer.listeners import ConsumeResult
 from skylark.client.consumer.offset_store import BrokerOffsetStore, OffsetTable
 from skylark.client.received_message import ReceivedMessage
-from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.bodies import ConsumerOffsetTable, MessageQueue, decode_body
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.requests.offset import InvokeBrokerToGetConsumerStatus
 from skylark.settings.client import MessageModel, PushConsumerSettings
@@ -520,6 +520,45 @@ async def test_sf_033_047_progress_is_kept_regularly_whatever_the_result(tmp_pat
                 await rig.send("T", b"x")
                 await rig.until_committed("G", "T", sent, timeout_s=5)
                 assert consumer.running_info().mq_table[QUEUE].cached_msg_count == 0
+
+
+async def test_sf_047_the_broker_s_file_changes_at_the_intervals(tmp_path: Path) -> None:
+    """Under load, with all messages pulled before: what the file says changes with the timer, not oftener."""
+    first_ms, interval_ms = 400, 200
+    async with consumer_rig(tmp_path) as rig:
+        await rig.topic("T", 1)
+        await rig.fill("T", 0, *numbered(1000))
+        settings: dict[str, Any] = {
+            "offset_persist_first_ms": first_ms, "offset_persist_interval_ms": interval_ms,
+            "hold_ms": 120_000, "pull_timeout_ms": 180_000, "threads_max": 1,
+        }  # fmt: skip
+        path = rig.broker.live.current.config_directory / "consumerOffset.json"
+
+        async def listener(messages: Messages) -> None:
+            [request] = [each for each in loop.requests if each.queue.topic == "T"]
+            await eventually(lambda: request.next_offset == 1000)
+            await asyncio.sleep(0.005)
+
+        def written() -> int:
+            table = decode_body(path.read_bytes(), ConsumerOffsetTable).offset_table if path.exists() else {}
+            return table.get("T@G", {}).get(0, 0)
+
+        consumer = rig.consumer("G", "T", listener, **settings)
+        begun = time.monotonic()
+        seen: list[tuple[float, int]] = []
+        async with consumer:
+            loop = consumer._running().fetch_loop
+
+            def changes() -> bool:
+                at, known = time.monotonic(), written()
+                if known != (seen[-1][1] if seen else 0):
+                    seen.append((at, known))
+                return len(seen) == 6
+
+            await eventually(changes)
+        assert seen[0][0] - begun >= first_ms / 1000
+        assert seen[-1][0] - seen[0][0] >= 4 * interval_ms / 1000
+        assert sorted({known for _, known in seen}) == [known for _, known in seen]
 
 
 async def test_sf_044_sf_100_a_queue_that_moves_takes_its_offset_along(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings import NameServerSettings
 from tests.support.clock import ManualClock
 from tests.support.name_server import NameServerProcess
+from tests.support.skylark_servers import SkylarkBroker
 from tests.unit.namesrv.registering import CLUSTER, V1, addresses, registration, topics, with_body
 from tests.unit.remoting.rig import frame, raw_client
 
@@ -146,6 +147,52 @@ async def test_sf_051_signs_of_life_keep_a_broker_for_two_minutes_each(tmp_path:
             await broker.register()
             clock.advance(120_001)
             await until(lambda: has_no_brokers(client))
+
+
+async def frozen_and_thawed(
+    server: str, broker: SkylarkBroker, *, timeout_s: float, period_s: float, slack_s: float
+) -> None:
+    """Freeze a broker until it is removed, after `timeout_s`; thaw it, and see it come back in a period."""
+    clock = asyncio.get_running_loop()
+    async with Caller(server) as client:
+
+        async def is_here() -> bool:
+            return {0: broker.address} in (await client.members()).values()
+
+        await until(is_here)
+        broker.signal(signal.SIGSTOP)
+        frozen = clock.time()
+        try:
+            await until(lambda: has_no_brokers(client), timeout_s=timeout_s + 10 + slack_s)
+        finally:
+            broker.signal(signal.SIGCONT)
+        # It was last heard of up to a period before it froze.
+        assert clock.time() - frozen >= timeout_s - period_s - 0.2
+        await until(is_here, timeout_s=period_s + slack_s)
+
+
+async def test_sf_051_a_frozen_broker_is_removed_and_returns(tmp_path: Path) -> None:
+    """A hundredth of the intervals; on a busy machine what takes 0.3 s may take a few seconds."""
+    async with running(tmp_path, broker_timeout_ms=1200, scan_interval_ms=50) as server:
+        broker = SkylarkBroker(tmp_path, server.address, {"registerNameServerPeriod": 300})
+        await asyncio.to_thread(broker.start)
+        try:
+            await frozen_and_thawed(server.address, broker, timeout_s=1.2, period_s=0.3, slack_s=5)
+        finally:
+            await asyncio.to_thread(broker.kill)
+
+
+@pytest.mark.nightly
+async def test_sf_051_a_frozen_broker_is_removed_after_two_minutes_and_returns_within_thirty_seconds(
+    tmp_path: Path,
+) -> None:
+    with NameServerProcess(tmp_path / "name-server") as server:
+        broker = SkylarkBroker(tmp_path, server.address, {})
+        await asyncio.to_thread(broker.start)
+        try:
+            await frozen_and_thawed(server.address, broker, timeout_s=120, period_s=30, slack_s=1)
+        finally:
+            await asyncio.to_thread(broker.kill)
 
 
 async def has_no_brokers(caller: Caller) -> bool:

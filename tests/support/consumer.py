@@ -24,12 +24,15 @@ from skylark.model.names import retry_topic
 from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.namesrv.server import NameServer
 from skylark.protocol.bodies import SubscriptionGroupConfig
+from skylark.protocol.codes import RequestCode
+from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
 from skylark.protocol.requests.send import SendBatchMessage
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
+from tests.support.fake_broker import FakeBroker
 
 HUNDREDTH = 100
 AT_FULL_LENGTH = frozenset(
@@ -234,3 +237,32 @@ async def until_shared(consumers: Sequence[AsyncPushConsumer], topic: str, queue
         return counts == expected and len(set(everything)) == len(everything) == queues
 
     await until(shared, timeout_s=60)
+
+
+# --- With a fake broker ---
+
+
+def consumer_of(
+    fake: FakeBroker,
+    listener: Callable[..., Any],
+    expression: str = "*",
+    *,
+    client: dict[str, Any] | None = None,
+    **settings: Any,
+) -> AsyncPushConsumer:
+    """Make a consumer of topic T, with the settings of `fast`, for a fake broker."""
+    consumer = AsyncPushConsumer(
+        "G",
+        namesrv=fake.address,
+        settings=fast(**settings),
+        client=ClientSettings(**{**FAST_CLIENT, **(client or {})}),
+    )
+    consumer.subscribe("T", expression, listener)
+    return consumer
+
+
+def pulls(fake: FakeBroker, topic: str = "T") -> list[RemotingCommand]:
+    """The pulls of a topic that a fake broker got."""
+    return [
+        command for command in fake.asked_for(RequestCode.PULL_MESSAGE) if command.fields["topic"] == topic
+    ]
