@@ -79,7 +79,7 @@ async def test_sf_001_the_listener_s_kind_decides_how_to_consume(tmp_path: Path)
                 info = await rig.client.ask(request)
                 assert info.properties["PROP_CONSUMEORDERLY"] == orderly
         consumer = rig.consumer("G3", "T")
-        with pytest.raises(SettingsError, match="MessageListenerOrderly or a MessageListenerConcurrently"):
+        with pytest.raises(SettingsError, match="MessageListenerOrderly or MessageListenerConcurrently"):
             consumer.listen("not a listener")  # type: ignore[type-var]
         with pytest.raises(SettingsError, match="messageListener is null: topic T"):
             await consumer.start()
