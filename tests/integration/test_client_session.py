@@ -36,7 +36,7 @@ from skylark.protocol.command import RemotingCommand
 from skylark.protocol.requests.client import GetConsumerRunningInfo, NotifyConsumerIdsChanged
 from skylark.protocol.requests.offset import GetMaxOffset
 from skylark.settings.client import ClientSettings
-from tests.support.broker import BrokerClient, consumer, until
+from tests.support.broker import BrokerClient, consumer, subscription, until
 from tests.support.client_rig import QUICK, Cluster, cluster
 
 TOPIC = "orders"
@@ -240,6 +240,21 @@ async def test_what_brokers_ask_reaches_the_member_it_is_for(one: Cluster) -> No
         await session.leave(members[1])
         assert members[0].asked
     await session.leave(members[0])
+
+
+async def test_different_subscriptions_in_a_group_are_logged_once(
+    one: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = Someone("CG1", CONSUMER, [TOPIC])
+    session = await joined(one, member, replace(QUICK, heartbeat_interval_ms=60_000))
+    await session.refresh_route(TOPIC)
+    async with BrokerClient(one.brokers["broker-a"].address, "another@1") as other:
+        await other.heartbeat(consumer("CG1", [subscription(TOPIC, "paid")]))
+        for _ in range(3):
+            assert await session.heartbeat()
+    [line] = [line for line in caplog.messages if "give all members" in line]
+    assert f"group CG1: {TOPIC}: * ({session.client_id}); {TOPIC}: paid (another@1)" in line
+    await session.leave(member)
 
 
 async def test_a_connection_that_has_fallen_silent_is_closed(one: Cluster) -> None:

@@ -17,6 +17,7 @@ from skylark.protocol.bodies import (
     MessageQueue,
     SubscriptionData,
     SubscriptionGroupConfig,
+    SubscriptionKind,
     TopicConfig,
     TopicRouteData,
     TopicStatsTable,
@@ -393,6 +394,9 @@ class ConnectedConsumers:
     group: str
     clients: tuple[ClientInfo, ...]
     subscriptions: Mapping[str, SubscriptionData]
+    """By topic, as the last heartbeat of any member had them."""
+    different_subscriptions: tuple[SubscriptionKind, ...]
+    """Who subscribes what, if not all members subscribe the same; only Skylark's brokers tell."""
     consume_type: str | None
     message_model: str | None
     consume_from: str | None
@@ -416,6 +420,9 @@ class ConnectedConsumers:
                 for connection in found.values()
                 for topic, subscription in connection.subscription_table.items()
             },
+            different_subscriptions=merged_kinds(
+                kind for connection in found.values() for kind in connection.subscription_kinds or ()
+            ),
             consume_type=one.consume_type,
             message_model=one.message_model,
             consume_from=one.consume_from_where,
@@ -430,6 +437,18 @@ class ConnectedProducers:
     group: str
     clients: tuple[ClientInfo, ...]
     failures: Failures
+
+
+def merged_kinds(kinds: Iterable[SubscriptionKind]) -> tuple[SubscriptionKind, ...]:
+    """The kinds that several brokers report, each once with all its members, the most frequent one first."""
+    members: dict[tuple[tuple[str, str], ...], set[str]] = {}
+    for kind in kinds:
+        members.setdefault(tuple(sorted(kind.expressions.items())), set()).update(kind.members)
+    ordered = sorted(members.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(
+        SubscriptionKind(expressions=dict(expressions), members=sorted(clients))
+        for expressions, clients in ordered
+    )
 
 
 def merged_clients(connections: Iterable[tuple[str, ClientInfo]]) -> tuple[ClientInfo, ...]:

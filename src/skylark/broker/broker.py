@@ -234,7 +234,7 @@ class Broker:
         consumers, producers, read_cold = self.consumers, self.producers, self.read_cold
         info = RuntimeInfo(
             live, clock, self.role, store, self.replication, self.delay_levels, self.timers, stats,
-            read_cold, self.monitor, self.started_ms,
+            read_cold, self.monitor, consumers, self.started_ms,
         )  # fmt: skip
         self.offset_handlers = OffsetHandlers(
             live, clock, store, topics, groups, offsets, consumers, self.delay_levels, self.latencies,

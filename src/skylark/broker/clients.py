@@ -3,12 +3,14 @@
 Nothing here does I/O: notices are returned to the caller. Times are monotonic seconds.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from skylark.broker.error_replies import full, system_error
 from skylark.broker.filters.compiled_subscription import CompiledSubscription, compile_subscription
+from skylark.broker.member_subscriptions import MemberSubscriptions
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import (
     ConnectionInfo,
@@ -29,6 +31,8 @@ BROADCASTING = "BROADCASTING"
 ACTIVELY = "CONSUME_ACTIVELY"
 PASSIVELY = "CONSUME_PASSIVELY"
 CHOICES_MAX = 4
+REPORT_INTERVAL_S = 60.0
+"""Least interval of reports that members of a group subscribe different things."""
 
 
 class Channel(Protocol):
@@ -148,6 +152,9 @@ class ConsumerGroup:
     consume_from_where: str | None = None
     subscriptions: dict[str, CompiledSubscription] = field(default_factory=dict)
     fingerprint: int | None = None
+    by_member: MemberSubscriptions = field(default_factory=MemberSubscriptions)
+    reported_at: float = -math.inf
+    """When it was last reported that members subscribe different things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,10 @@ class Registered:
 
     subscription_changed: bool
     notice: MembershipNotice | None
+    different_subscriptions: str | None = None
+    """Who subscribes what, if the members of the group do not subscribe the same."""
+    is_report_due: bool = False
+    """At most once a minute."""
 
 
 class ConsumerGroups:
@@ -211,8 +222,15 @@ class ConsumerGroups:
             changed = False
         else:
             changed = self._subscribe(group, data.subscription_data_set)
+            group.by_member.set(client.channel, client.client_id, data.subscription_data_set)
         notice = self._notice(group) if (joined or changed) and notify else None
-        return Registered(fingerprint == 0 or differs, notice)
+        must_send = fingerprint == 0 or differs
+        if group.by_member.count <= 1:
+            return Registered(must_send, notice)
+        is_due = now - group.reported_at >= REPORT_INTERVAL_S
+        if is_due:
+            group.reported_at = now
+        return Registered(must_send, notice, group.by_member.describe(), is_due)
 
     def unregister(self, group: str, channel: Channel, *, notify: bool) -> MembershipNotice | None:
         """Remove a client that unregisters. The others are notified even if it was not a member."""
@@ -302,7 +320,12 @@ class ConsumerGroups:
             consume_type=record.consume_type,
             message_model=record.message_model,
             consume_from_where=record.consume_from_where,
+            subscription_kinds=record.by_member.kinds() if record.by_member.count > 1 else None,
         )
+
+    def subscription_counts(self) -> dict[str, int]:
+        """Return how many different sets of subscriptions the members of each group have; one is right."""
+        return {name: group.by_member.count for name, group in self._groups.items()}
 
     # --- Inside ---
 
@@ -329,6 +352,7 @@ class ConsumerGroups:
         if self._membership.leave(group, channel) is None:
             return False
         self.changes += 1
+        self._groups[group].by_member.remove(channel)
         if group not in self._membership.groups:
             for topic in self._groups.pop(group).subscriptions:
                 self._forget_topic(topic, group)

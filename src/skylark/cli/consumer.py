@@ -38,7 +38,7 @@ def list_consumers(group: Group, namesrv: Namesrv = NAMESRV, as_json: AsJson = F
         ("consumes", found.consume_type),
         ("model", found.message_model),
         ("begins", found.consume_from),
-        ("subscribes", "; ".join(wants)),
+        ("subscribes", "; ".join(map(str, found.different_subscriptions)) or "; ".join(wants)),
     ]
     rows = [
         (client.client_id, client.address, client.language, client.version, client.brokers)

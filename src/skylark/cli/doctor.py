@@ -76,7 +76,8 @@ def doctor(
 ) -> None:
     """Check this machine and the servers, with advice for each fault.
 
-    Checks Python, Java, ports, disk, limits, clocks and routes. Exit code 1 if there are faults.
+    Checks Python, Java, ports, disk, limits, clocks, routes, and whether the members of each group subscribe
+    the same. Exit code 1 if there are faults.
 
     Example: skylark doctor --namesrv 127.0.0.1:9876
     """
@@ -253,6 +254,7 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
     for address, error in summary.failures.items():
         advice = "check that it runs, and that clients can connect to this address: see --advertise"
         yield HealthCheck(f"broker at {address}", HealthState.FAULT, str(error), advice)
+    different: set[str] = set()
     masters = {item.node.name for item in summary.brokers if item.node.is_master}
     for item in summary.brokers:
         runtime = admin.brokers.runtime(item.node.address)
@@ -269,6 +271,23 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
             served = f", metrics http://{metrics}/metrics" if metrics else ""
             yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}{served}")
         yield _clock(name, runtime, asked_s, time.time())
+        different.update((runtime.get("differentSubscriptions") or "").split())
+    yield from _subscriptions(admin, sorted(different))
+
+
+def _subscriptions(admin: Admin, groups: list[str]) -> Iterator[HealthCheck]:
+    """The groups of which brokers say that not all members subscribe the same."""
+    advice = "give all members of a group the same topics and expressions, or each its own group"
+    for group in groups:
+        try:
+            kinds = admin.clients.consumers(group).different_subscriptions
+        except RocketMQError:
+            continue  # its members have left meanwhile
+        if kinds:
+            found = (
+                f"members have different subscriptions, so messages are skipped: {'; '.join(map(str, kinds))}"
+            )
+            yield HealthCheck(f"group {group}", HealthState.FAULT, found, advice)
 
 
 def _clock(broker: str, runtime: Mapping[str, str], before_s: float, after_s: float) -> HealthCheck:

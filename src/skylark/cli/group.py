@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -30,11 +31,13 @@ from skylark.cli.options import (
 )
 from skylark.cli.output import Listing, Rate, Rates, When, done, show, show_or_watch
 from skylark.errors import BrokerError
+from skylark.model.message import RETRY_TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from skylark.admin.admin import Admin
     from skylark.admin.dead_letters import DeadLetterCount
-    from skylark.admin.results import GroupProgress
+    from skylark.admin.results import ConnectedConsumers, GroupProgress
+    from skylark.protocol.bodies import SubscriptionKind
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: create, change, delete, and inspect.")
 
@@ -105,18 +108,22 @@ def _overview(admin: Admin, name: str, dead_letters: DeadLetterCount | None) -> 
     progress = admin.groups.progress(name)
     topics = sorted({part.queue.topic for part in progress.queues if not part.queue.topic.startswith("%")})
     return (
-        name, _member_count(admin, name), topics, progress.lag, progress.retrying,
+        name, _member_count(_members(admin, name)), topics, progress.lag, progress.retrying,
         0 if dead_letters is None else dead_letters.waiting, Rate(progress.consumed_per_s),
     )  # fmt: skip
 
 
-def _member_count(admin: Admin, name: str) -> int:
+def _members(admin: Admin, name: str) -> ConnectedConsumers | None:
     try:
-        return len(admin.clients.consumers(name).clients)
+        return admin.clients.consumers(name)
     except BrokerError as error:
         if error.code == NOT_ONLINE:
-            return 0
+            return None
         raise
+
+
+def _member_count(members: ConnectedConsumers | None) -> int:
+    return 0 if members is None else len(members.clients)
 
 
 @app.command()
@@ -206,7 +213,7 @@ def status(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show the progress of a group in each queue: committed, end, lag.
+    """Show the progress of a group in each queue: committed, end, lag; and what its members subscribe.
 
     `lag` includes what waits in the retry topic, which `retrying` shows by itself.
 
@@ -228,11 +235,43 @@ def _progress(admin: Admin, group: str, topic: str | None, rates: Rates | None, 
     if not progress.queues and not progress.failures and group not in admin.groups.names():
         raise UsageError(f"no group {group}; `skylark group list` lists groups")
     dead_letters = admin.dead_letters.count(group).waiting
-    return progress_listing(progress, _member_count(admin, group), dead_letters, rates, now_s)
+    return progress_listing(progress, _members(admin, group), dead_letters, rates, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSubscriptions:
+    """What the members of a group subscribe: a sentence in tables, all of it in JSON."""
+
+    same: bool
+    kinds: Sequence[SubscriptionKind]
+
+    @classmethod
+    def of(cls, members: ConnectedConsumers) -> Self:
+        from skylark.protocol.bodies import SubscriptionKind  # noqa: PLC0415
+
+        if members.different_subscriptions:
+            return cls(False, members.different_subscriptions)
+        expressions = {
+            topic: data.sub_string or "*"
+            for topic, data in sorted(members.subscriptions.items())
+            if not topic.startswith(RETRY_TOPIC_PREFIX)
+        }
+        return cls(True, [SubscriptionKind(expressions, [client.client_id for client in members.clients])])
+
+    def __str__(self) -> str:
+        if not self.same:
+            return f"DIFFERENT, so messages are skipped: {'; '.join(map(str, self.kinds))}"
+        return ", ".join(
+            f"{topic}: {text}" for kind in self.kinds for topic, text in kind.expressions.items()
+        )
 
 
 def progress_listing(
-    progress: GroupProgress, members: int, dead_letters: int, rates: Rates | None, now_s: float
+    progress: GroupProgress,
+    members: ConnectedConsumers | None,
+    dead_letters: int,
+    rates: Rates | None,
+    now_s: float,
 ) -> Listing:
     """With `rates`, also the rates of each queue."""
     rows: list[tuple[object, ...]] = []
@@ -247,7 +286,8 @@ def progress_listing(
         rows.append(row)
     facts: list[tuple[str, object]] = [
         ("group", progress.group),
-        ("members", members),
+        ("members", _member_count(members)),
+        ("subscriptions", None if members is None else GroupSubscriptions.of(members)),
         ("lag", progress.lag),
         ("retrying", progress.retrying),
         ("dead letters", dead_letters),

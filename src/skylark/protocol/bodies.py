@@ -19,6 +19,8 @@ B = TypeVar("B")
 
 MASTER_ID = 0
 """The broker id of a master; slaves have higher ids."""
+MEMBERS_NAMED_MAX = 3
+"""Members that the text of a `SubscriptionKind` names."""
 # Permission bits of topics and brokers. Topics with PERM_INHERIT serve as templates for new topics.
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -297,12 +299,28 @@ class ConnectionInfo(Body):
     version: Int32
 
 
+class SubscriptionKind(Body):
+    """Members of a group that subscribe the same: expressions by topic, and client ids."""
+
+    expressions: dict[str, str] = field(default_factory=dict)
+    members: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """`orders: created (10.0.0.1@1, 10.0.0.2@1)`; of many members the first ones."""
+        wanted = ", ".join(f"{topic}: {expression}" for topic, expression in self.expressions.items())
+        named = self.members[:MEMBERS_NAMED_MAX]
+        more = len(self.members) - len(named)
+        return f"{wanted} ({', '.join(named)}{f' and {more} more' if more else ''})"
+
+
 class ConsumerConnection(Body):
     connection_set: list[ConnectionInfo] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
+    subscription_kinds: list[SubscriptionKind] | None = None
+    """Sent by Skylark's brokers if not all members subscribe the same."""
 
 
 class ProducerConnection(Body):

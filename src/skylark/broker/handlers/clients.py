@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from skylark.broker.clients import (
     MembershipNotice,
     ProducerGroups,
     QueueLockTable,
+    Registered,
 )
 from skylark.broker.error_replies import full, invalid_parameter
 from skylark.broker.filters.compiled_subscription import check_subscription
@@ -52,6 +54,10 @@ from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 
+log = logging.getLogger(__name__)
+
+GROUPS_TOLD_MAX = 3
+"""Groups with different subscriptions that the reply to a heartbeat names."""
 STRATEGIES = {"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle}
 
 
@@ -88,13 +94,22 @@ class ClientHandlers:
         self._check_sizes(data)
         client = ConnectedClient(peer, data.client_id, command.language, command.version)
         subscription_changed = data.heartbeat_fingerprint == 0
+        different: list[str] = []
         for consumer in data.consumer_data_set:
-            if self._register_consumer(client, consumer, data):
-                subscription_changed = True
+            registered = self._register_consumer(client, consumer, data)
+            if registered is None:
+                continue
+            subscription_changed |= registered.subscription_changed
+            if registered.different_subscriptions is not None:
+                different.append(f"group {consumer.group_name}: {registered.different_subscriptions}")
         now = self.clock.monotonic()
         for producer in data.producer_data_set:
             self.producers.register(producer.group_name, client, now=now)
-        reply = HeartbeatReply(supports_v2=True, subscription_changed=subscription_changed)
+        reply = HeartbeatReply(
+            supports_v2=True,
+            subscription_changed=subscription_changed,
+            different_subscriptions="; ".join(different[:GROUPS_TOLD_MAX]) or None,
+        )
         return command.reply(fields=reply.to_fields())
 
     def _check_sizes(self, data: HeartbeatData) -> None:
@@ -112,17 +127,17 @@ class ClientHandlers:
 
     def _register_consumer(
         self, client: ConnectedClient, consumer: ConsumerData, data: HeartbeatData
-    ) -> bool:
-        """Register a client in one group; return whether it must send its subscriptions again.
+    ) -> Registered | None:
+        """Register a client in one group.
 
         A group that neither exists nor is created automatically is skipped, as in RocketMQ.
         """
         if consumer.consume_type == ACTIVELY and self.live.current.reject_pull_consumers:
-            return False
+            return None
         now_ms = self.clock.now_ms()
         config = self.groups.find(consumer.group_name, now_ms=now_ms)
         if config is None:
-            return False
+            return None
         ordered = any(self.topics.is_ordered(wanted.topic) for wanted in consumer.subscription_data_set)
         self.topics.ensure_retry_topic(
             config,
@@ -140,10 +155,16 @@ class ClientHandlers:
             without_subscriptions=data.without_sub and data.heartbeat_fingerprint != 0,
         )
         notify_members(registered.notice)
+        if registered.is_report_due:
+            log.warning(
+                "members of a group have different subscriptions, messages are skipped group=%s members=%s",
+                consumer.group_name,
+                registered.different_subscriptions,
+            )
         group = self.consumers.group(consumer.group_name)
         if group is not None:
             self.consumer_filters.register(consumer.group_name, group.subscriptions.values(), now_ms=now_ms)
-        return registered.subscription_changed
+        return registered
 
     @serves_command(RequestCode.UNREGISTER_CLIENT)
     def unregister_client(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:

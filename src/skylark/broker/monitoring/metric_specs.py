@@ -166,6 +166,12 @@ METRICS = {
     "skylark_messages_sent_back_total": MetricSpec(
         "counter", "Messages that consumers failed and gave back.", ("topic", "consumer_group")
     ),
+    "skylark_subscription_kinds": MetricSpec(
+        "gauge",
+        "Different sets of subscriptions among the connected members of a group. With more than one, "
+        "messages are skipped.",
+        ("consumer_group",),
+    ),
     "skylark_dead_letters": MetricSpec(
         "gauge",
         "Messages in a group's dead-letter topic that were not sent again.",

@@ -254,6 +254,10 @@ class MetricsCollector:
         add = page.family("rocketmq_consumer_connections")
         for of_group, count in consumers.most_common(SERIES_MAX):
             add(count, *of_group)
+        add = page.family("skylark_subscription_kinds")
+        kinds = settled(self.consumers.subscription_counts)
+        for group, count in heapq.nlargest(SERIES_MAX, kinds.items(), key=lambda item: item[1]):
+            add(count, group)
 
     def _consumers(self) -> Iterator[tuple[str, ...]]:
         """The labels of each that is connected."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from skylark.broker.clients import ConsumerGroups
 from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.delayed.timers import Timers
 from skylark.broker.monitoring.monitor import Monitor
@@ -25,6 +26,7 @@ from skylark.store.message_store import MessageStore
 VERSION_NAME = version_name(VERSION)
 """The release of RocketMQ whose protocol we speak."""
 RATE_WINDOWS_S = (10.0, 60.0, 600.0)
+GROUPS_NAMED_MAX = 100
 NO_POOL = str((1 << 31) - 1)
 
 
@@ -48,6 +50,7 @@ class RuntimeInfo:
     stats: BrokerStats
     read_cold: ReadCold
     monitor: Monitor
+    consumers: ConsumerGroups
     started_ms: int
 
     async def collect(self) -> dict[str, str]:
@@ -126,7 +129,12 @@ class RuntimeInfo:
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
             "metricsAddress": self.monitor.address,
+            "differentSubscriptions": " ".join(self._groups_with_different_subscriptions()),
         }
+
+    def _groups_with_different_subscriptions(self) -> list[str]:
+        counts = self.consumers.subscription_counts()
+        return sorted(group for group, count in counts.items() if count > 1)[:GROUPS_NAMED_MAX]
 
     def _of_replicas(self) -> dict[str, str]:
         """Values that 907 has no members for, under names of our own."""

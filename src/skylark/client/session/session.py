@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import time
@@ -39,7 +40,7 @@ from skylark.protocol.bodies import MASTER_ID, ConsumerData, HeartbeatData, Prod
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import BODY_MEMBER, RemotingCommand
 from skylark.protocol.request import Request
-from skylark.protocol.requests.client import UnregisterClient
+from skylark.protocol.requests.client import HeartbeatReply, UnregisterClient
 from skylark.protocol.requests.name_server import GetRouteInfoByTopic
 from skylark.protocol.signature import Signer
 from skylark.remoting.address import local_ip
@@ -59,6 +60,8 @@ PRODUCER = "producer"
 CONSUMER = "consumer"
 ADMIN = "adminExt"
 FIRST_HEARTBEAT_MS = 1000
+WARNING_INTERVAL_S = 60.0
+"""Least interval of warnings that members of a group have different subscriptions."""
 PRODUCER_GROUP_PROPERTY = "PGROUP"
 
 
@@ -89,14 +92,14 @@ class Member(Protocol):
         """Return the handlers of broker requests by code (40, 220, 221, 307, 309; producers: 39, 326)."""
 
 
-class _Heartbeat(Request[int], frozen=True):
-    """A heartbeat whose reply carries the broker's version."""
+class _Heartbeat(Request[tuple[int, str | None]], frozen=True):
+    """A heartbeat whose reply carries the broker's version, and groups with different subscriptions."""
 
     code: ClassVar[RequestCode] = RequestCode.HEART_BEAT
     body: HeartbeatData = field(name=BODY_MEMBER)
 
-    def parse(self, reply: RemotingCommand) -> int:
-        return reply.version
+    def parse(self, reply: RemotingCommand) -> tuple[int, str | None]:
+        return reply.version, HeartbeatReply.from_fields(reply.fields).different_subscriptions
 
 
 class Session:
@@ -126,6 +129,7 @@ class Session:
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
         self._heartbeats_in_progress: set[str] = set()
         self._heartbeat_lock = asyncio.Lock()
+        self._warned_at = -math.inf
         self._fork_guard = ForkGuard()
         self._started = False
         self._closed = False
@@ -350,14 +354,28 @@ class Session:
     async def _heartbeat_to(self, address: str, data: HeartbeatData) -> bool:
         self._heartbeats_in_progress.add(address)
         try:
-            self.routes.note_version(address, await self.call(address, _Heartbeat(data)))
+            version, different_subscriptions = await self.call(address, _Heartbeat(data))
         except RocketMQError as error:
             log.warning("heartbeat failed address=%s error=%s", address, error)
             return False
         else:
+            self.routes.note_version(address, version)
+            if different_subscriptions is not None:
+                self._warn_of_subscriptions(different_subscriptions)
             return True
         finally:
             self._heartbeats_in_progress.discard(address)
+
+    def _warn_of_subscriptions(self, found: str) -> None:
+        """Log it once a minute: every broker tells it with every heartbeat."""
+        now = time.monotonic()
+        if now - self._warned_at >= WARNING_INTERVAL_S:
+            self._warned_at = now
+            log.warning(
+                "members of a group have different subscriptions, so messages are skipped; give all members "
+                "of a group the same topics and expressions, or each its own group: %s",
+                found,
+            )
 
     async def _clean_and_heartbeat(self) -> None:
         for address in self.routes.clean():

@@ -44,6 +44,8 @@ class HeartbeatReply(Header, frozen=True):
 
     supports_v2: bool = field(default=False, name="IS_SUPPORT_HEART_BEAT_V2")
     subscription_changed: bool = field(default=True, name="IS_SUB_CHANGE")
+    different_subscriptions: str | None = field(default=None, name="DIFFERENT_SUBSCRIPTIONS")
+    """Sent by Skylark's brokers: the groups of the client whose members do not subscribe the same."""
 
 
 class Heartbeat(Request[HeartbeatReply], frozen=True):

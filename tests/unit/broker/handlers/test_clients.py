@@ -6,19 +6,23 @@ import pytest
 
 from skylark.protocol.bodies import (
     ClientConfig,
+    ConsumerConnection,
     ConsumerData,
     ConsumerIdList,
     HeartbeatData,
+    KVTable,
     LockedQueues,
     LockRequest,
     MessageQueue,
     ProducerData,
     SubscriptionData,
     SubscriptionGroupConfig,
+    SubscriptionKind,
     TopicConfig,
     decode_body,
 )
 from skylark.protocol.command import RemotingCommand
+from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
 from skylark.protocol.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
@@ -27,6 +31,7 @@ from skylark.protocol.requests.client import (
     UnlockBatchMq,
     UnregisterClient,
 )
+from skylark.protocol.requests.group import GetConsumerConnectionList
 from tests.support.broker import consumer, subscription
 from tests.unit.broker.handlers.rig import Client, Rig, rigged
 
@@ -123,6 +128,44 @@ async def test_other_topics_are_a_change_and_another_expression_is_none(rig: Rig
     assert await told(rig.client) == ["CG"]
     await beat(rig, consumer("CG", ["U"]))
     assert await told(rig.client) == ["CG"]
+
+
+async def test_members_with_different_subscriptions_are_told_and_logged_once_a_minute(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    created, paid = (consumer("CG", [subscription("T", tag, 1)]) for tag in ("created", "paid"))
+    second = rig.connect()
+    assert (await beat(rig, created)).fields == V1
+    found = "T: created (c1); T: paid (c2)"
+    told = {**V1, "DIFFERENT_SUBSCRIPTIONS": f"group CG: {found}"}
+    assert (await beat(rig, paid, client=second, client_id="c2")).fields == told
+    assert (await beat(rig, created)).fields == told
+    line = f"members of a group have different subscriptions, messages are skipped group=CG members={found}"
+    assert caplog.messages == [line]
+    rig.clock.advance(60_000)
+    await beat(rig, created)
+    await beat(rig, paid, client=second, client_id="c2")
+    assert caplog.messages == [line, line]
+    assert rig.broker.consumers.subscription_counts() == {"CG": 2}
+    answer = decode_body((await rig.ask(GetConsumerConnectionList("CG"))).body, ConsumerConnection)
+    kinds = answer.subscription_kinds
+    assert kinds == [SubscriptionKind({"T": "created"}, ["c1"]), SubscriptionKind({"T": "paid"}, ["c2"])]
+    table = decode_body((await rig.ask(GetBrokerRuntimeInfo())).body, KVTable).table
+    assert table["differentSubscriptions"] == "CG"
+    assert (await beat(rig, created, client=second, client_id="c2")).fields == V1
+    answer = decode_body((await rig.ask(GetConsumerConnectionList("CG"))).body, ConsumerConnection)
+    assert answer.subscription_kinds is None
+
+
+async def test_a_heartbeat_that_leaves_its_subscriptions_out_still_counts(rig: Rig) -> None:
+    second = rig.connect()
+    await beat(rig, consumer("CG", [subscription("T", "a", 1)]), heartbeat_fingerprint=7)
+    left_out = consumer("CG", [])
+    await beat(rig, left_out, heartbeat_fingerprint=7, without_sub=True)
+    await beat(rig, consumer("CG", [subscription("T", "b", 1)]), client=second, client_id="c2")
+    assert rig.broker.consumers.subscription_counts() == {"CG": 2}
+    await rig.ask(UnregisterClient("c2", consumer_group="CG"), client=second)
+    assert rig.broker.consumers.subscription_counts() == {"CG": 1}
 
 
 async def test_nobody_is_told_where_members_do_not_share_or_do_not_want_it(rig: Rig) -> None:

@@ -30,7 +30,7 @@ from skylark.broker.monitoring.stats import Counter
 from skylark.histogram import TRANSACTION_S, Histogram
 from skylark.model import names
 from skylark.model.message import PutMessage
-from skylark.protocol.bodies import ConsumerData, TopicConfig
+from skylark.protocol.bodies import ConsumerData, SubscriptionData, TopicConfig
 from skylark.remoting.address import split_address
 from skylark.remoting.latency import ONEWAY, UNKNOWN_CODE, RequestLatencies
 from skylark.settings import BrokerRole
@@ -259,6 +259,15 @@ async def test_connections_are_counted_by_kind(watched: Watched, consume_type: s
     found = watched.metrics()
     assert found["rocketmq_producer_connections"] == {("java", "v5_3_3", "remoting"): 2}
     assert found["rocketmq_consumer_connections"] == {("python", "v5_3_3", "remoting", "G", mode, "false"): 1}
+
+
+async def test_kinds_of_subscriptions_are_counted(watched: Watched) -> None:
+    rig = watched.rig
+    for number, tag in enumerate(("a", "b", "a")):
+        member = ConnectedClient(rig.connect().peer, f"c{number}", "JAVA", 479)
+        data = ConsumerData(group_name="G", subscription_data_set=[SubscriptionData("T", tag)])
+        rig.broker.consumers.register(member, data, notify=False, now=0.0)
+    assert watched.metrics()["skylark_subscription_kinds"] == {("G",): 2}
 
 
 async def test_timed_and_half_messages_are_counted(watched: Watched) -> None:
