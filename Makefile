@@ -4,8 +4,6 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 # Two workers; tests that share servers stay together, long ones begin (tests/conftest.py).
 PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
-# CI runs a failed test once more, and its summary lists it as RERUN: a fault to fix. Here a failure is a failure.
-AGAIN :=
 CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 # Parts that their own tests must cover.
 COVERED := model protocol store
@@ -20,6 +18,9 @@ COMPARED_AT = $(shell date -u +%Y%m%d-%H%M)
 printed = $(PYTHON) -m $(2) > build/figures/$(1).part && mv build/figures/$(1).part build/figures/$(1).json
 # Programs of the parts; the commands of `python -m benchmarks` have targets of their own below.
 BENCHMARKS := cli store filters broker client replication spark
+
+# pytest keeps the assertions that it has rewritten in .pyc files: the next run starts sooner.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve quick test test-nightly coverage check bench figures figures-page figures-others \
@@ -42,7 +43,7 @@ quick: setup ## the inner loop: unit and property tests, the rules of the house 
 	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests/unit tests/property tests/test_house.py
 
 test: setup ## everything that is not marked nightly (half an hour on two cores)
-	$(PYTEST) -q $(PARALLEL) $(AGAIN) -m "not nightly" tests
+	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests
 
 test-nightly: setup ## what takes long: all torture modes, soak, growth, peers, other clients, Spark clusters
 	$(PYTEST) -q $(PARALLEL) -m nightly tests

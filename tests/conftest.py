@@ -1,6 +1,7 @@
 """What all tests share: the golden files, how hypothesis runs, and the rule for missing toolchains."""
 
 import compileall
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,9 @@ compileall.compile_dir(Path(__file__).parent.parent / "src", quiet=2)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Spark's JVMs live for seconds or minutes here, and the second compiler would take a core from the tests.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # No deadline: on a busy machine a slow example says nothing. A failure prints the blob that replays it.
 hypothesis.settings.register_profile("skylark", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("skylark")
@@ -30,8 +34,11 @@ def golden() -> Path:
 FIRST = ("pipelines", "interop", "fault", "first_day", "integration", "property")
 """Folders whose tests take longest, in the order in which they are handed out; unit tests fill the gaps."""
 PARAMETERS_OF_SERVERS = ("kind", "version")
+SHARED_SERVERS = {"spark": "spark", "apache_cluster": "spark", "apache": "apache"}
+"""Session fixtures that only one worker is to start, and the group of the tests that use them."""
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that share servers on one worker (`--dist loadgroup`), and begin with the long ones."""
     for item in items:
@@ -42,16 +49,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: folders.get(item.path.relative_to(root).parts[0], len(FIRST)))
 
 
+def pytest_collection_finish() -> None:
+    """Take ten thousand collected tests out of every later garbage collection: some tests ask for many."""
+    gc.collect()
+    gc.freeze()
+
+
 def server_group(item: pytest.Item) -> str | None:
-    """Return the name of the servers that a test shares with others: those of its module, or Apache's."""
+    """Return the name of the servers that a test shares with others: session-wide ones, or its module's."""
     if not isinstance(item, pytest.Function):
         return None
-    scopes = {name: found[-1].scope for name, found in item._fixtureinfo.name2fixturedefs.items()}
-    if "module" in scopes.values():
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        chosen = [str(parameters[name]) for name in PARAMETERS_OF_SERVERS if name in parameters]
-        return "-".join([item.path.stem, *chosen])
-    return "apache" if scopes.get("apache") == "session" else None
+    definitions = item._fixtureinfo.name2fixturedefs
+    scopes = {name: {each.scope for each in found} for name, found in definitions.items()}
+    for name, group in SHARED_SERVERS.items():
+        if "session" in scopes.get(name, ()):
+            return group
+    if not any("module" in each for each in scopes.values()):
+        return None
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    chosen = [str(parameters[name]) for name in PARAMETERS_OF_SERVERS if name in parameters]
+    return "-".join([item.path.stem, *chosen])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

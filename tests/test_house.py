@@ -136,14 +136,17 @@ class Module:
         first_line = (ast.get_docstring(self.tree) or "").partition("\n")[0]
         return self.part in ("model", "protocol") or PURE_MARK.search(first_line) is not None
 
-    def imports(self) -> Iterator[str]:
-        """Yield the dotted names of all imports; the last word may be a symbol of a module."""
+    @cached_property
+    def imports(self) -> list[str]:
+        """The dotted names of all imports; the last word may be a symbol of a module."""
+        found = []
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
+                found += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 base = self._absolute(node)
-                yield from (f"{base}.{alias.name}" for alias in node.names)
+                found += [f"{base}.{alias.name}" for alias in node.names]
+        return found
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -169,6 +172,13 @@ def load_modules() -> list[Module]:
     return modules
 
 
+@pytest.fixture(scope="module", autouse=True)
+def parsed_source() -> Iterator[None]:
+    """One worker parses the source, and its trees do not slow down the garbage collections of later tests."""
+    yield
+    load_modules.cache_clear()
+
+
 def layer_faults(module: Module) -> Iterator[str]:
     """Yield imports that go up or sideways, and parts without a layer."""
     if not module.part:
@@ -176,7 +186,7 @@ def layer_faults(module: Module) -> Iterator[str]:
     if module.part not in LAYERS:
         yield f"{module.name}: {module.part} has no layer"
         return
-    for imported in module.imports():
+    for imported in module.imports:
         if not under(imported, "skylark"):
             continue
         part = Module(imported, "").part
@@ -188,7 +198,7 @@ def layer_faults(module: Module) -> Iterator[str]:
 
 def ban_faults(module: Module) -> Iterator[str]:
     """Yield imports that are forbidden by name."""
-    for imported in module.imports():
+    for imported in module.imports:
         if any(under(imported, banned) for banned in BANS.get(module.part, ())):
             yield f"{module.name} imports {imported}: banned"
         doors = DOORS.get((module.part, Module(imported, "").part if under(imported, "skylark") else ""))
@@ -320,7 +330,7 @@ def import_graph(modules: list[Module]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module in modules:
         targets = {
-            imported if imported in names else imported.rpartition(".")[0] for imported in module.imports()
+            imported if imported in names else imported.rpartition(".")[0] for imported in module.imports
         }
         graph[module.name] = (targets & names) - {module.name}
     return graph

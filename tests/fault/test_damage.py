@@ -17,6 +17,7 @@ from skylark.errors import BadStoreFile
 from skylark.model.record import HEAD
 from skylark.settings import FlushMode, StoreSettings
 from tests.fault.checker import Verdict, check
+from tests.fault.conftest import Sample
 from tests.fault.workload import ROOT, Promises, Sent, Workload, small_settings
 from tests.support.simulated_disk import SimulatedDisk
 
@@ -102,10 +103,10 @@ def log_end(promises: Promises) -> int:
     return max(sent.end for sent in promises.sent)
 
 
-def bits(length: int, seed: int) -> Iterator[tuple[int, int]]:
-    """For every byte one bit, drawn by the seed."""
-    rng = random.Random(seed)
-    return ((position, rng.randrange(8)) for position in range(length))
+def bits(length: int, seed: int, sample: Sample) -> list[tuple[int, int]]:
+    """For every byte of the sample one bit, drawn by the seed."""
+    rng = random.Random(seed if sample.seed is None else f"{seed} {sample.seed}")
+    return sample.of((position, rng.randrange(8)) for position in range(length))
 
 
 # Bit flips
@@ -134,9 +135,9 @@ def flip_in_record(made: Scene, victim: Sent, position: int, bit: int) -> Verdic
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
 @pytest.mark.timeout(60)
-def test_a_flipped_bit_in_a_record(ending: str, which: str, with_crc: bool) -> None:
+def test_a_flipped_bit_in_a_record(ending: str, which: str, with_crc: bool, sample: Sample) -> None:
     victim = victim_of(scene(ending, with_crc=with_crc), which)
-    for position, bit in bits(victim.size, seed=0):
+    for position, bit in bits(victim.size, 0, sample):
         if position not in QUEUE_OFFSET:
             flip_in_record(scene(ending, with_crc=with_crc), victim, position, bit)
 
@@ -154,11 +155,11 @@ def test_a_flipped_bit_in_a_queue_offset(ending: str, which: str, power: int) ->
 
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
 @pytest.mark.timeout(60)
-def test_a_flipped_bit_anywhere_is_found_where_every_byte_has_a_checksum(which: str) -> None:
+def test_a_flipped_bit_anywhere_is_found_where_every_byte_has_a_checksum(which: str, sample: Sample) -> None:
     """With the CRC property a full scan takes no altered record for a good one."""
     ending = "killed without checkpoint"
     victim = victim_of(scene(ending, with_crc=True), which)
-    for position, bit in bits(victim.size, seed=3):
+    for position, bit in bits(victim.size, 3, sample):
         verdict = flip_in_record(scene(ending, with_crc=True), victim, position, bit)
         assert victim.body not in verdict.spared
         assert victim.physical_offset in [damage.physical_from for damage in verdict.report.damages]
@@ -169,7 +170,7 @@ def test_a_flipped_bit_in_a_blank(ending: str) -> None:
     """The 8 bytes that close a file: the next file's messages are still found."""
     settings, promises = scene(ending).settings, scene(ending).promises
     end_of_first_file = max(sent.end for sent in promises.sent if sent.end <= settings.commit_log_file_bytes)
-    for position, bit in bits(8, 5):
+    for position, bit in bits(8, 5, Sample(None)):
         damaged = scene(ending)
         damaged.disk.flip_bit(settings.commit_log_directory / f"{0:020d}", end_of_first_file + position, bit)
         damaged.judge([], by_files=False)
@@ -178,7 +179,7 @@ def test_a_flipped_bit_in_a_blank(ending: str) -> None:
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_a_flipped_bit_in_a_consume_queue(ending: str, place: str) -> None:
-    for number, bit in bits(20, 1):
+    for number, bit in bits(20, 1, Sample(None)):
         damaged = scene(ending)
         paths = files_of(damaged, "consumequeue/alpha/0")
         path = paths[0 if place == "first" else -1]
@@ -199,12 +200,12 @@ def test_a_flipped_bit_in_a_consume_queue(ending: str, place: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_flipped_bit_in_the_index(ending: str) -> None:
+def test_a_flipped_bit_in_the_index(ending: str, sample: Sample) -> None:
     """Keys may be missed, messages not."""
     count = len(files_of(scene(ending), "index"))
     assert count > 1
     for number in range(count):
-        for position, bit in bits(240, number):
+        for position, bit in bits(240, number, sample):
             damaged = scene(ending)
             damaged.disk.flip_bit(files_of(damaged, "index")[number], position, bit)
             damaged.judge([], by_key=False)
@@ -212,8 +213,8 @@ def test_a_flipped_bit_in_the_index(ending: str) -> None:
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_flipped_bit_in_the_checkpoint(ending: str, seed: int) -> None:
-    for position, bit in bits(90, seed):
+def test_a_flipped_bit_in_the_checkpoint(ending: str, seed: int, sample: Sample) -> None:
+    for position, bit in bits(90, seed, sample):
         damaged = scene(ending)
         damaged.disk.flip_bit(CHECKPOINT, position, bit)
         try:
@@ -225,10 +226,10 @@ def test_a_flipped_bit_in_the_checkpoint(ending: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", MANIFESTS)
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_flipped_bit_in_the_manifest(ending: str, name: str) -> None:
+def test_a_flipped_bit_in_the_manifest(ending: str, name: str, sample: Sample) -> None:
     """The one before it is older, and still true as far as it goes."""
     length = scene(ending).disk.length(ROOT / name)
-    for position, bit in bits(length, 0):
+    for position, bit in bits(length, 0, sample):
         damaged = scene(ending)
         damaged.disk.flip_bit(ROOT / name, position, bit)
         damaged.judge([])
@@ -369,13 +370,13 @@ def test_old_records_behind_the_end(ending: str) -> None:
 
 @pytest.mark.parametrize("tail", ["zeros", "garbage", "missing"])
 @pytest.mark.parametrize("part", range(4))
-def test_the_last_record_cut_at_every_byte(tail: str, part: int) -> None:
+def test_the_last_record_cut_at_every_byte(tail: str, part: int, sample: Sample) -> None:
     """The log ends before it, and what was left of it is told."""
     rng = random.Random(part)
     last = scene("killed").promises.sent[-1]
     content = scene("killed").disk.content(log_file_of(last, scene("killed").settings)[0])
     body_end = HEAD.size + len(last.body)
-    for kept in range(part, last.size, 4):
+    for kept in sample.of(range(part, last.size, 4)):
         damaged = scene("killed")
         path, start = log_file_of(last, damaged.settings)
         if tail == "missing":

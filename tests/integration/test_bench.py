@@ -175,6 +175,7 @@ def test_latency(servers: EmbeddedServers, tmp_path: Path) -> None:
         assert cell.figures["repeated"] == 0
 
 
+@pytest.mark.nightly
 def test_latency_at_several_rates_beside_a_slow_group(servers: EmbeddedServers, tmp_path: Path) -> None:
     topic = fresh_name("beside")
     rates = ["--rate", 50, "--rate", 100, "--slow-groups", 1]

@@ -76,7 +76,7 @@ IDLE = textwrap.dedent(
             producer.send(Message(topic, b"hello"))
             pulled.poll(100)
         wall, used = time.monotonic(), time.process_time()
-        pulled.poll(5000)
+        pulled.poll(3000)
         print((time.process_time() - used) / (time.monotonic() - wall))
     """
 )
@@ -103,7 +103,7 @@ def run(servers: EmbeddedServers, code: str, *arguments: str, timeout_s: float) 
     return [float(line) for line in done.stdout.split()]
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(333_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [8_000, pytest.param(333_000, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(1800)
 def test_memory_does_not_grow_with_the_messages(servers: EmbeddedServers, count: int) -> None:
     first, _, last = run(servers, LOAD, str(count), TOPIC, timeout_s=1700)

@@ -85,11 +85,12 @@ async def test_sf_029_ten_membership_changes_cause_duplicates_and_lose_nothing(
 
 MEMBER = """
 import sys
-from skylark import PushConsumer
+from skylark import ClientSettings, PushConsumer
 from tests.support.consumer import fast
 
 namesrv, path = sys.argv[1:]
-consumer = PushConsumer("G", namesrv=namesrv, settings=fast())
+client = ClientSettings(route_refresh_interval_ms=500)
+consumer = PushConsumer("G", namesrv=namesrv, settings=fast(), client=client)
 file = open(path, "ab", buffering=0)
 
 @consumer.subscribe("T")

@@ -12,7 +12,7 @@ import pytest
 from skylark.torture.proxy import NORMAL, Direction, LinkState, Proxy
 
 HOST = "127.0.0.1"
-WAIT_S = 30.0
+WAIT_S = 60.0
 MESSAGE = b"0123456789" * 10
 
 

@@ -33,7 +33,7 @@ from tests.interop.admin_script import (
     unique_key,
 )
 from tests.interop.client_driver import ClientDriver
-from tests.interop.servers import Servers, make_servers
+from tests.interop.servers import ApacheServers
 from tests.support.broker import until
 from tests.support.names import fresh_name
 
@@ -50,19 +50,18 @@ WAIT_S = 120
 class Apache:
     """The pair, the ids of Java clients that are connected, and the ids of stored messages."""
 
-    servers: Servers
+    servers: ApacheServers
     consumer: str
     producer: str
     sent: list[str]
 
 
 @pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    with make_servers("apache", tmp_path_factory.mktemp("apache")) as servers:
-        driver = ClientDriver("5.3.3", servers.name_server, tmp_path_factory.mktemp("live"), LIVE)
-        with driver.live() as (consumer, producer):
-            sent = [reply.msg_id for reply in prepare(servers.broker)]
-            yield Apache(servers, consumer, producer, sent)
+def apache(apache: ApacheServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
+    driver = ClientDriver("5.3.3", apache.name_server, tmp_path_factory.mktemp("live"), LIVE)
+    with driver.live() as (consumer, producer):
+        sent = [reply.msg_id for reply in prepare(apache.broker)]
+        yield Apache(apache, consumer, producer, sent)
 
 
 @pytest.fixture

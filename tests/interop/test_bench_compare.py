@@ -93,6 +93,7 @@ def rates(found: Comparison, peer: str, cell: str) -> tuple[float, float]:
     return row.ours.median, row.theirs.median
 
 
+@pytest.mark.nightly
 @pytest.mark.interop("java", "javac", "mvn")
 def test_apache_is_measured_beside_ours_and_nothing_stays(tmp_path: Path) -> None:
     fetched("apache")

@@ -135,13 +135,8 @@ def our_name_server_apaches_broker(directory: Path) -> Iterator[str]:
         yield server.address
 
 
-@pytest.mark.parametrize(
-    "mix",
-    [
-        our_broker_apaches_name_server,
-        pytest.param(our_name_server_apaches_broker, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("mix", [our_broker_apaches_name_server, our_name_server_apaches_broker])
 def test_java_clients_send_and_receive_in_a_mix(
     mix: Callable[[Path], AbstractContextManager[str]], tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tests.interop.servers import PATIENT
 from tests.support.pages import ROOT, blocks
 from tests.support.skylark_servers import SMALL_STORE
 
-pytestmark = [pytest.mark.interop("java", "javac", "mvn"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "javac", "mvn"), pytest.mark.timeout(600)]
 
 TIMEOUT_S = 120
 COUNT = 40

@@ -37,7 +37,6 @@ from tests.support.names import fresh_name
 pytestmark = [
     pytest.mark.interop("java", "javac", "mvn"),
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("apache"),
 ]
 
 BROKER_SETTINGS: dict[str, str | int] = {
@@ -88,7 +87,7 @@ class Served:
     acknowledged: list[Json] = field(default_factory=list)
 
 
-# What Apache wrote
+# What Apache wrote. Nightly: in every run it appends to a store of ours (below), and golden stores are read.
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +145,7 @@ def check_dense(topics: Json) -> None:
             assert [message["queueOffset"] for message in queue["messages"]] == expected, (topic, queue_id)
 
 
+@pytest.mark.nightly
 def test_apache_serves_what_it_acknowledged(filled: Served) -> None:
     """The harness itself: what is compared below is complete, and holds every kind of message."""
     check_acknowledged(filled.acknowledged, filled.dump)
@@ -156,6 +156,7 @@ def test_apache_serves_what_it_acknowledged(filled: Served) -> None:
     assert {"FillOneway", "FillHalf", "SCHEDULE_TOPIC_XXXX"} <= filled.dump["topics"].keys()
 
 
+@pytest.mark.nightly
 def test_reader_gives_what_apache_served(filled: Served) -> None:
     before = files_below(filled.store_dir)
     side = ReadOnly(filled.store_dir)
@@ -164,6 +165,7 @@ def test_reader_gives_what_apache_served(filled: Served) -> None:
     assert files_below(filled.store_dir) == before
 
 
+@pytest.mark.nightly
 def test_reader_shows_a_crashed_store_as_far_as_its_queues_go(crashed: Served) -> None:
     """Without recovery, and whoever looks first: nothing but what Apache serves after its recovery."""
     before = files_below(crashed.store_dir)
@@ -183,10 +185,12 @@ def files_below(directory: Path) -> dict[Path, tuple[int, int]]:
     return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
+@pytest.mark.nightly
 def test_store_opens_what_apache_closed_and_goes_on(filled: Served) -> None:
     check_we_open_and_go_on(filled.store_dir, filled.dump)
 
 
+@pytest.mark.nightly
 def test_store_recovers_what_apache_left_when_killed(crashed: Served) -> None:
     check_acknowledged(crashed.acknowledged, crashed.dump)
     check_dense(crashed.dump["topics"])

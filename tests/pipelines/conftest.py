@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.interop.servers import ApacheServers
 from tests.support.pipeline_cluster import PipelineCluster
+from tests.support.signals import heeded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +42,7 @@ def spark() -> Iterator[SparkSession]:
     from skylark.pipelines.source import register
 
     conf = SparkConf().setMaster("local[2,4]").setAppName("tests").setAll(list(SETTINGS.items()))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), heeded(signal.SIGINT):  # Spark would handle it for all later tests
         warnings.simplefilter("ignore")
         if SparkContext._gateway is None:  # a test with a session of its own may have started the JVM
             SparkContext(conf=conf, gateway=jvm.launch_jvm(conf))
@@ -54,6 +57,15 @@ def spark() -> Iterator[SparkSession]:
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster]:
     """A name server and a broker for tests that neither stop nor fill them."""
     with PipelineCluster(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def apache_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster]:
+    """Apache's name server and broker, one pair for the tests of source and sink."""
+    directory = tmp_path_factory.mktemp("apache")
+    servers = ApacheServers(directory, {"enablePropertyFilter": "true"})
+    with PipelineCluster(directory, servers=servers) as running:
         yield running
 
 

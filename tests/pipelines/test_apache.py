@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.interop.servers import ApacheServers
 from tests.pipelines.rows import as_rows, digests, produced
 from tests.pipelines.streams import Stream, rows_done, until
 from tests.support.names import fresh_name
@@ -21,23 +19,20 @@ TOPIC = "apache_orders"
 
 
 @pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster]:
+def apache(apache_cluster: PipelineCluster) -> PipelineCluster:
     """Two queues of 100 messages; the second half of each is stored later than the first."""
-    directory = tmp_path_factory.mktemp("apache")
-    servers = ApacheServers(directory, {"enablePropertyFilter": "true"})
-    with PipelineCluster(directory, servers=servers) as cluster:
-        cluster.create_topic(TOPIC, 2)
-        for half in range(2):
-            for queue_id in range(2):
-                cluster.send(
-                    TOPIC,
-                    [f"{queue_id}-{half * 50 + number}".encode() for number in range(50)],
-                    queue_id,
-                    properties={"TAGS": f"Half{half}", "KEYS": "k{n}", "size": "{n}"},
-                    in_flight_max=1,  # Apache's broker does not keep the order of what comes together
-                )
-            time.sleep(0.2)
-        yield cluster
+    apache_cluster.create_topic(TOPIC, 2)
+    for half in range(2):
+        for queue_id in range(2):
+            apache_cluster.send(
+                TOPIC,
+                [f"{queue_id}-{half * 50 + number}".encode() for number in range(50)],
+                queue_id,
+                properties={"TAGS": f"Half{half}", "KEYS": "k{n}", "size": "{n}"},
+                in_flight_max=1,  # Apache's broker does not keep the order of what comes together
+            )
+        time.sleep(0.2)
+    return apache_cluster
 
 
 def test_batches_filters_times_and_files(spark: SparkSession, apache: PipelineCluster) -> None:

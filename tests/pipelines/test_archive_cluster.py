@@ -17,6 +17,7 @@ from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import SparkCluster
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_task_that_runs_twice_counts_once(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     topic = f"speculation-{uuid.uuid4().hex[:8]}"  # the cluster is shared, with another try of this test too

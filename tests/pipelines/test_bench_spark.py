@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 10_000, "maxIndexNum": 40_000}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)  # the first job of a session takes its time on a busy machine
 def test_rows_are_read_and_written(spark: SparkSession) -> None:
     words: list[str] = []

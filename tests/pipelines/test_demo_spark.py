@@ -34,6 +34,7 @@ def test_the_demonstration_archives_and_adds_up(tmp_path: Path) -> None:
     assert "990 messages" in shown.stdout, "what is said to be next does not work"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(TIMEOUT_S + 100)
 def test_ctrl_c_ends_it_while_spark_works(tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-m", "skylark.cli.start", "demo", "--fast"]

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from skylark.model.message import StoredMessage, encode_properties
 from skylark.pipelines.row_sender import OutMessage, RowSender
-from tests.interop.servers import ApacheServers
 from tests.pipelines.messages import stored
 from tests.pipelines.streams import until
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 pytestmark = pytest.mark.interop("java", "mvn")
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineCluster]:
-    directory = tmp_path_factory.mktemp("apache")
-    with PipelineCluster(directory, servers=ApacheServers(directory, {})) as cluster:
-        yield cluster
 
 
 def send(cluster: PipelineCluster, topic: str, count: int, **changes: Any) -> None:
@@ -44,11 +35,11 @@ def all_of(cluster: PipelineCluster, topic: str, count: int) -> list[StoredMessa
     return stored(cluster, topic)
 
 
-def test_batches_arrive_whole(apache: PipelineCluster) -> None:
+def test_batches_arrive_whole(apache_cluster: PipelineCluster) -> None:
     topic = fresh_name("sink")
-    apache.create_topic(topic, 4)
-    send(apache, topic, 2000)
-    messages = all_of(apache, topic, 2000)
+    apache_cluster.create_topic(topic, 4)
+    send(apache_cluster, topic, 2000)
+    messages = all_of(apache_cluster, topic, 2000)
     assert sorted(int(message.body) for message in messages) == list(range(2000))
     for message in messages:
         assert message.unique_key == f"{int(message.body):032X}"
@@ -56,19 +47,19 @@ def test_batches_arrive_whole(apache: PipelineCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_order_is_kept(apache: PipelineCluster) -> None:
+def test_order_is_kept(apache_cluster: PipelineCluster) -> None:
     topic = fresh_name("ordered")
-    apache.create_topic(topic, 4)
-    send(apache, topic, 3000, sharding_key="customer-")
+    apache_cluster.create_topic(topic, 4)
+    send(apache_cluster, topic, 3000, sharding_key="customer-")
     by_key: dict[int, list[int]] = {}
-    for message in all_of(apache, topic, 3000):
+    for message in all_of(apache_cluster, topic, 3000):
         by_key.setdefault(int(message.body) % 5, []).append(int(message.body))
     assert sum(map(len, by_key.values())) == 3000
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
 @pytest.mark.nightly
-def test_a_delayed_message_and_a_topic_that_the_broker_makes(apache: PipelineCluster) -> None:
+def test_a_delayed_message_and_a_topic_that_the_broker_makes(apache_cluster: PipelineCluster) -> None:
     topic = fresh_name("made_by_itself")
-    send(apache, topic, 1, more={"DELAY": "1"}, is_single=True)
-    until(lambda: [message.body for message in stored(apache, topic)] == [b"0"], "the message")
+    send(apache_cluster, topic, 1, more={"DELAY": "1"}, is_single=True)
+    until(lambda: [message.body for message in stored(apache_cluster, topic)] == [b"0"], "the message")

@@ -216,7 +216,7 @@ def test_the_topic_may_come_from_the_row(
     assert Counter(len(stored(shared_cluster, name)) for name in names) == {50: 2}
 
 
-@pytest.mark.parametrize("type_name", ["timestamp", "bigint"])
+@pytest.mark.parametrize("type_name", ["timestamp", pytest.param("bigint", marks=pytest.mark.nightly)])
 def test_rows_are_delivered_when_they_say(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, type_name: str
 ) -> None:

@@ -272,7 +272,14 @@ def run_cdc(spark: SparkSession, source: Input, output: Output, state: Path) -> 
     return cdc.cdc(spark, source, output, state=state, changes=changes, once=True)
 
 
-@pytest.mark.parametrize("job", [run_etl, run_agg, run_cdc])
+@pytest.mark.parametrize(
+    "job",
+    [
+        run_etl,
+        pytest.param(run_agg, marks=pytest.mark.nightly),
+        pytest.param(run_cdc, marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.timeout(600)
 def test_no_job_writes_again_with_another_state(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path, job: Job

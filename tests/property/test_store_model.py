@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -225,7 +226,16 @@ def tag_properties(tag: str) -> bytes:
     return encode_properties({"TAGS": tag, "KEYS": "a b"}) if tag else b""
 
 
+def run_settings(examples: int) -> hypothesis_settings:
+    return hypothesis_settings(
+        max_examples=examples, stateful_step_count=60, deadline=None, report_multiple_bugs=False
+    )
+
+
 TestStoreModel = StoreMachine.TestCase
-TestStoreModel.settings = hypothesis_settings(
-    max_examples=250, stateful_step_count=60, deadline=None, report_multiple_bugs=False
-)
+TestStoreModel.settings = run_settings(50)
+
+
+@pytest.mark.nightly
+class TestStoreModelForLonger(StoreMachine.TestCase):  # type: ignore[valid-type,misc]
+    settings = run_settings(250)

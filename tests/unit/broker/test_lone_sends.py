@@ -19,7 +19,7 @@ from skylark.settings.store import FlushMode
 from tests.support.broker import BrokerClient, consumer, running_broker, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 def send(body: bytes) -> SendMessageV2:

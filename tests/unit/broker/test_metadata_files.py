@@ -96,7 +96,7 @@ async def run_while(writer: MetadataWriter, condition: Callable[[], bool]) -> No
     """Let the writer run until the condition holds."""
     task = asyncio.ensure_future(writer.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 assert not task.done()
                 await asyncio.sleep(0.001)
@@ -179,7 +179,7 @@ async def test_a_stuck_disk_holds_up_the_writer_alone_and_never_two_write_one_fi
     await asyncio.sleep(0.02)  # the loop runs on
     assert not flush.done()
     release.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await flush
     assert at_once == 1
     assert file.path.read_bytes() == b"2"

@@ -38,7 +38,7 @@ def run_on(loop: str, scenario: Coroutine[Any, Any, None], *, timeout_s: float =
         runner.run(limited())
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 20) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
     """Wait for a condition."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (the condition is anything)

@@ -18,7 +18,7 @@ from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import NOW_MS, ROOT, simulated_disk, sized, small_settings
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Bench:

@@ -268,8 +268,11 @@ def test_a_damaged_tail_costs_only_the_damaged_record(golden: Path, tmp_path: Pa
     store.close()
 
 
+DERIVED = ("consumequeue", "index", "checkpoint")
+
+
 @pytest.mark.parametrize(
-    "lost", [("consumequeue",), ("index",), ("checkpoint",), ("consumequeue", "index", "checkpoint")]
+    "lost", [DERIVED, *(pytest.param((name,), marks=pytest.mark.nightly) for name in DERIVED)]
 )
 def test_what_is_derived_is_built_again(
     archive: str, golden: Path, root: Path, lost: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -157,12 +158,15 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
         "-p",
-        "no:asyncio",
+        "skylark.testing.plugin",
         "-W",
         "error",
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env, check=False
+    )
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 

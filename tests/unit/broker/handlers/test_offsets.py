@@ -326,7 +326,7 @@ async def test_what_clients_cannot_do_is_refused(clients_reset: Rig) -> None:
 async def answer_status(client: Client, queue_offset: int) -> None:
     """Play a client that is asked for its offsets."""
     asked: list[RemotingCommand] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not asked:
             asked = await client.taken()
     [question] = asked

@@ -81,7 +81,7 @@ class PullRig(Rig):
     async def answers_later(self, count: int = 1) -> list[RemotingCommand]:
         """Return what is written in a while."""
         received: list[RemotingCommand] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(received) < count:
                 await asyncio.sleep(0.001)
                 received += self.client.wire.take()
