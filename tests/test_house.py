@@ -31,6 +31,7 @@ LAYERS = {
     "model": 1,
     "protocol": 2,
     "remoting": 3,
+    "auth": 3,
     "store": 3,
     "client": 4,
     "broker": 4,

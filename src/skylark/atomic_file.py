@@ -6,6 +6,7 @@ The previous version of `name` is `name.bak`, as in Apache RocketMQ. A crash may
 
 import logging
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,21 +18,23 @@ Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
+_PRIVATE_MODE = 0o600
 _DIRECTORIES_OPEN = os.name != "nt"
 """Windows cannot open directories, so their entries cannot be synced there."""
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, *, is_private: bool = False) -> None:
     """Replace the file's content durably; the old content becomes `.bak`.
 
-    Creates the directory if needed. One writer per file at a time; blocks until the data is on disk.
-    Raises OSError; the file then holds its old content, or the new one if only the directory's fsync failed.
+    A file keeps its mode; a private one is for its owner only. Creates the directory if needed. One writer
+    per file at a time; blocks until the data is on disk. Raises OSError; the file then holds its old content,
+    or the new one if only the directory's fsync failed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = _beside(path, ".tmp")
     previous = _beside(path, ".bak.tmp")
     try:
-        _write_durably(new, data)
+        _write_durably(new, data, _PRIVATE_MODE if is_private else _mode_of(path))
         previous.unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # no old content the first time
             previous.hardlink_to(path)
@@ -80,8 +83,21 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+def _mode_of(path: Path) -> int | None:
+    """Return the mode of a file, None if there is none."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _write_durably(path: Path, data: bytes, mode: int | None) -> None:
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666 if mode is None else mode)
+
+    with open(path, "wb", opener=opener) as file:
+        if mode is not None and hasattr(os, "fchmod"):  # despite the umask, or a file that was left over
+            os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -27,8 +27,10 @@ from skylark.protocol.request import Request
 from skylark.protocol.requests.client import Heartbeat, HeartbeatReply
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from skylark.protocol.requests.send import SendMessageV2, SendReply
+from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
+from skylark.settings.credentials import Credentials
 from skylark.store.disk import Disk
 
 T = TypeVar("T")
@@ -149,12 +151,15 @@ class BrokerClient:
     """One connection to one server. What the server asks of its own is kept in `asked`, and answered by
     `on_request`, which answers nothing unless it is replaced."""
 
-    def __init__(self, address: str, client_id: str = "client@1") -> None:
+    def __init__(
+        self, address: str, client_id: str = "client@1", *, credentials: Credentials | None = None
+    ) -> None:
         self.address = address
         self.client_id = client_id
         self.asked: list[RemotingCommand] = []
         self.on_request: Callable[[RemotingCommand], RemotingCommand | None] = lambda command: None
-        self._pool = ConnectionPool(on_request=self._keep, connect_timeout_s=ASK_TIMEOUT_S)
+        signer = None if credentials is None else Signer(credentials)
+        self._pool = ConnectionPool(on_request=self._keep, connect_timeout_s=ASK_TIMEOUT_S, signer=signer)
 
     async def __aenter__(self) -> Self:
         return self

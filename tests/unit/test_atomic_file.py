@@ -121,8 +121,12 @@ def test_where_directories_cannot_be_opened_files_are_replaced_all_the_same(
 ) -> None:
     """As on Windows."""
 
-    def refuse(path: Path, flags: int) -> int:
-        raise PermissionError(13, "Permission denied", str(path))
+    opened = os.open
+
+    def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).is_dir():
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, mode)
 
     monkeypatch.setattr(atomic_file, "_DIRECTORIES_OPEN", False)
     monkeypatch.setattr(os, "open", refuse)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from skylark.auth.access_control import AccessControl
 from skylark.broker.address import BrokerAddress
 from skylark.broker.clients import ConsumerGroups, ProducerGroups, QueueLockTable
 from skylark.broker.cold_reads import ColdReads
@@ -21,6 +22,7 @@ from skylark.broker.delayed.timers import FLUSH_INTERVAL_S, DelayedMessages, Sla
 from skylark.broker.filters.consumer_filters import ConsumerFilters
 from skylark.broker.group_topics import GroupTopics
 from skylark.broker.groups import RequestModes, SubscriptionGroups
+from skylark.broker.handlers.auth import AuthHandlers, with_record_rights
 from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
 from skylark.broker.handlers.clients import ClientHandlers, notify_members
 from skylark.broker.handlers.groups import GroupHandlers
@@ -42,10 +44,11 @@ from skylark.broker.monitoring.stats import STEP_S, BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.registration import Registration
 from skylark.broker.replication.master import ReplicationMaster
-from skylark.broker.replication.metadata_sync import MetadataSync
+from skylark.broker.replication.metadata_sync import METADATA_LIMITS, MetadataSync
 from skylark.broker.replication.restore_offsets import OffsetRestoration
 from skylark.broker.replication.role import Role
 from skylark.broker.replication.slave import ReplicationSlave
+from skylark.broker.replication.user_sync import UserSync
 from skylark.broker.request_routes import fast_routes, main_routes, watermarks
 from skylark.broker.topic_lifecycle import TopicDeletion, TopicRestoration
 from skylark.broker.topics import TopicTable
@@ -54,6 +57,7 @@ from skylark.clock import Clock, SystemClock
 from skylark.model.sql92 import compile_selector
 from skylark.protocol.connection import Limits
 from skylark.protocol.frame_templates import SendReplies
+from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
@@ -97,12 +101,15 @@ class Broker:
     ) -> None:
         """Raises SettingsError for an address that cannot be used, or a certificate that cannot be loaded."""
         self._tls = make_server_tls(settings.tls)
+        self.clock = clock or SystemClock()
+        self.access = AccessControl(
+            settings.auth, settings.config_directory, self.clock, cluster=settings.cluster
+        )
         self.addresses = BrokerAddress.choose(settings)
         self.address = self.addresses.text
         self.port = self.addresses.port
         settings = replace(settings, port=self.port)
         self.live = LiveSettings(settings)
-        self.clock = clock or SystemClock()
         self.started_ms = self.clock.now_ms()
         self.role = Role(settings)
         self.tasks = Tasks()
@@ -127,11 +134,13 @@ class Broker:
             on_disconnect=self._disconnected,
             latencies=self.latencies,
             tls=self._tls,
+            gate=self.access.gate,
         )
         self._server.rate = request_rate(settings)
         self._server.busy_poll.on_end = self._index_soon
         self._indexing = False
         self._opening: asyncio.Future[None] | None = None
+        self._has_new_users = False
 
     # --- Composition ---
 
@@ -189,7 +198,9 @@ class Broker:
         )  # fmt: skip
         self.long_polling = self.pull_path.held
         self.deletion = TopicDeletion(store, self.offsets, stats, self.long_polling, read_cold)
-        self.registration = Registration(live, clock, self.role, self.addresses, self.topics, self.tasks)
+        self.registration = Registration(
+            live, clock, self.role, self.addresses, self.topics, self.tasks, self.access.signer
+        )
 
     def _build_files(self, settings: BrokerSettings) -> None:
         directory = settings.config_directory
@@ -212,16 +223,27 @@ class Broker:
         if (path := settings.config_path) is not None:
             self._config_file = self.metadata.add(path, lambda: self.configuration.snapshot(path))
         self.configuration.on_change = self._settings_changed
+        access, store = self.access, self.access.store
+        self._user_files = (
+            self.metadata.add(access.users_path, store.users_snapshot, is_private=True),
+            self.metadata.add(access.acls_path, store.acls_snapshot, is_private=True),
+        )
 
     def _build_replication(self, settings: BrokerSettings, disk: Disk) -> None:
         self._copy_mark = CopyMark(disk, settings.store.path)
         self._slave: ReplicationSlave | None = None
+        self._user_sync: UserSync | None = None
         if isinstance(self.timers, SlaveTimers):
+            pool = ConnectionPool(limits=METADATA_LIMITS, signer=self.access.signer)
+            self._user_sync = UserSync(
+                self.access.store, settings.auth, self.role.slave, pool, self._write_users
+            )
             sync = MetadataSync(
                 clock=self.clock, status=self.role.slave, topics=self.topics, groups=self.groups,
                 request_modes=self.request_modes, offsets=self.offsets, delay_levels=self.delay_levels,
                 timers=self.timers, deletion=self.deletion, copy_mark=self._copy_mark,
-                save_offsets=self._write_offsets, read_cold=self.read_cold,
+                save_offsets=self._write_offsets, read_cold=self.read_cold, pool=pool,
+                users=self._user_sync if settings.auth.is_served else None,
             )  # fmt: skip
             self._slave = ReplicationSlave(
                 settings.replication, self.clock, self.role.slave, self.store, sync, self.long_polling,
@@ -242,6 +264,10 @@ class Broker:
         )  # fmt: skip
         return (
             self.offset_handlers,
+            AuthHandlers(
+                self.access.administration, self._write_users,
+                None if self._user_sync is None else self._user_sync.forward,
+            ),
             ClientHandlers(
                 live, clock, topics, groups, consumers, producers, self.consumer_filters, self.locks,
                 self.registration.route,
@@ -288,10 +314,16 @@ class Broker:
         )  # fmt: skip
 
     def main_routes(self) -> Routes:
-        return main_routes(self._handlers, self.send_path, self.pull_path, self.offset_handlers, self.role)
+        return self._gated(
+            main_routes(self._handlers, self.send_path, self.pull_path, self.offset_handlers, self.role)
+        )
 
     def fast_routes(self) -> Routes:
-        return fast_routes(self._handlers, self.send_path, self.offset_handlers, self.role)
+        return self._gated(fast_routes(self._handlers, self.send_path, self.offset_handlers, self.role))
+
+    def _gated(self, routes: Routes) -> Routes:
+        gate = self.access.gate
+        return routes if gate is None else with_record_rights(routes, gate, self.store, self.read_cold)
 
     # --- Life ---
 
@@ -303,7 +335,12 @@ class Broker:
             slaves = set() if self.role.is_slave else await self.registration.find_slaves()
             self._opening = self._loop.run_in_executor(self.readers, self._open)
             await asyncio.shield(self._opening)
-            restoration = OffsetRestoration(self.clock, self.store, self.topics, self.groups, self.offsets)
+            self.access.store.on_change = self._mark_users
+            if self._has_new_users:
+                self._mark_users()
+            restoration = OffsetRestoration(
+                self.clock, self.store, self.topics, self.groups, self.offsets, self.access.signer
+            )
             await restoration.run(slaves)
             await self._server.listen(settings.host, self.port, self.main_routes())
             await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, self.fast_routes())
@@ -319,6 +356,7 @@ class Broker:
     def _open(self) -> None:
         """Load metadata and open the store. May block; nothing else runs yet."""
         directory = self.live.current.config_directory
+        self._has_new_users = self.access.load()
         load_metadata(directory / "topics.json", self.topics.load)
         load_metadata(directory / "subscriptionGroup.json", self.groups.load)
         load_metadata(directory / "consumerOffset.json", self.offsets.load)
@@ -394,6 +432,7 @@ class Broker:
             await asyncio.get_running_loop().run_in_executor(self.readers, self.store.close)
             self.readers.shutdown(wait=False)
             self._writers.shutdown(wait=False)
+            self.access.close()
             log.info("broker stopped name=%s address=%s", self.live.current.name, self.address)
 
     async def _answer_waiting(self, timeout_s: float) -> None:
@@ -410,6 +449,14 @@ class Broker:
     async def read_cold(self, read: Callable[[], T]) -> T:
         """Run a read that may wait for the disk in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, read)
+
+    def _mark_users(self) -> None:
+        for file in self._user_files:
+            file.mark()
+
+    async def _write_users(self) -> None:
+        """Return when users and ACLs are on disk. Raises OSError."""
+        await self.metadata.flush()
 
     async def _write_offsets(self) -> None:
         """Return when the offsets are on disk. Raises OSError."""

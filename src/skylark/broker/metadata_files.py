@@ -36,8 +36,16 @@ def load_metadata(path: Path, load: Callable[[bytes], None]) -> bool:
 class MetadataFile:
     """A file of one table, and how much of the table's changes it holds. Loop thread only."""
 
-    def __init__(self, path: Path, snapshot: Snapshot, on_mark: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        snapshot: Snapshot,
+        on_mark: Callable[[], None] = lambda: None,
+        *,
+        is_private: bool = False,
+    ) -> None:
         self.path = path
+        self.is_private = is_private
         self.writes = 0
         self._snapshot = snapshot
         self._on_mark = on_mark
@@ -73,7 +81,7 @@ class PendingWrite:
 
     def run(self) -> None:
         """Write the file. Any thread, but one at a time. Raises OSError; the old content is kept then."""
-        write_file(self._file.path, self._encode())
+        write_file(self._file.path, self._encode(), is_private=self._file.is_private)
 
     def done(self) -> None:
         """Note that `run` has returned. Loop thread only."""
@@ -101,9 +109,12 @@ class MetadataWriter:
         self._writing = asyncio.Lock()
         self._flushes: set[asyncio.Future[OSError | None]] = set()
 
-    def add(self, path: Path, snapshot: Snapshot) -> MetadataFile:
-        """Add a file. `snapshot` runs on the loop and returns the encoder, which runs in a thread."""
-        file = MetadataFile(path, snapshot, self._marked.set)
+    def add(self, path: Path, snapshot: Snapshot, *, is_private: bool = False) -> MetadataFile:
+        """Add a file. `snapshot` runs on the loop and returns the encoder, which runs in a thread.
+
+        Only its owner may read a private one.
+        """
+        file = MetadataFile(path, snapshot, self._marked.set, is_private=is_private)
         self._files.append(file)
         return file
 

@@ -22,6 +22,7 @@ from skylark.protocol.requests.name_server import (
     RegisterBrokerReply,
     UnregisterBroker,
 )
+from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
@@ -56,6 +57,7 @@ class Registration:
         address: BrokerAddress,
         topics: TopicTable,
         tasks: Tasks,
+        signer: Signer | None = None,
     ) -> None:
         self._live = live
         self._clock = clock
@@ -63,7 +65,7 @@ class Registration:
         self._address = address
         self._topics = topics
         self._tasks = tasks
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(signer=signer)
         self._servers = name_servers(live.current.name_servers)
         self._due = {server: asyncio.Event() for server in self._servers}
         self._started = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from skylark.broker.error_replies import not_supported
+from skylark.broker.handlers.auth import AuthHandlers
 from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
 from skylark.broker.handlers.clients import ClientHandlers
 from skylark.broker.handlers.groups import GroupHandlers
@@ -104,18 +105,6 @@ _NEVER_SERVED: dict[str, tuple[RequestCode, ...]] = {
 }
 
 _NOT_SERVED_HERE: dict[str, tuple[RequestCode, ...]] = {
-    "access control is not served yet": (
-        RequestCode.AUTH_CREATE_USER,
-        RequestCode.AUTH_UPDATE_USER,
-        RequestCode.AUTH_DELETE_USER,
-        RequestCode.AUTH_GET_USER,
-        RequestCode.AUTH_LIST_USER,
-        RequestCode.AUTH_CREATE_ACL,
-        RequestCode.AUTH_UPDATE_ACL,
-        RequestCode.AUTH_DELETE_ACL,
-        RequestCode.AUTH_GET_ACL,
-        RequestCode.AUTH_LIST_ACL,
-    ),
     "pop consumption is not served yet": (
         RequestCode.POP_MESSAGE,
         RequestCode.ACK_MESSAGE,
@@ -160,6 +149,7 @@ FAMILIES: tuple[type, ...] = (
     StatsHandlers,
     RelayHandlers,
     BrokerAdminHandlers,
+    AuthHandlers,
 )
 SERVED = frozenset(codes_of(*FAMILIES))
 """All codes but the hot ones (10, 310, 320, 11, 361, 15), which are served as batches."""

@@ -15,6 +15,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from zlib_ng import zlib_ng
 
 from skylark.atomic_file import write_file
+from skylark.auth.administration import CHANGES as USER_CHANGES
+from skylark.auth.administration import READS as USER_READS
+from skylark.auth.administration import UserAdministration
 from skylark.clock import Clock
 from skylark.model.record import CRC_MASK
 from skylark.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig, Tables
@@ -32,6 +35,7 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import NO_CODE_REMARK, RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
+from skylark.protocol.requests import REQUESTS
 from skylark.protocol.requests.name_server import (
     AddReply,
     AddWritePermOfBroker,
@@ -69,9 +73,16 @@ class SavedFile(Generic[T]):
     """
 
     def __init__(
-        self, path: Path, executor: Executor, *, snapshot: Callable[[], T], encode: Callable[[T], bytes]
+        self,
+        path: Path,
+        executor: Executor,
+        *,
+        snapshot: Callable[[], T],
+        encode: Callable[[T], bytes],
+        is_private: bool = False,
     ) -> None:
         self.path = path
+        self._is_private = is_private
         self._executor = executor
         self._snapshot = snapshot
         self._encode = encode
@@ -92,7 +103,7 @@ class SavedFile(Generic[T]):
             self._saved = saving
 
     def _write(self, value: T) -> None:
-        write_file(self.path, self._encode(value))
+        write_file(self.path, self._encode(value), is_private=self._is_private)
 
 
 log = logging.getLogger(__name__)
@@ -151,6 +162,8 @@ class NameServerState:
     kv_config: KvConfig
     kv_file: SavedFile[Tables]
     config_file: SavedFile[str] | None
+    users: UserAdministration
+    user_files: tuple[SavedFile[Callable[[], bytes]], SavedFile[Callable[[], bytes]]]
     decoder: Executor
     started_at: float
     # Peers over which brokers have registered: only their disconnection affects the routes.
@@ -401,7 +414,28 @@ async def update_config(
     return await _saved(state.config_file, command) if state.config_file else command.reply()
 
 
+# --- Users and ACLs ---
+
+
+async def change_users(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
+    request = REQUESTS[RequestCode(command.code)].from_command(command)
+    state.users.change(request, state.users.operator(command.fields))
+    for file in state.user_files:
+        reply = await _saved(file, command)
+        if reply.code != ResponseCode.SUCCESS:
+            break
+    return reply
+
+
+def read_users(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
+    request = REQUESTS[RequestCode(command.code)].from_command(command)
+    found = state.users.read(request, state.users.operator(command.fields))
+    return command.reply(body=encode_body(found) if found else b"")
+
+
 ROUTES: Mapping[RequestCode, Handler] = {
+    **dict.fromkeys(USER_CHANGES, change_users),
+    **dict.fromkeys(USER_READS, read_users),
     RequestCode.PUT_KV_CONFIG: put_kv_config,
     RequestCode.GET_KV_CONFIG: get_kv_config,
     RequestCode.DELETE_KV_CONFIG: delete_kv_config,

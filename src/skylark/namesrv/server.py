@@ -7,12 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from skylark.atomic_file import load_file
+from skylark.auth.access_control import AccessControl
 from skylark.clock import Clock, SystemClock
 from skylark.namesrv.handlers import ROUTES, NameServerState, SavedFile
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
 from skylark.namesrv.route_table import RouteTable
+from skylark.protocol.codes import RequestCode
 from skylark.remoting.address import check_host, join_address
 from skylark.remoting.link import Handler
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
@@ -39,10 +42,18 @@ class NameServer:
         self._scan_timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
         self._tls = make_server_tls(settings.tls)
+        self._access = AccessControl(
+            settings.auth,
+            settings.kv_config_path.parent,
+            self._clock,
+            cluster=settings.auth.cluster or "DefaultCluster",
+            open_codes=frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC} if settings.open_routes else ()),
+        )
         self._server = RemotingServer(
             ServerLimits(connections_max=settings.connections_max, idle_timeout_s=settings.idle_timeout_s),
             on_disconnect=self._disconnected,
             tls=self._tls,
+            gate=self._access.gate,
         )
         kv_config = KvConfig(entries_max=settings.kv_entries_max, chars_max=settings.kv_chars_max)
         self._state = NameServerState(
@@ -54,6 +65,8 @@ class NameServer:
                 settings.kv_config_path, self._writer, snapshot=kv_config.snapshot, encode=encode_tables
             ),
             config_file=self._config_file(settings),
+            users=self._access.administration,
+            user_files=self._user_files(),
             decoder=self._decoder,
             started_at=self._clock.monotonic(),
         )
@@ -70,6 +83,9 @@ class NameServer:
         loop = asyncio.get_running_loop()
         tables = await loop.run_in_executor(self._writer, load_file, settings.kv_config_path, decode_tables)
         self._state.kv_config.restore(tables or {})
+        if await loop.run_in_executor(self._writer, self._access.load):
+            for file in self._state.user_files:
+                await file.save()
         routes: dict[int, Handler] = {code: partial(handler, self._state) for code, handler in ROUTES.items()}
         self.port = await self._server.listen(settings.host, settings.port, routes)
         self._state.settings = replace(settings, port=self.port)
@@ -86,9 +102,20 @@ class NameServer:
             self._scan_timer.cancel()
         await self._tasks.close()
         await self._server.close()
+        self._access.close()
         self._writer.shutdown(wait=False)
         self._decoder.shutdown(wait=False)
         log.info("name server stopped address=%s", self.address)
+
+    def _user_files(self) -> tuple[SavedFile[Callable[[], bytes]], SavedFile[Callable[[], bytes]]]:
+        access, store = self._access, self._access.store
+
+        def saved(path: Path, snapshot: Callable[[], Callable[[], bytes]]) -> SavedFile[Callable[[], bytes]]:
+            return SavedFile(
+                path, self._writer, snapshot=snapshot, encode=lambda encode: encode(), is_private=True
+            )
+
+        return saved(access.users_path, store.users_snapshot), saved(access.acls_path, store.acls_snapshot)
 
     def _config_file(self, settings: NameServerSettings) -> SavedFile[str] | None:
         if settings.config_path is None:
@@ -98,6 +125,7 @@ class NameServer:
             self._writer,
             snapshot=lambda: to_properties(self._state.settings),
             encode=str.encode,
+            is_private=bool(settings.auth.first_user or settings.auth.inner_credentials),
         )
 
     def _schedule_scan(self) -> None:

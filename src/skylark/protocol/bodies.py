@@ -617,6 +617,9 @@ class UserInfo(Body):
     user_type: str | None = None
     user_status: str | None = None
 
+    def __repr__(self) -> str:
+        return f"UserInfo({self.username!r}, {self.user_type!r}, {self.user_status!r})"
+
 
 class PolicyEntry(Body):
     resource: str | None = None

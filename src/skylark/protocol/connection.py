@@ -76,6 +76,27 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+def typed_command(command: RemotingCommand) -> Command:
+    """Return a request of a hot code in its typed form; others, and invalid ones, as they are."""
+    request_type = _HOT_BY_CODE.get(command.code)
+    if request_type is None:
+        return command
+    try:
+        request = request_type.from_fields(command.fields)
+    except RemoteProtocolError:
+        return command
+    return TypedCommand(
+        code=command.code,
+        opaque=command.opaque,
+        flag=command.flag,
+        version=command.version,
+        language=command.language,
+        remark=command.remark,
+        body=command.body,
+        request=request,
+    )
+
+
 class Connection(Generic[W]):
     """One side of a connection. W is the driver's waiter for a reply: a future, an event.
 
@@ -198,21 +219,7 @@ class Connection(Generic[W]):
         command = decode_header(encoding, header)
         if len(command.fields) > self.limits.fields_max:
             raise MalformedFrame(f"{len(command.fields)} ext fields, more than {self.limits.fields_max}")
-        if not self._typed or command.is_response or command.code not in _HOT_BY_CODE:
-            return command
-        try:
-            request = _HOT_BY_CODE[command.code].from_fields(command.fields)
-        except RemoteProtocolError:
-            return command
-        return TypedCommand(
-            code=command.code,
-            opaque=command.opaque,
-            flag=command.flag,
-            version=command.version,
-            language=command.language,
-            remark=command.remark,
-            request=request,
-        )
+        return typed_command(command) if self._typed and not command.is_response else command
 
     # --- Pending requests ---
 

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from skylark.errors import RemoteProtocolError
 from skylark.model.message import pack_host
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
-from skylark.protocol.connection import HOT_REQUESTS, Command, Limits
+from skylark.protocol.connection import HOT_REQUESTS, Command, Limits, typed_command
 from skylark.remoting.address import join_address
 from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, RequestLatencies
 from skylark.remoting.link import Answer, Handler, Link, error_reply, stop_listening
@@ -198,6 +198,27 @@ _LISTEN_BACKLOG = 1024
 _SWEEPS_PER_IDLE_TIMEOUT = 60
 _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
 
+
+class GateVisitor(Protocol):
+    """A connection as the gate of a server knows it."""
+
+    def refusal(self, command: RemotingCommand) -> RemotingCommand | None:
+        """Return the reply to a request that is refused, None for one that is admitted."""
+
+
+class ServerGate(Protocol):
+    """Decides about every request before it is dispatched."""
+
+    on_block: Callable[[str], None]
+    """Set by the server; called with an address whose connections must be closed."""
+
+    def is_blocked(self, host: str) -> bool:
+        """Return whether connections of this address are refused for now."""
+
+    def visitor(self, host: str, address: str) -> GateVisitor:
+        """Return the state of a new connection."""
+
+
 BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
 
 
@@ -246,9 +267,12 @@ class Peer(Link):
             tasks=server.tasks,
             requests_in_flight_max=self.limits.requests_in_flight_max,
             write_high_water_bytes=self.limits.write_high_water_bytes,
-            typed=any(isinstance(route, BatchRoute) for route in routes.values()),
+            # A gate needs all ext fields of a request.
+            typed=server.gate is None and any(isinstance(route, BatchRoute) for route in routes.values()),
         )
+        self._receive = self._codec.receive
         self._early_bytes = EARLY_BYTES
+        self.host = ""
         self.packed_host = b""
         self.active_at = self._loop.time()
         """Time of the last request or drained reply; while requests are handled, their arrival time."""
@@ -299,9 +323,11 @@ class Peer(Link):
         socket = transport.get_extra_info("socket")
         if socket is not None:
             self._descriptor = socket.fileno()
-        host, port = _peer_name(transport)
-        self.address = join_address(host, port)
-        self.packed_host = pack_host(host, port)
+        self.host, port = _peer_name(transport)
+        self.address = join_address(self.host, port)
+        self.packed_host = pack_host(self.host, port)
+        if self._server.gate is not None:
+            self._receive = partial(self._admitted, self._server.gate.visitor(self.host, self.address))
         self._server.add(self)
 
     def secure(self, transport: asyncio.Transport) -> None:
@@ -309,7 +335,7 @@ class Peer(Link):
         self._descriptor = -1  # off-loop replies would be plain text
 
     def data_received(self, data: bytes) -> None:
-        commands = self._codec.receive(data)
+        commands = self._receive(data)
         if commands:
             # Complete frames only: a trickle of bytes does not keep a connection open.
             self.active_at = self._loop.time()
@@ -359,6 +385,21 @@ class Peer(Link):
             self._transport.pause_reading()
 
     # --- Handling ---
+
+    def _admitted(self, visitor: GateVisitor, data: bytes) -> list[Command]:
+        """Decide about all requests of one read; answer the refused ones and return the others."""
+        admitted: list[Command] = []
+        for command in self._codec.receive(data):
+            assert isinstance(command, RemotingCommand)
+            if command.is_response:
+                admitted.append(command)
+                continue
+            refusal = visitor.refusal(command)
+            if refusal is None:
+                admitted.append(typed_command(command))
+            else:
+                self._answer(command, refusal)
+        return admitted
 
     def _within_rate(self, commands: list[Command], rate: RequestRate) -> list[Command]:
         """Reject requests above the rate limit; return the rest and all replies."""
@@ -495,7 +536,8 @@ class RemotingServer:
     """Listens on one or more ports, each with its own routes; the limits are shared.
 
     `on_disconnect` is called after a connection closed. `latencies` records all replies except those of batch
-    handlers, which record their own. Without `tls` all connections are plain text.
+    handlers, which record their own. Without `tls` all connections are plain text, without `gate` all
+    requests are admitted.
     """
 
     def __init__(
@@ -505,8 +547,12 @@ class RemotingServer:
         on_disconnect: Callable[[Peer], None] | None = None,
         latencies: RequestLatencies | None = None,
         tls: ServerTls | None = None,
+        gate: ServerGate | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
+        self.gate = gate
+        if gate is not None:
+            gate.on_block = self._close_host
         self._tls = tls
         self.latencies = latencies
         self.at_work: Counter[int] = Counter()
@@ -610,6 +656,10 @@ class RemotingServer:
             self.refuse(peer, f"{len(self.peers)} are open")
             peer.abort()
             return
+        if self.gate is not None and self.gate.is_blocked(peer.host):
+            self.refuse(peer, "too many failed signatures")
+            peer.abort()
+            return
         self.peers.add(peer)
         self._no_peers.clear()
 
@@ -621,6 +671,11 @@ class RemotingServer:
             self._no_peers.set()
         if self._on_disconnect is not None:
             self._on_disconnect(peer)
+
+    def _close_host(self, host: str) -> None:
+        for peer in list(self.peers):
+            if peer.host == host:
+                peer.close()
 
     def _sweep(self) -> None:
         """Close idle connections, including half-closed ones and those with a partial frame."""

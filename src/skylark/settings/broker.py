@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from skylark.errors import SettingsError
+from skylark.settings.auth import AuthSettings
 from skylark.settings.fields import FAST_PORT_DISTANCE, check_address, check_ranges, setting
 from skylark.settings.store import StoreSettings
 from skylark.settings.tls import ClientTlsSettings, ServerTlsSettings
@@ -101,6 +102,7 @@ class BrokerSettings:
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     timers: TimerSettings = field(default_factory=TimerSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
     tls: ServerTlsSettings = field(default_factory=ServerTlsSettings)
     tls_client: ClientTlsSettings = field(default_factory=ClientTlsSettings)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from skylark.settings.auth import AuthSettings
 from skylark.settings.fields import check_ranges, setting
 from skylark.settings.tls import ServerTlsSettings
 
@@ -14,6 +15,8 @@ class NameServerSettings:
     """Address, behaviour and limits of a name server."""
 
     tls: ServerTlsSettings = field(default_factory=ServerTlsSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    open_routes: bool = setting(False, "nameServerRoutesOpen")  # routes need no signature
 
     host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(9876, "listenPort", 0, 65_535)

@@ -158,15 +158,11 @@ _UNUSED_BY_REASON = {
     "the name server does not manage replicas": """
         enableControllerInNamesrv notifyMinBrokerIdChanged supportActingMaster""",
     "the fixed keys of a name server cannot be configured": "configBlackList",
-    "access control is not supported yet": """
-        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
-        authenticationMetadataProvider authenticationProvider authenticationStrategy
-        authenticationWhitelist authorizationMetadataProvider authorizationProvider authorizationStrategy
-        authorizationWhitelist clusterName configName initAuthenticationUser
-        innerClientAuthenticationCredentials migrateAuthFromV1Enabled
-        statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
-        statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond
-        userCacheMaxNum userCacheRefreshSecond""",
+    "users and ACLs are always in memory": """
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
+        statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond
+        statefulAuthorizationCacheMaxNum userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond""",
+    "users and ACLs are in files beside those of topics": "authConfigPath configName",
 }
 
 UNUSED_KEYS = {key: reason for reason, keys in _UNUSED_BY_REASON.items() for key in keys.split()}
@@ -174,15 +170,18 @@ UNUSED_KEYS = {key: reason for reason, keys in _UNUSED_BY_REASON.items() for key
 
 _OFF = ("false", "")
 REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
-    "aclEnable": (_OFF, "access control is not supported yet; clients would not be checked"),
-    "authenticationEnabled": (_OFF, "access control is not supported yet; clients would not be checked"),
-    "authorizationEnabled": (_OFF, "access control is not supported yet; clients would not be checked"),
+    "aclEnable": (
+        _OFF,
+        "RocketMQ 5.3.3 ignores it and serves everybody; set authenticationEnabled and authorizationEnabled, "
+        "and import plain_acl.yml with `skylark user import`",
+    ),
     "duplicationEnable": (_OFF, "automatic role changes are not supported yet"),
     "enableControllerMode": (_OFF, "automatic role changes are not supported yet"),
     "enableDLegerCommitLog": (_OFF, "automatic role changes are not supported yet"),
     "enableLmq": (_OFF, "light message queues are not supported; their messages would be lost"),
     "enableMultiDispatch": (_OFF, "light message queues are not supported; their messages would be lost"),
     "enableSlaveActingMaster": (_OFF, "automatic role changes are not supported yet"),
+    "migrateAuthFromV1Enabled": (_OFF, "import plain_acl.yml with `skylark user import`"),
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "readOnlyCommitLogStorePaths": (("",), "the commit log is in one directory"),
     "storeType": (("default",), "queues are files; RocksDB is not supported"),

@@ -4,7 +4,7 @@ import inspect
 import json
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from skylark.auth.access_control import AccessControl
 from skylark.errors import BrokerError, RemoteProtocolError, SettingsError, TopicNotExist
 from skylark.namesrv.handlers import DECODE_BYTES_ON_LOOP, ROUTES, EncodedRoutes, NameServerState, SavedFile
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
@@ -28,13 +29,13 @@ from tests.support.clock import ManualClock
 from tests.unit.namesrv.registering import CLUSTER, V1, V2, addresses, registration, topics, with_body
 
 # Request codes by who answers them, as RocketMQ numbers them.
-NAME_SERVERS_CODES = "100-106 205 206 216 217 219 224 304 311-313 318 319 322 327 901 904"
+NAME_SERVERS_CODES = "100-106 205 206 216 217 219 224 304 311-313 318 319 322 327 901 904 3001-3010"
 BROKERS_CODES = (
     "10-15 17 18 21-23 25-38 41-43 45-47 50-54 60 61 200-204 207-215 222 223 225 300-303 305-310"
     " 314-317 320 321 323-325 328 329 343 345 351-355 361 370 400-402 513 902 903 906-908 1007"
-    " 2001-2004 3001-3010 200050-200056 200151"
+    " 2001-2004 200050-200056 200151"
 )
-CODES_WITHOUT_FIELDS = "106 206 304 311-313 318 319"
+CODES_WITHOUT_FIELDS = "106 206 304 311-313 318 319 3001-3010"
 CLIENTS_CODES = "39 40 220 221 326"
 ANNOUNCEMENTS_TO_BROKERS = "905 1008"
 CONTROLLERS_CODES = "1001-1006 1009-1018"
@@ -65,6 +66,7 @@ class Desk:
             kv_config_path=directory / "kvConfig.json", config_path=directory / "namesrv.conf"
         )
         kv = KvConfig(entries_max=100, chars_max=1000)
+        access = AccessControl(self.settings.auth, directory, self.clock, cluster="C")
         self.state = NameServerState(
             settings=self.settings,
             clock=self.clock,
@@ -79,9 +81,19 @@ class Desk:
                 snapshot=lambda: to_properties(self.state.settings),
                 encode=str.encode,
             ),
+            users=access.administration,
+            user_files=(
+                self._user_file(access.users_path, access.store.users_snapshot),
+                self._user_file(access.acls_path, access.store.acls_snapshot),
+            ),
             decoder=self.executor,
             started_at=0,
         )
+
+    def _user_file(
+        self, path: Path, snapshot: Callable[[], Callable[[], bytes]]
+    ) -> SavedFile[Callable[[], bytes]]:
+        return SavedFile(path, self.executor, snapshot=snapshot, encode=lambda encode: encode())
 
     async def ask(self, request: Request[Any], **changes: Any) -> RemotingCommand:
         command = request.to_command()

@@ -11,6 +11,7 @@ from skylark.broker.groups import RequestModes, SubscriptionGroups
 from skylark.broker.offsets import SEPARATOR, ConsumerOffsets
 from skylark.broker.record_loader import ReadCold
 from skylark.broker.replication.role import SlaveStatus
+from skylark.broker.replication.user_sync import UserSync
 from skylark.broker.topic_lifecycle import TopicDeletion
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
@@ -57,8 +58,10 @@ class MetadataSync:
         copy_mark: CopyMark,
         save_offsets: Callable[[], Awaitable[None]],
         read_cold: ReadCold,
+        pool: ConnectionPool,
+        users: UserSync | None,
     ) -> None:
-        """`save_offsets` returns when the offsets are on disk."""
+        """`save_offsets` returns when the offsets are on disk. `users` is None without access control."""
         self._clock = clock
         self._status = status
         self._topics = topics
@@ -71,7 +74,8 @@ class MetadataSync:
         self._copy_mark = copy_mark
         self._save_offsets = save_offsets
         self._read_cold = read_cold
-        self.pool = ConnectionPool(limits=METADATA_LIMITS)
+        self.pool = pool
+        self._users = users
         offsets.stray = set()
         self._masters: set[str] = set()
         """The master's topics at the last synchronization."""
@@ -85,6 +89,8 @@ class MetadataSync:
             self._sync_topics, self._sync_groups, self._sync_offsets, self._sync_delays, self._sync_modes,
             self._sync_timers,
         ]  # fmt: skip
+        if self._users is not None:
+            steps.append(self._users.run)
         for step in steps:
             try:
                 await step(address)

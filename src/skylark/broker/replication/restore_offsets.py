@@ -14,6 +14,7 @@ from skylark.errors import RocketMQError
 from skylark.model.names import is_system_group
 from skylark.protocol.bodies import ConsumerOffsetTable
 from skylark.protocol.requests.offset import GetAllConsumerOffset
+from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.store.message_store import MessageStore
 
@@ -33,7 +34,9 @@ class OffsetRestoration:
         topics: TopicTable,
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
+        signer: Signer | None = None,
     ) -> None:
+        self._signer = signer
         self._clock = clock
         self._store = store
         self._topics = topics
@@ -42,7 +45,7 @@ class OffsetRestoration:
 
     async def run(self, slaves: Iterable[str]) -> None:
         """Ask each slave once. Failures are logged."""
-        pool = ConnectionPool(limits=METADATA_LIMITS)
+        pool = ConnectionPool(limits=METADATA_LIMITS, signer=self._signer)
         try:
             for address in slaves:
                 try:
