@@ -51,7 +51,7 @@ def test_two_commands_from_a_fresh_clone_to_a_table(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     run(tmp_path, environment, "git", "clone", "--quiet", str(ROOT), str(clone))
     said = run(clone, environment, "make", "setup", "demo")
-    assert "Everything agrees" in said
+    assert "All counts agree" in said
     assert "orders archived" in said, "Spark was left out"
     assert run(clone, environment, "git", "status", "--porcelain") == "", "set-up left something behind"
     again = time.monotonic()
