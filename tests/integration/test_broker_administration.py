@@ -199,7 +199,7 @@ async def test_sf_071_a_key_finds_its_message_within_a_second(tmp_path: Path) ->
             record = await found(f"k{number}")
             elapsed.append(time.monotonic() - started)
             assert record == bytes(await client.ask(ViewMessageById(int(sent.msg_id[-16:], 16))))
-        assert min(elapsed) < 1, "a machine that stands still for a moment does not do so all the time"
+        assert max(elapsed) < 1
 
 
 async def test_a_consumer_is_asked_over_its_own_connection(tmp_path: Path) -> None:

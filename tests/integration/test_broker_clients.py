@@ -344,7 +344,7 @@ async def test_what_is_asked_behind_a_commit_knows_of_it(tmp_path: Path) -> None
         assert (await raw.receive()).fields == {"offset": "1"}
 
 
-async def test_sf_040_what_lies_behind_an_unfinished_message_comes_again(tmp_path: Path) -> None:
+async def test_sf_048_what_lies_behind_an_unfinished_message_comes_again(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         async with BrokerClient(broker.address) as client:
             await client.heartbeat(consumer())

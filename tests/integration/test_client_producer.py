@@ -19,6 +19,7 @@ from skylark.client.producer.async_sender import unique_ids
 from skylark.client.producer.producer import Producer
 from skylark.client.producer.send_hooks import SendContext, SendHook
 from skylark.client.producer.send_receipt import SendReceipt, SendStatus
+from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
 from skylark.clock import SystemClock
 from skylark.errors import (
     AlreadyStarted,
@@ -39,6 +40,7 @@ from skylark.settings.client import ClientSettings, ProducerSettings
 from skylark.testing.embedded_servers import EmbeddedServers
 from tests.support.broker import BrokerClient, offset_id, running_cluster, until
 from tests.support.client_rig import QUICK, Cluster, cluster
+from tests.unit.protocol.golden_frames import captured
 
 TOPIC = "orders"
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -436,7 +438,6 @@ async def test_sf_069_the_request_carries_all_that_java_sends(one: Cluster) -> N
         receipt = await producer.send(
             message(7, tags="TagA", keys=["k1", "k2"], properties={"a": "0"}, flag=5), queue=queue
         )
-        half = producer.sender.encoder.encode(message(), is_half=True)
     [sent] = one.proxies["broker-a"].asked(SEND)
     fields = dict(sent.fields)
     born_ms = int(fields.pop("g"))
@@ -450,8 +451,31 @@ async def test_sf_069_the_request_carries_all_that_java_sends(one: Cluster) -> N
         "a": "0", "KEYS": "k1 k2", "UNIQ_KEY": receipt.message_id, "WAIT": "true", "TAGS": "TagA",
     }  # fmt: skip
     assert (sent.language, sent.version, sent.body) == ("PYTHON", 479, b"body 7")
-    assert half.sys_flag == SystemFlag.TRANSACTION_PREPARED
-    assert decode_properties(half.properties.encode())["PGROUP"] == "PG"
+
+
+async def test_sf_069_the_request_of_a_half_message_is_marked_as_prepared(one: Cluster) -> None:
+    """Golden: the same letters as in captured half messages of the Java producer, and its flag."""
+
+    def commit(*_: object) -> TransactionState:
+        return TransactionState.COMMIT
+
+    before_ms = SystemClock().now_ms()
+    async with AsyncTransactionProducer("PG", execute=commit, check=commit, namesrv=one.namesrv) as producer:
+        result = await producer.send_in_transaction(message(7, tags="TagA", flag=5))
+    [sent] = one.proxies["broker-a"].asked(SEND)
+    [golden, *_] = [frame.header["extFields"] for frame in captured("transaction") if frame.code == SEND]
+    fields = dict(sent.fields)
+    assert fields.keys() == golden.keys() == set("abcdefghijkmn")  # l, the limit of retries, is for retries
+    assert fields["f"] == golden["f"] == str(SystemFlag.TRANSACTION_PREPARED.value) == "4"
+    properties = decode_properties(fields.pop("i").encode())
+    assert before_ms <= int(fields.pop("g")) <= SystemClock().now_ms()
+    assert fields.pop("e") == str(result.receipt.queue.queue_id)
+    assert fields == {
+        "a": "PG", "b": TOPIC, "c": "TBW102", "d": "4", "f": "4", "h": "5", "j": "0", "k": "false",
+        "m": "false", "n": "broker-a",
+    }  # fmt: skip
+    assert (properties["TRAN_MSG"], properties["PGROUP"]) == ("true", "PG")
+    assert properties["UNIQ_KEY"] == result.receipt.message_id
 
 
 async def test_sf_069_a_batch_is_marked_and_holds_its_messages(one: Cluster) -> None:

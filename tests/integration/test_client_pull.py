@@ -122,12 +122,16 @@ async def test_sf_021_a_plain_pull_tells_all_four_outcomes_and_the_offsets(rig: 
         assert [message.body for message in found.messages] == [b"0", b"1", b"2", b"3"]
         assert (found.next_offset, found.min_offset, found.max_offset) == (4, 0, 6)
         nothing_new = await consumer.pull(queue, "*", 6, 4)
-        assert (nothing_new.status, nothing_new.next_offset) == (PullStatus.NO_NEW_MSG, 6)
         unmatched = await consumer.pull(queue, "NoSuchTag", 0, 4)
-        assert (unmatched.status, unmatched.next_offset) == (PullStatus.NO_MATCHED_MSG, 6)
         illegal = await consumer.pull(queue, "*", 100_000, 4)
-        assert (illegal.status, illegal.next_offset) == (PullStatus.OFFSET_ILLEGAL, 6)
-        assert not illegal.messages
+        for pulled, status in (
+            (nothing_new, PullStatus.NO_NEW_MSG),
+            (unmatched, PullStatus.NO_MATCHED_MSG),
+            (illegal, PullStatus.OFFSET_ILLEGAL),
+        ):
+            assert pulled.status is status
+            assert (pulled.next_offset, pulled.min_offset, pulled.max_offset) == (6, 0, 6)
+            assert not pulled.messages
         for wrong in ((-1, 4), (0, 0)):
             with pytest.raises(ClientError):
                 await consumer.pull(queue, "*", *wrong)

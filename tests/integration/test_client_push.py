@@ -496,7 +496,9 @@ async def test_sf_037_rates_are_near_those_that_were_driven(tmp_path: Path) -> N
             assert status.consume_failed_msgs == 60
 
 
-async def test_sf_040_a_killed_consumer_s_finished_messages_come_again(tmp_path: Path) -> None:
+async def test_sf_039_messages_finished_behind_an_unfinished_one_come_again(
+    tmp_path: Path,
+) -> None:
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", 1)
         await rig.send("T", *numbered(6))

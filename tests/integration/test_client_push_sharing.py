@@ -110,6 +110,7 @@ async def test_sf_011_rounds_at_the_start_and_then_at_intervals(tmp_path: Path) 
         async with consumer:
             assert consumer._runtime is not None
             rebalancer = consumer._runtime.rebalancer
+            await eventually(lambda: rebalancer.rounds, timeout_s=2)
             await until_owned(consumer, "T", count=1)
             await until_retrying(consumer)
             rounds, started = rebalancer.rounds, time.monotonic()

@@ -52,7 +52,7 @@ async def until_stored(
     return found
 
 
-async def test_sf_052_058_sf_059_062_the_first_message_finds_its_way_and_makes_its_topic(
+async def test_sf_052_062_the_first_message_finds_its_way_and_makes_its_topic(
     apache: ApacheServers,
 ) -> None:
     topic = fresh_name("apache-first")
@@ -88,7 +88,7 @@ async def test_sf_055_056_057_the_broker_knows_the_producer_by_group_and_id(apac
     assert found.properties["INSTANCE_ID"] == "n"
 
 
-async def test_sf_060_063_064_070_many_messages_take_turns_over_all_queues(apache: ApacheServers) -> None:
+async def test_sf_063_064_many_messages_take_turns_over_all_queues(apache: ApacheServers) -> None:
     topic = fresh_name("apache-many")
     create_topic(apache.broker, topic, 8)
     async with aio.Producer("many", namesrv=apache.name_server, settings=PATIENT) as producer:

@@ -254,7 +254,7 @@ async def test_sf_130_an_offset_beyond_the_end(pair: Pair) -> None:
         await eventually(lambda: b"new" in bodies(got))
 
 
-async def test_sf_037_043_sf_111_tools_ask_a_consumer_through_its_broker(pair: Pair) -> None:
+async def test_sf_043_sf_111_tools_ask_a_consumer_through_its_broker(pair: Pair) -> None:
     await pair.make_topic(1)
     got: list[ReceivedMessage] = []
     async with pair.consumer(got.extend) as consumer:

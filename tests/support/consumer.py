@@ -225,7 +225,9 @@ async def until_retrying(consumer: AsyncPushConsumer) -> None:
     await until_owned(consumer, retry_topic(consumer.group))
 
 
-async def until_shared(consumers: Sequence[AsyncPushConsumer], topic: str, queues: int) -> None:
+async def until_shared(
+    consumers: Sequence[AsyncPushConsumer], topic: str, queues: int, *, timeout_s: float = 60
+) -> None:
     """Wait until the queues of a topic are shared out evenly, each with one owner and at work."""
     share, more = divmod(queues, len(consumers))
     expected = sorted([share + 1] * more + [share] * (len(consumers) - more))
@@ -236,7 +238,7 @@ async def until_shared(consumers: Sequence[AsyncPushConsumer], topic: str, queue
         counts = sorted(map(len, held))
         return counts == expected and len(set(everything)) == len(everything) == queues
 
-    await until(shared, timeout_s=60)
+    await until(shared, timeout_s=timeout_s)
 
 
 # --- With a fake broker ---

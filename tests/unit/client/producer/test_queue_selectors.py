@@ -83,7 +83,7 @@ def test_the_slower_the_longer(latency_ms: int, avoided_ms: int) -> None:
     assert avoid_ms(latency_ms) == avoided_ms
 
 
-def test_a_broker_that_failed_is_avoided_for_ten_seconds() -> None:
+def test_sf_065_a_broker_that_failed_is_avoided_for_ten_seconds_and_then_used_again() -> None:
     table = LatencyTable()
     assert table.is_available("a", 0)
     assert table.is_reachable("a")
