@@ -1,9 +1,9 @@
-"""Write docs/requirements.md: every numbered behaviour with the test files that prove it.
+"""Write docs/requirements.md: every numbered behaviour with the test files that prove it, and its mutant.
 
 python -m scripts.requirements_page
 
 Behaviours are listed in requirements.toml beside this script. A test proves those whose numbers follow
-`sf_` in its name: `test_sf_003_045_…` proves SF-003 and SF-045.
+`sf_` in its name: `test_sf_003_045_…` proves SF-003 and SF-045. Mutants are listed in tests/mutants/table.py.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from tests.mutants.table import MUTANTS
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
 TABLE = Path(__file__).with_name("requirements.toml")
 TEST = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.MULTILINE)
 NUMBERS = re.compile(r"sf_(\d{3}(?:_(?:and_)?\d{3}(?=_))*)")
+NO_MUTANT = ""
 INTRODUCTION = """# Requirements
 
 Skylark implements these behaviours of RocketMQ. Each row links to the test files that prove it. The tests
-have the number of the row in their names, for example `test_sf_005_…` for SF-005.
+have the number of the row in their names, for example `test_sf_005_…` for SF-005. The mutant is a change of
+the code that takes the behaviour away: applied to a copy of the package, it makes these tests fail
+(`python -m tests.mutants.runner 5`).
 
 This page is generated: change `scripts/requirements.toml` or the names of tests, then run
 `python -m scripts.requirements_page`.
@@ -43,14 +48,16 @@ def proofs(root: Path) -> dict[str, set[Path]]:
     return found
 
 
-def page(sections: Iterable[Mapping[str, str]], proved: Mapping[str, set[Path]]) -> str:
+def page(
+    sections: Iterable[Mapping[str, str]], proved: Mapping[str, set[Path]], mutants: Mapping[str, str]
+) -> str:
     """Return the page. Raises ValueError for a row without a test and for a test without a row."""
     unknown = set(proved) - {number for section in sections for number in section}
     if unknown:
         raise ValueError(f"{min(unknown)} is in the name of a test, not in {TABLE.name}: add a row")
     lines = [INTRODUCTION]
     for section in sections:
-        lines += [f"## {section['title']}\n", "| Id | Behaviour | Tests |", "|---|---|---|"]
+        lines += [f"## {section['title']}\n", "| Id | Behaviour | Tests | Mutant |", "|---|---|---|---|"]
         for number, behaviour in section.items():
             if number == "title":
                 continue
@@ -59,7 +66,7 @@ def page(sections: Iterable[Mapping[str, str]], proved: Mapping[str, set[Path]])
                     f"{number} has no test: put sf_{number[-3:]} into the name of one that proves it"
                 )
             links = ", ".join(f"[{name(path)}](../{path.as_posix()})" for path in sorted(proved[number]))
-            lines.append(f"| {number} | {behaviour} | {links} |")
+            lines.append(f"| {number} | {behaviour} | {links} | {mutants.get(number, NO_MUTANT)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -71,7 +78,8 @@ def name(path: Path) -> str:
 
 def generated() -> str:
     """Return the page as the table and the tests of this checkout define it."""
-    return page(tomllib.loads(TABLE.read_text())["section"], proofs(ROOT))
+    mutants = {f"SF-{mutant.row:03}": mutant.what for mutant in MUTANTS}
+    return page(tomllib.loads(TABLE.read_text())["section"], proofs(ROOT), mutants)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.mutants.table import MUTANTS, Mutant
+from tests.mutants.mutant import Mutant
+from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST_TIMEOUT_S = 45
@@ -29,7 +30,7 @@ class BadMutant(Exception):
 def survivors(mutant: Mutant, directory: Path) -> list[str]:
     """Apply a mutant to a copy in `directory`; return its tests that pass all the same. Raises BadMutant."""
     copy = directory / "src"
-    shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "src", copy)  # with times and bytecode: only the mutant is compiled
     path = copy / "skylark" / mutant.file
     code = path.read_text()
     if code.count(mutant.text) != 1:

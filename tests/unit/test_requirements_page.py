@@ -46,8 +46,9 @@ def test_tests_are_found_by_their_names(tmp_path: Path) -> None:
 def test_a_row_without_a_test_and_a_test_without_a_row_are_refused() -> None:
     sections = [{"title": "All", "SF-001": "It runs."}]
     proved = {"SF-001": {Path("tests/unit/test_one.py")}}
-    assert "| SF-001 | It runs. | [unit/one](../tests/unit/test_one.py) |" in page(sections, proved)
+    row = "| SF-001 | It runs. | [unit/one](../tests/unit/test_one.py) | it stands still |"
+    assert row in page(sections, proved, {"SF-001": "it stands still"})
     with pytest.raises(ValueError, match="SF-001 has no test"):
-        page(sections, {})
+        page(sections, {}, {})
     with pytest.raises(ValueError, match=r"SF-002 is in the name of a test, not in requirements\.toml"):
-        page(sections, {**proved, "SF-002": set()})
+        page(sections, {**proved, "SF-002": set()}, {})

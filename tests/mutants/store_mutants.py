@@ -1,0 +1,5 @@
+"""Mutants of the store."""
+
+from tests.mutants.mutant import Mutant
+
+STORE_MUTANTS: tuple[Mutant, ...] = ()
