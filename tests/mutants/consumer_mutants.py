@@ -466,6 +466,69 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        row=85,
+        file="client/consumer/fetcher.py",
+        text="if must_begin or not self._settings.orderly:",
+        replacement="if must_begin and self._settings.orderly:",
+        what="the fetcher hands nothing over",
+        tests=(
+            "unit/client/consumer/test_fetcher.py::test_sf_085_the_pull_loop_fetches_whatever_it_is_given",
+        ),
+    ),
+    Mutant(
+        row=86,
+        file="client/consumer/rebalancer.py",
+        text=("        except RocketMQError as error:\n            failure = error\n    if failure"),
+        replacement=("        except RocketMQError as error:\n            raise\n    if failure"),
+        what="only one broker is asked for the members",
+        tests=("integration/test_client_push_sharing.py::test_sf_086_members_are_asked_of_any_broker",),
+    ),
+    Mutant(
+        row=96,
+        file="client/consumer/allocation_strategies.py",
+        text="queue not in wanted or pulled_at < stale_before]",
+        replacement="True]",
+        what="every round replaces all queues",
+        tests=("integration/test_client_push_sharing.py::test_sf_096_quiet_rounds_replace_nothing",),
+    ),
+    Mutant(
+        row=97,
+        file="client/consumer/rebalancer.py",
+        text=("topic, self._group)\n        await self._owner.queues_changed(topic, (), ())"),
+        replacement=(
+            "topic, self._group) if False else None\n        await self._owner.queues_changed(topic, (), ())"
+        ),
+        what="a topic without route is passed over in silence",
+        tests=(
+            "integration/test_client_push_sharing.py"
+            "::test_sf_097_a_topic_without_route_does_not_disturb_others",
+        ),
+    ),
+    Mutant(
+        row=98,
+        file="client/consumer/rebalancer.py",
+        text=("                except Exception:\n                    balanced = False\n"),
+        replacement=(
+            "                except Exception:\n"
+            "                    balanced = False\n"
+            "                    self._topics.discard(topic)\n"
+        ),
+        what="a strategy that raises gives all queues away",
+        tests=(
+            "integration/test_client_push_sharing.py::test_sf_098_a_strategy_that_raises_changes_nothing",
+        ),
+    ),
+    Mutant(
+        row=99,
+        file="client/consumer/rebalancer.py",
+        text="await self._owner.queues_changed(topic, all_queues, sorted(mine))",
+        replacement="pass",
+        what="nobody hears that queues have changed",
+        tests=(
+            "integration/test_client_push_sharing.py::test_sf_099_a_queue_listener_hears_of_every_change",
+        ),
+    ),
+    Mutant(
         row=100,
         file="client/consumer/rebalancer.py",
         text=(
@@ -476,6 +539,39 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         tests=(
             "integration/test_client_push_sharing.py"
             "::test_sf_044_sf_100_a_queue_that_moves_takes_its_offset_along",
+        ),
+    ),
+    Mutant(
+        row=101,
+        file="client/consumer/rebalancer.py",
+        text="stale_before=time.monotonic() - idle_s)",
+        replacement="stale_before=0.0)",
+        what="a queue whose pulls are stuck is kept",
+        tests=(
+            "integration/test_client_push_sharing.py::test_sf_101_a_queue_that_is_not_pulled_is_taken_anew",
+        ),
+    ),
+    Mutant(
+        row=103,
+        file="client/consumer/rebalancer.py",
+        text=("queue, error)\n            return False\n"),
+        replacement=("queue, error)\n            next_offset = 0\n"),
+        what="a queue whose offset is unknown starts at 0",
+        tests=(
+            "integration/test_client_push_faults.py::test_sf_103_a_queue_waits_until_its_offset_is_known",
+        ),
+    ),
+    Mutant(
+        row=104,
+        file="client/consumer/rebalancer.py",
+        text="self._owner.queue_taken(PullRequest(self._group, process_queue, next_offset))",
+        replacement=(
+            "for _ in (1, 2):\n"
+            "            self._owner.queue_taken(PullRequest(self._group, process_queue, next_offset))"
+        ),
+        what="a new queue gets two requests",
+        tests=(
+            "integration/test_client_push_faults.py::test_sf_104_rounds_at_the_same_time_take_a_queue_once",
         ),
     ),
     Mutant(
@@ -490,6 +586,14 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         tests=(
             "integration/test_client_push_faults.py::test_sf_105_under_load_only_the_tasks_of_queues_pull",
         ),
+    ),
+    Mutant(
+        row=106,
+        file="client/consumer/process_queue.py",
+        text=("            message = self._messages.pop(self._first())\n            self._order.popleft()\n"),
+        replacement="            message = self._messages.pop(self._order.pop())\n",
+        what="the last message of a queue comes first",
+        tests=("integration/test_client_push_orderly.py::test_sf_106_each_queue_in_order",),
     ),
     Mutant(
         row=107,
@@ -518,6 +622,17 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        row=110,
+        file="client/consumer/fetcher.py",
+        text=("        request.next_offset = stored\n        request.was_locked = True\n"),
+        replacement="        request.was_locked = True\n",
+        what="the first pull under a lock starts where it was planned",
+        tests=(
+            "integration/test_client_push_orderly.py"
+            "::test_sf_110_the_first_pull_under_a_lock_asks_where_to_begin",
+        ),
+    ),
+    Mutant(
         row=111,
         file="client/consumer/process_queue.py",
         text="accumulated_msg_count=self.accumulated_count,",
@@ -537,6 +652,45 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         tests=("integration/test_client_push.py::test_sf_112_suspend_and_resume",),
     ),
     Mutant(
+        row=113,
+        file="client/consumer/pull_policy.py",
+        text=(
+            "    if subscription is None:\n"
+            "        return Wait(settings.pull_failure_delay_ms, WaitReason.NOT_SUBSCRIBED)\n"
+        ),
+        replacement="",
+        what="a topic without subscription does not wait",
+        tests=("unit/client/consumer/test_process_queue.py::test_sf_112_113_the_other_reasons_to_wait",),
+    ),
+    Mutant(
+        row=114,
+        file="client/consumer/fetcher.py",
+        text="committed is not None and committed > 0 and not broker.is_slave",
+        replacement="False",
+        what="pulls carry no offset",
+        tests=(
+            "integration/test_client_push_pulls.py::test_sf_114_the_commit_flag_follows_the_offset_in_memory",
+        ),
+    ),
+    Mutant(
+        row=115,
+        file="client/consumer/fetcher.py",
+        text="posted = options.post_subscription and not by_class",
+        replacement="posted = False",
+        what="the subscription is never sent along",
+        tests=(
+            "integration/test_client_push_pulls.py::test_sf_115_the_subscription_goes_along_when_asked_to",
+        ),
+    ),
+    Mutant(
+        row=116,
+        file="client/consumer/fetcher.py",
+        text="suspend_timeout_ms=options.hold_ms,",
+        replacement="suspend_timeout_ms=options.hold_ms + 1,",
+        what="pulls are held a little longer",
+        tests=("integration/test_client_push_pulls.py::test_sf_004_sf_116_the_fields_of_a_pull_are_java_s",),
+    ),
+    Mutant(
         row=117,
         file="client/consumer/fetcher.py",
         text="if broker_id == MASTER_ID or _is_busy(error):",
@@ -545,6 +699,17 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         tests=(
             "integration/test_client_push_pulls.py"
             "::test_sf_117_a_slave_that_dies_is_left_for_the_master_at_once",
+        ),
+    ),
+    Mutant(
+        row=118,
+        file="client/consumer/fetcher.py",
+        text="self._filter_server(queue.topic, broker) if by_class else broker.address",
+        replacement="broker.address",
+        what="filter classes are pulled from the broker",
+        tests=(
+            "integration/test_client_push_pulls.py"
+            "::test_sf_118_a_filter_class_is_pulled_from_a_filter_server",
         ),
     ),
     Mutant(
@@ -559,6 +724,22 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
             "integration/test_client_push_pulls.py"
             "::test_sf_127_a_found_answer_that_is_empty_after_filtering_is_followed_at_once",
         ),
+    ),
+    Mutant(
+        row=128,
+        file="client/consumer/fetcher.py",
+        text="return self._settings.pull_interval_ms",
+        replacement="return 0",
+        what="the interval between pulls is ignored",
+        tests=("integration/test_client_push_pulls.py::test_sf_128_an_interval_between_pulls",),
+    ),
+    Mutant(
+        row=129,
+        file="client/consumer/fetcher.py",
+        text="self._offsets.update(request.queue, pulled.next_offset, increase_only=True)",
+        replacement="pass",
+        what="messages that do not match stay a lag",
+        tests=("integration/test_client_push.py::test_sf_127_129_what_does_not_match_is_no_lag",),
     ),
     Mutant(
         row=130,

@@ -20,6 +20,14 @@ PRODUCER_MUTANTS: tuple[Mutant, ...] = (
         tests=("integration/test_client_push_sharing.py::test_sf_014_055_every_client_has_an_id_of_its_own",),
     ),
     Mutant(
+        row=52,
+        file="client/blocking_client.py",
+        text="thread.wait(self._inner.start())",
+        replacement="pass",
+        what="the client is not started",
+        tests=("integration/test_client_producer.py::test_sf_052_three_lines_start_and_send",),
+    ),
+    Mutant(
         row=53,
         file="client/producer/producer.py",
         text='raise AlreadyStarted("producer", self._state)',
