@@ -23,7 +23,7 @@ BENCHMARKS := cli store filters broker client replication spark
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve quick test test-nightly coverage check bench figures figures-page figures-others \
+.PHONY: help setup ready demo serve quick test test-nightly coverage check bench figures figures-page figures-others \
   $(PARTS:%=figures-%) docs build clean
 
 help:
@@ -32,11 +32,14 @@ help:
 setup: ## tools, .venv, pinned packages; fast when nothing changed
 	@bash scripts/setup.sh
 
-demo: setup ## see it work
+ready: # as setup, without what only tests need
+	@bash scripts/setup.sh run
+
+demo: ready ## see it work
 	@rm -rf build/demo
 	@$(PYTHON) -m skylark.cli.start demo --keep build/demo
 
-serve: setup ## a name server and a broker in one process
+serve: ready ## a name server and a broker in one process
 	@$(PYTHON) -m skylark.cli.start serve
 
 quick: setup ## the inner loop: unit and property tests, the rules of the house (3 minutes on two cores)

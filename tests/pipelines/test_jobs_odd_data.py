@@ -189,8 +189,12 @@ def test_a_report_on_an_empty_topic_still_shows_the_lag(
     [queue] = shared_cluster.wire.queues(topic)
     shared_cluster.wire.commit_offsets(group, {queue: 0})
     made = report.report(spark, Input(namesrv=shared_cluster.namesrv, topic=topic), groups=[group])
-    assert made.sections[0].rows == [[group, topic, "broker-a", 0, 0, 0, 0]]
-    assert all(section.rows == [] for section in made.sections[1:])
+    rows = {section.name: section.rows for section in made.sections}
+    assert rows.pop("lag") == [[group, topic, "broker-a", 0, 0, 0, 0]]
+    assert rows.pop("groups") == [[group, 0, 0, 0, 0]]
+    assert all(each == [] for each in rows.values())
+    assert made.verdict is not None
+    assert made.verdict.title == "No messages"
 
 
 def test_a_report_says_that_it_is_cut(
@@ -198,11 +202,11 @@ def test_a_report_says_that_it_is_cut(
 ) -> None:
     shared_cluster.send(topic, [b"x"] * 3, properties={"KEYS": "k{n}"})
     source = Input(namesrv=shared_cluster.namesrv, topic=topic)
-    monkeypatch.setattr(report, "ROWS_MAX", 2)
-    [keys, sizes] = report.report(spark, source, kinds=["keys", "sizes"]).sections
-    assert len(keys.rows) == 2
-    assert keys.note == "Only the first 2 rows are shown; select others with --from and --to."
-    assert "rows only" not in sizes.note
+    monkeypatch.setattr(report, "ROWS_MAX", 0)
+    [sizes, keys] = report.report(spark, source, kinds=["keys", "sizes"]).sections
+    assert sizes.rows == []
+    assert sizes.note.endswith("Only the first 0 rows are shown; select others with --from and --to.")
+    assert (keys.rows, keys.note) == ([], "No key is used by more than one message.")
 
 
 def test_an_option_that_the_job_would_set_is_the_users(

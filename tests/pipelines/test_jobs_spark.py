@@ -411,6 +411,11 @@ def test_a_report_has_all_tables_and_a_page_that_stands_alone(
     shared_cluster.send(topic, [b"x" * 30] * 10, 1, properties={"UNIQ_KEY": "u{n}"})
     queues = shared_cluster.wire.queues(topic)
     shared_cluster.wire.commit_offsets(group, {queues[0]: 25, queues[1]: 10})
+    for returned, number in ((f"%RETRY%{group}", 3), (f"%DLQ%{group}", 1)):
+        shared_cluster.create_topic(returned, 1)
+        retried = {"RETRY_TOPIC": topic, "UNIQ_KEY": "u29"}
+        shared_cluster.send(returned, [b"x"] * number, 0, properties=retried)
+        shared_cluster.send(returned, [b"x"], 0, properties={"RETRY_TOPIC": "another", "UNIQ_KEY": "u1"})
     source = Input(namesrv=shared_cluster.namesrv, topic=topic)
     made = report.report(spark, source, groups=[group])
     sections = {section.name: section for section in made.sections}
@@ -422,12 +427,35 @@ def test_a_report_has_all_tables_and_a_page_that_stands_alone(
         return [tuple(row[place] for place in places) for row in section.rows]
 
     assert cells("lag", "queueId", "committed", "end", "lag") == [(0, 25, 30, 5), (1, 10, 10, 0)]
+    assert sections["groups"].rows == [[group, 5, 4, 2, 2]]
+    counted = sorted(each for each in cells("retries", "what", "messages") if each[1])
+    assert {what: sum(n for w, n in counted if w == what) for what, _ in counted} == {
+        "dead letters": 1,
+        "retries": 3,
+    }
+    assert [what for (what,) in cells("journey", "what")][:2] == ["sent by the producer", "stored"]
+    assert "u29" in sections["journey"].note
+    assert len(sections["journey"].rows) == 6
+    assert sections["sizes"].total is not None
+    assert sections["sizes"].total[3:7] == [40, 600, 15, 30]
+    assert made.verdict is not None
+    assert not made.verdict.is_good
+    assert made.verdict.sentences == [
+        f"Group {group} is 5 messages behind.",
+        f"4 retries of group {group} wait.",
+        f"2 dead letters of group {group} wait: skylark dlq show {group}",
+        "10 messages were sent twice.",
+    ]
+    assert {total.name: total.value for total in made.totals}.items() >= {
+        "messages": "40",
+        "retries": "3",
+    }.items()
     assert cells("sizes", "queueId", "messages", "bodyBytes", "maxBytes") == [
         (0, 30, 300, 10),
         (1, 10, 300, 30),
     ]
     assert sum(count for (count,) in cells("traffic", "messages")) == 40
-    assert cells("keys", "key", "messages")[0] == ("<hot>", 30)
+    assert cells("keys", "key", "messages") == [("<hot>", 30)]
     assert cells("duplicates", "messages", "distinct", "duplicates", "times") == [(40, 30, 10, 2)]
     [(lowest, median, highest)] = cells("latency", "min", "p50", "max")
     assert lowest <= median <= highest < 600_000

@@ -73,11 +73,11 @@ class Machine:
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
 
-    def setup(self, **environment: str) -> subprocess.CompletedProcess[str]:
+    def setup(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         assert BASH
         places = {"PATH": self.bin, "BIN": self.bin, "HIDDEN": self.path / "hidden", "LOG": self.path / "log"}
         return subprocess.run(
-            [BASH, str(self.checkout / "scripts" / "setup.sh")],
+            [BASH, str(self.checkout / "scripts" / "setup.sh"), *words],
             env={name: str(place) for name, place in places.items()} | environment,
             capture_output=True,
             text=True,
@@ -163,20 +163,33 @@ def test_without_package_manager_and_java_one_sentence_says_what_to_install(mach
     assert len(pip_calls(machine)) == 2
 
 
-def test_under_ci_a_missing_tool_is_a_failure(machine: Machine) -> None:
-    remove(machine, "mvn")
+@pytest.mark.parametrize(("program", "name"), [("mvn", "Maven"), ("chromium", "Chromium")])
+def test_under_ci_a_missing_tool_is_a_failure(machine: Machine, program: str, name: str) -> None:
+    remove(machine, program)
     done = machine.setup(CI="true")
     assert done.returncode == 1
-    assert done.stderr.startswith("Please install Maven (")
+    assert done.stderr.startswith(f"Please install {name} (")
     assert pip_calls(machine) == []
 
 
-def test_under_ci_a_missing_browser_is_told(machine: Machine) -> None:
-    remove(machine, "chromium")
-    done = machine.setup(CI="true")
-    assert done.returncode == 0
-    assert done.stderr.startswith("Please install Chromium (")
+def test_to_run_nothing_is_installed_that_only_tests_need(machine: Machine) -> None:
+    remove(machine, "mvn", "node", "npm", "chromium")
+    give(machine, "apt-get")
+    machine.put("id", "echo 0")
+    done = machine.setup("run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not any(line.startswith("apt-get") for line in machine.log)
     assert len(pip_calls(machine)) == 2
+    log = machine.log
+    assert machine.setup("run").stdout == ""
+    assert machine.log == log
+    assert machine.setup(CI="true").returncode == 0
+    assert "apt-get install -y -qq --no-install-recommends chromium" in machine.log
+    assert len(pip_calls(machine)) == 2, "the packages are there already"
+    log = machine.log
+    for word in ("run", "tests"):
+        machine.setup(word)
+    assert machine.log == log
 
 
 def test_an_old_java_does_not_count(machine: Machine) -> None:

@@ -380,7 +380,10 @@ def report(
     *,
     kinds: Annotated[
         list[str] | None,
-        typer.Argument(help="lag, sizes, traffic, keys, duplicates, latency; all by default."),
+        typer.Argument(
+            help="traffic, delay, latency, retries, groups, lag, journey, sizes, keys, duplicates;"
+            " all by default."
+        ),
     ] = None,
     topic: TopicOption,
     stretch: StretchOptions,
@@ -389,7 +392,7 @@ def report(
     show: ShowOptions,
     place: SparkSessionOptions,
 ) -> None:
-    """Lag, sizes, traffic, keys, duplicates and latency of topics, as tables or as a page with charts.
+    """What happened on topics, as tables or as a page: traffic, delay, retries, lag, a message's journey.
 
     Example: skylark spark report -n 127.0.0.1:9876 -t orders --html orders.html
     """
@@ -420,6 +423,11 @@ def _show_report(made: HtmlReport, html: Path | None, *, as_json: bool) -> None:
         print_json(made)
     else:
         screen = Screen()
+        if made.verdict is not None:
+            screen.line(made.verdict.title, "bold green" if made.verdict.is_good else "bold yellow")
+            for sentence in made.verdict.sentences:
+                screen.line(sentence)
+            screen.facts([(total.name, total.value) for total in made.totals])
         for section in made.sections:
             screen.line()
             screen.line(section.title, "bold")

@@ -1,5 +1,5 @@
-"""The demo scenario: orders are sent (some in transactions), billed, retried, archived, and resent from the
-dead letter queue.
+"""The demo scenario: orders are sent (some in transactions), billed, retried, resent from the dead letter
+queue, and archived.
 
 Everything except Spark runs in this process, in a directory of its own. All counts are checked at the end.
 """
@@ -101,6 +101,9 @@ ATTEMPTS = 2
 DELAY_LEVELS = "1s 1s 1s 1s 1s 1s"
 # Unfinished transactions are checked after a second instead of half a minute.
 TRANSACTIONS = TransactionSettings(timeout_ms=1000, check_interval_ms=500)
+# Offsets and traces in time for the report, which tells of lag and of the delay until consumed.
+OFFSETS_MS = 500
+TRACES_MS = 500
 IN_FLIGHT = 256
 SEND_TIMEOUT_MS = 60_000
 """Generous, because everything runs on one machine that may be busy."""
@@ -206,7 +209,7 @@ async def run(options: DemoOptions, say: Say, archive: Archive | None = None) ->
     store = StoreSettings(path=options.directory / "store", delay_levels=DELAY_LEVELS)
     servers = Embedded(
         NameServerSettings(port=0, kv_config_path=options.directory / "kvConfig.json"),
-        BrokerSettings(port=0, metrics_port=0, store=store, transactions=TRANSACTIONS),
+        BrokerSettings(port=0, metrics_port=0, store=store, transactions=TRANSACTIONS, trace_topic=True),
     )
     await servers.start()
     try:
@@ -236,7 +239,13 @@ class _Scenario:
                 GROUP,
                 namesrv=self._namesrv,
                 settings=PushConsumerSettings(
-                    consume_from=ConsumeFrom.FIRST_OFFSET, reconsume_times_max=ATTEMPTS, first_pull_delay_ms=0
+                    consume_from=ConsumeFrom.FIRST_OFFSET,
+                    reconsume_times_max=ATTEMPTS,
+                    first_pull_delay_ms=0,
+                    offset_persist_interval_ms=OFFSETS_MS,
+                    offset_persist_first_ms=OFFSETS_MS,
+                    trace=True,
+                    trace_flush_ms=TRACES_MS,
                 ),
                 client=_client("consumer"),
             )
@@ -244,9 +253,9 @@ class _Scenario:
             async with consumer, self._producer() as producer:
                 await self._send(producer)
                 await self._bill(admin)
+                await self._resend(admin)
                 if archive is not None:
                     await archive(self._options, self._namesrv, self._say, self._result)
-                await self._resend(admin)
 
     def _producer(self) -> AsyncTransactionProducer:
         return AsyncTransactionProducer(
