@@ -419,6 +419,37 @@ class NoRoute(ClientError):
 
 
 @dataclass(eq=False)
+class NotWritable(NoRoute):
+    """The topic exists, but takes no messages: it is read-only, or its brokers are drained."""
+
+    text = "topic {topic} takes no messages: {reason}"
+    advice = (
+        "`skylark topic route TOPIC` shows permissions; `skylark topic update TOPIC --permission rw` makes a "
+        "topic writable, and `skylark broker drain BROKER --undo` a broker"
+    )
+
+    reason: str = "none of its queues is writable"
+
+    @property
+    def hint(self) -> str:
+        return self.advice.replace("TOPIC", self.topic)
+
+
+@dataclass(eq=False)
+class NotANameServer(ClientError):
+    """The server at the address of a name server is another one, mostly a broker."""
+
+    text = "{address} is not a name server: it cannot answer {request}"
+    advice = (
+        "pass the address of a name server, whose port is mostly 9876; brokers listen on 10911. It is from "
+        "namesrv=, --namesrv, ClientSettings.name_servers or NAMESRV_ADDR"
+    )
+
+    address: str
+    request: str
+
+
+@dataclass(eq=False)
 class BrokerUnknown(ClientError):
     """No route contains an address of this broker."""
 

@@ -111,10 +111,11 @@ async def test_a_message_is_tracked_through_groups(rig: Rig) -> None:
     assert message is not None
     client = rig.clients[0]
     groups = ["Done", "Waits", "Filters", "Everyone", "Puller"]
-    for group in [*groups, "Away"]:
+    for group in [*groups, "Away", "Behind"]:
         await rig.admin.groups.create(group)
     for group in ("Done", "Filters", "Away"):
         await rig.admin.offsets.commit(group, {FIRST: 1})
+    await rig.admin.offsets.commit("Behind", {FIRST: 0})
     filtered = subscription(TOPIC, "paid")
     filtered.tags_set = ["paid"]
     await client.heartbeat(
@@ -131,7 +132,8 @@ async def test_a_message_is_tracked_through_groups(rig: Rig) -> None:
         "Filters": TrackState.FILTERED,
         "Everyone": TrackState.BROADCAST,
         "Puller": TrackState.PULLS,
-        "Away": TrackState.NOT_ONLINE,
+        "Away": TrackState.PASSED,
+        "Behind": TrackState.NOT_ONLINE,
     }
 
 

@@ -331,6 +331,7 @@ def test_messages_are_found(run: Commands) -> None:
     assert (found["body"], found["tags"], found["queue"], found["offset"]) == ('{"order":3}', "paid", 1, 1)
     for wanted in (found["message_id"], found["offset_message_id"]):
         assert run.json("message", "get", TOPIC, wanted) == found
+    assert run.json("message", "get", found["offset_message_id"]) == found
     unique = ("message", "key", TOPIC, found["message_id"], "--unique")
     assert run.lines(*unique) == [found]
     assert run.invoke(*unique, "--until", "2001-01-01").exit_code == 1
@@ -339,7 +340,10 @@ def test_messages_are_found(run: Commands) -> None:
     tracked = run.json("message", "get", TOPIC, found["message_id"], "--track")
     assert {row["group"] for row in tracked["groups"]} >= {GROUP}
     place = run.json("message", "id", found["offset_message_id"])
-    assert place["broker"] == found["store_host"]
+    assert (place["kind"], place["broker"]) == ("offset id", found["store_host"])
+    maker = run.json("message", "id", found["message_id"])
+    assert (maker["kind"], maker["process"]) == ("unique id", os.getpid() & 0xFFFF)
+    assert 0 <= found["stored_ms"] - maker["made_about"] < 60_000
     [unit] = run.json("message", "units", TOPIC, "broker-a:1", 1, "--limit", 1)["units"]
     assert unit["physical_offset"] == place["physical_offset"]
     listed = run.lines("message", "list", TOPIC, "--since", "1h", "--tags", "paid")
@@ -650,7 +654,9 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         (("message", "get", TOPIC, "x"), f"topic {TOPIC} has no message x"),
         (("message", "at", TOPIC, "broker-a:0", "99"), "no message at offset 99 of queue broker-a:0"),
         (("message", "at", TOPIC, "broker-x:0", "0"), "is not on broker broker-x"),
-        (("message", "id", "xyz"), "invalid offset id 'xyz'"),
+        (("message", "id", "xyz"), "invalid id 'xyz'"),
+        (("message", "get", "xyz"), "skylark message get TOPIC xyz"),
+        (("message", "get", "a", "b", "c"), "3 arguments, but a topic and an id are wanted"),
         (("message", "list", TOPIC, "--since", "1h", "--until", "2h"), "--since 1h is later than --until 2h"),
         (("dlq", "resend", GROUP, "--id", "x"), f"group {GROUP} has no dead letter x"),
         (("broker", "clean", "all"), "choose queues, topics, log"),

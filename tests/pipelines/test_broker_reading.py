@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 
 import pytest
 
-from skylark.errors import BrokerError, NoRoute
+from skylark.errors import BrokerError, NoRoute, NotANameServer, SettingsError
 from skylark.pipelines import broker_source
 from skylark.pipelines.broker_source import BrokerSource
-from skylark.pipelines.cluster_client import BULK_BYTES, BULK_MESSAGES, ClusterClient
+from skylark.pipelines.cluster_client import BULK_BYTES, BULK_MESSAGES, ClusterClient, masters
 from skylark.pipelines.message_source import DataLost, LossPolicy, OffsetRange
+from skylark.pipelines.offsets import choose_topics
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import read_ranges
 from skylark.pipelines.schema import arrow_schema, columns_schema
@@ -116,6 +118,27 @@ def lonely(cluster: PipelineCluster) -> Iterator[ClusterClient]:
 def test_name_servers_that_are_away_are_passed_over(lonely: ClusterClient) -> None:
     assert "sizes" in lonely.topics()
     assert len(lonely.queues("sizes")) == 1
+
+
+def test_topics_that_are_made_for_clusters_and_brokers_are_not_offered(cluster: PipelineCluster) -> None:
+    origin = BrokerSource(load(SourceOptions, cluster.options("sizes")))
+    for wanted in ("unheard-of", ".*"):
+        try:
+            offered = " ".join(choose_topics(wanted, origin))
+        except SettingsError as error:
+            offered = str(error)
+        assert "sizes" in offered
+        assert not {"broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC", "TBW102"} & set(
+            re.split("[, ]+", offered)
+        )
+
+
+def test_a_broker_is_no_name_server(lonely: ClusterClient) -> None:
+    broker = masters(lonely.route("sizes"))["broker-a"]
+    wrong = ClusterClient(broker, retry_timeout_s=5)
+    with pytest.raises(NotANameServer, match=f"{broker} is not a name server"):
+        wrong.topics()
+    wrong.close()
 
 
 def test_losses_are_counted(cluster: PipelineCluster) -> None:

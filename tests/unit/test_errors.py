@@ -35,6 +35,8 @@ EXAMPLES: list[tuple[RocketMQError, str]] = [
     (errors.LogsDiverged(4711), "differs from the master's at 4711"),
     (errors.MasterExists("broker-a", "10.0.0.1:10911", "10.0.0.9:9876"), "--slave-of 10.0.0.1:10911"),
     (errors.NoRoute("orders"), "No route info of this topic: orders"),
+    (errors.NotWritable("orders"), "topic orders takes no messages: none of its queues is writable"),
+    (errors.NotANameServer("h:10911", "GET_ROUTEINFO_BY_TOPIC"), "h:10911 is not a name server"),
     (errors.BrokerUnknown("broker-a"), "The broker[broker-a] not exist"),
     (errors.BadName("topic", "a b", "contains illegal characters"), "'a b': contains illegal"),
     (errors.BadMessage("orders", "the body is empty"), "'orders': the body is empty"),

@@ -12,7 +12,7 @@ from skylark.admin.results import BrokerQueues, Failures, TopicStats
 from skylark.admin.server_calls import ServerCalls, at_once, whole
 from skylark.client.received_message import ReceivedMessage
 from skylark.clock import Clock, SystemClock
-from skylark.errors import NoRoute, RocketMQError
+from skylark.errors import NoRoute, NotWritable, RocketMQError
 from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
     PROPERTY_DELAY_LEVEL,
@@ -248,7 +248,7 @@ class AsyncDeadLetters:
             if broker.permission & PERM_WRITE and broker.write_queues and MASTER_ID in broker.addresses
         ]
         if not able:
-            raise NoRoute(topic, "no writable broker")
+            raise NotWritable(topic)
         return min(able, key=lambda broker: broker.broker_name != preferred)
 
     async def _mark(self, group: str, resent: Iterable[Resent]) -> None:

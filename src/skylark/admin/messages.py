@@ -48,7 +48,8 @@ class TrackState(Enum):
     CONSUMED = "consumed"
     FILTERED = "consumed, but the group's expression does not match it"
     NOT_YET = "not consumed yet"
-    NOT_ONLINE = "the group is not online"
+    PASSED = "consumed or filtered: the group's offset is past it, and the group is not online"
+    NOT_ONLINE = "not consumed yet; the group is not online"
     PULLS = "the group's members pull: what they did is theirs to know"
     BROADCAST = "every member consumes it, and keeps its own progress"
     UNKNOWN = "unknown"
@@ -287,19 +288,23 @@ class AsyncMessages:
             consumers = await self._clients.consumers(group)
         except BrokerError as error:
             if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                return TrackState.NOT_ONLINE
+                is_past = await self._is_past(message, group)
+                return TrackState.PASSED if is_past else TrackState.NOT_ONLINE
             raise
         if consumers.message_model == "BROADCASTING":
             return TrackState.BROADCAST
         if consumers.consume_type == "CONSUME_ACTIVELY":
             return TrackState.PULLS
-        progress = await self._groups.progress(group, message.topic)
-        done = any(
-            part.queue == message.queue and part.committed > message.queue_offset for part in progress.queues
-        )
-        if not done:
+        if not await self._is_past(message, group):
             return TrackState.NOT_YET
         return TrackState.CONSUMED if _wants(consumers, message) else TrackState.FILTERED
+
+    async def _is_past(self, message: ReceivedMessage, group: str) -> bool:
+        """Whether the committed offset of a group is past a message."""
+        progress = await self._groups.progress(group, message.topic)
+        return any(
+            part.queue == message.queue and part.committed > message.queue_offset for part in progress.queues
+        )
 
     async def resume_check(self, message: ReceivedMessage) -> None:
         """Resume checks of a half message whose checks were exhausted. Raises BrokerError."""

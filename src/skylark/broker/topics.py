@@ -153,7 +153,7 @@ def built_in_topics(settings: BrokerSettings) -> list[TopicConfig]:
         _topic(settings.name, 1, inheritable if settings.broker_topic else PERM_INHERIT),
         _topic(names.OFFSET_MOVED_TOPIC, 1),
         _topic(SCHEDULE_TOPIC, max(SCHEDULE_QUEUES_MIN, levels)),
-        _topic(f"{settings.cluster}_REPLY_TOPIC", 1),
+        _topic(names.reply_topic(settings.cluster), 1),
         _topic(f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{settings.cluster}", settings.revive_queues),
         _topic(f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{settings.name}", 1, PERM_INHERIT),
         _topic(names.HALF_TOPIC, 1),

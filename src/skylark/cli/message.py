@@ -17,6 +17,7 @@ from skylark.cli.options import (
     Group,
     Namesrv,
     Topic,
+    complete_topic,
     connected,
     parse_queue,
     parsed,
@@ -55,18 +56,33 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this m
 @app.command()
 @tabular
 def get(
-    topic: Topic,
-    message_id: Id,
+    place: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[TOPIC] ID",
+            help="The topic and the unique id of a message, or its offset id alone.",
+            autocompletion=complete_topic,
+        ),
+    ],
     track: Annotated[bool, typer.Option("--track", help="Also show its state for each group.")] = False,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
     """Show one message by its unique id or offset id.
 
-    Example: skylark message get orders 7F000001000A2B5C8D1E0001 --track
+    An offset id needs no topic: it holds the address of the broker.
+
+    Example: skylark message get orders 7F00000112340A2B5C8D1E000001F3A7 --track
     """
+    *topics, message_id = place
+    if len(topics) > 1:
+        raise UsageError(f"{len(place)} arguments, but a topic and an id are wanted: {' '.join(place)}")
     with connected(namesrv) as admin:
-        message = admin.messages.get(topic, message_id)
+        if topics:
+            message = admin.messages.get(topics[0], message_id)
+        else:
+            _check_offset_id(message_id)
+            message = admin.messages.by_offset_id(message_id)
         tracks = admin.messages.track(message) if track else []
     rows = [(item.group, item.state.value, str(item.error or "")) for item in tracks]
     _show_one(
@@ -188,27 +204,57 @@ def at(
     _show_one(message, None, as_json=as_json)
 
 
-@app.command("id")
-def decode_id(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="An offset id.")],
-    as_json: AsJson = False,
-) -> None:
-    """Decode an offset id: the broker's address and the physical offset.
-
-    Example: skylark message id 7F00000100002A9F0000000000000000
-    """
-    from skylark.model.message import format_host  # noqa: PLC0415
+def _check_offset_id(message_id: str) -> None:
+    """Raises UsageError for an id that does not say where the message is."""
     from skylark.model.message_id import parse_offset_message_id  # noqa: PLC0415
 
     try:
-        host, physical_offset = parse_offset_message_id(message_id)
+        parse_offset_message_id(message_id)
     except ValueError as error:
-        raise UsageError(f"invalid offset id {message_id!r}: {error}") from None
-    facts = [("broker", format_host(host)), ("physical offset", physical_offset)]
+        raise UsageError(
+            f"{message_id}: {error}; name the topic, too: skylark message get TOPIC {message_id}"
+        ) from None
+
+
+@app.command("id")
+def decode_id(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="An offset id or a unique id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Decode an id of a message.
+
+    An offset id holds the broker's address and the physical offset; a unique id the client that made it.
+
+    Example: skylark message id 7F00000100002A9F0000000000000000
+    """
+    facts = _id_facts(message_id)
     if as_json:
-        print_json({"broker": format_host(host), "physical_offset": physical_offset})
+        print_json(
+            {name.replace(" ", "_"): value.ms if isinstance(value, When) else value for name, value in facts}
+        )
     else:
         Screen().facts(facts)
+
+
+def _id_facts(message_id: str) -> list[tuple[str, object]]:
+    from skylark.model.message import format_host  # noqa: PLC0415
+    from skylark.model.message_id import parse_offset_message_id, parse_unique_id  # noqa: PLC0415
+
+    try:
+        host, physical_offset = parse_offset_message_id(message_id)
+    except ValueError:
+        try:
+            parts = parse_unique_id(message_id, round(time.time() * 1000))
+        except ValueError as error:
+            raise UsageError(f"invalid id {message_id!r}: {error}") from None
+        return [
+            ("kind", "unique id"),
+            ("client", parts.address),
+            ("process", parts.process_id),
+            ("made about", When(parts.created_ms)),
+            ("counter", parts.counter),
+        ]
+    return [("kind", "offset id"), ("broker", format_host(host)), ("physical offset", physical_offset)]
 
 
 @app.command()
@@ -223,7 +269,7 @@ def trace(
 
     With a key instead of an id, the traces of all messages with this key. Exit code 1 without a trace.
 
-    Example: skylark message trace 7F000001000A2B5C8D1E0001
+    Example: skylark message trace 7F00000112340A2B5C8D1E000001F3A7
     """
     with connected(namesrv) as admin:
         try:
@@ -262,7 +308,7 @@ def consume(
 
     Exit code 1 if it does not succeed.
 
-    Example: skylark message consume billing 10.0.0.1@4711 orders 7F000001000A2B5C8D1E0001
+    Example: skylark message consume billing 10.0.0.1@4711 orders 7F00000112340A2B5C8D1E000001F3A7
     """
     with connected(namesrv) as admin:
         message = admin.messages.get(topic, message_id)

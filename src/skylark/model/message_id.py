@@ -6,14 +6,20 @@ broker's address and the record's physical offset; it finds the record without a
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import os
 import struct
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 _HEAD = struct.Struct(">H3s")  # process id; three bytes in place of Java's class loader, a fourth follows
 COUNTER_LIMIT = 1 << 16
+_TAIL = struct.Struct(">H4sIH")  # process id, class loader, milliseconds since the month began, counter
 _OFFSET = struct.Struct(">q")
+PORT_MAX = 0xFFFF
+CLOCK_DIFFERENCE_MS = 24 * 3600 * 1000
+"""A time that is less than a day ahead is of another clock or time zone, not of the month before."""
 
 
 class UniqueIds:
@@ -27,10 +33,7 @@ class UniqueIds:
         """`address` is an IP of 4 or 16 bytes; `started_ms` the current wall time."""
         pid = os.getpid() if process_id is None else process_id
         self._prefix = (address + _HEAD.pack(pid & 0xFFFF, os.urandom(3))).hex().upper()
-        month = datetime.fromtimestamp(started_ms / 1000, UTC).replace(
-            day=1, hour=0, minute=0, second=0, microsecond=0
-        )
-        self._month_ms = int(month.timestamp() * 1000)
+        self._month_ms = int(_month(started_ms).timestamp() * 1000)
         self.chars = len(self._prefix) + 2 + 8 + 4  # the length of each id
         self._counter = itertools.count()
         self._stem = (-1, -1, "")  # the common prefix of ids of one millisecond and round
@@ -62,16 +65,56 @@ class UniqueIds:
         return stem
 
 
+@dataclass(frozen=True, slots=True)
+class UniqueIdParts:
+    """What a unique id says: who made it and when."""
+
+    address: str
+    process_id: int
+    """The lower 16 bits."""
+    created_ms: int
+    """Milliseconds since 1970 if months began in UTC, as Skylark's do; Java's begin in the client's zone."""
+    counter: int
+
+
+def parse_unique_id(unique_id: str, now_ms: int) -> UniqueIdParts:
+    """Raises ValueError for text of another form.
+
+    The id holds a time within a month, which is taken for the last one before `now_ms`.
+    """
+    if len(unique_id) not in (32, 56):
+        raise ValueError(f"invalid message id of {len(unique_id)} characters; an id has 32 or 56")
+    data = bytes.fromhex(unique_id)
+    host, (process_id, _, elapsed_ms, counter) = data[:-12], _TAIL.unpack(data[-12:])
+    month = _month(now_ms)
+    if month.timestamp() * 1000 + elapsed_ms > now_ms + CLOCK_DIFFERENCE_MS:
+        month = _month(round(month.timestamp() * 1000) - 1)
+    created_ms = round(month.timestamp() * 1000) + elapsed_ms
+    return UniqueIdParts(str(ipaddress.ip_address(host)), process_id, created_ms, counter)
+
+
+def _month(time_ms: int) -> datetime:
+    """The beginning of the month of a time."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).replace(
+        day=1, hour=0, minute=0, second=0, microsecond=0
+    )
+
+
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     """Return a record's offset message id: 32 hex characters, 56 with an IPv6 store host."""
     return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
-    """Return store host and physical offset. Raises ValueError."""
+    """Return store host and physical offset. Raises ValueError.
+
+    Unique ids have the same length. They are told apart by what would be the port: it holds a process id.
+    """
     if len(message_id) not in (32, 56):
         raise ValueError(f"invalid message id of {len(message_id)} characters; an id has 32 or 56")
     data = bytes.fromhex(message_id)
+    if int.from_bytes(data[-12:-8]) > PORT_MAX:
+        raise ValueError("it is the unique id of a message, not an offset id")
     return data[:-8], _OFFSET.unpack(data[-8:])[0]
 
 

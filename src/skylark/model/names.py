@@ -109,6 +109,11 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_TOPIC_PREFIX + group
 
 
+def reply_topic(cluster: str) -> str:
+    """Return the topic of replies to request messages."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
 def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
     """Return the retry topics of a pop consumer group: old and new naming."""
     return f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"

@@ -20,10 +20,12 @@ from skylark.errors import (
     BrokerError,
     ConnectionLost,
     NoRoute,
+    NotANameServer,
     RocketMQError,
     SubscriptionGroupNotExist,
     TopicNotExist,
 )
+from skylark.model.names import reply_topic
 from skylark.model.record import decode_all
 from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.protocol.bodies import MASTER_ID, ClusterInfo, MessageQueue, TopicRouteData
@@ -33,6 +35,7 @@ from skylark.protocol.requests.name_server import (
     GetAllTopicListFromNameServer,
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
+    GetSystemTopicListFromNs,
 )
 from skylark.protocol.requests.offset import (
     GetMaxOffset,
@@ -124,7 +127,9 @@ class ClusterClient:
         for address in self.name_servers:
             try:
                 return self.connection(address).call(request, timeout_s=self.request_timeout_s)
-            except BrokerError:
+            except BrokerError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise NotANameServer(address, request.code.name) from None
                 raise
             except RocketMQError as error:
                 failure = error
@@ -159,8 +164,11 @@ class ClusterClient:
     # --- Topics and routes ---
 
     def topics(self) -> list[str]:
-        """All topics known to the name servers."""
-        return self.retried(lambda: self._ask_name_server(GetAllTopicListFromNameServer())).topic_list
+        """The topics that the name servers know, without those that are made for clusters and brokers."""
+        names = self.retried(lambda: self._ask_name_server(GetAllTopicListFromNameServer())).topic_list
+        owners = self.retried(lambda: self._ask_name_server(GetSystemTopicListFromNs())).topic_list
+        built_in = {*owners, *(reply_topic(owner) for owner in owners)}
+        return [name for name in names if name not in built_in]
 
     def cluster_info(self) -> ClusterInfo:
         return self.retried(lambda: self._ask_name_server(GetBrokerClusterInfo()))

@@ -12,6 +12,8 @@ from skylark.errors import (
     BrokerError,
     ConnectFailed,
     NoRoute,
+    NotANameServer,
+    NotWritable,
     SendFailed,
     SettingsError,
 )
@@ -21,6 +23,8 @@ from skylark.errors import (
     ("error", "words"),
     [
         (NoRoute("orders"), "skylark topic create orders"),
+        (NotWritable("orders"), "skylark topic update orders --permission rw"),
+        (NotANameServer("h:10911", "GET_ROUTEINFO_BY_TOPIC"), "pass the address of a name server"),
         (ConnectFailed("h:1", "refused"), "skylark serve"),
         (BrokerError.for_code(26, "no group"), "skylark group create"),
         (BrokerError.for_code(206, "not online"), "no consumer of the group is connected"),

@@ -1,13 +1,22 @@
 """Unique ids: what Java's decoders read from them, and that no two are equal."""
 
+import ipaddress
 import itertools
 import struct
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.model.message_id import COUNTER_LIMIT, UniqueIds
+from skylark.model.message import pack_host
+from skylark.model.message_id import (
+    COUNTER_LIMIT,
+    UniqueIds,
+    offset_message_id,
+    parse_offset_message_id,
+    parse_unique_id,
+)
 
 ADDRESS = bytes([10, 20, 30, 40])
 STARTED = datetime(2026, 11, 15, 9, 30, tzinfo=UTC)
@@ -68,3 +77,31 @@ def test_whatever_the_clock_does_ids_stay_well_formed_and_unique(jumps_ms: list[
     made = [ids.next(STARTED_MS + jump_ms) for jump_ms in jumps_ms]
     assert len(set(made)) == len(made)
     assert {len(each) for each in made} == {32}
+
+
+@pytest.mark.parametrize("address", [ADDRESS, bytes(range(16))], ids=["v4", "v6"])
+def test_a_unique_id_says_who_made_it_and_when(address: bytes) -> None:
+    ids = UniqueIds(address, STARTED_MS, process_id=0x12345)
+    ids.next(STARTED_MS)
+    read = parse_unique_id(ids.next(STARTED_MS + 7), STARTED_MS + 100)
+    assert (read.process_id, read.created_ms, read.counter) == (0x2345, STARTED_MS + 7, 1)
+    assert ipaddress.ip_address(read.address).packed == address
+
+
+def test_a_unique_id_of_last_month_is_read_in_this_one() -> None:
+    made = UniqueIds(ADDRESS, STARTED_MS).next(STARTED_MS)
+    december = int(datetime(2026, 12, 5, tzinfo=UTC).timestamp() * 1000)
+    assert parse_unique_id(made, december).created_ms == STARTED_MS
+    hours = 3600 * 1000
+    assert parse_unique_id(made, STARTED_MS - 12 * hours).created_ms == STARTED_MS, "of a clock that is ahead"
+
+
+def test_offset_ids_and_unique_ids_are_told_apart() -> None:
+    host = pack_host("127.0.0.1", 10911)
+    assert parse_offset_message_id(offset_message_id(host, 4711)) == (host, 4711)
+    with pytest.raises(ValueError, match="it is the unique id of a message, not an offset id"):
+        parse_offset_message_id(UniqueIds(ADDRESS, STARTED_MS, process_id=1).next(STARTED_MS))
+    for parse in (parse_offset_message_id, lambda text: parse_unique_id(text, STARTED_MS)):
+        for text in ("", "xyz", "x" * 32):
+            with pytest.raises(ValueError, match=r"invalid message id|non-hexadecimal"):
+                parse(text)

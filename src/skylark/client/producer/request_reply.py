@@ -28,6 +28,7 @@ from skylark.model.message import (
     encode_properties,
     pack_host,
 )
+from skylark.model.names import reply_topic
 from skylark.model.record import crc32
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
@@ -40,7 +41,6 @@ REQUEST_TIMEOUT_MS = 3000
 """Default time for a request and its reply."""
 
 REPLY_TYPE = "reply"
-REPLY_TOPIC = "{cluster}_REPLY_TOPIC"
 
 
 class Reply(SystemMessage, frozen=True, gc=False, kw_only=True):
@@ -92,7 +92,7 @@ def reply(
         reason = "create reply message fail, requestMessage error, property[CLUSTER] is null."
         raise BadMessage(request.topic, reason)
     return Reply(
-        topic=REPLY_TOPIC.format(cluster=cluster),
+        topic=reply_topic(cluster),
         body=body,
         tags=tags,
         keys=keys,

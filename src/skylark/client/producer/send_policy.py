@@ -23,7 +23,7 @@ from skylark.client.producer.send_hooks import Hooks, SendContext
 from skylark.client.producer.send_receipt import SendReceipt, receipts_of
 from skylark.client.retry import RetryStep, is_reachable, may_be_done, next_step, pause_s
 from skylark.client.session.routes import TopicRoute
-from skylark.errors import BadMessage, BrokerError, NoRoute, RocketMQError, SendFailed
+from skylark.errors import BadMessage, BrokerError, NotWritable, RocketMQError, SendFailed
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer, RemotingCommand
@@ -125,7 +125,7 @@ class SendPolicy:
             return fixed
         queues = route.write_queues
         if not queues:
-            raise NoRoute(send.topic, "none of its queues is writable at present")
+            raise NotWritable(send.topic)
         if selector is not None:
             return self._selected(send, queues, selector)
         if self.latencies is None and not send.brokers:

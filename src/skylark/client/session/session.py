@@ -23,12 +23,14 @@ from skylark.client.received_message import ReceivedMessage
 from skylark.client.session.fork_guard import ForkGuard
 from skylark.client.session.routes import RouteCache, TopicRoute, limited
 from skylark.errors import (
+    BrokerError,
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
     CorruptRecord,
     GroupInUse,
     NoRoute,
+    NotANameServer,
     RemotingError,
     RequestTimeout,
     RocketMQError,
@@ -60,6 +62,14 @@ PRODUCER = "producer"
 CONSUMER = "consumer"
 ADMIN = "adminExt"
 FIRST_HEARTBEAT_MS = 1000
+ROUTE_CODES = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+"""Requests that every name server answers, and no broker."""
 WARNING_INTERVAL_S = 60.0
 """Least interval of warnings that members of a group have different subscriptions."""
 PRODUCER_GROUP_PROPERTY = "PGROUP"
@@ -236,7 +246,7 @@ class Session:
     async def call_name_server(self, request: Request[T], *, timeout_ms: float | None = None) -> T:
         """Call the name server that replied last, then each other one once.
 
-        Raises BrokerError, and the last RemotingError if none replies.
+        Raises BrokerError, NotANameServer, and the last RemotingError if none replies.
         """
         servers_left = len(self._name_servers)
         may_reconnect = True
@@ -244,6 +254,10 @@ class Session:
             address = self._name_servers[0]
             try:
                 return await self.call(address, request, timeout_ms=timeout_ms)
+            except BrokerError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and request.code in ROUTE_CODES:
+                    raise NotANameServer(address, request.code.name) from None
+                raise
             except RemotingError as error:
                 if may_reconnect and isinstance(error, ConnectionLost):
                     may_reconnect = False  # it may have restarted and be back
