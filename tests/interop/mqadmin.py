@@ -25,7 +25,10 @@ def admin_classpath() -> Classpath:
 class MqAdmin:
     """The tool, set to one name server. Its logs, and files that it leaves, lie in `directory`."""
 
-    def __init__(self, classpath: Classpath, name_server: str, directory: Path) -> None:
+    def __init__(
+        self, classpath: Classpath, name_server: str, directory: Path, *, options: Sequence[str] = ()
+    ) -> None:
+        self._options = options
         self._classpath = classpath
         self._name_server = name_server
         self._directory = directory
@@ -44,6 +47,7 @@ class MqAdmin:
             str(result),
             home=self._directory,
             heap_mb=HEAP_MB,
+            options=self._options,
         )
         run(command, log=base.with_suffix(".log"), timeout_s=COMMANDS_TIMEOUT_S, directory=self._directory)
         return msgspec.json.decode(result.read_bytes(), type=list[str])

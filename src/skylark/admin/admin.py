@@ -15,6 +15,7 @@ from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.server_calls import ServerCalls
 from skylark.admin.topics import AsyncTopics
+from skylark.admin.users import AsyncAcls, AsyncUsers
 from skylark.client.blocking_client import BlockingClient
 from skylark.client.session.routes import TopicRoute
 from skylark.client.session.session import ADMIN, BrokerHandler, join
@@ -76,6 +77,8 @@ class AsyncAdmin:
         self.messages = AsyncMessages(self._servers, self.groups, self.clients)
         self.dead_letters = AsyncDeadLetters(self._servers, self.messages, self.offsets)
         self.name_servers = AsyncNameServers(self._servers)
+        self.users = AsyncUsers(self._servers)
+        self.acls = AsyncAcls(self._servers)
 
     async def start(self) -> Self:
         """Connections are opened by the first request. Raises AlreadyStarted, GroupInUse."""
@@ -249,6 +252,22 @@ class NameServers(_Part[AsyncNameServers]):
         return self._inner.addresses
 
 
+class Users(_Part[AsyncUsers]):
+    create = _waiting(AsyncUsers.create)
+    update = _waiting(AsyncUsers.update)
+    delete = _waiting(AsyncUsers.delete)
+    get = _waiting(AsyncUsers.get)
+    list = _waiting(AsyncUsers.list)
+
+
+class Acls(_Part[AsyncAcls]):
+    create = _waiting(AsyncAcls.create)
+    update = _waiting(AsyncAcls.update)
+    delete = _waiting(AsyncAcls.delete)
+    get = _waiting(AsyncAcls.get)
+    list = _waiting(AsyncAcls.list)
+
+
 class Admin(BlockingClient[AsyncAdmin]):
     """Administers a cluster. Thread-safe; methods wait for the answers.
 
@@ -272,6 +291,8 @@ class Admin(BlockingClient[AsyncAdmin]):
         self.messages = Messages(self, inner.messages)
         self.dead_letters = DeadLetters(self, inner.dead_letters)
         self.name_servers = NameServers(self, inner.name_servers)
+        self.users = Users(self, inner.users)
+        self.acls = Acls(self, inner.acls)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine on the admin's loop. Raises ClientClosed, ForkedClient."""

@@ -12,15 +12,18 @@ from skylark.protocol.bodies import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,
+    AclInfo,
     ConsumerConnection,
     ConsumeStatsTable,
     MessageQueue,
+    PolicyEntry,
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionKind,
     TopicConfig,
     TopicRouteData,
     TopicStatsTable,
+    UserInfo,
 )
 
 T = TypeVar("T")
@@ -464,3 +467,51 @@ def merged_clients(connections: Iterable[tuple[str, ClientInfo]]) -> tuple[Clien
         )
         for client_id, client in sorted(clients.items())
     )
+
+
+# --- Users ---
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UserAccount:
+    """A user of a server. The secret is known to super users only."""
+
+    name: str
+    is_super: bool = False
+    is_enabled: bool = True
+    secret: str = field(default="", repr=False)
+
+    @classmethod
+    def read(cls, info: UserInfo) -> UserAccount:
+        is_enabled = (info.user_status or "enable").lower() != "disable"
+        return cls(
+            info.username or "", (info.user_type or "").lower() == "super", is_enabled, info.password or ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """A rule of a user: actions on a resource, from some addresses or any. `policy`: Custom or Default."""
+
+    resource: str
+    actions: tuple[str, ...]
+    decision: str = "Allow"
+    sources: tuple[str, ...] = ()
+    policy: str = "Custom"
+
+    @classmethod
+    def read(cls, info: AclInfo) -> list[AclRule]:
+        return [
+            cls(
+                entry.resource or "",
+                tuple(entry.actions),
+                entry.decision or "",
+                tuple(entry.source_ips or ()),
+                policy.policy_type or "Custom",
+            )
+            for policy in info.policies
+            for entry in policy.entries
+        ]
+
+    def to_entry(self) -> PolicyEntry:
+        return PolicyEntry(self.resource, list(self.actions), list(self.sources) or None, self.decision)

@@ -9,13 +9,24 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from msgspec import DecodeError, Struct, field, json
 
-from skylark.auth.model import Acl, AclEntry, Resource, User, parse_actions
+from skylark.auth.model import (
+    Acl,
+    AclEntry,
+    Action,
+    Pattern,
+    Resource,
+    ResourceKind,
+    User,
+    group,
+    parse_actions,
+    topic,
+)
 from skylark.errors import SettingsError
 from skylark.protocol.bodies import AclInfo, Policy, PolicyEntry, UserInfo
 from skylark.protocol.signature import SigningKey
@@ -56,12 +67,8 @@ class SecretBox:
 
     def __init__(self, path: Path) -> None:
         """Read the key, 32 bytes in Base64. Raises SettingsError."""
-        try:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 (optional)
-        except ImportError:
-            raise SettingsError(
-                "authSecretsKeyFile", "needs the package cryptography: pip install skylarkmq[security]"
-            ) from None
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 (takes a while)
+
         try:
             key = base64.b64decode(read_private(path).strip(), validate=True)
         except binascii.Error:
@@ -277,3 +284,60 @@ def username_of(subject: Any) -> str:
     """Return the name in a subject, `User:name`; empty for any other text."""
     kind, _, name = str(subject or "").partition(":")
     return name if kind.lower() == "user" else ""
+
+
+# --- Accounts of RocketMQ 4 ---
+
+_PERMISSIONS = {
+    "PUB": frozenset({Action.PUB}),
+    "SUB": frozenset({Action.SUB}),
+    "PUB|SUB": frozenset({Action.PUB, Action.SUB}),
+    "SUB|PUB": frozenset({Action.PUB, Action.SUB}),
+}
+
+
+def convert_accounts(document: Any) -> tuple[list[User], list[Acl], list[str]]:
+    """Return users, ACLs, and warnings about what has no counterpart. Raises ValueError.
+
+    A permission that is neither PUB nor SUB becomes a Deny. RocketMQ turns an unknown one into Allow.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("accounts", []), list):
+        raise ValueError("not a plain_acl.yml: there is no list of accounts")  # noqa: TRY004 (of a document)
+    users, acls, warnings = list[User](), list[Acl](), list[str]()
+    if document.get("globalWhiteRemoteAddresses"):
+        warnings.append("globalWhiteRemoteAddresses is not imported: every client needs a user")
+    for number, account in enumerate(document.get("accounts", []), 1):
+        name, secret = (str(account.get(key) or "") for key in ("accessKey", "secretKey"))
+        if not name or not secret:
+            raise ValueError(f"account {number} has no accessKey or no secretKey")
+        if account.get("whiteRemoteAddress"):
+            warnings.append(f"whiteRemoteAddress of {name} is not imported: requests must be signed")
+        is_admin = str(account.get("admin", "")).lower() == "true"
+        users.append(User(name, secret, is_super=is_admin))
+        custom = (*_permissions(account, "topicPerms", name), *_permissions(account, "groupPerms", name))
+        default = tuple(_defaults(account))
+        if custom or default:
+            acls.append(Acl(name, custom, default))
+    return users, acls, warnings
+
+
+def _permissions(account: dict[str, Any], key: str, name: str) -> Iterator[AclEntry]:
+    for text in account.get(key) or ():
+        resource, equals, permission = str(text).partition("=")
+        if not equals:
+            raise ValueError(f"{key} of {name}: {text!r} is not NAME=PERMISSION")
+        make = topic if key == "topicPerms" else group
+        yield _permitted(make(resource.strip()), permission)
+
+
+def _defaults(account: dict[str, Any]) -> Iterator[AclEntry]:
+    for key, kind in (("defaultTopicPerm", ResourceKind.TOPIC), ("defaultGroupPerm", ResourceKind.GROUP)):
+        if account.get(key):
+            yield _permitted(Resource(kind, pattern=Pattern.ANY), str(account[key]))
+
+
+def _permitted(resource: Resource, permission: str) -> AclEntry:
+    actions = _PERMISSIONS.get(permission.strip().upper().replace(" ", ""))
+    if actions is None:
+        return AclEntry(resource, frozenset({Action.ALL}), False)
+    return AclEntry(resource, actions, True)

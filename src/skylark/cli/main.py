@@ -48,6 +48,8 @@ COMMANDS = {
     "offset": CommandEntry(ADMIN, "Offsets of groups: list, reset, skip, clone."),
     "message": CommandEntry(ADMIN, "Stored messages: find, trace, consume again."),
     "dlq": CommandEntry(ADMIN, "Dead letters: messages that a group failed to consume too often."),
+    "user": CommandEntry(ADMIN, "Users: create, change, delete, import and export."),
+    "acl": CommandEntry(ADMIN, "Rights of users: create, delete, list, test."),
     "store": CommandEntry(DATA, "Inspect, verify, dump, export or back up a store directory."),
     "spark": CommandEntry(DATA, "Spark pipelines: archive, transform, aggregate, replay, report."),
     "bench": CommandEntry(DATA, "Measure servers: started for the run, or running at --namesrv."),

@@ -433,6 +433,8 @@ def read_users(state: NameServerState, _: BrokerChannel, command: RemotingComman
     return command.reply(body=encode_body(found) if found else b"")
 
 
+USER_CODES = frozenset({*USER_CHANGES, *USER_READS})
+"""Not served without access control: administrators tell by that which name servers have users."""
 ROUTES: Mapping[RequestCode, Handler] = {
     **dict.fromkeys(USER_CHANGES, change_users),
     **dict.fromkeys(USER_READS, read_users),

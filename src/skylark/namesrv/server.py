@@ -12,7 +12,7 @@ from pathlib import Path
 from skylark.atomic_file import load_file
 from skylark.auth.access_control import AccessControl
 from skylark.clock import Clock, SystemClock
-from skylark.namesrv.handlers import ROUTES, NameServerState, SavedFile
+from skylark.namesrv.handlers import ROUTES, USER_CODES, NameServerState, SavedFile
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
 from skylark.namesrv.route_table import RouteTable
 from skylark.protocol.codes import RequestCode
@@ -86,7 +86,10 @@ class NameServer:
         if await loop.run_in_executor(self._writer, self._access.load):
             for file in self._state.user_files:
                 await file.save()
-        routes: dict[int, Handler] = {code: partial(handler, self._state) for code, handler in ROUTES.items()}
+        unserved = frozenset() if settings.auth.is_served else USER_CODES
+        routes: dict[int, Handler] = {
+            code: partial(handler, self._state) for code, handler in ROUTES.items() if code not in unserved
+        }
         self.port = await self._server.listen(settings.host, settings.port, routes)
         self._state.settings = replace(settings, port=self.port)
         self._state.started_at = self._clock.monotonic()
