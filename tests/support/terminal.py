@@ -13,9 +13,11 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
+
+from tests.support.screen import screen_of
 
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>]|\r")
 TIMEOUT_S = 90
@@ -27,6 +29,7 @@ class Terminal:
     def __init__(
         self, words: Sequence[str], environment: Mapping[str, str], *, columns: int = 100, lines: int = 40
     ) -> None:
+        self._columns, self._lines = columns, lines
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         inherited = {
@@ -49,6 +52,19 @@ class Terminal:
     def text(self) -> str:
         lines = CONTROL.sub(b"", self.raw).decode(errors="replace").split("\n")
         return "\n".join(line.rstrip() for line in lines)
+
+    @property
+    def screen(self) -> list[str]:
+        """The lines that are on the screen now."""
+        return screen_of(self.raw, self._columns, self._lines)
+
+    def until_screen(self, condition: Callable[[list[str]], bool]) -> list[str]:
+        """Wait until the lines on the screen fulfil a condition, and return them."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition(self.screen):
+            assert time.monotonic() < deadline, "\n".join(self.screen)
+            assert self.read(1.0) or condition(self.screen), "\n".join(self.screen)
+        return self.screen
 
     def read(self, timeout_s: float) -> bool:
         """Take in what comes next; False at the end."""

@@ -85,7 +85,7 @@ Namesrv = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print tables in full width, with full dates.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C, with live rates.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until q or Ctrl-C, with live rates.")]
 Every = Annotated[
     float, typer.Option("--every", min=EVERY_S_MIN, metavar="SECONDS", help="Refresh interval of --watch.")
 ]

@@ -245,8 +245,12 @@ class Listing:
         facts = [Text(f"{name}  {clean(str(_text(value)))}") for name, value in self.facts]
         facts += [Text()] if facts else []
         warnings = [Text(clean(text), style="yellow") for text in self.failure_sentences()]
-        table = screen.layout(self.columns, self._cells(), long=self.long)
+        table = self.layout(screen)
         return Group(*facts, *table.heading, *table.rows, *warnings)
+
+    def layout(self, screen: Screen) -> Layout:
+        """The lines of the table on a terminal."""
+        return screen.layout(self.columns, self._cells(), long=self.long)
 
     def _cells(self) -> list[list[object]]:
         return [[_cell(cell) for cell in row] for row in self.rows]
@@ -262,7 +266,7 @@ def show(listing: Listing, *, as_json: bool) -> None:
 def show_or_watch(
     sample: Callable[[Rates | None, float], Listing], *, watch: bool, every_s: float, as_json: bool
 ) -> None:
-    """Print one sample, or with `watch` new ones until Ctrl-C; those get rates and the time for them."""
+    """Print one sample, or with `watch` new ones until q or Ctrl-C; those get rates and the time for them."""
     if not watch:
         show(sample(None, 0.0), as_json=as_json)
         return
@@ -271,11 +275,13 @@ def show_or_watch(
 
 
 def show_live(make: Callable[[], Listing], *, as_json: bool, every_s: float) -> None:
-    """Print new listings until Ctrl-C: in place on a terminal, one after the other elsewhere.
+    """Print new listings until q or Ctrl-C: in place on a terminal, one after the other elsewhere.
 
     An error of the servers is shown instead of a listing, and the next one is tried.
     """
     from rich.live import Live  # noqa: PLC0415 - most commands show none
+
+    from skylark.cli.keyboard import Keyboard  # noqa: PLC0415
 
     screen = Screen()
     try:
@@ -287,10 +293,13 @@ def show_live(make: Callable[[], Listing], *, as_json: bool, every_s: float) -> 
                     screen.warn(str(error))
                 screen.out.file.flush()
                 time.sleep(every_s)
-        with Live(console=screen.out, auto_refresh=False, vertical_overflow="crop") as live:
-            while True:
+        with (
+            Keyboard() as keyboard,
+            Live(console=screen.out, auto_refresh=False, vertical_overflow="crop") as live,
+        ):
+            live.update(_or_error(make, screen), refresh=True)
+            while "q" not in keyboard.read(every_s):
                 live.update(_or_error(make, screen), refresh=True)
-                time.sleep(every_s)
     except KeyboardInterrupt:
         return
 

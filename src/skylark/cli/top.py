@@ -8,21 +8,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import Group
 
 from skylark.cli.group import named_groups
-from skylark.cli.options import EVERY_S, NAMESRV, AsJson, Every, Namesrv, connected, in_parallel
-from skylark.cli.output import Listing, Rate, Rates, Screen, Share, clean, counted, format_time, print_json
+from skylark.cli.options import EVERY_S, EVERY_S_MIN, NAMESRV, AsJson, Namesrv, connected, in_parallel
+from skylark.cli.output import Listing, Rate, Rates, Screen, Share, counted, format_time, print_json
+from skylark.cli.top_screen import TopScreen
 from skylark.cli.topic import named_topics
 from skylark.errors import RocketMQError
 from skylark.model.names import retry_topic
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from skylark.admin.admin import Admin
     from skylark.admin.results import ClusterSummary, TopicStats
 
 ROWS = 15
+KEYS_S = 0.1
+"""How often the screen looks for an answer or a new size, between keys."""
 TOPICS_MAX = 500
 """Each takes requests for every sample."""
 BROKER_COLUMNS = ("broker", "id", "address", "in/s", "out/s", "in today", "out today", "disk")
@@ -32,32 +36,40 @@ GROUP_COLUMNS = ("group", "topics", "lag", "retrying", "dead letters", "in fligh
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="Take two samples, print, exit.")] = False,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="Number of topics and groups.")] = ROWS,
-    every: Every = EVERY_S,
+    rows: Annotated[
+        int, typer.Option("--rows", "-n", min=1, help="Number of topics and groups, if not on a screen.")
+    ] = ROWS,
+    every: Annotated[
+        float, typer.Option("--every", min=EVERY_S_MIN, metavar="SECONDS", help="Time between two samples.")
+    ] = EVERY_S,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
     """Watch the whole system: brokers, topics, groups, rates and lag.
 
-    The busiest topics come first, and the groups that are furthest behind.
+    The busiest topics come first, and the groups that are furthest behind. Keys: q quits, Tab chooses a
+    table, left and right choose the column that it is sorted by, r reverses the order, up, down, PgUp, PgDn,
+    Home and End scroll.
 
-    Examples: skylark top
+    Examples: skylark top --every 0.5
 
     skylark top --once --json
     """
-    screen, view = Screen(), View(rows)
+    screen = Screen()
     with connected(namesrv) as admin:
         try:
-            if once or not screen.out.is_terminal:
-                view.tables(sample(admin))
-                time.sleep(every)
-                _print(view, sample(admin), screen, namesrv, as_json=as_json)
-            elif as_json:
+            if as_json and screen.out.is_terminal and not once:
+                view = View(rows)
                 while True:
                     print_json(view.document(sample(admin)))
                     time.sleep(every)
+            elif once or not screen.out.is_terminal:
+                view = View(rows)
+                view.tables(sample(admin))
+                time.sleep(every)
+                _print(view, sample(admin), screen, namesrv, as_json=as_json)
             else:
-                _live(view, lambda: sample(admin), screen, namesrv, every)
+                _live(lambda: sample(admin), screen, namesrv, every)
         except KeyboardInterrupt:
             return
 
@@ -158,7 +170,7 @@ def _groups(admin: Admin, summary: ClusterSummary) -> tuple[list[GroupState], tu
 class View:
     """The three tables, with rates since the previous sample."""
 
-    def __init__(self, rows_max: int) -> None:
+    def __init__(self, rows_max: int | None = None) -> None:
         self._rows_max = rows_max
         self._rates = Rates()
 
@@ -200,46 +212,79 @@ class View:
             "failures": [*brokers.failure_sentences(), *now.failures],
         }
 
-    def renderable(self, now: Sample, screen: Screen, namesrv: str) -> RenderableType:
-        listings = self.tables(now)
-        counts = ", ".join(
-            (
-                counted(len(now.summary.brokers), "broker", "brokers"),
-                counted(now.topic_count, "topic", "topics"),
-                counted(len(now.groups), "group", "groups"),
-            )
+
+def headline(now: Sample, namesrv: str) -> str:
+    counts = ", ".join(
+        (
+            counted(len(now.summary.brokers), "broker", "brokers"),
+            counted(now.topic_count, "topic", "topics"),
+            counted(len(now.groups), "group", "groups"),
         )
-        head = Text(f"skylark top  {namesrv}  {format_time(now.time_ms)[:19]}  {counts}", style="bold")
-        failures = [Text(clean(text), style="yellow") for text in now.failures]
-        parts: list[RenderableType] = [head]
-        for listing in listings:
-            if listing.rows or listing.failures:
-                parts += [Text(), listing.renderable(screen)]
-        return Group(*parts, *failures)
+    )
+    return f"skylark top  {namesrv}  {format_time(now.time_ms)[:19]}  {counts}"
 
 
 def _print(view: View, now: Sample, screen: Screen, namesrv: str, *, as_json: bool) -> None:
     if as_json:
         print_json(view.document(now))
-    elif screen.out.is_terminal:
-        screen.out.print(view.renderable(now, screen, namesrv))
     else:
+        if screen.out.is_terminal:
+            screen.line(headline(now, namesrv), "bold")
         for number, listing in enumerate(view.tables(now)):
-            if number:
+            if number or screen.out.is_terminal:
                 screen.line()
             listing.show(screen, as_json=False)
+        for sentence in now.failures:
+            screen.warn(sentence)
 
 
-def _live(view: View, ask: Callable[[], Sample], screen: Screen, namesrv: str, every_s: float) -> None:
-    """Raises RocketMQError if the first sample fails; later failures are shown on the screen."""
+def _live(ask: Callable[[], Sample], screen: Screen, namesrv: str, every_s: float) -> None:
+    """Draw until q is pressed. Keys are handled while servers are asked, in another thread.
+
+    Raises RocketMQError if the first sample fails; later failures are shown on the screen.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
     from rich.live import Live  # noqa: PLC0415
 
-    shown = view.renderable(ask(), screen, namesrv)
-    with Live(console=screen.out, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
-        while True:
-            live.update(shown, refresh=True)
-            time.sleep(every_s)
-            try:
-                shown = view.renderable(ask(), screen, namesrv)
-            except RocketMQError as error:
-                shown = Text(f"skylark: {clean(str(error))}", style="yellow")
+    from skylark.cli.keyboard import Keyboard  # noqa: PLC0415
+
+    view, shown = View(), TopScreen()
+    _take(shown, view, ask(), namesrv)
+    asking: Future[Sample] | None = None
+    next_at, drawn_size = time.monotonic() + every_s, None
+    pool = ThreadPoolExecutor(1, thread_name_prefix="skylark-top")
+    try:
+        with Keyboard() as keyboard, Live(console=screen.out, auto_refresh=False, screen=True) as live:
+            while True:
+                if screen.out.size != drawn_size:
+                    drawn_size = screen.out.size
+                    live.update(Group(*shown.lines(screen, drawn_size.height)), refresh=True)
+                for key in keyboard.read(min(every_s, KEYS_S)):
+                    if not shown.press(key):
+                        return
+                    drawn_size = None
+                if asking is not None and asking.done():
+                    _take_answer(shown, view, asking, namesrv)
+                    asking, drawn_size = None, None
+                elif asking is None and time.monotonic() >= next_at:
+                    asking, next_at = pool.submit(ask), time.monotonic() + every_s
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _take(shown: TopScreen, view: View, now: Sample, namesrv: str) -> None:
+    brokers, topics, groups = view.tables(now)
+    shown.head = headline(now, namesrv)
+    shown.warnings = [*brokers.failure_sentences(), *now.failures]
+    shown.show("Brokers", brokers, "broker")
+    shown.show("Topics", topics, "in/s")
+    shown.show("Groups", groups, "lag")
+
+
+def _take_answer(shown: TopScreen, view: View, answer: Future[Sample], namesrv: str) -> None:
+    """Keep the last tables if the servers did not answer, and say so."""
+    try:
+        _take(shown, view, answer.result(), namesrv)
+    except RocketMQError as error:
+        shown.warnings = [f"skylark: {error}"]
