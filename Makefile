@@ -37,10 +37,10 @@ ready: # as setup, without what only tests need
 
 demo: ready ## see it work
 	@rm -rf build/demo
-	@$(PYTHON) -m skylark.cli.start demo --keep build/demo
+	@$(PYTHON) -m skylark demo --keep build/demo
 
 serve: ready ## a name server and a broker in one process
-	@$(PYTHON) -m skylark.cli.start serve
+	@$(PYTHON) -m skylark serve
 
 quick: setup ## the inner loop: unit and property tests, the rules of the house (3 minutes on two cores)
 	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests/unit tests/property tests/test_house.py

@@ -17,7 +17,7 @@ from functools import partial
 from benchmarks._common import ratio, report, side_by_side
 
 ROUNDS = 9
-SKYLARK = (sys.executable, "-m", "skylark.cli.start")
+SKYLARK = (sys.executable, "-m", "skylark")
 COMMANDS: dict[str, Sequence[str]] = {
     "python": (sys.executable, "-c", "pass"),
     "python with typer": (sys.executable, "-c", "import typer.main"),

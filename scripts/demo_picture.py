@@ -62,6 +62,6 @@ def picture(text: str) -> str:
 
 
 if __name__ == "__main__":
-    output = recorded([sys.executable, "-m", "skylark.cli.start", "demo", *sys.argv[1:]])
+    output = recorded([sys.executable, "-m", "skylark", "demo", *sys.argv[1:]])
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture(output))

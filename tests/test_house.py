@@ -26,6 +26,7 @@ LAYERS = {
     "tasks": 0,
     "atomic_file": 0,
     "processes": 0,
+    "stop_signal": 0,
     "html_report": 0,
     "quantities": 0,
     "model": 1,
@@ -45,6 +46,7 @@ LAYERS = {
     "demo": 6,
     "cli": 7,
     "dashboard": 7,
+    "__main__": 8,
     "aio": 8,  # public names, like `skylark` itself
     "pyspark_rocketmq": 8,  # the name under which Spark finds source and sink
 }
@@ -98,6 +100,8 @@ FRAGMENTS = {
     "skylark.pipelines.jobs.sql",
     "skylark.broker.arrow_joiner",  # imports pyarrow, which is optional
 }
+# Imported by the script that is installed, too.
+ENTRY_POINTS = {"skylark.cli.start"}
 GERUND = re.compile(r"(\w+_)?[a-z]+ing")
 # Last words of module names that are established nouns.
 NOUNS = {"remoting", "testing", "monitoring", "polling", "encoding"}
@@ -362,6 +366,7 @@ def fragments(modules: list[Module]) -> set[str]:
         module.name
         for module in modules
         if not module.is_package
+        and module.name not in ENTRY_POINTS
         and module.text.count("\n") < FRAGMENT_LINES_MAX
         and len(importers.get(module.name, ())) == 1
         and importers[module.name] != {module.name.rpartition(".")[0]}

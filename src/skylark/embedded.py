@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Callable
 from dataclasses import replace
+from signal import Signals
 
 from skylark.broker.broker import Broker
 from skylark.namesrv.server import NameServer
 from skylark.settings import BrokerSettings, NameServerSettings
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from skylark.stop_signal import StopSignal
 
 
 class Embedded:
@@ -43,17 +41,18 @@ class Embedded:
         await self.name_server.stop()
 
 
-async def serve(server: Embedded | Broker, on_ready: Callable[[], None]) -> None:
-    """Run until SIGTERM or SIGINT. Main thread only."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
-    await server.start()
-    try:
-        if isinstance(server, Broker):
-            await server.registration.first_attempt()
-        on_ready()
-        await stopped.wait()
-    finally:
-        await server.stop()
+async def serve(
+    server: Embedded | Broker,
+    on_ready: Callable[[], None],
+    on_stop: Callable[[Signals], None] = lambda number: None,
+) -> None:
+    """Run until SIGTERM or SIGINT, which `on_stop` gets before the server is stopped. Main thread only."""
+    with StopSignal() as stop_signal:
+        await server.start()
+        try:
+            if isinstance(server, Broker):
+                await server.registration.first_attempt()
+            on_ready()
+            on_stop(await stop_signal.wait())
+        finally:
+            await server.stop()

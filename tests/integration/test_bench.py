@@ -274,7 +274,7 @@ def test_a_kill_takes_the_servers_along(tmp_path: Path) -> None:
 @contextmanager
 def producing(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A run that goes on for minutes, its files in a directory; and the address of its own broker."""
-    command = [sys.executable, "-m", "skylark.cli.start", "bench", "producer", "--seconds", "300"]
+    command = [sys.executable, "-m", "skylark", "bench", "producer", "--seconds", "300"]
     environment = {**os.environ, "TMPDIR": str(directory)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         yield process, _wait_for_broker(directory)

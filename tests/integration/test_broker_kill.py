@@ -56,7 +56,7 @@ class Process:
         self.address = f"127.0.0.1:{self._port}"
         sets = [f"--set={key}={value}" for key, value in {**SMALL_STORE, **settings}.items()]
         ports = ["--broker-port", str(self._port), "--namesrv-port", "0"]
-        program = [sys.executable, "-m", "skylark.cli.start", "serve", "--data", str(directory / "data")]
+        program = [sys.executable, "-m", "skylark", "serve", "--data", str(directory / "data")]
         self._command = [*program, *ports, *flags, *sets]
         self._process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0

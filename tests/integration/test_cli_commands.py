@@ -541,7 +541,7 @@ def test_nothing_is_completed_without_servers() -> None:
 
 def test_whoever_reads_the_output_may_leave(run: Commands) -> None:
     """Also if it leaves when all has been written, and nothing new comes."""
-    tail = f"{sys.executable} -m skylark.cli.start tail {TOPIC} --from begin --json"
+    tail = f"{sys.executable} -m skylark tail {TOPIC} --from begin --json"
     command = f"{tail} | (sleep 3; head -1)"
     done = subprocess.run(
         ["sh", "-c", command],
@@ -558,7 +558,7 @@ def test_whoever_reads_the_output_may_leave(run: Commands) -> None:
 def skylark(run: Commands, *words: str | bytes, **more: Any) -> subprocess.CompletedProcess[bytes]:
     """The command as a process."""
     environment = {**os.environ, "NAMESRV_ADDR": run.namesrv, **more.pop("env", {})}
-    command = [sys.executable, "-m", "skylark.cli.start", *words]
+    command = [sys.executable, "-m", "skylark", *words]
     options = {"stdout": subprocess.PIPE, **more}
     return subprocess.run(
         command, env=environment, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False, **options
@@ -589,7 +589,7 @@ def test_watching_without_a_terminal_prints_again_and_again(run: Commands) -> No
         [
             sys.executable,
             "-m",
-            "skylark.cli.start",
+            "skylark",
             "topic",
             "status",
             TOPIC,

@@ -18,7 +18,7 @@ def test_servers_log_events_and_never_bodies(tmp_path: Path) -> None:
     with log.open("w") as file:
         process = subprocess.Popen(
             [
-                sys.executable, "-m", "skylark.cli.start", "serve", "--data", str(tmp_path / "data"),
+                sys.executable, "-m", "skylark", "serve", "--data", str(tmp_path / "data"),
                 "--namesrv-port", "0", "--broker-port", "0", "--set", "metricsPromExporterPort=0",
                 "--log-format", "json", "--log-level", "DEBUG",
             ],

@@ -30,7 +30,7 @@ from skylark.protocol.requests.send import SendMessageV2
 from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
 
-SKYLARK = [sys.executable, "-m", "skylark.cli.start"]
+SKYLARK = [sys.executable, "-m", "skylark"]
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 

@@ -166,7 +166,7 @@ def test_nonsense_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
 
 def dump_in_the_middle(root: Path) -> subprocess.Popen[bytes]:
     """A dump of which one line was read, and which has far more to say than the pipe takes."""
-    command = [sys.executable, "-m", "skylark.cli.start", "store", "dump", str(root), "--json"]
+    command = [sys.executable, "-m", "skylark", "store", "dump", str(root), "--json"]
     dump = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert dump.stdout is not None
     assert dump.stdout.readline().startswith(b"{")

@@ -45,7 +45,7 @@ class Tail:
 
 @contextmanager
 def tail(topic: str, namesrv: str) -> Iterator[Tail]:
-    command = [sys.executable, "-m", "skylark.cli.start", "tail", topic, "--json", "--namesrv", namesrv]
+    command = [sys.executable, "-m", "skylark", "tail", topic, "--json", "--namesrv", namesrv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Tail(process)
@@ -96,7 +96,7 @@ def test_what_is_missing_because_a_broker_does_not_answer_is_said(tmp_path: Path
             second.signal(signal.SIGSTOP)
             words = ("tail", "orders", "--from", "begin", "--no-follow", "--body")
             done = subprocess.run(
-                [sys.executable, "-m", "skylark.cli.start", *words, "--namesrv", servers.namesrv],
+                [sys.executable, "-m", "skylark", *words, "--namesrv", servers.namesrv],
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_S,

@@ -12,7 +12,7 @@ import pytest
 
 
 def skylark(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "skylark.cli.start", *arguments]
+    command = [sys.executable, "-m", "skylark", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
@@ -34,7 +34,7 @@ def test_the_demonstration_agrees_with_itself_and_can_be_kept(tmp_path: Path) ->
 def test_ctrl_c_cleans_up(tmp_path: Path, keep: bool) -> None:
     temporary, kept = tmp_path / "temporary", tmp_path / "kept"
     temporary.mkdir()
-    command = [sys.executable, "-u", "-m", "skylark.cli.start", "demo", "--no-spark"]
+    command = [sys.executable, "-u", "-m", "skylark", "demo", "--no-spark"]
     with subprocess.Popen(
         [*command, *(("--keep", str(kept)) if keep else ())],
         stdout=subprocess.PIPE,

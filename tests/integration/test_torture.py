@@ -20,7 +20,7 @@ from tests.support.signals import heeded
 RUNS = {"async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "delay": 165}
 MINUTES = 0.5
 TIMEOUT_S = 280
-COMMAND = [sys.executable, "-m", "skylark.cli.start", "torture"]
+COMMAND = [sys.executable, "-m", "skylark", "torture"]
 
 
 def torture(*arguments: str) -> subprocess.CompletedProcess[str]:

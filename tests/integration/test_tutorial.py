@@ -50,7 +50,7 @@ def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
             steps = [code] if language == "python" else code.splitlines()
             for step in steps:
                 words = shlex.split(step) if language == "sh" else []
-                program = ["-c", step] if language == "python" else ["-m", "skylark.cli.start", *words[1:]]
+                program = ["-c", step] if language == "python" else ["-m", "skylark", *words[1:]]
                 said = run([sys.executable, *program], servers.namesrv, tmp_path)
                 for beginning, expected in SAID.items():
                     if step.startswith(beginning):

@@ -65,7 +65,7 @@ class Page:
 
     def serve(self, line: str, *, port: int | None = None) -> GroupProcess:
         self._ports.release()
-        command = [sys.executable, "-m", "skylark.cli.start", *shlex.split(self.given(line))[1:]]
+        command = [sys.executable, "-m", "skylark", *shlex.split(self.given(line))[1:]]
         command += ["--port", str(port or self._ports.base), "--set", "metrics_port=0"]
         for key, value in SMALL_STORE.items():
             command += ["--set", f"{key}={value}"]

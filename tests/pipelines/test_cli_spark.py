@@ -33,7 +33,7 @@ from tests.support import spark_program
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import ConnectServer
 
-COMMAND = [sys.executable, "-m", "skylark.cli.start", "spark"]
+COMMAND = [sys.executable, "-m", "skylark", "spark"]
 RUN_TIMEOUT_S = 400
 
 

@@ -21,7 +21,7 @@ TIMEOUT_S = 400
 @pytest.mark.timeout(TIMEOUT_S + 100)
 def test_the_demonstration_archives_and_adds_up(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    command = [sys.executable, "-m", "skylark.cli.start", "demo", "--fast", "--keep", str(kept)]
+    command = [sys.executable, "-m", "skylark", "demo", "--fast", "--keep", str(kept)]
     output = spark_program.run(command, tmp_path / "demo.log", TIMEOUT_S)
     story = output.partition("\n\n")[0].splitlines()
     assert [line for line in story if not line.startswith("- ")] == [], "Spark or Java has said something"
@@ -37,7 +37,7 @@ def test_the_demonstration_archives_and_adds_up(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(TIMEOUT_S + 100)
 def test_ctrl_c_ends_it_while_spark_works(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "skylark.cli.start", "demo", "--fast"]
+    command = [sys.executable, "-u", "-m", "skylark", "demo", "--fast"]
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with spark_program.started(command, tmp_path / "demo.log", {"TMPDIR": str(temporary)}) as demo:

@@ -91,7 +91,7 @@ def test_workers_without_the_package(
         archived = run(
             environment,
             "archive",
-            *("-m", "skylark.cli.start", "spark", "archive", "-n", shared_cluster.namesrv, "-t", topic),
+            *("-m", "skylark", "spark", "archive", "-n", shared_cluster.namesrv, "-t", topic),
             *("--to", f"delta:{table}", "--once", "--state", str(tmp_path / "state")),
             *("--master", spark.master, "--pack"),
             *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.terminal import Terminal
 
-SKYLARK = (sys.executable, "-m", "skylark.cli.start")
+SKYLARK = (sys.executable, "-m", "skylark")
 TIMEOUT_S = 60.0
 POLL_S = 0.05
 SMALL_STORE = ("mappedFileSizeCommitLog=16777216", "mappedFileSizeConsumeQueue=200000", "maxIndexNum=40000")

@@ -38,7 +38,7 @@ class Terminal:
             if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI", "GITHUB_ACTIONS")
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "skylark.cli.start", *words],
+            [sys.executable, "-m", "skylark", *words],
             stdin=slave,
             stdout=slave,
             stderr=slave,

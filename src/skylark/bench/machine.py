@@ -44,6 +44,24 @@ def describe() -> Machine:
     )
 
 
+def busy_share(sample_s: float = 0.3) -> float:
+    """The share of all processors that is in use, 0.0 to 1.0, now; without /proc, in the last minute."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return min(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
+    before = stat.read_text()
+    time.sleep(sample_s)
+    return used_share(before, stat.read_text())
+
+
+def used_share(before: str, after: str) -> float:
+    """Pure. The share of processor time between two contents of /proc/stat that was not idle."""
+    first, last = ([int(word) for word in text.split("\n", 1)[0].split()[1:9]] for text in (before, after))
+    spent = [late - early for early, late in zip(first, last, strict=True)]
+    total = sum(spent)
+    return (total - spent[3] - spent[4]) / total if total > 0 else 0.0
+
+
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.exists() else ():

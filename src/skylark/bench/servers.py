@@ -81,7 +81,7 @@ class SkylarkCommand(Server):
 
     def command(self, start: int) -> list[str]:
         sets = [flag for key, value in self._settings.items() for flag in ("--set", f"{key}={value}")]
-        return python_command("skylark.cli.start", *self.arguments(), *sets)
+        return python_command("skylark", *self.arguments(), *sets)
 
     def wait_until_serving(self) -> None:
         self._running().wait_until(self._is_ready, "registration", self.start_timeout_s, START_POLL_S)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.bench_output import Outputs, finish, interruptible, live
+from skylark.cli.bench_output import Outputs, finish, interruptible, live, warn_if_busy
 from skylark.cli.errors import UsageError
 from skylark.cli.options import grouped, pairs
 from skylark.cli.output import Screen
@@ -255,11 +255,13 @@ def shared(command: Callable[..., "Document"]) -> Callable[..., None]:
 
     def measure(*, options: ServerOptions, outputs: Outputs, **own: Any) -> None:
         servers = options.choice()
+        busy = warn_if_busy(Screen())
         with interruptible(), live(Screen()) as progress:
             run = BenchRun(
                 servers=servers, seconds=options.seconds, warm_up_s=options.warm_up, progress=progress
             )
             document = command(run, **own)
+        document.notes.extend(busy)
         finish(document, outputs)
 
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "run"]

@@ -27,6 +27,7 @@ ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML page with charts there.")
 ]
 EXIT_VOID = 1
+BUSY_SHARE = 0.15
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 """`kill`, and the end of the terminal; SIGHUP stays ignored under `nohup`."""
 
@@ -106,6 +107,18 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def warn_if_busy(screen: Screen) -> list[str]:
+    """Warn if other programs use the processors; return the sentence for the result."""
+    from skylark.bench.machine import busy_share  # noqa: PLC0415
+
+    share = busy_share()
+    if share < BUSY_SHARE:
+        return []
+    sentence = f"the machine was busy before the run: {share:.0%} of its processors, so figures are too low"
+    screen.warn(f"{sentence}; stop other programs and measure again")
+    return [sentence]
 
 
 @contextmanager

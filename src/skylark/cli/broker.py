@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,13 +121,13 @@ def broker(
     settings = replace(loaded.settings, config_path=loaded.settings.config_path or config)
     server_process.warn_of_any_address(settings)
 
-    async def main() -> None:
+    async def main(stopping: Callable[[signal.Signals], None]) -> None:
         server = Broker(settings)
         if stop_with_stdin:
             _stop_with_stdin()
-        await embedded.serve(server, lambda: server_process.say_broker_ready(started, server))
+        await embedded.serve(server, lambda: server_process.say_broker_ready(started, server), stopping)
 
-    server_process.run(main())
+    server_process.run(main)
 
 
 def _stop_with_stdin() -> None:

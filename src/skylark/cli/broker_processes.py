@@ -18,6 +18,7 @@ from typing import Any
 from skylark.cli.errors import UsageError
 from skylark.namesrv.server import NameServer
 from skylark.settings import BrokerSettings, NameServerSettings
+from skylark.stop_signal import StopSignal
 
 BROKERS_MAX = 26  # each has a letter
 PORT_DISTANCE = 10
@@ -29,7 +30,6 @@ RESTART_MAX_S = 30.0
 STEADY_S = 60.0
 """A broker that ran for this long is restarted after RESTART_FIRST_S, whatever happened before."""
 STOP_TIMEOUT_S = 15.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STORE_MARK = "lock"
 """A file that every store has."""
 OWN_SETTINGS = frozenset(
@@ -75,7 +75,7 @@ def broker_commands(
         if settings.store.commit_log_path is not None:
             own["store.commit_log_path"] = settings.store.commit_log_path / name
         sets = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
-        command = (sys.executable, "-m", "skylark.cli.start", "broker", "--stop-with-stdin")
+        command = (sys.executable, "-m", "skylark", "broker", "--stop-with-stdin")
         commands[name] = [*command, *more, *sets]
     return commands
 
@@ -149,6 +149,7 @@ async def serve_processes(
     more: Sequence[str],
     say: Say,
     on_ready: Callable[[str], None],
+    on_stop: Callable[[signal.Signals], None] = lambda number: None,
 ) -> None:
     """Run a name server and broker processes until SIGTERM or SIGINT. Main thread only.
 
@@ -156,27 +157,27 @@ async def serve_processes(
     """
     if not 1 <= count <= BROKERS_MAX:
         raise UsageError(f"invalid --brokers {count}; choose 1 to {BROKERS_MAX}")
-    stopped = asyncio.Event()
-    for number in STOP_SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    name_server = NameServer(name_server_settings)
-    await name_server.start()
-    try:
-        namesrv = name_server.address
-        commands = broker_commands(count, settings, namesrv, more)
-        brokers = [BrokerProcess(name, command, say) for name, command in commands.items()]
-        watching = [asyncio.ensure_future(broker.watch()) for broker in brokers]
+    with StopSignal() as stop_signal:
+        name_server = NameServer(name_server_settings)
+        await name_server.start()
         try:
-            ending = asyncio.ensure_future(stopped.wait())
-            await _until_ready(brokers, [ending, *watching], say)
-            if not ending.done():
-                on_ready(namesrv)
-                await _first([ending, *watching])
+            commands = broker_commands(count, settings, name_server.address, more)
+            brokers = [BrokerProcess(name, command, say) for name, command in commands.items()]
+            watching = [asyncio.ensure_future(broker.watch()) for broker in brokers]
+            ending = asyncio.ensure_future(stop_signal.wait())
+            try:
+                await _until_ready(brokers, [ending, *watching], say)
+                if not ending.done():
+                    on_ready(name_server.address)
+                    await _first([ending, *watching])
+                if ending.done():
+                    on_stop(ending.result())
+            finally:
+                ending.cancel()
+                await asyncio.gather(*(broker.stop() for broker in brokers))
+                await asyncio.gather(*watching, return_exceptions=True)
         finally:
-            await asyncio.gather(*(broker.stop() for broker in brokers))
-            await asyncio.gather(*watching, return_exceptions=True)
-    finally:
-        await name_server.stop()
+            await name_server.stop()
 
 
 async def _until_ready(

@@ -63,7 +63,7 @@ def namesrv(
     def ready(running: server.NameServer) -> None:
         server_process.say_ready(started, f"name server on {running.address}")
 
-    server_process.run(server.serve(loaded.settings, on_ready=ready))
+    server_process.run(lambda stopping: server.serve(loaded.settings, on_ready=ready, on_stop=stopping))
 
 
 @app.command()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -90,13 +92,15 @@ def serve(
 
     more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=_shared(sets))
     more += server_process.log_flags(log_format, log_levels)
-    server_process.run(serve_processes(name_server, settings, brokers, more, typer.echo, ready))
+    server_process.run(
+        lambda stopping: serve_processes(name_server, settings, brokers, more, typer.echo, ready, stopping)
+    )
 
 
 def _serve_one(name_server: NameServerSettings, settings: BrokerSettings, started: float) -> None:
     from skylark import embedded  # noqa: PLC0415
 
-    async def main() -> None:
+    async def main(stopping: Callable[[Signals], None]) -> None:
         both = embedded.Embedded(name_server, settings)
 
         def ready() -> None:
@@ -105,9 +109,9 @@ def _serve_one(name_server: NameServerSettings, settings: BrokerSettings, starte
             say_broker_ready(started, both.broker)
             _say_next(both.name_server.address)
 
-        await embedded.serve(both, ready)
+        await embedded.serve(both, ready, stopping)
 
-    server_process.run(main())
+    server_process.run(main)
 
 
 def _warn_of_name_servers(loaded: LoadedSettings[BrokerSettings]) -> None:

@@ -11,9 +11,10 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ import typer
 from skylark import __version__
 from skylark.cli.errors import UsageError
 from skylark.cli.options import pairs
+from skylark.cli.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from skylark.broker.broker import Broker
@@ -34,6 +36,7 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COLLECT_AFTER = (50_000, 20, 50)
 """Thresholds of the garbage collector: a reply consists of up to thousands of views, each of which counts."""
 PORT_MAX = 0xFFFF
+STOP_REASONS = {Signals.SIGINT: "Ctrl-C", Signals.SIGTERM: "SIGTERM from another process or the system"}
 FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 TEXT, JSON = "text", "json"
@@ -122,14 +125,28 @@ def warn_of_any_address(settings: BrokerSettings) -> None:
 # --- Running ---
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a server on uvloop until it ends."""
+def run(main: Callable[[Callable[[Signals], None]], Coroutine[Any, Any, None]]) -> None:
+    """Run a server on uvloop until it ends; `main` gets a function that says when and why it stops."""
     import uvloop  # noqa: PLC0415 - only servers need it
 
     raise_descriptor_limit()
     gc.freeze()  # loaded modules are never garbage
     gc.set_threshold(*COLLECT_AFTER)
-    uvloop.run(main)
+    began = time.monotonic()
+
+    def stopping(number: Signals) -> None:
+        nonlocal began
+        began = time.monotonic()
+        _say(f"stopping at {time.strftime('%Y-%m-%d %H:%M:%S')}: {STOP_REASONS.get(number, number.name)}")
+
+    uvloop.run(main(stopping))
+    _say(f"stopped after {time.monotonic() - began:.2f} s")
+
+
+def _say(text: str) -> None:
+    """Print a line; a terminal that is gone must not keep a server from stopping."""
+    with suppress(OSError):
+        typer.echo(f"skylark {__version__}: {text}")
 
 
 def raise_descriptor_limit() -> None:
@@ -167,8 +184,8 @@ def say_broker_ready(started: float, server: Broker) -> None:
 class TextLines(logging.Formatter):
     """One line of text per event. Names from clients cannot start another line or steer a terminal."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+    def __init__(self, layout: str = "%(asctime)s %(levelname)s %(name)s %(message)s") -> None:
+        super().__init__(layout)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record)
@@ -207,7 +224,10 @@ def component_of(logger: str) -> str:
 
 
 def configure_logs(log_format: str, levels: Iterable[str] | None) -> None:
-    """Send logs to standard error, unless logging is configured already. Raises UsageError."""
+    """Send logs to standard error, repeated warnings once a minute, unless logging is configured already.
+
+    Raises UsageError.
+    """
     by_component = {"": logging.WARNING, **dict(map(_parse_level, levels or ()))}
     handler = logging.StreamHandler()
     if log_format == JSON:
@@ -216,7 +236,7 @@ def configure_logs(log_format: str, levels: Iterable[str] | None) -> None:
         handler.setFormatter(TextLines())
     else:
         raise UsageError(f"invalid --log-format {log_format!r}; choose text or json")
-    logging.basicConfig(handlers=[handler])
+    logging.basicConfig(handlers=[RepeatedWarnings(handler)])
     for component, level in by_component.items():
         logging.getLogger(f"{PACKAGE}.{component}" if component else None).setLevel(level)
 

@@ -20,7 +20,3 @@ def run() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-
-
-if __name__ == "__main__":
-    run()

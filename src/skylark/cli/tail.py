@@ -31,7 +31,6 @@ REFRESH_S = 5.0
 """How often new queues and brokers are looked for."""
 HOLD_MS = 3000
 PULL_MESSAGES = 256
-WARNINGS_MAX = 100
 Printing = Callable[["ReceivedMessage"], None]
 
 log = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ def follow_topic(wanted: TailArguments, *, namesrv: str, printing: Printing) -> 
     )
     consumer = PullConsumer(TOOLS_GROUP, namesrv=namesrv, settings=settings)
     consumer.assign(queues, wanted.tags, sql=wanted.sql)
-    warnings = _Warnings(logging.WARNING)
+    warnings = _warning_lines()
     logging.getLogger("skylark.client").addHandler(warnings)
     try:
         with consumer:
@@ -145,21 +144,20 @@ def follow_topic(wanted: TailArguments, *, namesrv: str, printing: Printing) -> 
         pass  # the usual end
     finally:
         logging.getLogger("skylark.client").removeHandler(warnings)
+        warnings.close()
     return not stats.failures
 
 
-class _Warnings(logging.Handler):
-    """Prints each warning of the consumer once: it retries for ever, and the user must learn why."""
+def _warning_lines() -> logging.Handler:
+    """Prints warnings of the consumer: it retries for ever, and the user must learn why."""
+    from skylark.cli.repeated_warnings import RepeatedWarnings  # noqa: PLC0415
+    from skylark.cli.server_process import TextLines  # noqa: PLC0415
 
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self._printed: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        sentence = record.getMessage()
-        if sentence not in self._printed and len(self._printed) < WARNINGS_MAX:
-            self._printed.add(sentence)
-            sys.stderr.write(f"skylark: {sentence}\n")
+    lines = logging.StreamHandler()
+    lines.setFormatter(TextLines("skylark: %(message)s"))
+    handler = RepeatedWarnings(lines)
+    handler.setLevel(logging.WARNING)
+    return handler
 
 
 def _check_sql(condition: str) -> None:

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from signal import Signals
 
 from skylark.atomic_file import load_file
 from skylark.auth.access_control import AccessControl
@@ -22,11 +22,10 @@ from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
 from skylark.settings import NameServerSettings
 from skylark.settings.loader import to_properties
+from skylark.stop_signal import StopSignal
 from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class NameServer:
@@ -152,20 +151,20 @@ class NameServer:
 
 
 async def serve(
-    settings: NameServerSettings, *, on_ready: Callable[[NameServer], None] | None = None
+    settings: NameServerSettings,
+    *,
+    on_ready: Callable[[NameServer], None] = lambda server: None,
+    on_stop: Callable[[Signals], None] = lambda number: None,
 ) -> None:
-    """Run a name server until SIGTERM or SIGINT. Main thread only. Raises as `NameServer.start` does."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
+    """Run a name server until SIGTERM or SIGINT, which `on_stop` gets before the server is stopped.
+
+    Main thread only. Raises as `NameServer.start` does.
+    """
     server = NameServer(settings)
-    try:
-        await server.start()
-        if on_ready is not None:
+    with StopSignal() as stop_signal:
+        try:
+            await server.start()
             on_ready(server)
-        await stopped.wait()
-    finally:
-        await server.stop()
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
+            on_stop(await stop_signal.wait())
+        finally:
+            await server.stop()

@@ -60,7 +60,7 @@ class Node:
 
     def _spawn(self, flags: Sequence[str], settings: Mapping[str, Any]) -> None:
         assert self._process is None, "already running"
-        program = [sys.executable, "-m", "skylark.cli.start", "broker", f"--data={self.directory}/data"]
+        program = [sys.executable, "-m", "skylark", "broker", f"--data={self.directory}/data"]
         sets = [f"--set={key}={value}" for key, value in settings.items()]
         command = [*program, "--port", str(self.port), *flags, *sets]
         with (self.directory / "output.log").open("ab") as output:

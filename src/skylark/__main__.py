@@ -1,0 +1,5 @@
+"""`python -m skylark`: the `skylark` command."""
+
+from skylark.cli.start import run
+
+run()
