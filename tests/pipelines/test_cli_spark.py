@@ -22,9 +22,7 @@ from typer.testing import CliRunner
 
 from skylark.cli import spark_jobs
 from skylark.cli.main import app
-from skylark.cli.spark_jobs import SparkSessionOptions
 from skylark.pipelines.jobs import session
-from skylark.pipelines.jobs.queries import QueryProgress
 from skylark.pipelines.lake.parquet_files import FileLayout, TableFile, table_schema
 from skylark.pipelines.lake.table_log import BatchName, DeltaLog
 from skylark.pipelines.schema import arrow_schema, columns_schema
@@ -74,7 +72,7 @@ def test_an_archive_has_one_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("skylark.pipelines.jobs.archive.options", options)
     monkeypatch.setattr("skylark.pipelines.jobs.archive.archive", archive)
-    monkeypatch.setattr(spark_jobs.Pipeline, "launch", lambda self, place, job: job(None))
+    monkeypatch.setattr(spark_jobs.Pipeline, "launch", lambda self, place, job: job(None, None))
     arguments = ["archive", "-t", "a", "--to", f"delta:{tmp_path / 'lake'}", "-n", "h:1", "--once"]
     result = CliRunner().invoke(app, ["spark", *arguments])
     assert result.exit_code == 0, result.output
@@ -191,35 +189,6 @@ def test_a_python_without_our_package_is_named(
     with spark_program.started(command, tmp_path / "archive.log", {"PYSPARK_PYTHON": python}) as process:
         assert process.wait(RUN_TIMEOUT_S) == 2, process.log_text()
     assert f"{python}, Python {platform.python_version()}: No module named" in process.log_text()
-
-
-@pytest.mark.parametrize(
-    ("is_terminal", "more", "shown"),
-    [(True, {}, True), (False, {}, False), (True, {"remote": "sc://h"}, False)],
-)
-def test_a_batch_shows_its_stages_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, more: dict[str, Any], shown: bool
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
-    conf = spark_jobs.session_settings(SparkSessionOptions(**more), shows_stages=True).conf
-    assert ("spark.ui.showConsoleProgress" in conf) is shown
-
-
-def test_progress_is_a_line_for_each_query(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spark_jobs, "LINE_INTERVAL_S", 0)
-    watch = spark_jobs.watcher()
-    for batch in range(2):
-        at: dict[str, Any] = {"batch": batch, "messages": 1500, "messages_per_second": 20.4}
-        watch(QueryProgress(query="rows", behind=40, **at))
-        watch(QueryProgress(query="rejects", behind=None, **at))
-    assert capsys.readouterr().err.splitlines() == [
-        "rows: batch 0, 1,500 messages, 20/s, 40 behind",
-        "rejects: batch 0, 1,500 messages, 20/s",
-        "rows: batch 1, 3,000 messages, 20/s, 40 behind",
-        "rejects: batch 1, 3,000 messages, 20/s",
-    ]
 
 
 @pytest.mark.parametrize("name", spark_jobs.LOGGERS_OF_ERRORS)

@@ -135,7 +135,7 @@ def test_a_message_born_in_no_year_is_read_archived_shown_and_sent_again(
     summary = archive.archive(spark, source, lake, state=tmp_path / "state", once=True)
     assert summary.counts.written == 3
     found = sql.query(spark, f"select bodyText, bornTimestamp from `{topic}`", source=source)  # noqa: S608
-    spark_jobs.show_rows(found, limit=10, as_json=True)
+    spark_jobs.found_rows(found, limit=10, as_json=True)()
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["bodyText"] for row in shown] == ["0", "1", "2"]
     assert shown[0]["bornTimestamp"] == "2025-11-16T10:00:00.000000Z"
@@ -158,7 +158,7 @@ def test_times_are_shown_in_the_sessions_zone_wherever_the_driver_is(
     try:
         text = "timestamp'2026-11-16 08:00:00Z'"
         df = spark.sql(f"select {text} as at, array(named_struct('at', {text})) as nested, {text} as at")
-        spark_jobs.show_rows(df, limit=1, as_json=False)
+        spark_jobs.found_rows(df, limit=1, as_json=False)()
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -27,9 +27,15 @@ class Terminal:
     """`skylark` with its three streams on a terminal; `text` is what it has shown, without control codes."""
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str], *, columns: int = 100, lines: int = 40
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        columns: int = 100,
+        lines: int = 40,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._columns, self._lines = columns, lines
+        self._columns, self._lines, self._timeout_s = columns, lines, timeout_s
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         inherited = {
@@ -60,7 +66,7 @@ class Terminal:
 
     def until_screen(self, condition: Callable[[list[str]], bool]) -> list[str]:
         """Wait until the lines on the screen fulfil a condition, and return them."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + self._timeout_s
         while not condition(self.screen):
             assert time.monotonic() < deadline, "\n".join(self.screen)
             assert self.read(1.0) or condition(self.screen), "\n".join(self.screen)
@@ -79,7 +85,7 @@ class Terminal:
 
     def until(self, words: str, count: int = 1) -> None:
         """Wait for words, or for their coming so often."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + self._timeout_s
         while self.text.count(words) < count:
             assert time.monotonic() < deadline, self.text
             assert self.read(1.0) or self.text.count(words) >= count, self.text
@@ -92,10 +98,10 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for its end, and return the exit code."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + self._timeout_s
         while self.read(1.0):
             assert time.monotonic() < deadline, self.text
-        return self.process.wait(TIMEOUT_S)
+        return self.process.wait(self._timeout_s)
 
     def __enter__(self) -> Self:
         return self

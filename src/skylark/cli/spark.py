@@ -20,6 +20,7 @@ from skylark.cli.spark_jobs import (
     NamesrvOption,
     OriginOptions,
     OutputOption,
+    Printing,
     RateOption,
     RejectsOption,
     RunOptions,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from skylark.html_report import HtmlReport
     from skylark.pipelines.jobs.dlq import Edit
-    from skylark.pipelines.jobs.queries import JobSummary
+    from skylark.pipelines.jobs.queries import JobSummary, Watch
     from skylark.pipelines.jobs.replay import ReplayRange
 
 app = typer.Typer(
@@ -106,11 +107,11 @@ def archive(
     sink = job.options(source, output, upkeep)
     pipeline = spark_jobs.Pipeline("archive", "archive", stream, run, source, output)
 
-    def work(spark: SparkSession) -> JobSummary:
+    def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.archive(
             spark, source, output,
             state=pipeline.state, once=run.once, trigger=trigger, upkeep=upkeep, sink=sink,
-            watch=spark_jobs.watcher(),
+            watch=watch,
         )  # fmt: skip
 
     pipeline.launch(place, work)
@@ -147,11 +148,11 @@ def etl(
     aside = parse_output(rejects) if rejects is not None else None
     pipeline = spark_jobs.Pipeline("etl", "rows", stream, run, source, output, where)
 
-    def work(spark: SparkSession) -> JobSummary:
+    def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.etl(
             spark, source, output,
             state=pipeline.state, decode=decode, schema=schema, select=select or (), where=where,
-            rejects=aside, once=run.once, trigger=trigger, watch=spark_jobs.watcher(),
+            rejects=aside, once=run.once, trigger=trigger, watch=watch,
         )  # fmt: skip
 
     pipeline.launch(place, work)
@@ -199,11 +200,11 @@ def cdc(
     )
     pipeline = spark_jobs.Pipeline("cdc", "cdc", stream, run, source, output, table)
 
-    def work(spark: SparkSession) -> JobSummary:
+    def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.cdc(
             spark, source, output,
             state=pipeline.state, changes=changes, once=run.once, trigger=trigger,
-            watch=spark_jobs.watcher(),
+            watch=watch,
         )  # fmt: skip
 
     pipeline.launch(place, work)
@@ -248,11 +249,11 @@ def agg(
     frame = job.Window(length=window, slide=slide, watermark=watermark, time=time_column)
     pipeline = spark_jobs.Pipeline("agg", "agg", stream, run, source, output)
 
-    def work(spark: SparkSession) -> JobSummary:
+    def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.agg(
             spark, source, output,
             state=pipeline.state, window=frame, by=by or (), metrics=metrics or ("count(*) as messages",),
-            decode=decode, schema=schema, once=run.once, trigger=trigger, watch=spark_jobs.watcher(),
+            decode=decode, schema=schema, once=run.once, trigger=trigger, watch=watch,
         )  # fmt: skip
 
     pipeline.launch(place, work)
@@ -297,13 +298,13 @@ def replay(
         return
     directory = state.expanduser().absolute() if state is not None else None
 
-    def work(spark: SparkSession) -> JobSummary:
+    def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.replay(
             spark, read(spark), output, span,
             namesrv=target, state=directory, rate=rate, keep_times=keep_times,
         )  # fmt: skip
 
-    spark_jobs.launch(place, work)
+    spark_jobs.launch(place, work, as_json=show.as_json)
 
 
 def _replay_reader(
@@ -366,9 +367,9 @@ def sql(
         spark_jobs.show_files(files, as_json=show.as_json)
         return
 
-    def work(spark: SparkSession) -> None:
+    def work(spark: SparkSession, watch: Watch) -> Printing:
         found = job.query(spark, query, source=source, archives=archives, decode=decode, schema=schema)
-        spark_jobs.show_rows(found, limit=limit, as_json=show.as_json)
+        return spark_jobs.found_rows(found, limit=limit, as_json=show.as_json)
 
     spark_jobs.launch(place, work)
 
@@ -406,9 +407,9 @@ def report(
     if not spark_jobs.is_to_run(source, show):
         return
 
-    def work(spark: SparkSession) -> None:
+    def work(spark: SparkSession, watch: Watch) -> Printing:
         made = job.report(spark, source, kinds=kinds or job.NAMES, groups=group or ())
-        _show_report(made, html, as_json=show.as_json)
+        return lambda: _show_report(made, html, as_json=show.as_json)
 
     spark_jobs.launch(place, work)
 
@@ -416,13 +417,16 @@ def report(
 def _show_report(made: HtmlReport, html: Path | None, *, as_json: bool) -> None:
     from skylark.html_report import render  # noqa: PLC0415
 
+    screen, names = Screen(), [section.name for section in made.sections]
     if html is not None:
         html.write_text(render(made))
-        print_json({"pipeline": "report", "html": str(html), "sections": [s.name for s in made.sections]})
+        if as_json or not screen.out.is_terminal:
+            print_json({"pipeline": "report", "html": str(html), "sections": names})
+        else:
+            screen.line(f"{html} written: {', '.join(names)}")
     elif as_json:
         print_json(made)
     else:
-        screen = Screen()
         if made.verdict is not None:
             screen.line(made.verdict.title, "bold green" if made.verdict.is_good else "bold yellow")
             for sentence in made.verdict.sentences:
@@ -463,12 +467,10 @@ def run_file(
     if not spark_jobs.is_to_run(source, run, state=state, query=next(iter(outputs))):
         return
 
-    def work(spark: SparkSession) -> JobSummary:
-        return job.run_pipeline(
-            spark, loaded, namesrv=namesrv, state=state, once=run.once, watch=spark_jobs.watcher()
-        )
+    def work(spark: SparkSession, watch: Watch) -> JobSummary:
+        return job.run_pipeline(spark, loaded, namesrv=namesrv, state=state, once=run.once, watch=watch)
 
-    spark_jobs.launch(place, work, source)
+    spark_jobs.launch(place, work, source, as_json=run.as_json)
 
 
 # --- Dead letters ---
@@ -492,9 +494,9 @@ def list_dead_letters(
         return
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
 
-    def work(spark: SparkSession) -> None:
+    def work(spark: SparkSession, watch: Watch) -> Printing:
         found = job.overview(job.transform(source.read(spark)))
-        spark_jobs.show_rows(found, limit=DLQ_ROWS_MAX, as_json=show.as_json)
+        return spark_jobs.found_rows(found, limit=DLQ_ROWS_MAX, as_json=show.as_json)
 
     spark_jobs.launch(place, work)
 
@@ -520,9 +522,9 @@ def show_dead_letters(
         return
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
 
-    def work(spark: SparkSession) -> None:
+    def work(spark: SparkSession, watch: Watch) -> Printing:
         letters = job.chosen(job.transform(source.read(spark)), where)
-        spark_jobs.show_rows(
+        return spark_jobs.found_rows(
             letters.orderBy("storeTimestamp").select(*DLQ_COLUMNS), limit=limit, as_json=show.as_json
         )
 
@@ -552,10 +554,10 @@ def export(
     if not spark_jobs.is_to_run(source, show):
         return
 
-    def work(spark: SparkSession) -> JobSummary:
+    def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.export(spark, source, output, where)
 
-    spark_jobs.launch(place, work)
+    spark_jobs.launch(place, work, as_json=show.as_json)
 
 
 @dlq_app.command()
@@ -599,14 +601,15 @@ def resend(
     directory = state_directory(state, "dlq", group, namesrv, table=book)
     wanted = job.Resend(where=where, to=to, rate=rate, edit=_edit(edit), again=again)
 
-    def work(spark: SparkSession) -> JobSummary | None:
+    def work(spark: SparkSession, watch: Watch) -> JobSummary | Printing:
         if show.dry_run:
             letters = job.pending(spark, source, group, wanted, book)
-            spark_jobs.show_rows(letters.select(*DLQ_COLUMNS), limit=DLQ_ROWS_MAX, as_json=show.as_json)
-            return None
+            return spark_jobs.found_rows(
+                letters.select(*DLQ_COLUMNS), limit=DLQ_ROWS_MAX, as_json=show.as_json
+            )
         return job.resend(spark, source, group, wanted, state=directory, audit=book)
 
-    spark_jobs.launch(place, work)
+    spark_jobs.launch(place, work, as_json=show.as_json)
 
 
 def _edit(text: str | None) -> Edit | None:

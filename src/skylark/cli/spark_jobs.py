@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,21 +14,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 
 from skylark.cli.errors import UsageError
 from skylark.cli.options import pairs, parsed
-from skylark.cli.output import Screen, format_bytes, print_json
+from skylark.cli.output import Screen, counted, format_bytes, print_json
+from skylark.cli.spark_progress import SparkProgress, StageWatch
 from skylark.quantities import parse_duration_ms, parse_rate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from skylark.pipelines.jobs.endpoints import Input, Output
-    from skylark.pipelines.jobs.queries import JobSummary, QueryProgress
+    from skylark.pipelines.jobs.queries import JobSummary, Watch
     from skylark.pipelines.jobs.session import SessionSettings
     from skylark.pipelines.lake.parquet_files import TableFile
     from skylark.pipelines.planner import RangeRow
+
+Printing = Callable[[], None]
 
 
 def _check_trigger(text: str) -> str:
@@ -186,7 +187,6 @@ class SparkSessionOptions:
     conf: ConfOption = None
 
 
-LINE_INTERVAL_S = 2.0
 LOGGERS_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 CELL_CHARS_MAX = 200
 WHOLE_CHARS_MAX = 36
@@ -195,17 +195,12 @@ CHECK_TIMEOUT = "3s"
 """Timeout of the checks before Spark is started."""
 
 
-def session_settings(place: SparkSessionOptions, *, shows_stages: bool = False) -> SessionSettings:
-    """Settings of the Spark session. Raises UsageError, SettingsError.
-
-    `shows_stages` lets Spark draw its progress bar on a terminal; a Connect server has none.
-    """
+def session_settings(place: SparkSessionOptions) -> SessionSettings:
+    """Settings of the Spark session. Raises UsageError, SettingsError."""
     _need_extra()
     from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
 
     conf = pairs(place.conf, "--conf")
-    if shows_stages and place.remote is None and sys.stderr.isatty():
-        conf = {"spark.ui.showConsoleProgress": "true", **conf}
     return SessionSettings(master=place.master, remote=place.remote, pack=place.pack, conf=conf)
 
 
@@ -265,41 +260,80 @@ class Pipeline:
         identity = (self.source.topic, self.source.namesrv or self.source.store, self.output)
         return state_directory(self.run.state, self.name, *identity, table=self.output)
 
-    def launch(self, place: SparkSessionOptions, job: Callable[[SparkSession], JobSummary]) -> None:
+    def launch(self, place: SparkSessionOptions, job: Callable[[SparkSession, Watch], JobSummary]) -> None:
         """Show what would be read, or read it. Raises SettingsError, RocketMQError."""
         from skylark.pipelines.jobs.endpoints import from_table, job_name  # noqa: PLC0415
 
         source = from_table(self.source, self.output, job_name(self.name, self.source, self.where))
         if is_to_run(source, self.run, state=self.state, query=self.query):
-            launch(place, job, source, metrics_port=self.stream.metrics_port)
+            launch(place, job, source, metrics_port=self.stream.metrics_port, as_json=self.run.as_json)
 
 
 def launch(
     place: SparkSessionOptions,
-    job: Callable[[SparkSession], JobSummary | None],
+    job: Callable[[SparkSession, Watch], JobSummary | Printing],
     source: Input | None = None,
     *,
     metrics_port: int | None = None,
+    as_json: bool = False,
 ) -> None:
-    """Start Spark, run the job, print its summary as JSON. Raises RocketMQError, also for errors of Spark.
+    """Start Spark, run the job, and print its summary, or call what it returns to print.
 
-    If the source has a group, a listener measures the lag and commits the group's offsets. Jobs without a
-    source are not streams: Spark shows its stages instead of our progress.
+    On a terminal a summary is a table, elsewhere JSON. If the source has a group, a listener measures the lag
+    and commits the group's offsets. Raises RocketMQError, also for errors of Spark.
     """
-    settings = session_settings(place, shows_stages=source is None)
-    from pyspark.errors import PySparkException  # noqa: PLC0415
+    settings = session_settings(place)
+    screen = Screen()
+    with SparkProgress(screen) as progress:
+        progress.say(_start_words(place))
+        from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from skylark.pipelines.jobs.queries import plain_error  # noqa: PLC0415
-    from skylark.pipelines.jobs.session import session  # noqa: PLC0415
+        from skylark.pipelines.jobs.queries import plain_error  # noqa: PLC0415
+        from skylark.pipelines.jobs.session import session  # noqa: PLC0415
 
-    quieten()
-    try:
-        with session(settings) as spark, _listening(spark, source, metrics_port):
-            summary = job(spark)
-    except PySparkException as error:
-        raise plain_error(error) from error
-    if summary is not None:
+        quieten()
+        try:
+            with session(settings) as spark, _listening(spark, source, metrics_port):
+                progress.say("Spark is ready, reading")
+                with _stages(spark, progress, is_wanted=source is None and place.remote is None):
+                    result = job(spark, progress.watch)
+                if callable(result):
+                    progress.close()
+                    result()
+        except PySparkException as error:
+            raise plain_error(error) from error
+    if not callable(result):
+        show_summary(screen, result, as_json=as_json)
+
+
+def _start_words(place: SparkSessionOptions) -> str:
+    if place.remote is not None:
+        return f"connecting to Spark at {place.remote}"
+    return f"starting Spark{f' on {place.master}' if place.master else ''}, about 10 s"
+
+
+@contextmanager
+def _stages(spark: SparkSession, progress: SparkProgress, *, is_wanted: bool) -> Iterator[None]:
+    """The progress of stages, for a job that is not a stream."""
+    if not is_wanted:
+        yield
+        return
+    with StageWatch(spark, progress):
+        yield
+
+
+def show_summary(screen: Screen, summary: JobSummary, *, as_json: bool) -> None:
+    """How a job ended, and what became of the messages."""
+    if as_json or not screen.out.is_terminal:
         print_json(summary)
+        return
+    end = f"{summary.status} after {summary.seconds:,.1f} s, {counted(summary.batches, 'batch', 'batches')}"
+    screen.line(f"{summary.pipeline}: {end}", "bold")
+    facts = {**summary.details, "state": summary.state}
+    screen.facts([(name, value) for name, value in facts.items() if value])
+    screen.line()
+    columns, rows = summary.table()
+    screen.table(columns, rows, long=columns[:1])
 
 
 def quieten() -> None:
@@ -325,29 +359,6 @@ def _listening(spark: SparkSession, source: Input | None, metrics_port: int | No
         yield
     finally:
         listener.detach(spark)
-
-
-def watcher() -> Callable[[QueryProgress], None]:
-    """Prints the progress of queries: a line in place on a terminal, elsewhere a line every few seconds."""
-    console = Console(stderr=True, highlight=False)
-    shown_at = float("-inf")
-    totals: dict[str, int] = {}
-
-    def watch(progress: QueryProgress) -> None:
-        nonlocal shown_at
-        total = totals[progress.query] = totals.get(progress.query, 0) + progress.messages
-        now = time.monotonic()
-        if not console.is_terminal and now - shown_at < LINE_INTERVAL_S:
-            return
-        shown_at = now
-        behind = "" if progress.behind is None else f", {progress.behind:,} behind"
-        text = (
-            f"{progress.query}: batch {progress.batch}, {total:,} messages, "
-            f"{progress.messages_per_second:,.0f}/s{behind}"
-        )
-        console.print(text, end="\r" if console.is_terminal else "\n")
-
-    return watch
 
 
 # --- Plans ---
@@ -437,19 +448,23 @@ def show_files(files: Sequence[TableFile], *, as_json: bool) -> None:
 # --- Tables ---
 
 
-def show_rows(df: DataFrame, *, limit: int, as_json: bool) -> None:
-    """Print at most `limit` rows of a query."""
+def found_rows(df: DataFrame, *, limit: int, as_json: bool) -> Printing:
+    """Run a query; return what prints at most `limit` of its rows."""
     from skylark.pipelines.jobs.endpoints import plain_rows  # noqa: PLC0415
 
-    rows = plain_rows(df, limit + 1)
-    shown = [[printable(value) for value in row] for row in rows[:limit]]
-    if as_json:
-        for row in shown:
-            print_json(dict(zip(df.columns, row, strict=True)))
-    else:
-        show_table(Screen(), df.columns, [[short(value) for value in row] for row in shown])
-    if len(rows) > limit:
-        sys.stderr.write(f"skylark: more than {limit} rows; raise --limit to see them\n")
+    columns, rows = df.columns, plain_rows(df, limit + 1)
+
+    def show() -> None:
+        shown = [[printable(value) for value in row] for row in rows[:limit]]
+        if as_json:
+            for row in shown:
+                print_json(dict(zip(columns, row, strict=True)))
+        else:
+            show_table(Screen(), columns, [[short(value) for value in row] for row in shown])
+        if len(rows) > limit:
+            sys.stderr.write(f"skylark: more than {limit} rows; raise --limit to see them\n")
+
+    return show
 
 
 def show_table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
