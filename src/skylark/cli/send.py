@@ -206,7 +206,7 @@ def send_all(wanted: SendArguments, *, group: str, namesrv: str, trace: bool, as
 
     queue = MessageQueue(wanted.topic, *parse_queue(wanted.queue)) if wanted.queue is not None else None
     to_send = messages(wanted, sys.stdin.buffer, now_ms=round(time.time() * 1000))
-    report = _Report(as_json=as_json, one=not (wanted.count > 1 or wanted.lines or wanted.from_json))
+    report = _SendReport(as_json=as_json, one=not (wanted.count > 1 or wanted.lines or wanted.from_json))
     waiting: deque[concurrent.futures.Future[SendReceipt]] = deque()
     with Producer(group, namesrv=namesrv, settings=ProducerSettings(trace=trace)) as producer:
         for message in to_send:
@@ -222,7 +222,7 @@ def send_all(wanted: SendArguments, *, group: str, namesrv: str, trace: bool, as
     return report.all_safe
 
 
-class _Report:
+class _SendReport:
     """Prints where each message is stored; on a terminal, for many messages, only their number."""
 
     def __init__(self, *, as_json: bool, one: bool) -> None:
