@@ -149,7 +149,7 @@ def retries(returned: DataFrame, length_ms: int = 60_000) -> DataFrame:
 
 
 @dataclass(slots=True)
-class _Report:
+class _SectionMaker:
     """A report that is being made: what the sections are made from, and the figures that they find."""
 
     df: DataFrame
@@ -280,15 +280,15 @@ class _Report:
         )
 
 
-SECTIONS: dict[str, Callable[[_Report], Section]] = {
-    "traffic": _Report.traffic,
-    "delay": _Report.delay,
-    "latency": _Report.latency,
-    "retries": _Report.retries,
-    "journey": _Report.journey,
-    "sizes": _Report.sizes,
-    "keys": _Report.keys,
-    "duplicates": _Report.duplicates,
+SECTIONS: dict[str, Callable[[_SectionMaker], Section]] = {
+    "traffic": _SectionMaker.traffic,
+    "delay": _SectionMaker.delay,
+    "latency": _SectionMaker.latency,
+    "retries": _SectionMaker.retries,
+    "journey": _SectionMaker.journey,
+    "sizes": _SectionMaker.sizes,
+    "keys": _SectionMaker.keys,
+    "duplicates": _SectionMaker.duplicates,
 }
 NAMES = ("traffic", "delay", "latency", "retries", "groups", "lag", "journey", "sizes", "keys", "duplicates")
 """In the order of the page."""
@@ -310,7 +310,7 @@ def report(
         try:
             _take_sizes(df, figures)
             found = aftermath(spark, source, planner.origin.topics(), topics)
-            making = _Report(df, found, figures, bucket_ms(figures.span_ms))
+            making = _SectionMaker(df, found, figures, bucket_ms(figures.span_ms))
             sections |= {kind: SECTIONS[kind](making) for kind in wanted}
         finally:
             df.unpersist()
