@@ -43,6 +43,7 @@ from skylark.broker.monitoring.runtime_info import RuntimeInfo
 from skylark.broker.monitoring.stats import STEP_S, BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.registration import Registration
+from skylark.broker.replication.last_master import LAST_MASTER_FILE, LastMaster
 from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.metadata_sync import METADATA_LIMITS, MetadataSync
 from skylark.broker.replication.restore_offsets import OffsetRestoration
@@ -123,6 +124,7 @@ class Broker:
         self.replication = ReplicationMaster(
             self.live, self.store, self.clock, self.role, self.tasks, self.read_cold
         )
+        self._last_master = LastMaster()
         self._build_tables(settings)
         self._build_services(settings, disk or RealDisk())
         self._build_files(settings)
@@ -231,6 +233,9 @@ class Broker:
 
     def _build_replication(self, settings: BrokerSettings, disk: Disk) -> None:
         self._copy_mark = CopyMark(disk, settings.store.path)
+        self._last_master.on_change = self.metadata.add(
+            settings.config_directory / LAST_MASTER_FILE, self._last_master.snapshot
+        ).mark
         self._slave: ReplicationSlave | None = None
         self._user_sync: UserSync | None = None
         if isinstance(self.timers, SlaveTimers):
@@ -246,8 +251,8 @@ class Broker:
                 users=self._user_sync if settings.auth.is_served else None,
             )  # fmt: skip
             self._slave = ReplicationSlave(
-                settings.replication, self.clock, self.role.slave, self.store, sync, self.long_polling,
-                self.tasks, self.read_cold,
+                settings.replication, self.clock, self.role.slave, self.store, sync, self._last_master,
+                self.long_polling, self.tasks, self.read_cold,
             )  # fmt: skip
 
     def _build_handlers(self) -> tuple[object, ...]:
@@ -256,7 +261,7 @@ class Broker:
         consumers, producers, read_cold = self.consumers, self.producers, self.read_cold
         info = RuntimeInfo(
             live, clock, self.role, store, self.replication, self.delay_levels, self.timers, stats,
-            read_cold, self.monitor, consumers, self.started_ms,
+            read_cold, self.monitor, consumers, self._last_master, self.started_ms,
         )  # fmt: skip
         self.offset_handlers = OffsetHandlers(
             live, clock, store, topics, groups, offsets, consumers, self.delay_levels, self.latencies,
@@ -356,6 +361,10 @@ class Broker:
     def _open(self) -> None:
         """Load metadata and open the store. May block; nothing else runs yet."""
         directory = self.live.current.config_directory
+        load_metadata(directory / LAST_MASTER_FILE, self._last_master.load)
+        if not self.role.is_slave:
+            for sentence in self._last_master.safety.shortfalls(self.live.current):
+                log.warning("this broker is less safe than the master whose place it takes: %s", sentence)
         self._has_new_users = self.access.load()
         load_metadata(directory / "topics.json", self.topics.load)
         load_metadata(directory / "subscriptionGroup.json", self.groups.load)

@@ -119,6 +119,7 @@ def broker(
         server_process.print_settings(loaded.settings)
         return
     settings = replace(loaded.settings, config_path=loaded.settings.config_path or config)
+    settings = server_process.with_role_of_last_master(settings, loaded.origins)
     server_process.warn_of_any_address(settings)
 
     async def main(stopping: Callable[[signal.Signals], None]) -> None:
@@ -428,6 +429,7 @@ def _show_slave(status: HaStatus, runtime: Mapping[str, str]) -> None:
         [
             ("role", runtime.get("replicationRole", "slave")),
             ("master", runtime.get("replicationMaster") or client.master_addr or NOT_KNOWN),
+            ("master's role", runtime.get("replicationMasterRole") or NOT_KNOWN),
             ("connected", {"true": "yes", "false": "no"}.get(connected or "", NOT_KNOWN)),
             ("log ends at", client.max_offset),
             ("behind", runtime.get("replicationLagBytes", NOT_KNOWN)),

@@ -78,7 +78,7 @@ def serve(
     }  # fmt: skip
     loaded = load(BrokerSettings, BROKER_PREFIX, config, flags, sets)
     _warn_of_name_servers(loaded)
-    settings = loaded.settings
+    settings = server_process.with_role_of_last_master(loaded.settings, loaded.origins)
     server_process.warn_of_any_address(settings)
     name_server = _name_server_settings(settings, name_server_port)
     check_layout(settings.store.path, brokers)

@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,6 +121,29 @@ def warn_of_any_address(settings: BrokerSettings) -> None:
             f"skylark: listening on {settings.host}, which clients cannot connect to: pass --advertise HOST",
             err=True,
         )
+
+
+def with_role_of_last_master(settings: BrokerSettings, origins: Mapping[str, str]) -> BrokerSettings:
+    """The settings of a promoted slave: SYNC_MASTER if its master was one and no role is given.
+
+    Raises BadStoreFile.
+    """
+    from skylark.broker.metadata_files import load_metadata  # noqa: PLC0415
+    from skylark.broker.replication.last_master import LAST_MASTER_FILE, LastMaster  # noqa: PLC0415
+    from skylark.settings import BrokerRole  # noqa: PLC0415
+
+    if settings.is_slave or "role" in origins:
+        return settings
+    last = LastMaster()
+    load_metadata(settings.config_directory / LAST_MASTER_FILE, last.load)
+    if not last.safety.is_sync_master:
+        return settings
+    typer.echo(
+        "skylark: the store is a copy of a SYNC_MASTER's, so this broker is a SYNC_MASTER, too;"
+        " --set brokerRole=ASYNC_MASTER changes that",
+        err=True,
+    )
+    return replace(settings, role=BrokerRole.SYNC_MASTER)
 
 
 # --- Running ---

@@ -13,6 +13,7 @@ from skylark.broker.delayed.timers import Timers
 from skylark.broker.monitoring.monitor import Monitor
 from skylark.broker.monitoring.stats import BrokerStats, Counter
 from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.last_master import LastMaster
 from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.role import Role
 from skylark.clock import Clock
@@ -51,6 +52,7 @@ class RuntimeInfo:
     read_cold: ReadCold
     monitor: Monitor
     consumers: ConsumerGroups
+    last_master: LastMaster
     started_ms: int
 
     async def collect(self) -> dict[str, str]:
@@ -149,6 +151,7 @@ class RuntimeInfo:
         return {
             "replicationRole": self.role.kind.value,
             "replicationMaster": slave.master_address,
+            "replicationMasterRole": self.last_master.safety.broker_role,
             "replicationConnected": str(slave.sees_master).lower(),
             "replicationConnections": str(slave.connections),
             "replicationLagBytes": str(slave.lag_bytes),

@@ -10,6 +10,7 @@ from functools import partial
 
 from skylark.broker.long_polling import LongPolling
 from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.last_master import LastMaster
 from skylark.broker.replication.metadata_sync import MetadataSync
 from skylark.broker.replication.role import SlaveStatus
 from skylark.clock import Clock
@@ -56,6 +57,7 @@ class ReplicationSlave:
         status: SlaveStatus,
         store: MessageStore,
         metadata: MetadataSync,
+        last_master: LastMaster,
         long_polling: LongPolling,
         tasks: Tasks,
         read_cold: ReadCold,
@@ -66,6 +68,7 @@ class ReplicationSlave:
         self._store = store
         self._metadata = metadata
         self._pool = metadata.pool
+        self._last_master = last_master
         self._long_polling = long_polling
         self._tasks = tasks
         self._read_cold = read_cold
@@ -74,6 +77,7 @@ class ReplicationSlave:
         self._frames = FrameReader()
         self._intake = ReplicaIntake(self._store, 0)
         self._found = asyncio.Event()
+        self._master_config: list[tuple[str, str]] = []
         self._followed = ""
         """The master of this attempt: name servers may speak of another one before the link to it is lost."""
         self._common_end = 0
@@ -121,7 +125,8 @@ class ReplicationSlave:
         """Raises CannotFollow, RemotingError, BrokerError."""
         address = self._followed
         config = (await self._pool.call(address, GetBrokerConfig(), timeout_s=ASK_TIMEOUT_S)).text
-        for key, value, _ in read_properties(config):
+        self._master_config = [(key, value) for key, value, _ in read_properties(config)]
+        for key, value in self._master_config:
             if key == FILE_BYTES_KEY and value != str(self._store.log.file_bytes):
                 raise CannotFollow(
                     f"its log has files of {value} bytes, this one of {self._store.log.file_bytes}: "
@@ -267,6 +272,7 @@ class ReplicationSlave:
             # Records that this broker appended as a master, and the new master lacks, are dropped.
             # It becomes a copy when it also has the offsets.
             self._intake.cut_rest()
+        self._last_master.note(self._master_config)
         self._joined.set()
         self._metadata_due.set()
 
