@@ -251,7 +251,7 @@ async def test_sf_108_every_status_has_its_consequence() -> None:
     got: list[ReceivedMessage] = []
     async with fake_broker() as fake:
         fake.answers[PULL] = answer
-        async with consumer_of(fake, got.extend, pull_failure_delay_ms=1000, broker_busy_delay_ms=20):
+        async with consumer_of(fake, got.extend, pull_failure_delay_ms=2000, broker_busy_delay_ms=20):
             await eventually(lambda: len(asked_at) == 6)
             await eventually(lambda: fake.offsets.get(("G", "T", 0)) == 12)
             await eventually(lambda: len(asked_at) == len(answers) + 1)
@@ -262,9 +262,9 @@ async def test_sf_108_every_status_has_its_consequence() -> None:
     found, none, unmatched, busy, outdated, failed, moved = (
         later - earlier for earlier, later in zip(answered_at, asked_at[1:], strict=True)
     )
-    assert max(found, none, unmatched) < 0.5  # at once, on a machine with other work, too
-    assert 0.02 <= busy < 0.5
-    assert min(outdated, failed) >= 1
+    assert max(found, none, unmatched) < 1.5  # at once, on a machine that pauses for a second
+    assert 0.02 <= busy < 1.5
+    assert min(outdated, failed) >= 2
     assert moved < 15
 
 
@@ -419,8 +419,8 @@ async def test_sf_127_a_found_answer_that_is_empty_after_filtering_is_followed_a
             status = consumer.running_info().status_table["T"]
         assert [int(command.fields["queueOffset"]) for command in pulls(fake)][:5] == [0, 32, 64, 96, 100]
     assert got == []
-    assert max(pauses[:4]) < 0.5
-    assert 30 <= status.pull_rt < 1000
+    assert max(pauses[:4]) < 5
+    assert 30 <= status.pull_rt < 5000
     assert status.pull_tps == 0
 
 

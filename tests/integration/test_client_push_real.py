@@ -157,6 +157,7 @@ async def test_sf_040_after_a_kill_what_was_finished_behind_an_unfinished_one_co
         await rig.commit("G", "T", 2)
         async with MemberProcess(tmp_path, "member", rig.name_server.address, STUCK_MEMBER) as member:
             await eventually(lambda: sorted(member.got()) == [b"3", b"4", b"5", b"6", b"7"])
+            await asyncio.sleep(0.5)  # offsets are persisted every 50 ms
             assert await member.end(signal.SIGKILL) == -signal.SIGKILL
         assert await rig.committed("G", "T") == 2
         got: list[ReceivedMessage] = []

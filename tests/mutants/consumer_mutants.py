@@ -476,14 +476,6 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        row=86,
-        file="client/consumer/rebalancer.py",
-        text=("        except RocketMQError as error:\n            failure = error\n    if failure"),
-        replacement=("        except RocketMQError as error:\n            raise\n    if failure"),
-        what="only one broker is asked for the members",
-        tests=("integration/test_client_push_sharing.py::test_sf_086_members_are_asked_of_any_broker",),
-    ),
-    Mutant(
         row=96,
         file="client/consumer/allocation_strategies.py",
         text="queue not in wanted or pulled_at < stale_before]",

@@ -87,6 +87,14 @@ SERVER_MUTANTS: tuple[Mutant, ...] = (
         tests=("integration/test_client_push_sharing.py::test_sf_087_091_three_queues_of_two_members",),
     ),
     Mutant(
+        row=86,
+        file="broker/clients.py",
+        text="return [client.client_id for client in clients]",
+        replacement="return [clients[0].client_id]",
+        what="a broker lists only one member",
+        tests=("unit/broker/handlers/test_clients.py::test_sf_086_the_members_of_a_group",),
+    ),
+    Mutant(
         row=88,
         file="broker/offsets.py",
         text=(
