@@ -59,7 +59,7 @@ BANS = {
 }
 # Parts that may import only some modules of another.
 DOORS = {
-    ("pipelines", "remoting"): ("skylark.remoting.blocking_connection",),
+    ("pipelines", "remoting"): ("skylark.remoting.blocking_connection", "skylark.remoting.tls_client"),
     ("pipelines", "store"): ("skylark.store.store_reader", "skylark.store.queue_entry"),
 }
 # Modules that only these parts may import.
@@ -282,7 +282,7 @@ LONG_FUNCTION = "def long() -> None:\n" + "    x = 1\n" * FUNCTION_LINES_MAX
         (
             "skylark.pipelines.x",
             "from skylark.remoting import link",
-            "only skylark.remoting.blocking_connection may",
+            "only skylark.remoting.blocking_connection and skylark.remoting.tls_client may",
         ),
         (
             "skylark.pipelines.x",

@@ -62,6 +62,7 @@ from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
+from skylark.remoting.tls_client import make_outgoing_tls
 from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.live import LiveSettings
@@ -106,6 +107,7 @@ class Broker:
         self.access = AccessControl(
             settings.auth, settings.config_directory, self.clock, cluster=settings.cluster
         )
+        self._outgoing_tls = make_outgoing_tls(settings.tls, settings.tls_client)
         self.addresses = BrokerAddress.choose(settings)
         self.address = self.addresses.text
         self.port = self.addresses.port
@@ -201,7 +203,14 @@ class Broker:
         self.long_polling = self.pull_path.held
         self.deletion = TopicDeletion(store, self.offsets, stats, self.long_polling, read_cold)
         self.registration = Registration(
-            live, clock, self.role, self.addresses, self.topics, self.tasks, self.access.signer
+            live,
+            clock,
+            self.role,
+            self.addresses,
+            self.topics,
+            self.tasks,
+            self.access.signer,
+            self._outgoing_tls,
         )
 
     def _build_files(self, settings: BrokerSettings) -> None:
@@ -239,7 +248,7 @@ class Broker:
         self._slave: ReplicationSlave | None = None
         self._user_sync: UserSync | None = None
         if isinstance(self.timers, SlaveTimers):
-            pool = ConnectionPool(limits=METADATA_LIMITS, signer=self.access.signer)
+            pool = ConnectionPool(limits=METADATA_LIMITS, signer=self.access.signer, tls=self._outgoing_tls)
             self._user_sync = UserSync(
                 self.access.store, settings.auth, self.role.slave, pool, self._write_users
             )
@@ -344,7 +353,13 @@ class Broker:
             if self._has_new_users:
                 self._mark_users()
             restoration = OffsetRestoration(
-                self.clock, self.store, self.topics, self.groups, self.offsets, self.access.signer
+                self.clock,
+                self.store,
+                self.topics,
+                self.groups,
+                self.offsets,
+                self.access.signer,
+                self._outgoing_tls,
             )
             await restoration.run(slaves)
             await self._server.listen(settings.host, self.port, self.main_routes())

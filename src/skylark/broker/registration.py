@@ -24,6 +24,7 @@ from skylark.protocol.requests.name_server import (
 )
 from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.tasks import Tasks
@@ -58,6 +59,7 @@ class Registration:
         topics: TopicTable,
         tasks: Tasks,
         signer: Signer | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self._live = live
         self._clock = clock
@@ -65,7 +67,7 @@ class Registration:
         self._address = address
         self._topics = topics
         self._tasks = tasks
-        self._pool = ConnectionPool(signer=signer)
+        self._pool = ConnectionPool(signer=signer, tls=tls)
         self._servers = name_servers(live.current.name_servers)
         self._due = {server: asyncio.Event() for server in self._servers}
         self._started = False

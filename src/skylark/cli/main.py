@@ -202,6 +202,15 @@ def options(
             help="File with accessKey and secretKey, mode 0600. Default: SKYLARK_CREDENTIALS_FILE.",
         ),
     ] = None,
+    tls: Annotated[
+        bool | None, typer.Option("--tls/--no-tls", help="Use TLS. Default: SKYLARK_TLS_ENABLED.")
+    ] = None,
+    tls_trusted: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-trusted", metavar="FILE", help="CAs of servers, and --tls. Default: SKYLARK_TLS_TRUSTED."
+        ),
+    ] = None,
 ) -> None:
     """Options of all commands."""
     # Commands print errors themselves; logs of the clients are for programs.
@@ -210,6 +219,12 @@ def options(
         from skylark.settings.credentials import CREDENTIALS_FILE_VARIABLE  # noqa: PLC0415 - see CommandGroup
 
         os.environ[CREDENTIALS_FILE_VARIABLE] = str(credentials)
+    if tls is None and tls_trusted is not None:
+        tls = True
+    if tls is not None:
+        os.environ["SKYLARK_TLS_ENABLED"] = str(tls).lower()
+    if tls_trusted is not None:
+        os.environ["SKYLARK_TLS_TRUSTED"] = str(tls_trusted)
     if debug:
         logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 

@@ -31,6 +31,8 @@ Every command of `skylark`, written by `python -m skylark.cli.reference commands
 - `skylark --debug COMMAND` shows tracebacks and all log messages.
 - `skylark --install-completion` installs shell completion of commands, topics, groups and brokers.
 - Name servers are `--namesrv`, else the variable `NAMESRV_ADDR`, else `127.0.0.1:9876`.
+- TLS: `skylark --tls-trusted ca.pem COMMAND`, or variables such as `SKYLARK_TLS_TRUSTED`
+  ([Security](../security.md#tls)).
 """
 EXAMPLE_WORDS = ("Example:", "Examples:")
 HIDDEN_OPTIONS = frozenset({"--help", "--install-completion", "--show-completion"})

@@ -133,9 +133,12 @@ def _name_server_settings(settings: BrokerSettings, port: int) -> NameServerSett
     loaded: LoadedSettings[NameServerSettings] = load(
         NameServerSettings, NAME_SERVER_PREFIX, None, flags, None
     )
+    made = loaded.settings
+    if not any(name.startswith("tls.") for name in loaded.origins):
+        made = replace(made, tls=settings.tls)
     if "kv_config_path" in loaded.origins:
-        return loaded.settings
-    return replace(loaded.settings, kv_config_path=settings.store.path / "namesrv/kvConfig.json")
+        return made
+    return replace(made, kv_config_path=settings.store.path / "namesrv/kvConfig.json")
 
 
 def _say_next(namesrv: str) -> None:

@@ -120,6 +120,7 @@ class BrokerSource:
             options.request_timeout_ms / 1000,
             options.retry_timeout_ms / 1000,
             options.credentials,
+            options.tls_settings,
         )
         self._is_selector_known = options.sql92 is None
 

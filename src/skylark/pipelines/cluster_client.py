@@ -54,7 +54,9 @@ from skylark.protocol.requests.pull import (
 )
 from skylark.protocol.signature import Signer
 from skylark.remoting.blocking_connection import BlockingConnection
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings.credentials import Credentials
+from skylark.settings.tls import ClientTlsSettings
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +89,10 @@ class ClusterClient:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         retry_timeout_s: float = RETRY_TIMEOUT_S,
         credentials: Credentials | None = None,
+        tls: ClientTlsSettings | None = None,
     ) -> None:
-        """`name_servers`: `host:port`, several separated by `;` or `,`."""
+        """`name_servers`: `host:port`, several separated by `;` or `,`. Raises SettingsError."""
+        self._tls = None if tls is None else ClientTls(tls)
         self._signer = None if credentials is None else Signer(credentials)
         self.name_servers = [
             item.strip() for item in name_servers.replace(",", ";").split(";") if item.strip()
@@ -103,7 +107,7 @@ class ClusterClient:
     def connection(self, address: str) -> BlockingConnection:
         """The connection of this process to a server."""
         if address not in self._connections:
-            self._connections[address] = BlockingConnection(address, signer=self._signer)
+            self._connections[address] = BlockingConnection(address, signer=self._signer, tls=self._tls)
         return self._connections[address]
 
     def retried(self, ask: Callable[[], T], *, retry_timeout_s: float | None = None) -> T:
@@ -363,6 +367,7 @@ def shared_client(
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     retry_timeout_s: float = RETRY_TIMEOUT_S,
     credentials: Credentials | None = None,
+    tls: ClientTlsSettings | None = None,
 ) -> ClusterClient:
     """The client of this process for these name servers and user; it lives as long as the process."""
     made = ClusterClient(
@@ -370,6 +375,7 @@ def shared_client(
         request_timeout_s=request_timeout_s,
         retry_timeout_s=retry_timeout_s,
         credentials=credentials,
+        tls=tls,
     )
     # Close sockets before the interpreter shuts down, which would warn.
     atexit.register(made.close)

@@ -36,6 +36,7 @@ from skylark.pipelines.offsets import Offsets, from_nested
 from skylark.protocol.bodies import MessageQueue
 from skylark.settings.client import ClientSettings
 from skylark.settings.credentials import client_credentials
+from skylark.settings.tls import client_tls_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,7 +135,8 @@ class LagListener(StreamingQueryListener):
         log_interval_s: float = LOG_INTERVAL_S,
         client: ClientSettings | None = None,
     ) -> None:
-        """`metrics_port` serves Prometheus text; 0 picks a free port. `client` holds the credentials."""
+        """`metrics_port` serves Prometheus text; 0 picks a free port. `client` holds credentials and TLS."""
+        client = client or ClientSettings()
         self.group = group
         self.gauges = LagGauges()
         self.lags: list[QueueLag] = []
@@ -146,7 +148,8 @@ class LagListener(StreamingQueryListener):
             namesrv,
             request_timeout_s=REQUEST_TIMEOUT_S,
             retry_timeout_s=0,
-            credentials=client_credentials(client or ClientSettings()),
+            credentials=client_credentials(client),
+            tls=client_tls_settings(client),
         )
         self._condition = threading.Condition()
         self._newest: Offsets | None = None

@@ -16,6 +16,7 @@ from skylark.errors import SettingsError
 from skylark.quantities import parse_bytes, parse_duration_ms, parse_rate
 from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.fields import check_address
+from skylark.settings.tls import ClientTlsSettings, client_tls_settings
 
 T = TypeVar("T")
 
@@ -89,6 +90,28 @@ def secret_key() -> Any:
 
 def credentials_file() -> Any:
     meaning = "File of the driver with `accessKey` and `secretKey`, mode 0600, instead of the two options."
+    return option(TEXT, None, "both", meaning)
+
+
+def tls() -> Any:
+    meaning = "Use TLS. Default: `SKYLARK_TLS_ENABLED` and the other variables of the driver."
+    return option(FLAG, None, "both", meaning)
+
+
+def tls_trusted() -> Any:
+    return option(TEXT, None, "both", "CAs that are trusted, a PEM file on the driver and every worker.")
+
+
+def tls_server_name() -> Any:
+    return option(TEXT, None, "both", "Name that certificates must have instead of the address.")
+
+
+def tls_certificate() -> Any:
+    return option(TEXT, None, "both", "Own certificate, a PEM file on the driver and every worker.")
+
+
+def tls_key() -> Any:
+    meaning = "Its key, a PEM file likewise; a password is `SKYLARK_TLS_KEY_PASSWORD` of the driver."
     return option(TEXT, None, "both", meaning)
 
 
@@ -268,11 +291,18 @@ class SourceOptions:
     secret_key: str | None = secret_key()
     credentials_file: str | None = credentials_file()
     security_token: ClassVar[str | None] = None
-    # Not an option: what the driver finds, for the tasks.
+    tls: bool | None = tls()
+    tls_trusted: str | None = tls_trusted()
+    tls_server_name: str | None = tls_server_name()
+    tls_certificate: str | None = tls_certificate()
+    tls_key: str | None = tls_key()
+    # Not options: what the driver finds, for the tasks.
     credentials: Credentials | None = dataclasses.field(default=None, init=False, repr=False)
+    tls_settings: ClientTlsSettings | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "credentials", client_credentials(self))
+        object.__setattr__(self, "tls_settings", client_tls_settings(self))
         if (self.namesrv is None) == (self.path is None):
             raise SettingsError("namesrv", "set either namesrv (host:port) or path (a store directory)")
         if not self.topic:

@@ -50,9 +50,15 @@ from skylark.pipelines.options import (
     load,
     option,
     secret_key,
+    tls,
+    tls_certificate,
+    tls_key,
+    tls_server_name,
+    tls_trusted,
 )
 from skylark.pipelines.row_sender import OutMessage, RowSender, is_batchable
 from skylark.settings.credentials import Credentials, client_credentials
+from skylark.settings.tls import ClientTlsSettings, client_tls_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,11 +144,18 @@ class SinkOptions:
     secret_key: str | None = secret_key()
     credentials_file: str | None = credentials_file()
     security_token: ClassVar[str | None] = None
-    # Not an option: what the driver finds, for the tasks.
+    tls: bool | None = tls()
+    tls_trusted: str | None = tls_trusted()
+    tls_server_name: str | None = tls_server_name()
+    tls_certificate: str | None = tls_certificate()
+    tls_key: str | None = tls_key()
+    # Not options: what the driver finds, for the tasks.
     credentials: Credentials | None = field(default=None, init=False, repr=False)
+    tls_settings: ClientTlsSettings | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "credentials", client_credentials(self))
+        object.__setattr__(self, "tls_settings", client_tls_settings(self))
         if not self.namesrv:
             raise SettingsError("namesrv", "no name server given; use host:port")
         if self.topic is not None and (fault := topic_name_error(self.topic)):
@@ -347,6 +360,7 @@ def _brokers(options: SinkOptions) -> ClusterClient:
         options.namesrv,
         request_timeout_s=options.request_timeout_ms / 1000,
         credentials=options.credentials,
+        tls=options.tls_settings,
     )
 
 

@@ -284,7 +284,9 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.group_id is None or options.namesrv is None or not options.commit_offsets:
             return
         try:
-            client = shared_client(options.namesrv, COMMIT_TIMEOUT_S, 0.0, options.credentials)
+            client = shared_client(
+                options.namesrv, COMMIT_TIMEOUT_S, 0.0, options.credentials, options.tls_settings
+            )
             client.advance_offsets(options.group_id, from_nested(end))
         except (RocketMQError, ValueError) as error:
             log.warning("cannot commit offsets group=%s error=%s", options.group_id, error)

@@ -9,6 +9,7 @@ import os
 import random
 import select
 import socket
+import ssl
 
 from skylark.errors import SettingsError
 
@@ -68,6 +69,10 @@ def hold_ports(host: str, *ports: int) -> contextlib.ExitStack:
 
 def reason_of(error: Exception) -> str:
     """Return the cause of a failed connection attempt, without the address."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error)

@@ -16,7 +16,9 @@ from skylark.protocol.connection import Command, Connection, Limits
 from skylark.protocol.request import Request
 from skylark.protocol.signature import Signer
 from skylark.remoting.address import reason_of, split_address
+from skylark.remoting.tls_client import ClientTls, TlsSocket
 
+AnySocket = socket.socket | TlsSocket
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -67,14 +69,16 @@ class BlockingConnection:
         limits: Limits = CLIENT_LIMITS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         signer: Signer | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self.address = address
         self.block_bytes = BLOCK_BYTES
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._frame = _frame if signer is None else partial(_signed_frame, signer)
         self._encode = encode if signer is None else signer.encode
-        self._socket: socket.socket | None = None
+        self._socket: AnySocket | None = None
         self._codec: Connection[PendingReply[Any]] = Connection(limits)
         self._pid = 0
         self._blocks: list[bytearray] = []
@@ -153,22 +157,21 @@ class BlockingConnection:
     ) -> None:
         self.close()
 
-    def _connected(self, deadline: float) -> socket.socket:
+    def _connected(self, deadline: float) -> AnySocket:
         if self._socket is not None and self._pid == os.getpid() and not is_lost(self._socket):
             return self._socket
         self.close()
         try:
             host, port = split_address(self.address)
             timeout_s = max(min(self._connect_timeout_s, deadline - time.monotonic()), CONNECT_TIMEOUT_S_MIN)
-            connected = socket.create_connection((host, port), timeout=timeout_s)
+            connected = open_socket(host, port, self._tls, timeout_s=timeout_s)
         except (OSError, ValueError) as error:
             raise ConnectFailed(self.address, reason_of(error)) from None
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._pid, self._codec = connected, os.getpid(), Connection(self._limits)
         self._taken = self._filled
         return connected
 
-    def _send(self, connected: socket.socket, parts: Sequence[Buffer], deadline: float) -> None:
+    def _send(self, connected: AnySocket, parts: Sequence[Buffer], deadline: float) -> None:
         try:
             connected.settimeout(_time_left(deadline))
             connected.sendall(b"".join(parts))
@@ -181,7 +184,7 @@ class BlockingConnection:
             self.close()
             raise
 
-    def _take_replies(self, connected: socket.socket, deadline: float) -> None:
+    def _take_replies(self, connected: AnySocket, deadline: float) -> None:
         take_waiter = self._codec.take_waiter
         for command in self._received(connected, deadline):
             assert isinstance(command, RemotingCommand)  # only servers decode typed requests
@@ -190,7 +193,7 @@ class BlockingConnection:
             elif (asked := take_waiter(command.opaque)) is not None:
                 asked.reply = command
 
-    def _received(self, connected: socket.socket, deadline: float) -> list[Command]:
+    def _received(self, connected: AnySocket, deadline: float) -> list[Command]:
         try:
             connected.settimeout(_time_left(deadline))
             count = connected.recv_into(self._room())
@@ -233,7 +236,7 @@ class BlockingConnection:
             self._blocks = [*self._blocks, block][-BLOCKS_KEPT:]
         return block
 
-    def _decline(self, connected: socket.socket, command: RemotingCommand, deadline: float) -> None:
+    def _decline(self, connected: AnySocket, command: RemotingCommand, deadline: float) -> None:
         if not command.is_oneway:
             remark = f" request type {command.code} not supported"
             answer = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
@@ -265,8 +268,23 @@ def _is_free(block: bytearray) -> bool:
     return True
 
 
-def is_lost(connected: socket.socket) -> bool:
-    """Return whether the server closed the connection. Pending data does not count as closed."""
+def open_socket(host: str, port: int, tls: ClientTls | None, *, timeout_s: float) -> AnySocket:
+    """Open a connection; the timeout includes the TLS handshake. Raises OSError."""
+    deadline = time.monotonic() + timeout_s
+    connected = socket.create_connection((host, port), timeout=timeout_s)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is None:
+        return connected
+    return TlsSocket(connected, tls, host, timeout_s=deadline - time.monotonic())
+
+
+def is_lost(connected: AnySocket) -> bool:
+    """Return whether the server closed the connection. Pending data does not count as closed.
+
+    Leaves the socket in non-blocking mode.
+    """
+    if isinstance(connected, TlsSocket):
+        return connected.is_lost()
     connected.setblocking(False)
     try:
         return connected.recv(1, socket.MSG_PEEK) == b""

@@ -11,6 +11,7 @@ from skylark.protocol.request import Request
 from skylark.protocol.signature import Signer
 from skylark.remoting.address import reason_of, split_address
 from skylark.remoting.link import Handler, Link, ReplyWaiter
+from skylark.remoting.tls_client import CLOSED_IN_HANDSHAKE, ClientTls, tls_arguments
 
 T = TypeVar("T")
 
@@ -101,7 +102,9 @@ class ConnectionPool:
         signer: Signer | None = None,
         limits: Limits = CLIENT_LIMITS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._on_request = on_request
         self._on_open = on_open
         self._signer = signer
@@ -213,11 +216,15 @@ class ConnectionPool:
                     ),
                     host,
                     port,
+                    **({} if self._tls is None else tls_arguments(self._tls, host)),
                 )
         except TimeoutError:
             raise ConnectFailed(address, f"not within {self._connect_timeout_s:g} s") from None
         except (OSError, ValueError) as error:
-            raise ConnectFailed(address, reason_of(error)) from None
+            reason = reason_of(error)
+            if self._tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
+                reason = CLOSED_IN_HANDSHAKE
+            raise ConnectFailed(address, reason) from None
         except asyncio.CancelledError:
             if self._closed:  # cancelled by `close`, not by the caller
                 raise ClientClosed("connection pool") from None

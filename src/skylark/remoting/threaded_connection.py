@@ -17,7 +17,14 @@ from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.connection import Connection, Limits
 from skylark.remoting.address import reason_of, split_address
-from skylark.remoting.blocking_connection import CLIENT_LIMITS, CONNECT_TIMEOUT_S_MIN, is_lost
+from skylark.remoting.blocking_connection import (
+    CLIENT_LIMITS,
+    CONNECT_TIMEOUT_S_MIN,
+    AnySocket,
+    is_lost,
+    open_socket,
+)
+from skylark.remoting.tls_client import ClientTls
 
 # Socket timeout after which a waiting thread checks its deadline, so that no call needs its own timer.
 TICK_S = 0.05
@@ -64,14 +71,20 @@ class ThreadedConnection:
     """A connection to one address, opened on demand and reopened after it was lost. Any thread."""
 
     def __init__(
-        self, address: str, *, limits: Limits = CLIENT_LIMITS, connect_timeout_s: float = 3.0
+        self,
+        address: str,
+        *,
+        limits: Limits = CLIENT_LIMITS,
+        connect_timeout_s: float = 3.0,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self.address = address
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
         self._sending = threading.Lock()  # held while a frame is written, and while the connection changes
         self._reading = threading.Lock()  # held by the thread that reads
-        self._socket: socket.socket | None = None
+        self._socket: AnySocket | None = None
         self._codec: Connection[_Waiter] = Connection(limits)
         self._failed_at, self._failure = 0.0, ""  # last failed attempt to connect, and its reason
         self._used_at = 0.0
@@ -132,7 +145,7 @@ class ThreadedConnection:
 
     # --- Under the sending lock ---
 
-    def _connected(self, started: float, deadline: float) -> socket.socket:
+    def _connected(self, started: float, deadline: float) -> AnySocket:
         now = time.monotonic()
         if (
             self._socket is not None
@@ -153,13 +166,12 @@ class ThreadedConnection:
         timeout_s = max(min(self._connect_timeout_s, deadline - now), CONNECT_TIMEOUT_S_MIN)
         try:
             host, port = split_address(self.address)
-            connected = socket.create_connection((host, port), timeout=timeout_s)
+            connected = open_socket(host, port, self._tls, timeout_s=timeout_s)
         except (OSError, ValueError) as error:
             is_shortened = isinstance(error, TimeoutError) and timeout_s < self._connect_timeout_s
             if not is_shortened:  # by the deadline of this call
                 self._failed_at, self._failure = time.monotonic(), reason_of(error)
             raise ConnectFailed(self.address, reason_of(error)) from None
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.settimeout(None)
         tick = _timeval(TICK_S)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, tick)
@@ -167,7 +179,7 @@ class ThreadedConnection:
         self._socket, self._codec = connected, Connection(self._limits)
         return connected
 
-    def _send(self, connected: socket.socket, parts: tuple[Buffer, ...], deadline: float) -> None:
+    def _send(self, connected: AnySocket, parts: tuple[Buffer, ...], deadline: float) -> None:
         data = b"".join(parts)
         sent = 0
         try:
@@ -199,7 +211,7 @@ class ThreadedConnection:
     # --- Waiting ---
 
     def _wait(
-        self, connected: socket.socket, codec: Connection[_Waiter], waiter: _Waiter, deadline: float
+        self, connected: AnySocket, codec: Connection[_Waiter], waiter: _Waiter, deadline: float
     ) -> None:
         """Return when the reply has arrived, read by this thread or another. Raises TimeoutError."""
         while not waiter.is_done:
@@ -217,7 +229,7 @@ class ThreadedConnection:
                 waiter.wait(left)
 
     def _read_until(
-        self, connected: socket.socket, codec: Connection[_Waiter], waiter: _Waiter, deadline: float
+        self, connected: AnySocket, codec: Connection[_Waiter], waiter: _Waiter, deadline: float
     ) -> None:
         while not waiter.is_done:
             try:
@@ -248,7 +260,7 @@ class ThreadedConnection:
                 self._lost_by(connected, codec.failure)
                 return
 
-    def _lost_by(self, connected: socket.socket, failure: Exception) -> None:
+    def _lost_by(self, connected: AnySocket, failure: Exception) -> None:
         if self._socket is not connected:
             return  # already replaced by another thread
         with self._sending:

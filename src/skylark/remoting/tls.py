@@ -134,8 +134,7 @@ class ServerTls:
             log.info("certificate reloaded file=%s", self.settings.certificate)
 
     def _stamps(self) -> list[FileStamp | None]:
-        files = (self.settings.certificate, self.settings.key, self.settings.trusted)
-        return [_stamp(file) for file in files if file is not None]
+        return stamps_of(self.settings.certificate, self.settings.key, self.settings.trusted)
 
 
 def make_server_tls(settings: ServerTlsSettings) -> ServerTls | None:
@@ -147,8 +146,12 @@ def make_server_tls(settings: ServerTlsSettings) -> ServerTls | None:
     return None if made.settings.effective_mode is TlsMode.DISABLED else made
 
 
+def stamps_of(*files: Path | None) -> list[FileStamp | None]:
+    """Return what changes when one of the files is replaced or written. Waits for the disk."""
+    return [_stamp(file) for file in files if file is not None]
+
+
 def _stamp(file: Path) -> FileStamp | None:
-    """Return what changes when a file is replaced or written; None for a missing file."""
     try:
         found = file.stat()
     except OSError:

@@ -34,6 +34,15 @@ class ClientSettings:
     security_token: str = setting("", "securityToken", secret=True)
     credentials_file: Path | None = setting(None, "credentialsFile")
 
+    # TLS; if empty, that of the environment (see `settings.tls`).
+    tls: bool | None = setting(None, "tls.enable")
+    tls_trusted: Path | None = setting(None, "tls.client.trustCertPath")
+    tls_check_server: bool | None = setting(None, "tls.client.authServer")
+    tls_server_name: str = setting("", "tls.client.serverName")
+    tls_certificate: Path | None = setting(None, "tls.client.certPath")
+    tls_key: Path | None = setting(None, "tls.client.keyPath")
+    tls_key_password: str = setting("", "tls.client.keyPassword", secret=True)
+
     route_refresh_interval_ms: int = setting(30_000, "pollNameServerInterval", 1)
     heartbeat_interval_ms: int = setting(30_000, "heartbeatBrokerInterval", 1)
     request_timeout_ms: int = setting(3000, "mqClientApiTimeout", 1)

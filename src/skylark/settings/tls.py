@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from skylark.errors import SettingsError
 from skylark.settings.fields import check_ranges, setting
-from skylark.settings.loader import given_in, known_settings, replaced
+from skylark.settings.loader import given_in, known_settings, load_settings, replaced
 
 
 class TlsMode(Enum):
@@ -115,3 +117,35 @@ def with_config_file(settings: T, file: Path | None) -> T:
     known = known_settings(type(settings))
     given = {key: value for key, value in given_in(file).items() if key in known and key not in _NOT_IN_FILE}
     return replaced(settings, {known[key]: known[key].parse(key, value) for key, value in given.items()})
+
+
+# --- Clients ---
+
+CLIENT_VARIABLES = "SKYLARK_TLS_"
+"""Prefix of environment variables: SKYLARK_TLS_ENABLED, SKYLARK_TLS_TRUSTED."""
+
+
+class TlsOptions(Protocol):
+    """Settings of a client with TLS. The others are `tls_` with a name of ClientTlsSettings."""
+
+    @property
+    def tls(self) -> bool | None:
+        """None: as the environment says, else no."""
+
+
+def client_tls_settings(
+    options: TlsOptions, environment: Mapping[str, str] | None = None
+) -> ClientTlsSettings | None:
+    """Return the TLS settings of a client, None for plain text: its own, else those of the environment.
+
+    Raises SettingsError.
+    """
+    given: dict[str, Any] = {"enabled": options.tls}
+    given |= {each.name: getattr(options, f"tls_{each.name}", None) for each in fields(ClientTlsSettings)[1:]}
+    loaded = load_settings(
+        ClientTlsSettings,
+        environment=os.environ if environment is None else environment,
+        prefix=CLIENT_VARIABLES,
+        flags={name: value for name, value in given.items() if value not in (None, "")},
+    )
+    return loaded.settings if loaded.settings.enabled else None

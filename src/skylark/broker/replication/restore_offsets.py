@@ -16,6 +16,7 @@ from skylark.protocol.bodies import ConsumerOffsetTable
 from skylark.protocol.requests.offset import GetAllConsumerOffset
 from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.tls_client import ClientTls
 from skylark.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,10 @@ class OffsetRestoration:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         signer: Signer | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self._signer = signer
+        self._tls = tls
         self._clock = clock
         self._store = store
         self._topics = topics
@@ -45,7 +48,7 @@ class OffsetRestoration:
 
     async def run(self, slaves: Iterable[str]) -> None:
         """Ask each slave once. Failures are logged."""
-        pool = ConnectionPool(limits=METADATA_LIMITS, signer=self._signer)
+        pool = ConnectionPool(limits=METADATA_LIMITS, signer=self._signer, tls=self._tls)
         try:
             for address in slaves:
                 try:

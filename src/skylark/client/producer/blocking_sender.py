@@ -187,7 +187,9 @@ class BlockingSender:
                 connection = self._connections.get(address)
                 if connection is None:
                     timeout_s = self._session.settings.connect_timeout_ms / 1000
-                    connection = ThreadedConnection(address, connect_timeout_s=timeout_s)
+                    connection = ThreadedConnection(
+                        address, connect_timeout_s=timeout_s, tls=self._session.tls
+                    )
                     self._connections[address] = connection
         return connection
 

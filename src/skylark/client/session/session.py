@@ -48,8 +48,10 @@ from skylark.protocol.signature import Signer
 from skylark.remoting.address import local_ip
 from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
 from skylark.remoting.link import Answer
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings.client import UNNAMED_INSTANCE, ClientSettings
 from skylark.settings.credentials import Credentials, client_credentials
+from skylark.settings.tls import ClientTlsSettings, client_tls_settings
 from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -121,10 +123,12 @@ class Session:
         name_servers: tuple[str, ...],
         settings: ClientSettings,
         credentials: Credentials | None = None,
+        tls: ClientTlsSettings | None = None,
     ) -> None:
         self.client_id = client_id
         self.settings = settings
         self.signer = None if credentials is None else Signer(credentials)
+        self.tls = None if tls is None else ClientTls(tls)
         self.routes = RouteCache()
         self.tasks = Tasks()
         self.pool = ConnectionPool(
@@ -132,6 +136,7 @@ class Session:
             on_open=self._on_open,
             signer=self.signer,
             connect_timeout_s=settings.connect_timeout_ms / 1000,
+            tls=self.tls,
         )
         self.awaited_replies: dict[str, asyncio.Future[ReceivedMessage]] = {}  # by correlation id
         self._name_servers = random.sample(name_servers, len(name_servers))
@@ -446,7 +451,7 @@ class Session:
 
 # --- Sharing ---
 
-_Key = tuple[str, frozenset[str], Credentials | None]
+_Key = tuple[str, frozenset[str], Credentials | None, ClientTlsSettings | None]
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, Session]] = WeakKeyDictionary()
 
 
@@ -460,17 +465,18 @@ async def join(
 ) -> Session:
     """Add a member to the session of its client id on the running loop, and send a heartbeat.
 
-    Clients with the same explicit instance name, name servers and credentials share a session, with the
+    Clients with the same explicit instance name, name servers, credentials and TLS share a session, with the
     settings of the first. Unnamed clients get a session each, unless `keep_default_name` (broadcasting
-    consumers, whose offset files need a stable id). Raises GroupInUse, SettingsError for bad credentials.
+    consumers, whose offset files need a stable id). Raises GroupInUse, SettingsError.
     """
     client_id = client_id_of(settings, keep_default_name=keep_default_name, is_stream=is_stream)
     sessions = _sessions.setdefault(asyncio.get_running_loop(), {})
     credentials = client_credentials(settings)
-    key = (client_id, frozenset(name_servers), credentials)
+    tls = client_tls_settings(settings)
+    key = (client_id, frozenset(name_servers), credentials, tls)
     session = sessions.get(key)
     if session is None:
-        session = sessions[key] = Session(client_id, name_servers, settings, credentials)
+        session = sessions[key] = Session(client_id, name_servers, settings, credentials, tls)
     session.check_process()
     session._add(member)
     try:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from skylark.errors import RocketMQError
 from skylark.html_report import Chart, HtmlReport, Section
-from skylark.pipelines.cluster_client import shared_client
+from skylark.pipelines.cluster_client import ClusterClient, shared_client
 from skylark.pipelines.jobs.consumer_groups import (
     GROUP_COLUMNS,
     LAG_COLUMNS,
@@ -298,12 +298,14 @@ def report(
     spark: SparkSession, source: Input, *, kinds: Sequence[str] = NAMES, groups: Sequence[str] = ()
 ) -> HtmlReport:
     """Make a report; reads the messages once. Raises SettingsError, RocketMQError."""
-    planner = Planner(load(SourceOptions, source.source_options(is_stream=False)))
+    options = load(SourceOptions, source.source_options(is_stream=False))
+    planner = Planner(options)
     topics = sorted({queue.topic for queue in planner.queues()})
     figures = Figures(topics=topics)
     sections: dict[str, Section] = {}
     if source.namesrv is not None and {"groups", "lag"} & set(kinds):
-        sections |= _group_sections(source.namesrv, topics, groups, figures)
+        brokers = shared_client(source.namesrv, credentials=options.credentials, tls=options.tls_settings)
+        sections |= _group_sections(brokers, topics, groups, figures)
     wanted = [kind for kind in kinds if kind in SECTIONS]
     if wanted:
         df = measured(source.read(spark)).persist()
@@ -337,9 +339,8 @@ def _take_sizes(df: DataFrame, figures: Figures) -> None:
 
 
 def _group_sections(
-    namesrv: str, topics: Sequence[str], groups: Sequence[str], figures: Figures
+    brokers: ClusterClient, topics: Sequence[str], groups: Sequence[str], figures: Figures
 ) -> dict[str, Section]:
-    brokers = shared_client(namesrv)
     found: list[GroupStanding] = []
     rows: list[list[Any]] = []
     try:
