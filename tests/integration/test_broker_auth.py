@@ -17,7 +17,8 @@ from skylark.broker.broker import Broker
 from skylark.broker.request_routes import SERVED
 from skylark.client.producer.transaction_producer import TransactionState
 from skylark.errors import BrokerError, ConnectFailed, ConnectionLost, NoPermission, SendFailed
-from skylark.model.message import Message
+from skylark.model.message import Message, pack_host
+from skylark.model.message_id import offset_message_id
 from skylark.namesrv.handlers import ROUTES
 from skylark.protocol.bodies import AclInfo, Policy, PolicyEntry, UserInfo
 from skylark.protocol.codes import RequestCode, ResponseCode
@@ -36,6 +37,7 @@ from skylark.protocol.requests.admin import (
     AuthUpdateUser,
     GetBrokerConfig,
 )
+from skylark.protocol.requests.client import ConsumeMessageDirectly
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetNamesrvConfig
 from skylark.protocol.requests.pull import ViewMessageById
 from skylark.protocol.requests.send import ConsumerSendMsgBack
@@ -260,6 +262,9 @@ async def test_a_message_is_not_read_by_its_position_without_rights_to_its_topic
         assert b"y" in bytes(await alice.ask(ViewMessageById(orders)))
         for request in (ViewMessageById(secret), ViewMessageById(secret, "orders")):
             assert "Topic:secret" in (await refusal(alice, request)).remark
+        msg_id = offset_message_id(pack_host("127.0.0.1", broker.port), secret)
+        directly = ConsumeMessageDirectly("billing", "client@1", msg_id, "orders")
+        assert "Topic:secret" in (await refusal(alice, directly)).remark
         back = ConsumerSendMsgBack("billing", secret, 3)
         assert "Topic:secret" in (await refusal(alice, back)).remark
         await alice.ask(ConsumerSendMsgBack("billing", orders, 3))

@@ -299,6 +299,8 @@ RECORD_RIGHTS: Mapping[int, frozenset[Action]] = {
     _CODE.VIEW_MESSAGE_BY_ID: frozenset({SUB, GET}),
     _CODE.CONSUMER_SEND_MSG_BACK: frozenset({SUB}),
     _CODE.END_TRANSACTION: frozenset({PUB}),
+    _CODE.CONSUME_MESSAGE_DIRECTLY: frozenset({SUB}),
+    _CODE.RESUME_CHECK_HALF_MESSAGE: frozenset({UPDATE}),
 }
 """Requests that name a stored message by its position: actions on the topic that it really has."""
 

@@ -324,6 +324,7 @@ class Broker:
                 self.live, self.clock, self.role, self.store, self.replication, self.topics, self.groups,
                 self.offsets, self.consumers, self.group_topics, self.producers, self.long_polling,
                 self.transactions, self.timers, self.stats, self.latencies, self.watermarks,
+                {} if self.access.gate is None else self.access.gate.refusals,
             )
         )  # fmt: skip
 

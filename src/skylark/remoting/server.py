@@ -673,9 +673,10 @@ class RemotingServer:
             self._on_disconnect(peer)
 
     def _close_host(self, host: str) -> None:
+        loop = asyncio.get_running_loop()
         for peer in list(self.peers):
             if peer.host == host:
-                peer.close()
+                loop.call_soon(peer.close)  # after the reply to the last request
 
     def _sweep(self) -> None:
         """Close idle connections, including half-closed ones and those with a partial frame."""

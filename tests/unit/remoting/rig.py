@@ -15,7 +15,7 @@ from skylark.protocol.frame_templates import SendReplies, plain_reply, pull_repl
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, OffsetReply, UpdateConsumerOffset
 from skylark.protocol.requests.pull import PullMessage
 from skylark.protocol.requests.send import SendMessageV2
-from skylark.remoting.server import BatchRoute, Peer, RemotingServer, Routes, ServerLimits
+from skylark.remoting.server import BatchRoute, Peer, RemotingServer, Routes, ServerGate, ServerLimits
 from skylark.remoting.tls import ServerTls
 
 HOST = "127.0.0.1"
@@ -52,9 +52,14 @@ class Rig:
     31 answers 0; 18 is a bug, and 21 an answer that cannot be written.
     """
 
-    def __init__(self, limits: ServerLimits | None = None, tls: ServerTls | None = None) -> None:
+    def __init__(
+        self,
+        limits: ServerLimits | None = None,
+        tls: ServerTls | None = None,
+        guard: ServerGate | None = None,
+    ) -> None:
         self.gone: list[Peer] = []
-        self.server = RemotingServer(limits, on_disconnect=self.gone.append, tls=tls)
+        self.server = RemotingServer(limits, on_disconnect=self.gone.append, tls=tls, gate=guard)
         self.port = 0
         self.batches: list[int] = []
         self.gate = asyncio.Event()
@@ -126,9 +131,11 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def running(limits: ServerLimits | None = None, *, tls: ServerTls | None = None) -> AsyncIterator[Rig]:
+async def running(
+    limits: ServerLimits | None = None, *, tls: ServerTls | None = None, guard: ServerGate | None = None
+) -> AsyncIterator[Rig]:
     """Start a rig on a free port; afterwards nothing of it may be left."""
-    rig = Rig(limits, tls)
+    rig = Rig(limits, tls, guard)
     rig.port = await rig.server.listen(HOST, 0, rig.routes())
     try:
         yield rig

@@ -14,6 +14,7 @@ from skylark.broker.handlers.served_requests import serves_command
 from skylark.broker.record_loader import ReadCold
 from skylark.model import names
 from skylark.model.message import PROPERTY_REAL_TOPIC
+from skylark.model.message_id import parse_offset_message_id
 from skylark.model.record import decode
 from skylark.protocol.bodies import encode_body
 from skylark.protocol.codes import RequestCode
@@ -28,10 +29,13 @@ OFFSET_FIELDS = {
     RequestCode.VIEW_MESSAGE_BY_ID: "offset",
     RequestCode.CONSUMER_SEND_MSG_BACK: "offset",
     RequestCode.END_TRANSACTION: "commitLogOffset",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "msgId",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "msgId",
 }
-"""Where requests have the physical offset of a message."""
+"""Where requests have the physical offset of a message, or an id with it."""
 assert OFFSET_FIELDS.keys() == RECORD_RIGHTS.keys()
 
+ID_CHARS_MIN = 32
 ForwardChange = Callable[[Request[Any], str], Awaitable[None]]
 
 
@@ -75,10 +79,9 @@ def with_record_rights(routes: Routes, gate: Gate, store: MessageStore, read_col
 
     def checked(handler: Handler, field: str) -> Handler:
         async def handle(peer: Peer, command: RemotingCommand) -> Answer:
-            offset = command.fields.get(field, "")
-            topic = None
-            if offset.isdecimal():
-                topic = await read_cold(lambda: topic_at(store, int(offset)))
+            offset, topic = _offset(command.fields.get(field, "")), None
+            if offset is not None:
+                topic = await read_cold(lambda: topic_at(store, offset))
             if topic is not None:  # otherwise the handler reports that there is no message
                 gate.check_record(command, topic, peer.address, peer.host)
             answer = handler(peer, command)
@@ -92,6 +95,14 @@ def with_record_rights(routes: Routes, gate: Gate, store: MessageStore, read_col
         assert not isinstance(handler, BatchRoute)
         gated[code] = checked(handler, field)
     return gated
+
+
+def _offset(text: str) -> int | None:
+    """Return the physical offset in a field; None if the handler will refuse the field."""
+    try:
+        return parse_offset_message_id(text)[1] if len(text) >= ID_CHARS_MIN else int(text)
+    except ValueError:
+        return None
 
 
 def topic_at(store: MessageStore, physical_offset: int) -> str | None:

@@ -161,6 +161,9 @@ METRICS = {
     ),
     # Ours.
     "skylark_held_pulls": MetricSpec("gauge", "Held pulls."),
+    "skylark_auth_refused_total": MetricSpec(
+        "counter", "Requests that access control refused, by reason.", ("reason",)
+    ),
     "skylark_messages_refused_total": MetricSpec("counter", "Messages that the store did not take."),
     "skylark_pulls_empty_total": MetricSpec("counter", "Pulls that found nothing."),
     "skylark_messages_sent_back_total": MetricSpec(

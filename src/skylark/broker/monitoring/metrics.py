@@ -6,7 +6,7 @@ import heapq
 import logging
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -147,6 +147,8 @@ class MetricsCollector:
     latencies: RequestLatencies
     watermarks: Callable[[], dict[str, int]]
     """Returns the requests in flight by RocketMQ's processor names."""
+    auth_refusals: Mapping[str, int]
+    """Requests that the gate refused, by reason."""
 
     def collect(self) -> Iterator[Metric]:
         settings = self.live.current
@@ -180,6 +182,9 @@ class MetricsCollector:
         for processor, count in settled(self.watermarks).items():
             marks(count, processor)
         page.family("skylark_held_pulls")(self.long_polling.count)
+        refusals = page.family("skylark_auth_refused_total")
+        for reason, count in settled(lambda: dict(self.auth_refusals)).items():
+            refusals(count, reason)
         page.family("skylark_messages_refused_total")(self.stats.refused)
         page.family("skylark_pulls_empty_total")(self.stats.misses.calls)
 
