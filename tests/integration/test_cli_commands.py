@@ -719,4 +719,4 @@ def test_servers_that_are_not_there_are_said() -> None:
     result = Commands("127.0.0.1:1").invoke("topic", "list")
     assert result.exit_code == 2
     assert "cannot connect to name server 127.0.0.1:1" in result.stderr
-    assert "skylark doctor" in result.stderr
+    assert "hint: is it running? `skylark serve` starts one here" in result.stderr
