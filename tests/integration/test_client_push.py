@@ -639,6 +639,8 @@ async def test_sf_112_suspend_and_resume(tmp_path: Path) -> None:
                 await until_count(pulls, len(pulls) + 3)
                 consumer.suspend()
                 count, known = len(pulls), len(got)
+                await asyncio.sleep(0.3)  # the pull under way comes to its end
+                await eventually(lambda: rig.broker.long_polling.count == 0)
                 await rig.send("T", b"x")
                 await asyncio.sleep(1.2)  # at least one check
                 assert (len(pulls), len(got)) == (count, known)
