@@ -2,8 +2,9 @@
 
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Two workers; tests that share servers stay together, long ones begin (tests/conftest.py).
-PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
+# Tests that share servers stay on one worker, long ones begin (tests/conftest.py).
+WORKERS := 2
+PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 # Parts that their own tests must cover.
 COVERED := model protocol store
@@ -42,10 +43,10 @@ demo: ready ## see it work
 serve: ready ## a name server and a broker in one process
 	@$(PYTHON) -m skylark serve
 
-quick: setup ## the inner loop: unit and property tests, the rules of the house (3 minutes on two cores)
-	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests/unit tests/property tests/test_house.py
+quick: setup ## the inner loop: unit and property tests, the rules of the house (2 minutes on two cores)
+	$(PYTEST) -q $(PARALLEL) --hypothesis-profile quick -m "not nightly" tests/unit tests/property tests/test_house.py
 
-test: setup ## everything that is not marked nightly (half an hour on two cores)
+test: setup ## everything that is not marked nightly (12 minutes on two cores)
 	$(PYTEST) -q $(PARALLEL) -m "not nightly" tests
 
 test-nightly: setup ## what takes long: all torture modes, soak, growth, peers, other clients, Spark clusters

@@ -22,6 +22,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 # No deadline: on a busy machine a slow example says nothing. A failure prints the blob that replays it.
 hypothesis.settings.register_profile("skylark", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("skylark"), max_examples=25)
 hypothesis.settings.load_profile("skylark")
 
 

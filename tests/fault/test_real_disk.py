@@ -23,7 +23,6 @@ from skylark.store.message_store import MessageStore
 from tests.fault.checker import check
 from tests.fault.workload import Promises, Sent, small_settings
 
-ROUNDS = 12
 TMPFS_BYTES = 1 << 20
 
 # Puts until it is killed, and says of each message where it is once it is acknowledged.
@@ -84,12 +83,15 @@ def run_until_killed(path: Path, mode: FlushMode, life: int, messages: int) -> l
     return sent
 
 
+@pytest.mark.parametrize("rounds", [4, pytest.param(12, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("mode", FlushMode)
-def test_sigkill_under_load(tmp_path: Path, mode: FlushMode) -> None:
+def test_sigkill_under_load(tmp_path: Path, mode: FlushMode, rounds: int) -> None:
     """X1 and X2: nothing acknowledged is lost, round after round, and no offset is given out twice."""
-    rng = random.Random(5)
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}")  # noqa: T201
+    rng = random.Random(seed)
     sent: list[Sent] = []
-    for life in range(ROUNDS):
+    for life in range(rounds):
         sent += run_until_killed(tmp_path / "store", mode, life, rng.randrange(1, 120))
         places = [(each.topic, each.queue_id, each.queue_offset) for each in sent]
         assert len(set(places)) == len(places), "an offset was given out twice"

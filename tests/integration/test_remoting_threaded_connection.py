@@ -269,7 +269,7 @@ def test_threads_that_wait_for_a_connection_fail_together() -> None:
 
 def test_a_thread_does_not_wait_for_its_turn_beyond_its_time() -> None:
     with black_hole() as address:
-        connection = ThreadedConnection(address, connect_timeout_s=5)
+        connection = ThreadedConnection(address, connect_timeout_s=3)
         patient = threading.Thread(target=lambda: in_threads(1, lambda _: ask(connection)))
         patient.start()
         while not connection._sending.locked():
