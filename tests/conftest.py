@@ -20,8 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Spark's JVMs live for seconds or minutes here, and the second compiler would take a core from the tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# No deadline: on a busy machine a slow example says nothing. A failure prints the blob that replays it.
-hypothesis.settings.register_profile("skylark", deadline=None, print_blob=True)
+# On a busy machine a slow example says nothing. A failure prints the blob that replays it.
+hypothesis.settings.register_profile(
+    "skylark", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("skylark"), max_examples=25)
 hypothesis.settings.load_profile("skylark")
 

@@ -31,9 +31,9 @@ def demo(
     fast: Annotated[bool, typer.Option("--fast", help="1,000 orders instead of 10,000.")] = False,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Skip the parts that need Spark.")] = False,
 ) -> None:
-    """See it work: orders are sent, billed, retried, dead-lettered, sent again and archived by Spark.
+    """See it work: orders are sent, billed, retried, archived by Spark.
 
-    Exit code 1 if counts in and out do not agree.
+    Some are dead-lettered and sent again. Exit code 1 if counts in and out do not agree.
 
     Example: skylark demo --keep ./demo
     """
