@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.apache import POM
 from benchmarks.peers.java import jvm_command
 from skylark import Admin, Message, NoPermission, Producer, SendFailed
 from skylark.admin.results import AclRule
 from skylark.processes import run
 from skylark.settings.client import ClientSettings
+from tests.interop.client_driver import POMS, VERSIONS
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import ApacheServers
 from tests.support.java import compiled
@@ -65,16 +65,17 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
         yield running
 
 
-def steps(name_server: str, directory: Path, *arguments: str) -> dict[str, str]:
+def steps(version: str, name_server: str, directory: Path, *arguments: str) -> dict[str, str]:
     """Run the stock clients; what became of each step."""
-    classpath = compiled(POM, sorted(JAVA.glob("*.java")))
+    classpath = compiled(POMS[version], sorted(JAVA.glob("*.java")))
     command = jvm_command(classpath, "SignedClients", name_server, *arguments, home=directory, heap_mb=256)
     log = directory / "signed-clients.log"
     run(command, log=log, timeout_s=TIMEOUT_S, directory=directory)
     return dict(re.findall(r"^STEP (\w+) (.*)$", log.read_text(), re.MULTILINE))
 
 
-def test_java_clients_with_credentials(servers: SkylarkServers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_clients_with_credentials(servers: SkylarkServers, tmp_path: Path, version: str) -> None:
     topic, group, user = (fresh_name(word) for word in ("topic", "group", "user"))
     with Admin(namesrv=servers.name_server, client=ROOT) as admin:
         admin.topics.create(topic)
@@ -82,7 +83,7 @@ def test_java_clients_with_credentials(servers: SkylarkServers, tmp_path: Path) 
         admin.users.create(user, "user-secret")
         rules = [AclRule(f"Topic:{topic}", ("Pub", "Sub")), AclRule(f"Group:{group}*", ("Sub",))]
         admin.acls.create(user, rules)
-    found = steps(servers.name_server, tmp_path, user, "user-secret", topic, group, "forbidden")
+    found = steps(version, servers.name_server, tmp_path, user, "user-secret", topic, group, "forbidden")
     refused = found.pop("other"), found.pop("wrong")
     assert found == dict.fromkeys(["send", "batch", "transaction", "push", "lite"], "ok")
     assert f"User:{user} has no permission to access Topic:forbidden" in refused[0]

@@ -515,7 +515,7 @@ class _Backup:
             path = self._target / place
             if read_part(path) != data:
                 path.unlink(missing_ok=True)  # otherwise it would become the `.bak`, which is copied itself
-                write_file(path, data)
+                write_file(path, data, is_private=_is_private(self._source / place))
                 self._copies.count(len(data))
         for directory in SMALL_DIRECTORIES:
             names = {place.name for place in documents if place.parent == Path(directory)}
@@ -573,6 +573,14 @@ def _read_document(path: Path) -> bytes:
         if data:
             break
     return data
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether others may not read a file: it may hold secrets of users."""
+    try:
+        return not path.stat().st_mode & 0o077
+    except FileNotFoundError:
+        return True
 
 
 def _allocated_bytes(path: Path) -> int:

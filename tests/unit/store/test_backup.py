@@ -116,6 +116,23 @@ def test_copy_of_an_open_store_has_what_was_appended_and_goes_on_without_the_ori
     store.close()
 
 
+def test_a_file_that_others_may_not_read_is_not_readable_in_the_copy(tmp_path: Path) -> None:
+    """As the secrets of users."""
+    fill(store := store_at(tmp_path / "from"), 10)
+    store.close()
+    config = tmp_path / "from" / "config"
+    config.mkdir(exist_ok=True)
+    for name, mode in (("authUsers.json", 0o600), ("topics.json", 0o644)):
+        (config / name).write_text("{}")
+        (config / name).chmod(mode)
+    for content in ("{}", '{"changed": 1}'):
+        (config / "authUsers.json").write_text(content)
+        back_up(tmp_path / "from", tmp_path / "to")
+        copied = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "to/config").iterdir()}
+        assert copied["authUsers.json"] == 0o600
+        assert copied["topics.json"] & 0o044
+
+
 def test_second_run_copies_only_what_is_new(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
     fill(store, 200)
