@@ -31,6 +31,11 @@ ORDER = {
     ),
     RUNNING: "operations security migration",
     "Spark": "source-options archive etl cdc agg sql report run sink replay dlq notebook clusters",
+    "Reference": (
+        "commands api-producers api-consumers api-messages api-asyncio api-admin api-settings api-errors "
+        "api-testing producer-settings push-consumer-settings pull-consumer-settings broker-settings metrics "
+        "errors"
+    ),
     EXPLANATION: (
         "guarantees architecture formats protocol faults performance comparison interop requirements glossary"
     ),

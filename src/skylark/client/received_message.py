@@ -107,10 +107,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def tags(self) -> str | None:
+        """The tag that the sender set; None without one."""
         return _text(find_tags(self.properties_text))
 
     @property
     def keys(self) -> list[str]:
+        """The keys that the sender set."""
         return split_keys(_text(find_keys(self.properties_text)) or "")
 
     @property
@@ -130,10 +132,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def transaction_id(self) -> str | None:
+        """The transaction's id; None for a message that was sent without one."""
         return self.unique_key if PROPERTY_TRANSACTION in self.properties else None
 
     @property
     def delay_level(self) -> int:
+        """The delay level that the sender set, or 0."""
         return int(self.properties.get(PROPERTY_DELAY_LEVEL, 0))
 
     @property
@@ -143,18 +147,22 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def born_host(self) -> str:
+        """The sender's address, as the broker saw it."""
         return format_host(self.packed_born_host)
 
     @property
     def store_host(self) -> str:
+        """The address of the broker that stored it first."""
         return format_host(self.packed_store_host)
 
     @property
     def queue_id(self) -> int:
+        """The number of its queue."""
         return self.queue.queue_id
 
     @property
     def broker_name(self) -> str:
+        """The name of the broker of its queue."""
         return self.queue.broker_name
 
     def __repr__(self) -> str:
