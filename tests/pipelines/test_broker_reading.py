@@ -17,6 +17,7 @@ from skylark.pipelines.offsets import choose_topics
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import read_ranges
 from skylark.pipelines.schema import arrow_schema, columns_schema
+from skylark.protocol.requests.pull import PullMessage
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -64,17 +65,17 @@ def test_every_way_of_pulling_gives_the_same(cluster: PipelineCluster) -> None:
 
 def test_bulk_pulls_bring_more_and_others_do_not(cluster: PipelineCluster) -> None:
     queue, wire = cluster.queue("sizes"), cluster.wire
-    stock = wire.ask_broker(queue, wire.pull_request(queue, 0, messages_max=BULK_MESSAGES))
+    stock = wire.ask_broker(queue, PullMessage.plain(queue, 0, messages_max=BULK_MESSAGES))
     assert stock.reply.next_begin_offset == 32
     many = wire.ask_broker(
-        queue, wire.pull_request(queue, 0, messages_max=BULK_MESSAGES, bulk_bytes=BULK_BYTES)
+        queue, PullMessage.plain(queue, 0, messages_max=BULK_MESSAGES, bulk_bytes=BULK_BYTES)
     )
     assert 32 < many.reply.next_begin_offset <= BULK_MESSAGES
     assert len(many.records) <= BULK_BYTES
-    greedy = wire.ask_broker(queue, wire.pull_request(queue, 0, messages_max=1 << 30, bulk_bytes=1 << 30))
+    greedy = wire.ask_broker(queue, PullMessage.plain(queue, 0, messages_max=1 << 30, bulk_bytes=1 << 30))
     assert greedy.reply.next_begin_offset <= BULK_MESSAGES
     assert len(greedy.records) <= BULK_BYTES
-    one = wire.ask_broker(queue, wire.pull_request(queue, 0, messages_max=10, bulk_bytes=1))
+    one = wire.ask_broker(queue, PullMessage.plain(queue, 0, messages_max=10, bulk_bytes=1))
     assert one.reply.next_begin_offset == 1
 
 

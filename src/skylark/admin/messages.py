@@ -21,7 +21,7 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import Buffer
 from skylark.protocol.requests.offset import GetMaxOffset, SearchOffsetByTimestamp
 from skylark.protocol.requests.pull import (
-    PULL_SUBSCRIPTION,
+    PLAIN_MESSAGES,
     PullMessage,
     PullResult,
     QueryConsumeQueue,
@@ -31,13 +31,10 @@ from skylark.protocol.requests.pull import (
 from skylark.protocol.requests.topic import QueryTopicConsumeByWho
 from skylark.protocol.requests.transaction import ResumeCheckHalfMessage
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
-"""The built-in group of tools that read."""
 QUERY_TIMEOUT_MS = 18_000
 MESSAGES_MAX = 1000
 """Default maximum of a reply."""
 KEY_MATCHES_MAX = 64
-PULL_MESSAGES = 32
 FOREVER_MS = (1 << 63) - 1
 NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND})
 
@@ -232,7 +229,7 @@ class AsyncMessages:
         end = await self._servers.ask(address, GetMaxOffset(queue.topic, queue.queue_id))
         found: list[ReceivedMessage] = []
         while queue_offset < end and len(found) < messages_max:
-            result = await self._pull(address, queue, queue_offset, PULL_MESSAGES, expression)
+            result = await self._pull(address, queue, queue_offset, PLAIN_MESSAGES, expression)
             messages = _tagged(_messages(queue, result), expression)
             inside = [message for message in messages if message.store_timestamp < end_ms]
             found += inside
@@ -244,23 +241,11 @@ class AsyncMessages:
     async def _pull(
         self, address: str, queue: MessageQueue, queue_offset: int, messages_max: int, expression: str
     ) -> PullResult:
-        request = PullMessage(
-            consumer_group=TOOLS_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=queue_offset,
-            max_msg_nums=messages_max,
-            sys_flag=PULL_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_ms=0,
-            sub_version=0,
-            subscription=expression,
-            expression_type="TAG",
-        )
+        request = PullMessage.plain(queue, queue_offset, messages_max=messages_max, expression=expression)
         return await self._servers.ask(address, request)
 
     async def units(
-        self, queue: MessageQueue, queue_offset: int, count: int = PULL_MESSAGES, *, group: str | None = None
+        self, queue: MessageQueue, queue_offset: int, count: int = PLAIN_MESSAGES, *, group: str | None = None
     ) -> ConsumeQueueUnits:
         """Entries of a consume queue: physical offsets, sizes, tag hashes. Raises BrokerError."""
         request = QueryConsumeQueue(queue.topic, queue.queue_id, queue_offset, count, group)

@@ -113,8 +113,8 @@ def follow_topic(wanted: TailArguments, *, namesrv: str, printing: Printing) -> 
 
     Raises UsageError, NoRoute, SettingsError.
     """
-    from skylark.admin.messages import TOOLS_GROUP  # noqa: PLC0415
     from skylark.client.consumer.pull_consumer import PullConsumer  # noqa: PLC0415
+    from skylark.model.names import TOOLS_GROUP  # noqa: PLC0415
     from skylark.settings.client import PullConsumerSettings  # noqa: PLC0415
 
     if wanted.sql is not None and wanted.tags != "*":

@@ -53,8 +53,10 @@ UNSENDABLE_TOPICS = frozenset(
     }
 )
 """Written by the broker alone."""
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group of tools that read. It exists on every broker: reading with it creates no group."""
 SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
+    TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
     "CID_ONS-HTTP-PROXY",

@@ -20,7 +20,6 @@ from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.pipelines.cluster_client import (
     BULK_BYTES,
     BULK_MESSAGES,
-    PULL_MESSAGES,
     SAMPLE_UNITS,
     ClusterClient,
     shared_client,
@@ -32,7 +31,7 @@ from skylark.pipelines.store_source import UNIT_TYPE
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Buffer, RemotingCommand, prefix
-from skylark.protocol.requests.pull import PullMessage, PullResult
+from skylark.protocol.requests.pull import PLAIN_MESSAGES, PullMessage, PullResult
 from skylark.remoting.blocking_connection import BlockingConnection, PendingReply
 
 
@@ -133,7 +132,7 @@ class BrokerSource:
         """Raises SettingsError for a selector that the broker rejects, before any task starts."""
         queues = self._cluster.queues(topic)
         if queues and not self._is_selector_known:
-            request = self._cluster.pull_request(
+            request = PullMessage.plain(
                 queues[0], 0, messages_max=1, expression=self._options.sql92 or "", expression_type=SQL92
             )
             try:
@@ -280,7 +279,7 @@ class _Pulls:
         self._end = wanted.to_offset
         self._losses = losses
         self._block_bytes = options.batch_bytes
-        self._pull = brokers.pull_request(
+        self._pull = PullMessage.plain(
             wanted.queue,
             wanted.from_offset,
             bulk_bytes=BULK_BYTES if options.bulk_pulls else None,
@@ -290,7 +289,7 @@ class _Pulls:
         )
         self._template = self._pull.template()
         self._is_filtered = self._pull.subscription != MATCH_ALL
-        self._count_max = BULK_MESSAGES if options.bulk_pulls else PULL_MESSAGES
+        self._count_max = BULK_MESSAGES if options.bulk_pulls else PLAIN_MESSAGES
         self._count = self._count_max
         self._whole_answers = 0
         self._answer_bytes = ANSWER_BYTES_GUESS
@@ -324,7 +323,7 @@ class _Pulls:
     def _window(self) -> int:
         if self._is_filtered:
             return 1
-        if self._count > PULL_MESSAGES:
+        if self._count > PLAIN_MESSAGES:
             # The first reply shows how many messages fit into one.
             return BULK_PULLS_IN_FLIGHT if self._answer_bytes_max else 1
         return max(min(BYTES_IN_FLIGHT // self._answer_bytes, PULLS_IN_FLIGHT_MAX), BULK_PULLS_IN_FLIGHT)

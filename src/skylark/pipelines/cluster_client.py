@@ -27,7 +27,6 @@ from skylark.errors import (
 )
 from skylark.model.names import reply_topic
 from skylark.model.record import decode_all
-from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.protocol.bodies import MASTER_ID, ClusterInfo, MessageQueue, TopicRouteData
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.request import Request
@@ -45,7 +44,7 @@ from skylark.protocol.requests.offset import (
     UpdateConsumerOffset,
 )
 from skylark.protocol.requests.pull import (
-    PULL_SUBSCRIPTION,
+    PLAIN_MESSAGES,
     PullMessage,
     PullResult,
     QueryConsumeQueue,
@@ -67,12 +66,9 @@ RETRY_TIMEOUT_S = 120.0
 ROUTE_AGE_MAX_S = 5.0
 QUESTIONS_IN_FLIGHT_MAX = 256
 """Requests per round."""
-PULL_MESSAGES = 32
 SAMPLE_UNITS = 32
 BULK_MESSAGES = 2048
 BULK_BYTES = 1 << 20
-# Exists on every broker: reading with it creates no group.
-READER_GROUP = "TOOLS_CONSUMER"
 
 
 class ClusterClient:
@@ -276,7 +272,7 @@ class ClusterClient:
             self.ask_all(commits)
         except SubscriptionGroupNotExist:
             for queue in {queue.broker_name: queue for queue in offsets}.values():
-                self.ask_broker(queue, self.pull_request(queue, offsets[queue], messages_max=1, group=group))
+                self.ask_broker(queue, PullMessage.plain(queue, offsets[queue], messages_max=1, group=group))
             self.ask_all(commits)
 
     def advance_offsets(self, group: str, offsets: dict[MessageQueue, int]) -> None:
@@ -290,40 +286,11 @@ class ClusterClient:
 
     # --- Messages ---
 
-    def pull_request(
-        self,
-        queue: MessageQueue,
-        queue_offset: int,
-        *,
-        messages_max: int = PULL_MESSAGES,
-        bulk_bytes: int | None = None,
-        bulk_units: bool | None = None,
-        expression: str = MATCH_ALL,
-        expression_type: str = TAG,
-        group: str = READER_GROUP,
-    ) -> PullMessage:
-        """A pull without long polling and without a commit."""
-        return PullMessage(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=queue_offset,
-            max_msg_nums=messages_max,
-            sys_flag=PULL_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_ms=0,
-            sub_version=0,
-            subscription=expression,
-            expression_type=expression_type,
-            bulk_bytes=bulk_bytes,
-            bulk_units=bulk_units,
-        )
-
     def pull(
-        self, queue: MessageQueue, queue_offset: int, *, messages_max: int = PULL_MESSAGES
+        self, queue: MessageQueue, queue_offset: int, *, messages_max: int = PLAIN_MESSAGES
     ) -> PullResult:
         """Records from an offset, as many as the broker returns."""
-        return self.ask_broker(queue, self.pull_request(queue, queue_offset, messages_max=messages_max))
+        return self.ask_broker(queue, PullMessage.plain(queue, queue_offset, messages_max=messages_max))
 
     def record_bytes(self, places: Sequence[tuple[MessageQueue, int]]) -> list[list[int]]:
         """Sizes of up to 32 records from each offset, from the consume queues."""

@@ -34,6 +34,7 @@ from skylark.model.record import decode_all
 from skylark.pipelines.cluster_client import ClusterClient
 from skylark.pipelines.offsets import Offsets, from_nested
 from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.requests.pull import PullMessage
 from skylark.settings.client import ClientSettings
 from skylark.settings.credentials import client_credentials
 from skylark.settings.tls import client_tls_settings
@@ -84,7 +85,7 @@ def _stored_ms(
     brokers: ClusterClient, queues: Sequence[MessageQueue], offsets: Mapping[MessageQueue, int]
 ) -> list[int | None]:
     """Store time of the first message at or after each offset."""
-    pulls = [(queue, brokers.pull_request(queue, offsets[queue], messages_max=1)) for queue in queues]
+    pulls = [(queue, PullMessage.plain(queue, offsets[queue], messages_max=1)) for queue in queues]
     return [
         next((message.store_timestamp for message in decode_all(answer.records, check_crc=False)), None)
         for answer in brokers.ask_all(pulls)

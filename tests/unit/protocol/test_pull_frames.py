@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.errors import RemoteProtocolError
+from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import RemotingCommand, encode
-from skylark.protocol.requests.pull import LitePullMessage, PullMessage
+from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, LitePullMessage, PullMessage
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
     ["100%", "%d%b%%", '"queueOffset":"0"', '\\"maxMsgNums\\":\\"0\\"', '"opaque":0', "a b || c"]
@@ -38,3 +39,11 @@ def test_units_that_are_not_there_are_refused(count: int) -> None:
         pull.result(reply)
     reply.fields["bulkUnits"] = "2"
     assert tuple(map(len, (pull.result(reply).units, pull.result(reply).records))) == (40, 19)
+
+
+def test_a_plain_pull_neither_waits_nor_commits() -> None:
+    pull = PullMessage.plain(MessageQueue("orders", "broker-a", 3), 7, expression="paid")
+    assert (pull.topic, pull.queue_id, pull.queue_offset, pull.max_msg_nums) == ("orders", 3, 7, 32)
+    assert pull.sys_flag == PULL_SUBSCRIPTION
+    assert (pull.suspend_timeout_ms, pull.commit_offset) == (0, 0)
+    assert (pull.consumer_group, pull.subscription, pull.expression_type) == ("TOOLS_CONSUMER", "paid", "TAG")

@@ -1,12 +1,14 @@
 """Pull (11, 361), the pop family, and queries of single messages (12, 33, 321)."""
 
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from msgspec import Struct, field, structs
 
 from skylark.errors import RemoteProtocolError
-from skylark.protocol.bodies import ConsumeQueueUnits
+from skylark.model.names import TOOLS_GROUP
+from skylark.model.tag_expression import MATCH_ALL, TAG
+from skylark.protocol.bodies import ConsumeQueueUnits, MessageQueue
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import (
     PREFIX_BYTES,
@@ -25,6 +27,8 @@ PULL_SUBSCRIPTION = 4
 PULL_CLASS_FILTER = 8
 PULL_LITE = 16
 TEMPLATES_MAX = 256
+PLAIN_MESSAGES = 32
+"""What brokers return at most for a plain pull, unless they are configured otherwise."""
 BULK_UNIT_BYTES = 20
 """An entry as in a consume queue: physical offset, size, tags hash."""
 
@@ -85,6 +89,36 @@ class PullMessage(Request[PullResult], frozen=True, gc=False):
     bulk_bytes: Int32 | None = None
     # Skylark only, with the former: return the queue entries, too. The broker does not cross-check them.
     bulk_units: bool | None = None
+
+    @classmethod
+    def plain(
+        cls,
+        queue: MessageQueue,
+        queue_offset: int,
+        *,
+        messages_max: int = PLAIN_MESSAGES,
+        expression: str = MATCH_ALL,
+        expression_type: str = TAG,
+        group: str = TOOLS_GROUP,
+        bulk_bytes: int | None = None,
+        bulk_units: bool | None = None,
+    ) -> Self:
+        """Return a pull that neither waits for messages nor commits, and brings its own subscription."""
+        return cls(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            max_msg_nums=messages_max,
+            sys_flag=PULL_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_ms=0,
+            sub_version=0,
+            subscription=expression,
+            expression_type=expression_type,
+            bulk_bytes=bulk_bytes,
+            bulk_units=bulk_units,
+        )
 
     def frame(self, opaque: int) -> list[Buffer]:
         """Encode by a template: consecutive pulls differ only in their offsets."""
