@@ -1,5 +1,6 @@
 """Completes what griffe sees of the API: blocking methods, constructors, examples, defaults of settings."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 from copy import copy
@@ -21,6 +22,8 @@ class ApiReference(griffe.Extension):
         for found in list(objects(pkg)):
             if found.docstring is not None:
                 found.docstring.value = readable(found.docstring.value, errors)
+            if isinstance(found, griffe.Function):
+                show_constants(found, pkg)
             if isinstance(found, griffe.Class):
                 add_methods(found, pkg)
                 if has_base(found, "Struct"):
@@ -105,6 +108,20 @@ def add_constructor(struct: griffe.Class) -> None:
     ]
     own = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
     struct.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(own, *fields)))
+
+
+def show_constants(function: griffe.Function, package: griffe.Module) -> None:
+    """Replace a constant among the defaults of parameters by its value."""
+    for parameter in function.parameters:
+        name = parameter.default
+        if not isinstance(name, griffe.ExprName):
+            continue
+        with contextlib.suppress(KeyError):  # a name of another package, or of a class
+            constant = package[name.canonical_path.removeprefix(f"{package.name}.")]
+            if isinstance(constant, griffe.Alias):
+                constant = constant.final_target
+            if isinstance(constant, griffe.Attribute):
+                parameter.default = constant.value
 
 
 def show_defaults(settings: griffe.Class) -> None:

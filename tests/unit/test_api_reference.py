@@ -109,6 +109,7 @@ def test_a_blocking_method_has_the_signature_of_the_one_with_await() -> None:
 def test_a_message_has_a_constructor_and_settings_have_their_defaults() -> None:
     message = found("skylark.Message")["__init__"]
     assert [parameter.name for parameter in message.parameters][:4] == ["self", "topic", "body", "tags"]
+    assert str(found("skylark.Producer")["request"].parameters["timeout_ms"].default) == "3000"
     settings = found("skylark.ProducerSettings")["__init__"]
     assert str(settings.parameters["send_timeout_ms"].default) == "3000"
 
