@@ -9,7 +9,6 @@ from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import (
     CLIENT_LANGUAGE,
     ONEWAY_FLAG,
-    PREFIX_BYTES,
     SERVER_LANGUAGE,
     VERSION,
     Buffer,
@@ -230,12 +229,6 @@ class SendTemplate:
         return prefix(len(header), len(body)) + header, body
 
 
-SIGNATURE_CHARS = 28
-_CODE_DIGITS = 3  # of 310, 320 and 325
-_SIGNATURE_START = PREFIX_BYTES + len(b'{"code":,"extFields":{"Signature":"') + _CODE_DIGITS
-_SIGNATURE_END = _SIGNATURE_START + SIGNATURE_CHARS
-
-
 class SignedSendTemplate(SendTemplate):
     """Frames of signed sends. The hash of the fields that do not change is computed once."""
 
@@ -250,8 +243,7 @@ class SignedSendTemplate(SendTemplate):
         default_topic: str,
         default_queues: int,
     ) -> None:
-        # The signature is first: its place does not depend on other values.
-        self._more_fields = b'"Signature":"%b",' % (b"?" * SIGNATURE_CHARS) + b"".join(
+        self._more_fields = b'"Signature":"%b",' + b"".join(
             b"%b:%b," % (_text(name), _text(value)) for name, value in signer.fields.items()
         )
         super().__init__(
@@ -282,19 +274,8 @@ class SignedSendTemplate(SendTemplate):
         is_oneway: bool = False,
     ) -> tuple[bytes, Buffer]:
         """Return head and body of a signed request. Raises as `SendTemplate.frame`."""
-        head, body = super().frame(
-            opaque,
-            body,
-            properties=properties,
-            sys_flag=sys_flag,
-            born_ms=born_ms,
-            flag=flag,
-            reconsume_times=reconsume_times,
-            max_reconsume_times=max_reconsume_times,
-            is_batch=is_batch,
-            is_reply=is_reply,
-            is_oneway=is_oneway,
-        )
+        code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
+        batch = b"true" if is_batch else b"false"
         content = b"%d%d%d%b%dfalse%b%b%b" % (
             sys_flag,
             born_ms,
@@ -302,11 +283,23 @@ class SignedSendTemplate(SendTemplate):
             properties.encode(),
             reconsume_times,
             b"" if max_reconsume_times is None else b"%d" % max_reconsume_times,
-            b"true" if is_batch else b"false",
+            batch,
             self._broker,
         )
-        signature = self._key.signature(content, body)
-        return b"".join((head[:_SIGNATURE_START], signature, head[_SIGNATURE_END:])), body
+        header = self._header % (
+            RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else code,
+            self._key.signature(content, body),
+            sys_flag,
+            born_ms,
+            flag,
+            _encode_json(properties),
+            reconsume_times,
+            b"" if max_reconsume_times is None else b',"l":"%d"' % max_reconsume_times,
+            batch,
+            ONEWAY_FLAG if is_oneway else 0,
+            opaque,
+        )
+        return prefix(len(header), len(body)) + header, body
 
 
 def element_tail(before: bytes, key_bytes: int, after: bytes) -> Tail:

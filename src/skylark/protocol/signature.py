@@ -69,7 +69,8 @@ class SigningKey:
 
 def signed_text(fields: Mapping[str, str]) -> bytes:
     """Return what is signed of the ext fields: their values in the order of their names."""
-    return "".join(_values_in_order(tuple(fields))(fields)).encode(errors="replace")
+    text = "".join(_values_in_order(tuple(fields))(fields))
+    return text.encode() if text.isascii() else text.encode(errors="replace")
 
 
 @lru_cache(_ORDERS_MAX)  # clients send few sets of names, always in the same order
