@@ -1,5 +1,5 @@
-"""Run as a script: a Spark Connect session reads a topic, in batch and as a stream with a listener, and
-archives it.
+"""Run as a script: a Spark Connect session reads a topic, in batch and as a stream with a listener, archives
+it, and counts what other jobs do.
 
 Arguments: server, name server, topic, directory. Prints what it saw as JSON.
 """
@@ -12,11 +12,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.archive import archive
 from skylark.pipelines.jobs.endpoints import Input, parse_output
+from skylark.pipelines.jobs.etl import etl
+from skylark.pipelines.jobs.replay import ReplayRange, replay
 from skylark.pipelines.jobs.session import SessionSettings, session
 from skylark.pipelines.listener import LagListener
 
@@ -48,7 +51,14 @@ def look(spark: SparkSession, namesrv: str, topic: str, directory: Path) -> dict
     listener.detach(spark)
     source, lake = Input(namesrv=namesrv, topic=topic), parse_output(f"delta:{directory}/lake")
     archived = archive(spark, source, lake, state=directory / "archive", once=True)
+    good = parse_output(f"delta:{directory}/good")
+    decoded = etl(spark, source, good, state=directory / "etl", schema="n int", where="n < 3", once=True)
+    copied = replay(
+        spark, source.read(spark), parse_output(f"topic:{topic}"), ReplayRange(where="1 = 2"), namesrv=namesrv
+    )
     return {
+        "etl": msgspec.structs.astuple(decoded.counts),
+        "replay": msgspec.structs.astuple(copied.counts),
         "rows": rows,
         "streamed": streamed,
         "columns": stream.columns,

@@ -31,9 +31,13 @@ def run(directory: Path, script: str, *arguments: str) -> dict[str, Any]:
 def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     topic = fresh_name("connect")
     shared_cluster.create_topic(topic, 2)
-    shared_cluster.send(topic, [b"x"] * 50, 1, properties={"TAGS": "A"})
+    bodies = [*[b'{"n": %d}' % number for number in range(40)], *[b"x"] * 10]
+    shared_cluster.send(topic, bodies, 1, properties={"TAGS": "A"})
     with ConnectServer(tmp_path / "spark") as server:
         found = run(tmp_path, "connect_session.py", server.remote, shared_cluster.namesrv, topic)
+    # Read, added, written, filtered, rejected, duplicates.
+    assert found.pop("etl") == [50, 0, 3, 37, 10, 0]
+    assert found.pop("replay") == [50, 0, 0, 50, 0, 0]
     assert found == {"rows": 50, "streamed": 50, "columns": ["queueOffset", "tags"], "archived": 50}
     assert DeltaTable(tmp_path / "lake").to_pyarrow_table(columns=["queueOffset"]).num_rows == 50
     queue = shared_cluster.queue(topic, 1)

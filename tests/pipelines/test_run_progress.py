@@ -106,6 +106,21 @@ def test_what_a_connect_server_tells_is_understood() -> None:
     assert (seen.messages, seen.behind) == (20, 5)
 
 
+def test_what_a_connect_server_observes_is_understood() -> None:
+    bins = [{"values": [7, 2.0], "schema": {"fields": [{"name": "x"}, {"name": "y"}]}}]
+    names = [{"name": name} for name in (READ, "at", "ends", "nothing")]
+    told = batch(0, 1, 10, 30)
+    told["observedMetrics"] = {"any": {"values": [18, "t/b/0/1", bins, None], "schema": {"fields": names}}}
+    tally = ProgressTally(measures={"ends": lambda _, found: round(found[0]["x"] * found[0]["y"])})
+    seen = tally.take("q", told)
+    assert seen is not None
+    assert seen.messages == 18
+    assert (tally.observed, tally.examples) == (
+        {"q": {READ: 18, "ends": 14, "nothing": 0}},
+        {"q": {"at": "t/b/0/1"}},
+    )
+
+
 WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] boom
 Traceback (most recent call last):
   File "x.py", line 3, in write
@@ -199,7 +214,7 @@ def test_a_page_escapes_what_it_shows_and_draws_what_is_there() -> None:
     page = render(HtmlReport("R & D", "now", [section, Section("e", "Empty", ["a"], [])]))
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
-    assert page.count("<rect") == 3
+    assert page.count("<rect") == 2 * 3  # for broad screens and for narrow ones
     assert "Nothing to show" in page
 
 

@@ -161,8 +161,8 @@ class ProgressTally:
     def _add(self, query: str, batch: int, progress: Mapping[str, Any]) -> int:
         """Add the metrics of a batch; return the messages that it read, 0 if they were not counted."""
         metrics: dict[str, int] = {}
-        for each in (progress.get("observedMetrics") or {}).values():
-            for name, value in each.items() if isinstance(each, Mapping) else ():
+        for each in map(_plain_row, (progress.get("observedMetrics") or {}).values()):
+            for name, value in each.items():
                 if name in self._measures:
                     metrics[name] = self._measures[name](batch, value)
                 elif isinstance(value, str):
@@ -178,6 +178,16 @@ class ProgressTally:
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0) + value
         return metrics.get(READ, 0)
+
+
+def _plain_row(value: Any) -> Any:
+    """A row as a dictionary: a Connect server sends the values of rows apart from their names."""
+    if isinstance(value, list):
+        return [_plain_row(each) for each in value]
+    if isinstance(value, Mapping) and value.keys() == {"values", "schema"}:
+        names = [field["name"] for field in value["schema"]["fields"]]
+        return dict(zip(names, map(_plain_row, value["values"]), strict=True))
+    return value
 
 
 def checkpoint_of(state: Path, query: str) -> Path:
