@@ -273,8 +273,9 @@ async def test_sf_130_an_offset_outside_the_queue_is_corrected_within_fifteen_se
         await fake.put("T", *map(record, range(5)))
 
         def answer(command: RemotingCommand) -> Any:
-            if int(command.fields["queueOffset"]) > 5:
-                return pull_reply(command, ResponseCode.PULL_OFFSET_MOVED, 5, max_offset=5)
+            end = len(fake.records["T", 0])
+            if int(command.fields["queueOffset"]) > end:
+                return pull_reply(command, ResponseCode.PULL_OFFSET_MOVED, end, max_offset=end)
             return fake._pull_message(command)
 
         fake.answers[PULL] = answer
