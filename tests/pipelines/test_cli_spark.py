@@ -122,7 +122,10 @@ def test_an_archive_has_one_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             ],
             "invalid format 'avro'; choose debezium or canal",
         ),
-        (["dlq", "resend", "g", "-n", "127.0.0.1:1", "--edit", "x"], "cannot connect to 127.0.0.1:1"),
+        (
+            ["dlq", "resend", "g", "-n", "127.0.0.1:1", "--edit", "x", "--audit", "lake"],
+            "cannot connect to 127.0.0.1:1",
+        ),
         (["dlq", "export", "g", "-n", "127.0.0.1:1", "--to", "nowhere:x"], "use delta:DIR"),
         (["archive", "-t", "a", "--to", "x", "-n", "h"], "invalid address 'h'; use host:port"),
         (
@@ -329,7 +332,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
         summary = finish(running)
     assert rows(table) == [(0, number) for number in range(50)]
     assert summary["status"] == "interrupted"
-    assert summary["messages"] == 50
+    assert summary["counts"]["read"] == 50
     shared_cluster.send(topic, [b"x"] * 25, 0)
     plan = CliRunner().invoke(
         app, ["spark", *arguments, "--dry-run", "--json"], env={"XDG_STATE_HOME": str(tmp_path)}
@@ -337,7 +340,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     assert json.loads(plan.stdout)["messages"] == 25
     with start(*arguments, "--once", "--master", "local[2,4]", home=tmp_path) as again:
         summary = finish(again)
-    assert (summary["status"], summary["messages"]) == ("end of data", 25)
+    assert (summary["status"], summary["counts"]["read"]) == ("end of data", 25)
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 0)) == 75
     assert rows(table) == [(0, number) for number in range(75)]
 
@@ -354,7 +357,7 @@ def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tm
         start(*arguments, "--remote", server.remote, home=tmp_path) as process,
     ):
         summary = finish(process)
-    assert (summary["batches"], summary["messages"]) == (1, 50)
+    assert (summary["batches"], summary["counts"]["read"]) == (1, 50)
     assert rows(table) == [(1, number) for number in range(50)]
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 1)) == 50
 
