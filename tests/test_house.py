@@ -21,7 +21,7 @@ LAYERS = {
     "errors": 0,
     "settings": 0,
     "histogram": 0,
-    "certificates": 0,
+    "certificates": 1,
     "clock": 0,
     "tasks": 0,
     "atomic_file": 0,

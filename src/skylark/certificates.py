@@ -6,6 +6,7 @@ Imports `cryptography`, which takes a while: import this module where it is need
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skylark.errors import SettingsError
+from skylark.settings.properties import write_properties
 
 CLOCK_TOLERANCE = timedelta(hours=1)
 """Certificates are valid from this long ago: clocks differ."""
@@ -70,12 +72,9 @@ def issue(
     return _signed(builder.add_extension(identifier, critical=False), key, signer_key)
 
 
-def expires_at(file: Path) -> datetime:
-    """Return when the first certificate of a PEM file expires. Raises OSError, SettingsError."""
-    try:
-        return x509.load_pem_x509_certificates(file.read_bytes())[0].not_valid_after_utc
-    except ValueError as error:
-        raise SettingsError(str(file), f"no certificate in PEM format: {error}") from error
+def expires_at(pem: bytes) -> datetime:
+    """Return when the first of these certificates to expire does. Raises ValueError if there is none."""
+    return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(pem))
 
 
 def _builder(
@@ -135,3 +134,79 @@ def _signed(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
     )
+
+
+# --- A directory of certificates ---
+
+AUTHORITY_DAYS = 3650
+
+
+@dataclass(frozen=True)
+class CertificateDirectory:
+    """The files that `make_directory` writes."""
+
+    path: Path
+
+    @property
+    def authority(self) -> Path:
+        return self.path / "ca.pem"
+
+    @property
+    def authority_key(self) -> Path:
+        return self.path / "ca.key"
+
+    @property
+    def properties(self) -> Path:
+        """The other files under RocketMQ's keys, for `tls.config.file` of servers and Java clients."""
+        return self.path / "tls.properties"
+
+    def pair(self, kind: str) -> tuple[Path, Path]:
+        """Certificate and key of `server` or `client`."""
+        return self.path / f"{kind}.pem", self.path / f"{kind}.key"
+
+
+def make_directory(
+    path: Path, names: Iterable[str], *, days: int, renew: bool = False
+) -> CertificateDirectory:
+    """Make a CA, certificates for servers with these names and for clients; only this user may read them.
+
+    With `renew` the CA stays and the certificates are replaced. Raises SettingsError, OSError.
+    """
+    path = path.absolute()
+    files = CertificateDirectory(path)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if files.authority_key.exists():
+        if not renew:
+            raise SettingsError(str(path), "it has a CA already; pass --renew, or choose another directory")
+        authority = CertificatePair(files.authority.read_bytes(), files.authority_key.read_bytes())
+    elif renew:
+        raise SettingsError(str(path), "it has no CA to renew certificates with; leave out --renew")
+    else:
+        authority = make_authority("skylark CA", days=AUTHORITY_DAYS)
+        _write(files.authority_key, authority.key)
+        _write(files.authority, authority.certificate)
+    made = {
+        "server": issue(authority, "skylark server", names, days=days, is_server=True),
+        "client": issue(authority, "skylark client", days=days, is_server=False),
+    }
+    lines = {"tls.test.mode.enable": "false", "tls.client.authServer": "true"}
+    for kind, pair in made.items():
+        certificate, key = files.pair(kind)
+        _write(key, pair.key)
+        _write(certificate, pair.certificate)
+        lines |= {
+            f"tls.{kind}.certPath": str(certificate),
+            f"tls.{kind}.keyPath": str(key),
+            f"tls.{kind}.trustCertPath": str(files.authority),
+        }
+    _write(files.properties, write_properties(lines).encode())
+    return files
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Replace a file at once, readable only by this user."""
+    new = file.with_name(file.name + ".tmp")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(data)
+    new.replace(file)

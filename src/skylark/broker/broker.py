@@ -58,12 +58,14 @@ from skylark.clock import Clock, SystemClock
 from skylark.model.sql92 import compile_selector
 from skylark.protocol.connection import Limits
 from skylark.protocol.frame_templates import SendReplies
+from skylark.remoting.address import check_listener, join_address
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
 from skylark.remoting.tls_client import make_outgoing_tls
 from skylark.settings import BrokerSettings, parse_delay_levels
+from skylark.settings.credentials import secret_text
 from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.live import LiveSettings
 from skylark.store.append_result import AppendedRecord
@@ -131,7 +133,7 @@ class Broker:
         self._build_services(settings, disk or RealDisk())
         self._build_files(settings)
         self._build_replication(settings, disk or RealDisk())
-        self.monitor = Monitor(self.make_pages)
+        self.monitor = Monitor(self.make_pages, self._tls)
         self._handlers = self._build_handlers()
         self._server = RemotingServer(
             server_limits(settings),
@@ -145,6 +147,7 @@ class Broker:
         self._indexing = False
         self._opening: asyncio.Future[None] | None = None
         self._has_new_users = False
+        self._is_insecure = False
 
     # --- Composition ---
 
@@ -270,7 +273,7 @@ class Broker:
         consumers, producers, read_cold = self.consumers, self.producers, self.read_cold
         info = RuntimeInfo(
             live, clock, self.role, store, self.replication, self.delay_levels, self.timers, stats,
-            read_cold, self.monitor, consumers, self._last_master, self.started_ms,
+            read_cold, self.monitor, consumers, self._last_master, self.started_ms, self._tls,
         )  # fmt: skip
         self.offset_handlers = OffsetHandlers(
             live, clock, store, topics, groups, offsets, consumers, self.delay_levels, self.latencies,
@@ -325,7 +328,9 @@ class Broker:
                 self.offsets, self.consumers, self.group_topics, self.producers, self.long_polling,
                 self.transactions, self.timers, self.stats, self.latencies, self.watermarks,
                 {} if self.access.gate is None else self.access.gate.refusals,
-            )
+                self._tls, lambda: self._is_insecure,
+            ),
+            secret_text(self.live.current.metrics_token),
         )  # fmt: skip
 
     def main_routes(self) -> Routes:
@@ -346,6 +351,12 @@ class Broker:
         """Recover the store, load metadata, listen, register. Raises StoreError, MasterExists, OSError."""
         self._loop = asyncio.get_running_loop()
         settings = self.live.current
+        self._is_insecure = check_listener(
+            join_address(settings.host, self.port),
+            is_authenticated=settings.auth.enabled,
+            is_encrypted=self._tls is not None and self._tls.is_enforcing,
+            is_secure_required=settings.require_secure_listener,
+        )
         try:
             slaves = set() if self.role.is_slave else await self.registration.find_slaves()
             self._opening = self._loop.run_in_executor(self.readers, self._open)

@@ -10,9 +10,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +47,8 @@ MAPS_MIN = 65_530
 MAPS_PATH = Path("/proc/sys/vm/max_map_count")
 SKEW_S_MAX = 5.0
 TIMEOUT_MS = 3000
+EXPIRY_WARNING_DAYS = 30
+RENEW = "renew it; servers load changed files by themselves (a trial: `skylark tls init DIR --renew`)"
 _RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
 
@@ -76,8 +80,8 @@ def doctor(
 ) -> None:
     """Check this machine and the servers, with advice for each fault.
 
-    Checks Python, Java, ports, disk, limits, clocks, routes, and whether the members of each group subscribe
-    the same. Exit code 1 if there are faults.
+    Checks Python, Java, ports, disk, limits, clocks, routes, certificates, and whether the members of each
+    group subscribe the same. Exit code 1 if there are faults.
 
     Example: skylark doctor --namesrv 127.0.0.1:9876
     """
@@ -272,6 +276,10 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
             yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}{served}")
         yield _clock(name, runtime, asked_s, time.time())
         different.update((runtime.get("differentSubscriptions") or "").split())
+        if failure := runtime.get("tlsReloadFailure"):
+            advice = "replace certificate and key; the old certificate is used until then"
+            yield HealthCheck(f"certificate files of {name}", HealthState.FAULT, failure, advice)
+    yield from certificates(namesrv, [item.node.address for item in summary.brokers], datetime.now(UTC))
     yield from _subscriptions(admin, sorted(different))
 
 
@@ -288,6 +296,47 @@ def _subscriptions(admin: Admin, groups: list[str]) -> Iterator[HealthCheck]:
                 f"members have different subscriptions, so messages are skipped: {'; '.join(map(str, kinds))}"
             )
             yield HealthCheck(f"group {group}", HealthState.FAULT, found, advice)
+
+
+# --- Certificates ---
+
+
+def certificates(namesrv: str, brokers: Iterable[str], now: datetime) -> Iterator[HealthCheck]:
+    """Checks of the dates of all certificates that a client with TLS sees, its own included."""
+    from skylark.settings.client import ClientSettings  # noqa: PLC0415
+    from skylark.settings.tls import client_tls_settings  # noqa: PLC0415
+
+    settings = client_tls_settings(ClientSettings())
+    if settings is None:
+        return
+    for file in filter(None, (settings.trusted, settings.certificate)):
+        yield _certificate(f"certificate {file}", file.read_bytes, now)
+    for address in dict.fromkeys([*namesrv.replace(",", ";").split(";"), *brokers]):
+        yield _certificate(f"certificate of {address}", partial(_served_certificate, address.strip()), now)
+
+
+def _served_certificate(address: str) -> bytes:
+    import ssl  # noqa: PLC0415
+
+    host, _, port = address.rpartition(":")
+    return ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_MS / 1000).encode()
+
+
+def _certificate(name: str, read: Callable[[], bytes], now: datetime) -> HealthCheck:
+    from skylark.certificates import expires_at  # noqa: PLC0415
+
+    try:
+        expires = expires_at(read())
+    except (OSError, ValueError) as error:
+        return HealthCheck(
+            name, HealthState.FAULT, str(error), "check the file, or that the server accepts TLS"
+        )
+    found = f"valid until {expires:%Y-%m-%d}"
+    if expires <= now:
+        return HealthCheck(name, HealthState.FAULT, f"expired on {expires:%Y-%m-%d}", RENEW)
+    if expires - now < timedelta(days=EXPIRY_WARNING_DAYS):
+        return HealthCheck(name, HealthState.NOTE, found, RENEW)
+    return HealthCheck(name, HealthState.OK, found)
 
 
 def _clock(broker: str, runtime: Mapping[str, str], before_s: float, after_s: float) -> HealthCheck:

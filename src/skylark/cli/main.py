@@ -36,6 +36,7 @@ COMMANDS = {
     "serve": CommandEntry(RUN, "Run a name server and a broker in one process until Ctrl-C."),
     "broker": CommandEntry(RUN, "Run a broker until Ctrl-C, or administer running ones."),
     "namesrv": CommandEntry(RUN, "Run a name server until Ctrl-C, or administer running ones."),
+    "tls": CommandEntry(RUN, "Make certificates for TLS, for a trial."),
     "doctor": CommandEntry(RUN, "Check this machine and the servers, with advice for each fault."),
     "send": CommandEntry(MESSAGES, "Send a message, or many."),
     "tail": CommandEntry(MESSAGES, "Follow a topic: its last messages, then each new one."),

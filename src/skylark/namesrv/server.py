@@ -16,7 +16,7 @@ from skylark.namesrv.handlers import ROUTES, USER_CODES, NameServerState, SavedF
 from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
 from skylark.namesrv.route_table import RouteTable
 from skylark.protocol.codes import RequestCode
-from skylark.remoting.address import check_host, join_address
+from skylark.remoting.address import check_host, check_listener, join_address
 from skylark.remoting.link import Handler
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
@@ -79,6 +79,12 @@ class NameServer:
         """Read the key-value configuration and listen. Raises SettingsError, BadStoreFile and OSError."""
         settings = self._state.settings
         check_host(settings.host)
+        check_listener(
+            join_address(settings.host, settings.port),
+            is_authenticated=settings.auth.enabled,
+            is_encrypted=self._tls is not None and self._tls.is_enforcing,
+            is_secure_required=settings.require_secure_listener,
+        )
         loop = asyncio.get_running_loop()
         tables = await loop.run_in_executor(self._writer, load_file, settings.kv_config_path, decode_tables)
         self._state.kv_config.restore(tables or {})

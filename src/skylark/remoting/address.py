@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import logging
 import os
 import random
 import select
@@ -14,6 +15,8 @@ import ssl
 from skylark.errors import SettingsError
 
 PORT_MAX = 0xFFFF
+log = logging.getLogger(__name__)
+
 FREE_PORT_TRIES = 200
 SERVER_PORTS = range(20_000, 32_000)
 """Below the ephemeral range of Linux and macOS."""
@@ -39,6 +42,44 @@ def check_host(host: str) -> None:
             probe.bind((host, 0))
     except (OSError, UnicodeError) as error:  # the latter for what can be no name
         raise SettingsError("host", f"cannot listen on {host}: {reason_of(error)}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a server that listens on this address or host name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_listener(
+    address: str, *, is_authenticated: bool, is_encrypted: bool, is_secure_required: bool
+) -> bool:
+    """Return whether everybody on the network may use a server that listens on this address; log that.
+
+    Raises SettingsError if this is so and must not be.
+    """
+    host, _ = split_address(address)
+    if is_loopback(host):
+        return False
+    if is_authenticated:
+        if not is_encrypted:
+            log.info(
+                "plain text accepted address=%s: signatures do not hide messages, requests may be replayed",
+                address,
+            )
+        return False
+    if is_secure_required:
+        raise SettingsError(
+            "require_secure_listener",
+            f"{address} is not a loopback address and authentication is off; set authenticationEnabled=true",
+        )
+    log.warning(
+        "insecure listener address=%s: anybody who reaches it may read, write and delete; "
+        "authenticationEnabled=true protects it",
+        address,
+    )
+    return True
 
 
 def free_port(host: str, *distances: int) -> int:

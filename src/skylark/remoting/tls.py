@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import tempfile
 from collections.abc import Callable, Iterable
@@ -160,6 +161,19 @@ def _stamp(file: Path) -> FileStamp | None:
 
 
 # --- Connections ---
+
+
+def accept_socket(connected: socket.socket, tls: ServerTls, *, allows_plain: bool) -> socket.socket:
+    """Return a connection to read requests from, for servers with threads: TLS by its first byte.
+
+    Waits for the peer up to the socket's timeout. Raises OSError, also for plain text that is not allowed.
+    """
+    first = connected.recv(1, socket.MSG_PEEK)
+    if first and first[0] == HANDSHAKE_RECORD:
+        return tls.context.wrap_socket(connected, server_side=True)
+    if not allows_plain:
+        raise ConnectionError("plain text, but tls.server.mode is enforcing")
+    return connected
 
 
 class SecurableProtocol(Protocol):

@@ -115,6 +115,8 @@ class BrokerSettings:
     port: int = setting(10_911, "listenPort", 0, 65_534)
     replica_port: int | None = setting(None, "haListenPort", 0, 65_535)
     metrics_port: int = setting(5557, "metricsPromExporterPort", 0, 65_535)
+    metrics_token: str = setting("", "metricsToken", secret=True)
+    require_secure_listener: bool = setting(False, "requireSecureListener")
     advertised_host: str = setting("", "brokerIP1")
     advertised_replica_host: str = setting("", "brokerIP2")
     name_servers: str = setting("", "namesrvAddr")

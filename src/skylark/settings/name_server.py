@@ -20,6 +20,7 @@ class NameServerSettings:
 
     host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(9876, "listenPort", 0, 65_535)
+    require_secure_listener: bool = setting(False, "requireSecureListener")
     kv_config_path: Path = setting(Path("skylark-data/namesrv/kvConfig.json"), "kvConfigPath")
     config_path: Path | None = setting(None, "configStorePath")  # changes at run time are saved here
 

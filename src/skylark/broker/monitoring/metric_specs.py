@@ -166,6 +166,16 @@ METRICS = {
     ),
     "skylark_messages_refused_total": MetricSpec("counter", "Messages that the store did not take."),
     "skylark_pulls_empty_total": MetricSpec("counter", "Pulls that found nothing."),
+    "skylark_insecure_listener": MetricSpec(
+        "gauge", "1 if the broker listens on the network without authentication, 0 if not."
+    ),
+    "skylark_tls_handshakes_total": MetricSpec(
+        "counter", "TLS handshakes, by `result`: `completed` or `failed`.", ("result",)
+    ),
+    "skylark_tls_reload_failed": MetricSpec(
+        "gauge",
+        "1 if changed certificate files could not be loaded and the old certificate is in use.",
+    ),
     "skylark_messages_sent_back_total": MetricSpec(
         "counter", "Messages that consumers failed and gave back.", ("topic", "consumer_group")
     ),

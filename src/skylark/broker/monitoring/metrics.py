@@ -39,6 +39,7 @@ from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, 
 from skylark.protocol.bodies import TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode, version_name
 from skylark.remoting.latency import UNKNOWN_CODE, RequestLatencies
+from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.message_store import MessageStore
@@ -149,6 +150,9 @@ class MetricsCollector:
     """Returns the requests in flight by RocketMQ's processor names."""
     auth_refusals: Mapping[str, int]
     """Requests that the gate refused, by reason."""
+    tls: ServerTls | None
+    is_insecure: Callable[[], bool]
+    """Returns whether everybody on the network may use the broker."""
 
     def collect(self) -> Iterator[Metric]:
         settings = self.live.current
@@ -159,6 +163,7 @@ class MetricsCollector:
             self._of_traffic,
             self._of_requests,
             self._of_connections,
+            self._of_security,
             self._of_groups,
             self._of_dead_letters,
             self._of_storage,
@@ -171,6 +176,14 @@ class MetricsCollector:
             except RuntimeError:  # better than a broker that seems to be down
                 log.warning("tables change too fast, some metrics are missing", exc_info=True)
         yield from page.families
+
+    def _of_security(self, page: MetricFamilies) -> None:
+        page.family("skylark_insecure_listener")(int(self.is_insecure()))
+        tls = self.tls
+        handshakes = page.family("skylark_tls_handshakes_total")
+        handshakes(0 if tls is None else tls.handshakes, "completed")
+        handshakes(0 if tls is None else tls.failed_handshakes, "failed")
+        page.family("skylark_tls_reload_failed")(int(tls is not None and bool(tls.reload_failure)))
 
     # --- Tables and traffic ---
 

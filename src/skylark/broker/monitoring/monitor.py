@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skylark.remoting.address import PORT_MAX, SocketListener, join_address, reason_of
+from skylark.remoting.tls import ServerTls
 
 if TYPE_CHECKING:
     from skylark.broker.monitoring.pages import Pages
@@ -29,8 +30,9 @@ STOP_TIMEOUT_S = 2.0
 class Monitor:
     """Serves `/metrics`, `/health` and `/ready`."""
 
-    def __init__(self, make_pages: Callable[[], Pages]) -> None:
+    def __init__(self, make_pages: Callable[[], Pages], tls: ServerTls | None = None) -> None:
         self._make_pages = make_pages
+        self._tls = tls
         self._listener: SocketListener | None = None
         self._thread: threading.Thread | None = None
         self.address = ""
@@ -72,7 +74,7 @@ class Monitor:
             return
         from skylark.broker.monitoring.pages import PageServer  # noqa: PLC0415 - see above
 
-        server = PageServer(listener, self._make_pages(), check_s=STOP_CHECK_S)
+        server = PageServer(listener, self._make_pages(), check_s=STOP_CHECK_S, tls=self._tls)
         while not listener.is_stopped:
             server.handle_request()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import sys
 import threading
@@ -14,7 +15,8 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from skylark.broker.monitoring.metrics import MetricsCollector
 from skylark.protocol.bodies import PERM_READ_WRITE
-from skylark.remoting.address import SocketListener, split_address
+from skylark.remoting.address import SocketListener, is_loopback, split_address
+from skylark.remoting.tls import ServerTls, accept_socket
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +35,17 @@ class _Quiet(WSGIRequestHandler):
 
 
 class PageServer(ThreadingWSGIServer):
-    """Serves a broker's pages on a socket that listens already. `handle_request` returns after `check_s`."""
+    """Serves a broker's pages on a socket that listens already. `handle_request` returns after `check_s`.
 
-    def __init__(self, listener: SocketListener, pages: Pages, *, check_s: float) -> None:
+    With TLS that is enforced, plain text is accepted on loopback addresses only.
+    """
+
+    def __init__(
+        self, listener: SocketListener, pages: Pages, *, check_s: float, tls: ServerTls | None = None
+    ) -> None:
         host, port = split_address(listener.address)
+        self._tls = tls
+        self._allows_plain = tls is None or not tls.is_enforcing or is_loopback(host)
         super().__init__((host, port), _Quiet, bind_and_activate=False)
         self.socket.close()
         self.socket = listener.socket
@@ -64,6 +73,14 @@ class PageServer(ThreadingWSGIServer):
         finally:
             self._free.release()
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self._tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(READ_TIMEOUT_S)
+        with accept_socket(request, self._tls, allows_plain=self._allows_plain) as accepted:
+            super().finish_request(accepted, client_address)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log at debug level: mostly the client has disconnected or timed out."""
         log.debug("page not served address=%s reason=%r", client_address, sys.exception())
@@ -72,8 +89,10 @@ class PageServer(ThreadingWSGIServer):
 class Pages:
     """The WSGI application."""
 
-    def __init__(self, collector: MetricsCollector) -> None:
+    def __init__(self, collector: MetricsCollector, token: str = "") -> None:
+        """With a token, only requests that carry it are answered (`Authorization: Bearer TOKEN`)."""
         self.collector = collector
+        self._authorization = f"Bearer {token}".encode() if token else b""
         registry = CollectorRegistry()
         registry.register(collector)
         self._metrics: Any = make_wsgi_app(registry)
@@ -82,6 +101,11 @@ class Pages:
 
     def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
+        given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1")
+        if self._authorization and not hmac.compare_digest(given, self._authorization):
+            headers = [("Content-Type", "text/plain; charset=utf-8"), ("WWW-Authenticate", "Bearer")]
+            start_response("401 Unauthorized", headers)
+            return [b"the bearer token is missing or wrong\n"]
         if path == "/metrics":
             with self._scraping:
                 answer: Iterable[bytes] = self._metrics(environ, start_response)

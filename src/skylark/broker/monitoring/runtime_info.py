@@ -20,6 +20,7 @@ from skylark.clock import Clock
 from skylark.model.message import SCHEDULE_TOPIC
 from skylark.protocol.codes import version_name
 from skylark.protocol.command import VERSION
+from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.message_store import MessageStore
@@ -54,6 +55,7 @@ class RuntimeInfo:
     consumers: ConsumerGroups
     last_master: LastMaster
     started_ms: int
+    tls: ServerTls | None
 
     async def collect(self) -> dict[str, str]:
         """Return all values, as text."""
@@ -62,6 +64,7 @@ class RuntimeInfo:
             **self._of_store(),
             **self._rates(),
             **self._of_broker(),
+            **({"tlsReloadFailure": self.tls.reload_failure} if self.tls and self.tls.reload_failure else {}),
             **self._of_replicas(),
             **self._queues(),
             **disk,

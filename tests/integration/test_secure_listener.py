@@ -1,0 +1,157 @@
+"""Listening beyond loopback: warned of, or refused; and the metrics page with TLS and a token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skylark.errors import SettingsError
+from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
+from skylark.remoting.address import check_listener, local_ip
+from skylark.settings import ClientCertificate, TlsMode
+from tests.support.broker import BrokerClient, running_broker, running_name_server, until
+from tests.support.certificates import CertificateFiles, make_files
+
+ANYWHERE = "0.0.0.0"  # noqa: S104 (what the tests are about)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CertificateFiles:
+    return make_files(tmp_path / "certificates")
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "anybody who reaches it may read, write and delete" in line]
+
+
+async def page(
+    address: str, path: str = "/metrics", *, token: str = "", tls: ssl.SSLContext | None = None
+) -> str:
+    scheme = "http" if tls is None else "https"
+    request = urllib.request.Request(f"{scheme}://{address}{path}")  # noqa: S310 (http and https)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+
+    def read() -> str:
+        with urllib.request.urlopen(request, timeout=30, context=tls) as answer:  # noqa: S310
+            return str(answer.read().decode())
+
+    return await asyncio.to_thread(read)
+
+
+def value_of(name: str, metrics: str) -> float:
+    (line,) = [text for text in metrics.splitlines() if re.match(rf"{name}[ {{]", text)]
+    return float(line.split()[-1])
+
+
+@contextlib.contextmanager
+def refused_with(code: int) -> Iterator[None]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        yield
+    with caught.value as answer:
+        assert answer.code == code
+
+
+async def test_one_warning_and_a_metric_beyond_loopback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_broker(tmp_path / "a", host=ANYWHERE, advertised_host="127.0.0.1") as broker:
+        (line,) = warnings(caplog)
+        assert f"{ANYWHERE}:{broker.port}" in line
+        metrics = await page(f"127.0.0.1:{broker.monitor.address.rpartition(':')[2]}")
+        assert value_of("skylark_insecure_listener", metrics) == 1.0
+    caplog.clear()
+    async with running_name_server(tmp_path, host=ANYWHERE):
+        assert len(warnings(caplog)) == 1
+    caplog.clear()
+    async with running_broker(tmp_path / "b") as broker:
+        assert warnings(caplog) == []
+        metrics = await page(broker.monitor.address)
+        assert value_of("skylark_insecure_listener", metrics) == 0.0
+
+
+async def test_it_may_be_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is not a loopback address and authentication is off"):
+        async with running_broker(
+            tmp_path, host=ANYWHERE, advertised_host="127.0.0.1", require_secure_listener=True
+        ):
+            pass
+    with pytest.raises(SettingsError, match="is not a loopback address and authentication is off"):
+        async with running_name_server(tmp_path, host=ANYWHERE, require_secure_listener=True):
+            pass
+    async with running_broker(tmp_path / "b", require_secure_listener=True):
+        pass  # loopback
+
+
+def test_authentication_without_tls_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        for address, is_encrypted, lines in [
+            ("10.0.0.5:1", False, 1),
+            ("10.0.0.5:1", True, 0),
+            ("[::1]:1", False, 0),
+        ]:
+            caplog.clear()
+            assert not check_listener(
+                address, is_authenticated=True, is_encrypted=is_encrypted, is_secure_required=True
+            )
+            assert len(caplog.messages) == lines
+
+
+async def test_the_metrics_page_needs_its_token(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, metrics_token="a long token") as broker:
+        for path in ("/metrics", "/health", "/ready"):
+            with refused_with(401):
+                await page(broker.monitor.address, path)
+            with refused_with(401):
+                await page(broker.monitor.address, path, token="a long toke")
+            assert await page(broker.monitor.address, path, token="a long token")
+
+
+async def test_the_metrics_page_by_tls(tmp_path: Path, files: CertificateFiles) -> None:
+    async with running_broker(tmp_path / "store", tls=files.server()) as broker:
+        address = broker.monitor.address
+        assert "rocketmq_" in await page(address, tls=files.client_context())
+        assert "rocketmq_" in await page(address)
+        assert 'result="completed"' in await page(address)
+
+
+async def test_the_metrics_page_enforces_tls_beyond_loopback(tmp_path: Path, files: CertificateFiles) -> None:
+    tls = files.server(
+        mode=TlsMode.ENFORCING, client_certificate=ClientCertificate.REQUIRE, trusted=files.authority
+    )
+    async with running_broker(
+        tmp_path / "store",
+        tls=tls,
+        tls_client=files.client(own=True),
+        host=ANYWHERE,
+        advertised_host=local_ip(),
+    ) as broker:
+        address = f"127.0.0.1:{broker.monitor.address.rpartition(':')[2]}"
+        assert "rocketmq_" in await page(address, tls=files.client_context(own=True))
+        with pytest.raises(OSError):
+            await page(address)
+        with pytest.raises(OSError):
+            await page(address, tls=files.client_context())
+
+
+async def test_a_broken_pair_is_told_by_metric_and_runtime_information(
+    tmp_path: Path, files: CertificateFiles
+) -> None:
+    async with running_broker(tmp_path / "store", tls=files.server()) as broker:
+        files.key.write_text("broken")
+
+        async def is_told() -> bool:
+            async with BrokerClient(broker.address) as client:
+                return "tlsReloadFailure" in (await client.ask(GetBrokerRuntimeInfo())).table
+
+        await until(is_told)
+        assert value_of("skylark_tls_reload_failed", await page(broker.monitor.address)) == 1.0
