@@ -57,9 +57,9 @@ class ClientDriver:
         with GroupProcess(line, log=self._directory / f"{command}-{self.name}.log") as process:
             yield process
 
-    def run(self, command: str, *scenarios: str) -> Results:
+    def run(self, command: str, *scenarios: str, options: Sequence[str] = ()) -> Results:
         """Run every scenario of a command, or these; what went wrong in each, or None."""
-        with self.running(command, *scenarios) as process:
+        with self.running(command, *scenarios, options=options) as process:
             return results(process, SCENARIOS_TIMEOUT_S)
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -59,8 +59,14 @@ class ApacheServers:
     """Apache's pair, of 5.3.3 unless other jars are given; `stop`, `kill` and `start` are the broker's."""
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str | int], classpath: Classpath | None = None
+        self,
+        directory: Path,
+        settings: Mapping[str, str | int],
+        classpath: Classpath | None = None,
+        *,
+        options: Sequence[str] = (),
     ) -> None:
+        """`options` are for both JVMs."""
         classpath = classpath or admin_classpath()
         self._name_server = ApacheNameServer(classpath, directory / "name-server")
         self.name_server = self._name_server.address
@@ -71,6 +77,8 @@ class ApacheServers:
             name_server=self.name_server,
             settings={"mappedFileSizeCommitLog": 16 << 20, "reviveQueueNum": 0, **PATIENT, **settings},
         )
+        for each in (self._name_server, self._broker):
+            each.options = (*each.options, *options)
         self.broker = self._broker.address
         self.start, self.stop, self.kill = self._broker.start, self._broker.stop, self._broker.kill
 
