@@ -55,16 +55,18 @@ from skylark.broker.topic_lifecycle import TopicDeletion, TopicRestoration
 from skylark.broker.topics import TopicTable
 from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.clock import Clock, SystemClock
+from skylark.errors import SettingsError
 from skylark.model.sql92 import compile_selector
 from skylark.protocol.connection import Limits
 from skylark.protocol.frame_templates import SendReplies
-from skylark.remoting.address import check_listener, join_address
+from skylark.remoting.address import check_listener, is_loopback, join_address
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
-from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
+from skylark.remoting.tls import FILES_CHECK_MS, make_replication_tls, make_server_tls
 from skylark.remoting.tls_client import make_outgoing_tls
 from skylark.settings import BrokerSettings, parse_delay_levels
+from skylark.settings.broker import words_of
 from skylark.settings.credentials import secret_text
 from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.live import LiveSettings
@@ -109,6 +111,9 @@ class Broker:
         self.access = AccessControl(
             settings.auth, settings.config_directory, self.clock, cluster=settings.cluster
         )
+        self._is_tls_enforced = self._tls is not None and self._tls.is_enforcing
+        names = words_of(settings.replication.allowed_names)
+        self._replication_tls = make_replication_tls(self._tls, names)
         self._outgoing_tls = make_outgoing_tls(settings.tls, settings.tls_client)
         self.addresses = BrokerAddress.choose(settings)
         self.address = self.addresses.text
@@ -126,7 +131,14 @@ class Broker:
         self.store = MessageStore(settings.store, disk=disk, clock=clock, store_host=self.addresses.packed)
         self.store.is_replica = self.store.reader.keep_offset_on_correction = self.role.is_slave
         self.replication = ReplicationMaster(
-            self.live, self.store, self.clock, self.role, self.tasks, self.read_cold
+            self.live,
+            self.store,
+            self.clock,
+            self.role,
+            self.tasks,
+            self.read_cold,
+            self._replication_tls,
+            is_tls_enforced=self._is_tls_enforced,
         )
         self._last_master = LastMaster()
         self._build_tables(settings)
@@ -265,6 +277,7 @@ class Broker:
             self._slave = ReplicationSlave(
                 settings.replication, self.clock, self.role.slave, self.store, sync, self._last_master,
                 self.long_polling, self.tasks, self.read_cold,
+                None if settings.replication.plain_text else self._outgoing_tls,
             )  # fmt: skip
 
     def _build_handlers(self) -> tuple[object, ...]:
@@ -354,9 +367,10 @@ class Broker:
         self._is_insecure = check_listener(
             join_address(settings.host, self.port),
             is_authenticated=settings.auth.enabled,
-            is_encrypted=self._tls is not None and self._tls.is_enforcing,
+            is_encrypted=self._is_tls_enforced,
             is_secure_required=settings.require_secure_listener,
         )
+        self._check_replication(settings)
         try:
             slaves = set() if self.role.is_slave else await self.registration.find_slaves()
             self._opening = self._loop.run_in_executor(self.readers, self._open)
@@ -384,6 +398,16 @@ class Broker:
             raise
         self._start_services(settings)
         log.info("broker started name=%s address=%s", settings.name, self.address)
+
+    def _check_replication(self, settings: BrokerSettings) -> None:
+        """Raise SettingsError if everybody on the network could copy the log of a broker with users."""
+        is_guarded = self._is_tls_enforced or settings.replication.allowed_addresses
+        if settings.auth.enabled and not (self.role.is_slave or is_guarded or is_loopback(settings.host)):
+            raise SettingsError(
+                "replication.allowed_addresses",
+                "missing; the replication port would give the whole log to everybody: set haAllowedAddresses "
+                "to the addresses of slaves (127.0.0.1 for none), or tls.server.mode=enforcing",
+            )
 
     def _open(self) -> None:
         """Load metadata and open the store. May block; nothing else runs yet."""
@@ -435,8 +459,8 @@ class Broker:
         tasks.every(settings.hold_check_interval_ms, self.long_polling.check, "check held pulls")
         tasks.every(settings.client_scan_interval_ms, self._expire_clients, "expire clients")
         tasks.every(STEP_S * 1000, self._step_stats, "step statistics")
-        if self._tls is not None:
-            check_files = partial(self.read_cold, self._tls.check_files)
+        for tls in filter(None, (self._tls, self._replication_tls)):
+            check_files = partial(self.read_cold, tls.check_files)
             tasks.every(FILES_CHECK_MS, check_files, "watch certificates")
         if settings.store.syncs_every_put:
             tasks.every(EXPIRE_WAITERS_S * 1000, self.store.expire_waiters, "expire waiters")

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from skylark.errors import ConnectFailed
 from skylark.protocol.command import Buffer
 from skylark.remoting.address import join_address, reason_of, split_address
 from skylark.remoting.link import stop_listening
+from skylark.remoting.tls import FirstByte, ServerTls
+from skylark.remoting.tls_client import ClientTls, tls_arguments
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +82,9 @@ class HaLink(asyncio.Protocol):
 
     # --- For the loop ---
 
+    def secure(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
@@ -110,18 +116,42 @@ class HaLink(asyncio.Protocol):
 
 
 class HaListener:
-    """Accepts links from slaves."""
+    """Accepts links from slaves: by TLS if it is given, and plain ones from addresses that `allows_plain`.
 
-    def __init__(self, make_link: Callable[[], HaLink]) -> None:
+    `on_refused` is called with the link and the reason.
+    """
+
+    def __init__(
+        self,
+        make_link: Callable[[], HaLink],
+        tls: ServerTls | None,
+        *,
+        allows_plain: Callable[[str], bool],
+        on_refused: Callable[[HaLink, str], None],
+    ) -> None:
         self._make_link = make_link
+        self._tls = tls
+        self._allows_plain = allows_plain
+        self._on_refused = on_refused
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Listen and return the bound port; port 0 picks a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._make_link, host, port)
+        self._server = await loop.create_server(self._accept, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
+
+    def _accept(self) -> asyncio.Protocol:
+        link = self._make_link()
+        if self._tls is None:
+            return link
+        return FirstByte(
+            link,
+            self._tls,
+            partial(self._on_refused, link),
+            lambda: self._allows_plain(split_address(link.address)[0]),
+        )
 
     def close(self) -> None:
         """Stop accepting links. Open links belong to their owner."""
@@ -130,13 +160,16 @@ class HaListener:
             self._server = None
 
 
-async def connect_ha(address: str, on_bytes: OnBytes, *, timeout_s: float) -> HaLink:
+async def connect_ha(
+    address: str, on_bytes: OnBytes, *, timeout_s: float, tls: ClientTls | None = None
+) -> HaLink:
     """Open a link to a master. Raises ConnectFailed."""
     loop = asyncio.get_running_loop()
     try:
         host, port = split_address(address)
         async with asyncio.timeout(timeout_s):
-            _, link = await loop.create_connection(lambda: HaLink(on_bytes), host, port)
+            more = {} if tls is None else tls_arguments(tls, host)
+            _, link = await loop.create_connection(lambda: HaLink(on_bytes), host, port, **more)
     except TimeoutError:
         raise ConnectFailed(address, f"not within {timeout_s:g} s") from None
     except (OSError, ValueError) as error:

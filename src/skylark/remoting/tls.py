@@ -12,7 +12,8 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -100,8 +101,12 @@ class ServerTls:
     The context is replaced when its files change; open connections keep theirs.
     """
 
-    def __init__(self, settings: ServerTlsSettings) -> None:
-        """Waits for the disk. Raises SettingsError if the certificate cannot be loaded."""
+    def __init__(self, settings: ServerTlsSettings, accepted_names: Iterable[str] = ()) -> None:
+        """`accepted_names` are those of client certificates; without any, all names are accepted.
+
+        Waits for the disk. Raises SettingsError if the certificate cannot be loaded.
+        """
+        self._accepted_names = frozenset(accepted_names)
         self.settings = with_config_file(settings, settings.config_file)
         self.is_enforcing = self.settings.effective_mode is TlsMode.ENFORCING
         self.handshake_timeout_s = self.settings.handshake_timeout_ms / 1000
@@ -134,6 +139,13 @@ class ServerTls:
             self.reload_failure = ""
             log.info("certificate reloaded file=%s", self.settings.certificate)
 
+    def refusal_of(self, connection: ssl.SSLObject) -> str:
+        """Return why a client with this certificate is refused; empty if it is not."""
+        if not self._accepted_names:
+            return ""
+        names = _names_of(connection.getpeercert() or {})
+        return "" if names & self._accepted_names else f"no accepted name in {sorted(names)}"
+
     def _stamps(self) -> list[FileStamp | None]:
         return stamps_of(self.settings.certificate, self.settings.key, self.settings.trusted)
 
@@ -145,6 +157,23 @@ def make_server_tls(settings: ServerTlsSettings) -> ServerTls | None:
         return None
     made = ServerTls(settings)
     return None if made.settings.effective_mode is TlsMode.DISABLED else made
+
+
+def make_replication_tls(server: ServerTls | None, accepted_names: Iterable[str]) -> ServerTls | None:
+    """Return the TLS of a master's port for slaves: they need a certificate, and it one of these names.
+
+    None without TLS, and without CAs to check slaves with. Raises SettingsError.
+    """
+    if server is None or server.settings.trusted is None:
+        return None
+    required = replace(server.settings, client_certificate=ClientCertificate.REQUIRE, config_file=None)
+    return ServerTls(required, accepted_names)
+
+
+def _names_of(certificate: Mapping[str, Any]) -> set[str]:
+    """Return common name and alternative names of what `getpeercert` returns."""
+    subject = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+    return subject | {value for _, value in certificate.get("subjectAltName", ())}
 
 
 def stamps_of(*files: Path | None) -> list[FileStamp | None]:
@@ -205,7 +234,15 @@ class FirstByte(asyncio.Protocol):
     The inner protocol knows the connection from the start, so that the server's limits apply to it.
     """
 
-    def __init__(self, inner: SecurableProtocol, tls: ServerTls, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        inner: SecurableProtocol,
+        tls: ServerTls,
+        refuse: Refuse,
+        allows_plain: Callable[[], bool] | None = None,
+    ) -> None:
+        """`allows_plain` is asked for a plain connection; by default the mode of `tls` decides."""
+        self._allows_plain = allows_plain
         self._inner = inner
         self._tls = tls
         self._refuse = refuse
@@ -223,8 +260,8 @@ class FirstByte(asyncio.Protocol):
             transport.set_protocol(encrypted)
             self._inner.secure(encrypted)
             encrypted.data_received(data)
-        elif self._tls.is_enforcing:
-            self._refuse("plain text, but tls.server.mode is enforcing")
+        elif self._tls.is_enforcing if self._allows_plain is None else not self._allows_plain():
+            self._refuse("plain text, but TLS is required")
             transport.abort()
         else:
             transport.set_protocol(cast("asyncio.Protocol", self._inner))
@@ -372,6 +409,10 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
             self._is_closing = True
             self._send()  # the alert
             self._lower.close()
+            return False
+        if refusal := self._tls.refusal_of(self._ssl):
+            self._count_failure(refusal)
+            self.abort()
             return False
         self._stop_timer()
         self._is_open = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -56,6 +57,11 @@ class BrokerRole(Enum):
     SLAVE = "SLAVE"
 
 
+def words_of(text: str) -> list[str]:
+    """Split a list, whose separators are `;` or `,`."""
+    return [word.strip() for word in text.replace(",", ";").split(";") if word.strip()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplicationSettings:
     """Replication: how a master serves its slaves and a slave follows its master."""
@@ -72,6 +78,9 @@ class ReplicationSettings:
     bytes_per_s_max: int = setting(100 << 20, "maxHaTransferByteInSecond", 1, live=True)
     connections_max: int = setting(16, "haConnectionsMax", 1)
     overlap_bytes: int = setting(1 << 20, "haOverlapBytes", 1)
+    allowed_addresses: str = setting("", "haAllowedAddresses")  # of slaves that connect by plain text
+    allowed_names: str = setting("", "haAllowedNames")  # of slaves that connect by TLS
+    plain_text: bool = setting(False, "haPlainText")  # a slave's link, whatever tls_client says
 
     ack_timeout_ms: int = setting(3000, "slaveTimeout", 1, live=True)
     lag_bytes_max: int = setting(256 << 20, "haMaxGapNotInSync", 0, live=True)
@@ -87,6 +96,16 @@ class ReplicationSettings:
         for name in ("slave_of", "replica_address"):
             if address := getattr(self, name):
                 check_address(address, name)
+        self.allows_address("127.0.0.1")
+
+    def allows_address(self, host: str) -> bool:
+        """Return whether `allowed_addresses` has this address. Raises SettingsError if it is invalid."""
+        address = ipaddress.ip_address(host.partition("%")[0])
+        try:
+            networks = [ipaddress.ip_network(word) for word in words_of(self.allowed_addresses)]
+        except ValueError as error:
+            raise SettingsError("allowed_addresses", f"{error}; use addresses such as 10.0.0.0/8") from None
+        return any(address in network for network in networks)
 
 
 CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"

@@ -12,8 +12,10 @@ from skylark.broker.replication.role import Confirmation, Role
 from skylark.clock import Clock
 from skylark.errors import RocketMQError
 from skylark.protocol.bodies import HaConnectionInfo
+from skylark.remoting.address import split_address
 from skylark.remoting.ha import HaLink, HaListener
 from skylark.remoting.server import RefusedConnections
+from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings, ReplicationSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.append_result import PutStatus
@@ -59,7 +61,13 @@ class ReplicationMaster:
         role: Role,
         tasks: Tasks,
         read_cold: ReadCold,
+        tls: ServerTls | None = None,
+        *,
+        is_tls_enforced: bool = False,
     ) -> None:
+        """`tls` is for links of slaves; with `is_tls_enforced` plain ones need an allowed address."""
+        self._tls = tls
+        self._is_tls_enforced = is_tls_enforced
         self._live = live
         self._store = store
         self._syncs = store.settings.syncs_every_put
@@ -67,7 +75,12 @@ class ReplicationMaster:
         self._role = role
         self._tasks = tasks
         self._read_cold = read_cold
-        self._listener = HaListener(partial(HaLink, self._received, self._opened, self._lost))
+        self._listener = HaListener(
+            partial(HaLink, self._received, self._opened, self._lost),
+            tls,
+            allows_plain=self._allows_plain,
+            on_refused=self._refuse,
+        )
         self._slaves: dict[HaLink, ConnectedSlave] = {}
         self._waiters = FlushWaiters(late=PutStatus.FLUSH_SLAVE_TIMEOUT)
         self._confirmation = Confirmation()
@@ -173,15 +186,26 @@ class ReplicationMaster:
             return
         now = self._clock.monotonic()
         if len(self._slaves) >= self._settings.connections_max:
-            reason = f"{self._settings.connections_max} slaves are connected already"
-            self.last_error = f"{link.address}: {reason}"
-            self._refused.add(link.address, reason, now)
+            self._refuse(link, f"{self._settings.connections_max} slaves are connected already")
+            link.abort()
+            return
+        if self._tls is None and not self._allows_plain(split_address(link.address)[0]):
+            self._refuse(link, "not in haAllowedAddresses")
             link.abort()
             return
         self._slaves[link] = ConnectedSlave(
             link, self._store, self._live, self._role, self._read_cold, now=now
         )
         log.info("slave connected address=%s", link.address)
+
+    def _allows_plain(self, host: str) -> bool:
+        settings = self._settings
+        return settings.allows_address(host) if settings.allowed_addresses else not self._is_tls_enforced
+
+    def _refuse(self, link: HaLink, reason: str) -> None:
+        link.failure = ConnectionError(reason)
+        self.last_error = f"{link.address}: {reason}"
+        self._refused.add(link.address, reason, self._clock.monotonic())
 
     def _received(self, link: HaLink, data: bytes) -> None:
         slave = self._slaves.get(link)

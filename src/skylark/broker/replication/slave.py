@@ -21,6 +21,7 @@ from skylark.protocol.requests.name_server import RegisterBrokerReply
 from skylark.protocol.requests.pull import ViewMessageById
 from skylark.remoting.address import join_address, split_address
 from skylark.remoting.ha import HaLink, connect_ha
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings import ReplicationSettings
 from skylark.settings.properties import read_properties
 from skylark.store.message_store import MessageStore
@@ -61,7 +62,9 @@ class ReplicationSlave:
         long_polling: LongPolling,
         tasks: Tasks,
         read_cold: ReadCold,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._settings = settings
         self._clock = clock
         self._status = status
@@ -192,7 +195,9 @@ class ReplicationSlave:
         start, is_common = await self._where_to_begin(await self._ask_master())
         self._frames = FrameReader()
         self._intake = ReplicaIntake(self._store, start, is_common=is_common)
-        link = await connect_ha(self._replica_address(), self._received, timeout_s=CONNECT_TIMEOUT_S)
+        link = await connect_ha(
+            self._replica_address(), self._received, timeout_s=CONNECT_TIMEOUT_S, tls=self._tls
+        )
         self._link = link
         try:
             log.info("following the master address=%s physical_offset=%d", link.address, start)
