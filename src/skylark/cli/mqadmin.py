@@ -14,6 +14,7 @@ from skylark.cli.errors import UsageError
 
 OWN_FLAGS = frozenset({"--yes", "-y", "--json", "--wide"})
 """Flags of `skylark` that may be added to a command of `mqadmin`."""
+USER_PREFIX = "User:"
 NAMESRV_WORDS = " [--namesrv {n}]"
 _PART = re.compile(r"\[([^][]*)\]|([^\s[\]]+)")
 _FIELD = re.compile(r"\{(\w+)(?:(:|==)(\w*))?\}")
@@ -198,12 +199,33 @@ COUNTERPARTS: Mapping[str, Counterpart] = {
     ),
     "exportConfigs": Counterpart("c/clusterName f/filePath", similar="`skylark broker config BROKER --json`"),
     "exportMetrics": Counterpart("c/clusterName f/filePath", similar="`skylark broker status BROKER --json`"),
+    # Users and their rules; a secret is not taken from the command line
+    "createUser": Counterpart("", similar="`skylark user create NAME`, with --secret-file for a secret"),
+    "updateUser": Counterpart("", similar="`skylark user update NAME`, with --secret-file for a new secret"),
+    "deleteUser": Counterpart(f"{PLACE} u/username", (f"user delete {{u}} {WHERE}",)),
+    "getUser": Counterpart(f"{PLACE} u/username", (f"user show {{u}} {WHERE}",)),
+    "listUser": Counterpart(f"{PLACE} f/filter", (f"user list [{{f}}] {WHERE}",)),
+    "createAcl": Counterpart(
+        f"{PLACE} s/subject r/resources a/actions i/sourceIp d/decision",
+        (
+            "acl create {s:user} {r:one} --actions {a} {d:decision}"
+            f" [--from {{i:one}}] {WHERE}",
+        ),
+    ),
+    "updateAcl": Counterpart("", similar="`skylark acl update USER RESOURCE`"),
+    "deleteAcl": Counterpart(
+        f"{PLACE} s/subject r/resources", (f"acl delete {{s:user}} [{{r:one}}] {WHERE}",)
+    ),
+    "getAcl": Counterpart(f"{PLACE} s/subject", (f"acl show {{s:user}} {WHERE}",)),
+    "listAcl": Counterpart(
+        f"{PLACE} s/subject r/resource", (f"acl list [{{s:user}}] [--resource {{r}}] {WHERE}",)
+    ),
+    "copyUser": Counterpart("", similar="`skylark user export FILE` and `skylark user import FILE`"),
+    "copyAcl": Counterpart("", similar="`skylark acl export FILE` and `skylark acl import FILE`"),
     # Without a counterpart
     **dict.fromkeys(
         (
-            "createUser updateUser deleteUser getUser listUser copyUser"
-            " createAcl updateAcl deleteAcl getAcl listAcl copyAcl"
-            " getSyncStateSet electMaster getControllerMetaData getControllerConfig updateControllerConfig"
+            "getSyncStateSet electMaster getControllerMetaData getControllerConfig updateControllerConfig"
             " cleanBrokerMetadata getBrokerEpoch addBroker removeBroker"
             " updateStaticTopic remappingStaticTopic dumpCompactionLog exportPopRecord"
             " rocksDBConfigToJson exportMetadataInRocksDB checkRocksdbCqWriteProgress"
@@ -227,6 +249,7 @@ CHOICES: Mapping[str, Mapping[str, str]] = {
     "broadcast": {"true": "--broadcast", "false": "--no-broadcast"},
     "orderly": {"true": "--orderly", "false": "--concurrently"},
     "trace": {"true": "--trace", "false": ""},
+    "decision": {"allow": "", "deny": "--deny"},
 }
 """Forms that map values to words."""
 
@@ -378,7 +401,11 @@ def _value(value: str, form: str | None) -> list[str]:
         case "time":
             found = _TIME.fullmatch(value)
             return [f"{found[1]} {found[2]}.{found[3]}" if found else value]
+        case "user" if value.startswith(USER_PREFIX):
+            return [value.removeprefix(USER_PREFIX)]
         case "name" if ":" in value:  # an address
+            raise _DoesNotMap
+        case "one" if "," in value:
             raise _DoesNotMap
         case _:
             return [value] if value else []

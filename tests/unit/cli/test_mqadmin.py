@@ -55,6 +55,12 @@ IN_FULL = {
     ),
     "addWritePerm -b broker-a": "broker drain broker-a --undo",
     "topicStatus -h": "topic status --help",
+    "listUser -c C": "user list --cluster C",
+    "deleteUser -u billing -b broker-a --yes": "user delete billing --broker broker-a --yes",
+    "createAcl -c C -s User:billing -r Topic:orders -a Sub -d Deny -i 10.0.0.0/8": (
+        "acl create billing Topic:orders --actions Sub --deny --from 10.0.0.0/8 --cluster C"
+    ),
+    "getAcl -s User:billing -c C": "acl show billing --cluster C",
 }
 
 
@@ -82,7 +88,12 @@ def test_options_become_those_of_the_command(words: str) -> None:
         ),
         ("topicRoute -t", "mqadmin's topicRoute: -t needs a value"),
         ("topicRoute -x 1", "mqadmin's topicRoute has no option -x; `skylark topicRoute -h` shows"),
-        ("createUser -u x", "mqadmin's createUser is not a command of skylark; use `mqadmin` itself"),
+        ("electMaster -a h", "mqadmin's electMaster is not a command of skylark; use `mqadmin` itself"),
+        ("createUser -u x -p secret", "use `skylark user create NAME`, with --secret-file"),
+        (
+            "createAcl -s User:billing -r Topic:a,Topic:b -a Pub -d Allow",
+            "`skylark acl create SUBJECT RESOURCES --actions ACTIONS --deny [--from",
+        ),
         ("sendMsgStatus", "use `skylark cluster latency`"),
     ],
 )
