@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -139,6 +140,8 @@ def _signed(
 # --- A directory of certificates ---
 
 AUTHORITY_DAYS = 3650
+TRIAL_DAYS = 365
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,11 @@ class CertificateDirectory:
         return self.path / f"{kind}.pem", self.path / f"{kind}.key"
 
 
+def names_of_machine(more: Iterable[str]) -> list[str]:
+    """Return the names that a certificate of this machine has: loopback, the host name, and these."""
+    return [name for name in dict.fromkeys([*LOOPBACK, platform.node(), *more]) if name]
+
+
 def make_directory(
     path: Path, names: Iterable[str], *, days: int, renew: bool = False
 ) -> CertificateDirectory:
@@ -183,8 +191,8 @@ def make_directory(
         raise SettingsError(str(path), "it has no CA to renew certificates with; leave out --renew")
     else:
         authority = make_authority("skylark CA", days=AUTHORITY_DAYS)
-        _write(files.authority_key, authority.key)
-        _write(files.authority, authority.certificate)
+        write_private(files.authority_key, authority.key)
+        write_private(files.authority, authority.certificate)
     made = {
         "server": issue(authority, "skylark server", names, days=days, is_server=True),
         "client": issue(authority, "skylark client", days=days, is_server=False),
@@ -192,18 +200,18 @@ def make_directory(
     lines = {"tls.test.mode.enable": "false", "tls.client.authServer": "true"}
     for kind, pair in made.items():
         certificate, key = files.pair(kind)
-        _write(key, pair.key)
-        _write(certificate, pair.certificate)
+        write_private(key, pair.key)
+        write_private(certificate, pair.certificate)
         lines |= {
             f"tls.{kind}.certPath": str(certificate),
             f"tls.{kind}.keyPath": str(key),
             f"tls.{kind}.trustCertPath": str(files.authority),
         }
-    _write(files.properties, write_properties(lines).encode())
+    write_private(files.properties, write_properties(lines).encode())
     return files
 
 
-def _write(file: Path, data: bytes) -> None:
+def write_private(file: Path, data: bytes) -> None:
     """Replace a file at once, readable only by this user."""
     new = file.with_name(file.name + ".tmp")
     new.unlink(missing_ok=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli import server_process
+from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV
 from skylark.cli.server_process import (
+    ANY_ADDRESS,
     BROKER_PREFIX,
     NAME_SERVER_PREFIX,
     PORT_MAX,
@@ -50,6 +54,10 @@ def serve(
     brokers: Annotated[
         int, typer.Option("--brokers", metavar="N", help="Number of broker processes, ports 10 apart.")
     ] = 1,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Only TLS and only users; makes certificates and an administrator."),
+    ] = False,
     flush: Flush = None,
     bind: Bind = None,
     advertise: Advertise = None,
@@ -61,9 +69,12 @@ def serve(
     """Run a name server and a broker in one process until Ctrl-C.
 
     That is all that one machine needs. With --brokers, each broker is a process with its own core; one that
-    exits is restarted.
+    exits is restarted. With --secure, for a trial, the first start makes certificates and an administrator in
+    the directory `secure` of the data; the lines that a client needs are printed.
 
     Examples: skylark serve --data ./skylark-data
+
+    skylark serve --secure
 
     skylark serve --brokers 4
     """
@@ -80,10 +91,15 @@ def serve(
     _warn_of_name_servers(loaded)
     settings = server_process.with_role_of_last_master(loaded.settings, loaded.origins)
     server_process.warn_of_any_address(settings)
+    trial = _trial(settings, brokers) if secure else None
+    if trial is not None:
+        settings = trial.applied(settings)
     name_server = _name_server_settings(settings, name_server_port)
+    if trial is not None:
+        name_server = replace(name_server, tls=settings.tls, auth=settings.auth)
     check_layout(settings.store.path, brokers)
     if brokers == 1:
-        _serve_one(name_server, settings, started)
+        _serve_one(name_server, settings, started, _say_next if trial is None else trial.say_next)
         return
 
     def ready(namesrv: str) -> None:
@@ -97,7 +113,67 @@ def serve(
     )
 
 
-def _serve_one(name_server: NameServerSettings, settings: BrokerSettings, started: float) -> None:
+@dataclass(frozen=True)
+class SecureTrial:
+    """Certificates and credentials of `serve --secure`, made at the first start and kept."""
+
+    properties: Path
+    authority: Path
+    administrator: Path
+    inner: Path
+
+    @classmethod
+    def prepare(cls, directory: Path, addresses: Iterable[str]) -> SecureTrial:
+        """Make what is missing, readable only by this user. Raises SettingsError, OSError."""
+        from skylark.certificates import TRIAL_DAYS, make_directory, names_of_machine, write_private  # noqa: PLC0415
+
+        path = directory.absolute()
+        made = cls(
+            path / "tls.properties", path / "ca.pem", path / "admin.credentials", path / "inner.credentials"
+        )
+        if not made.properties.exists():
+            names = [address for address in addresses if address and address not in ANY_ADDRESS]
+            make_directory(path, names_of_machine(names), days=TRIAL_DAYS)
+        for name, file in (("admin", made.administrator), ("skylark-inner", made.inner)):
+            if not file.exists():
+                write_private(file, f"accessKey={name}\nsecretKey={secrets.token_hex(16)}\n".encode())
+        return made
+
+    def applied(self, settings: BrokerSettings) -> BrokerSettings:
+        """Return the settings with TLS enforced and users required. Raises SettingsError."""
+        from skylark.settings import ServerTlsSettings, TlsMode  # noqa: PLC0415
+        from skylark.settings.auth import AuthSettings  # noqa: PLC0415
+        from skylark.settings.credentials import read_credentials  # noqa: PLC0415
+
+        administrator = read_credentials(self.administrator)
+        first = {"username": administrator.access_key, "password": administrator.secret_key}
+        auth = AuthSettings(
+            enabled=True, authorization=True, first_user=json.dumps(first), inner_credentials=f"@{self.inner}"
+        )
+        tls = ServerTlsSettings(mode=TlsMode.ENFORCING, config_file=self.properties)
+        return replace(settings, tls=tls, auth=auth)
+
+    def say_next(self, namesrv: str) -> None:
+        """The lines that a client needs."""
+        typer.echo(
+            f"export NAMESRV_ADDR='{namesrv}'\n"
+            f"export SKYLARK_TLS_ENABLED=true SKYLARK_TLS_TRUSTED='{self.authority}'\n"
+            f"export SKYLARK_CREDENTIALS_FILE='{self.administrator}'"
+        )
+
+
+def _trial(settings: BrokerSettings, brokers: int) -> SecureTrial:
+    if brokers > 1:
+        raise UsageError("--secure is for a trial with one broker; leave out --brokers")
+    return SecureTrial.prepare(settings.store.path / "secure", [settings.host, settings.advertised_host])
+
+
+def _serve_one(
+    name_server: NameServerSettings,
+    settings: BrokerSettings,
+    started: float,
+    say_next: Callable[[str], None],
+) -> None:
     from skylark import embedded  # noqa: PLC0415
 
     async def main(stopping: Callable[[Signals], None]) -> None:
@@ -107,7 +183,7 @@ def _serve_one(name_server: NameServerSettings, settings: BrokerSettings, starte
             assert both.broker is not None
             say_ready(started, f"name server on {both.name_server.address}")
             say_broker_ready(started, both.broker)
-            _say_next(both.name_server.address)
+            say_next(both.name_server.address)
 
         await embedded.serve(both, ready, stopping)
 

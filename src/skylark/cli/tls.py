@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 app = typer.Typer(no_args_is_help=True, help="Make certificates for TLS, for a trial.")
-
-EVERYWHERE = ("localhost", "127.0.0.1", "::1")
 
 
 @app.command()
@@ -35,10 +32,9 @@ def init(
 
     skylark tls init certificates --name 10.0.0.5 --renew
     """
-    from skylark.certificates import make_directory  # noqa: PLC0415 - slow, see the module
+    from skylark.certificates import make_directory, names_of_machine  # noqa: PLC0415 - slow, see the module
 
-    every = dict.fromkeys([*EVERYWHERE, platform.node(), *(names or ())])
-    found = [name for name in every if name]
+    found = names_of_machine(names or ())
     files = make_directory(directory, found, days=days, renew=renew)
     typer.echo(
         f"certificates for {', '.join(found)}, valid for {days} days\n"

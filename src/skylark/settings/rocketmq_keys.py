@@ -185,6 +185,6 @@ REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "readOnlyCommitLogStorePaths": (("",), "the commit log is in one directory"),
     "storeType": (("default",), "queues are files; RocksDB is not supported"),
-    "useTLS": (_OFF, "connections are not encrypted yet"),
+    "useTLS": (_OFF, "use tls.enable for connections of this server, tls.server.mode for its ports"),
 }
 """Key to accepted values and reason: any other value requests a feature that does not exist here."""
