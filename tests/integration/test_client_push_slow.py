@@ -172,13 +172,17 @@ async def test_sf_095_a_member_that_falls_silent_is_replaced_at_full_length(tmp_
         one = whole("G", rig.name_server.address)
         one.subscribe("T", "*", lambda messages: None)
         member = MemberProcess(tmp_path, "member", rig.name_server.address, DEFAULT_MEMBER)
-        async with one, member:
-            await until_owned(one, "T", count=2)
-            assert member.process is not None
-            member.process.send_signal(signal.SIGSTOP)
-            frozen = time.monotonic()
-            try:
-                await eventually(lambda: len([q for q in one.queues() if q.topic == "T"]) == 4, timeout_s=150)
-            finally:
-                member.process.send_signal(signal.SIGCONT)
-            assert time.monotonic() - frozen > 60
+        async with one:
+            await until_owned(one, "T", count=4)
+            async with member:
+                await until_owned(one, "T", count=2)
+                assert member.process is not None
+                member.process.send_signal(signal.SIGSTOP)
+                frozen = time.monotonic()
+                try:
+                    await eventually(
+                        lambda: len([q for q in one.queues() if q.topic == "T"]) == 4, timeout_s=150
+                    )
+                finally:
+                    member.process.send_signal(signal.SIGCONT)
+                assert time.monotonic() - frozen > 60
