@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from skylark.cli import doctor
+from skylark.cli.doctor import HealthState
 from skylark.errors import SettingsError
 from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
 from skylark.remoting.address import check_listener, local_ip
 from skylark.settings import ClientCertificate, TlsMode
-from tests.support.broker import BrokerClient, running_broker, running_name_server, until
+from tests.support.broker import BrokerClient, running_broker, running_cluster, running_name_server, until
 from tests.support.certificates import CertificateFiles, make_files
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 (what the tests are about)
@@ -65,6 +67,10 @@ async def test_one_warning_and_a_metric_beyond_loopback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_broker(tmp_path / "a", host=ANYWHERE, advertised_host="127.0.0.1") as broker:
+        async with BrokerClient(f"127.0.0.1:{broker.port}") as client:
+            assert (await client.ask(GetBrokerRuntimeInfo())).table[
+                "insecureListener"
+            ] == ANYWHERE  # for the doctor
         (line,) = warnings(caplog)
         assert f"{ANYWHERE}:{broker.port}" in line
         metrics = await page(f"127.0.0.1:{broker.monitor.address.rpartition(':')[2]}")
@@ -77,6 +83,14 @@ async def test_one_warning_and_a_metric_beyond_loopback(
         assert warnings(caplog) == []
         metrics = await page(broker.monitor.address)
         assert value_of("skylark_insecure_listener", metrics) == 0.0
+
+
+async def test_the_doctor_tells_of_it(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, host=ANYWHERE, advertised_host="127.0.0.1") as (name_server, broker):
+        await until(lambda: bool(broker.registration.registered))
+        checks = await asyncio.to_thread(lambda: list(doctor.servers(name_server.address)))
+        (found,) = [check for check in checks if check.name == "access to broker broker-a"]
+        assert (found.state, ANYWHERE in found.found) == (HealthState.NOTE, True)
 
 
 async def test_it_may_be_refused(tmp_path: Path) -> None:

@@ -276,6 +276,10 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
             yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}{served}")
         yield _clock(name, runtime, asked_s, time.time())
         different.update((runtime.get("differentSubscriptions") or "").split())
+        if host := runtime.get("insecureListener"):
+            found = f"listens on {host} without authentication: everybody there may read, write and delete"
+            advice = "set authenticationEnabled=true, or bind it to 127.0.0.1"
+            yield HealthCheck(f"access to {name}", HealthState.NOTE, found, advice)
         if failure := runtime.get("tlsReloadFailure"):
             advice = "replace certificate and key; the old certificate is used until then"
             yield HealthCheck(f"certificate files of {name}", HealthState.FAULT, failure, advice)

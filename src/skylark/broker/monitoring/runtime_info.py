@@ -20,6 +20,7 @@ from skylark.clock import Clock
 from skylark.model.message import SCHEDULE_TOPIC
 from skylark.protocol.codes import version_name
 from skylark.protocol.command import VERSION
+from skylark.remoting.address import is_loopback
 from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
@@ -64,11 +65,18 @@ class RuntimeInfo:
             **self._of_store(),
             **self._rates(),
             **self._of_broker(),
-            **({"tlsReloadFailure": self.tls.reload_failure} if self.tls and self.tls.reload_failure else {}),
+            **self._of_security(),
             **self._of_replicas(),
             **self._queues(),
             **disk,
         }
+
+    def _of_security(self) -> dict[str, str]:
+        """Values that are there only if something is wrong."""
+        settings, failure = self.live.current, "" if self.tls is None else self.tls.reload_failure
+        is_open = not settings.auth.enabled and not is_loopback(settings.host)
+        found = {"tlsReloadFailure": failure, "insecureListener": settings.host if is_open else ""}
+        return {name: value for name, value in found.items() if value}
 
     def _of_disk(self) -> dict[str, str]:
         """The values that need the disk. May block."""
