@@ -130,7 +130,7 @@ steps = st.one_of(
 
 
 @given(geometry=geometries, plan=st.lists(steps, max_size=25))
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_the_index_answers_like_a_dictionary(geometry: IndexGeometry, plan: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "index"
@@ -365,7 +365,7 @@ batches = st.lists(st.lists(st.tuples(key_lists, st.integers(0, 4000)), max_size
     seed=st.integers(0, 1 << 32),
     tear_bytes=st.sampled_from([1, 512]),
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_crashes_take_nothing_that_was_durable(
     geometry: IndexGeometry,
     lives: list[tuple[int, list[list[tuple[tuple[str, ...], int]]]]],

@@ -39,7 +39,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(st.sampled_from(FRAMES), min_size=1, max_size=6),
     st.binary(max_size=30),
@@ -62,7 +62,7 @@ def test_byte_by_byte(frame: bytes, typed: bool) -> None:
     assert receive(single, typed=typed) == receive([frame], typed=typed)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(commands, st.sampled_from(Encoding), st.lists(st.integers(0, 2_000), max_size=10))
 def test_every_command_survives_both_encodings(
     command: RemotingCommand, encoding: Encoding, places: list[int]

@@ -183,5 +183,5 @@ class Routes(RuleBasedStateMachine):
         assert set(self.table.topics().topic_list) == set().union(*self.topics.values())
 
 
-Routes.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Routes.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestRoutes = Routes.TestCase

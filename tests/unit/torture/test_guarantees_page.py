@@ -27,7 +27,7 @@ def test_a_report_becomes_a_table() -> None:
     html = page([a_report("async", 0), a_report("sync", 2)], "2026-11-16 04:40:00+00:00")
     first, _, columns, _, *rows = torture_table(html).splitlines()
     assert first == "*Ended on 2026-11-16 04:40 UTC. Seed 71, 30 minutes of faults in total.*"
-    assert columns.startswith("| mode | sent | acknowledged |")
+    assert columns.startswith("| Mode | Sent | Acknowledged |")
     assert rows == [
         "| async | 12,000 | 11,000 | 2 | 1 | 3 | 11,004 | 5 | 0 | 4 | 1.5 s | clean |",
         "| sync | 12,000 | 11,000 | 2 | 1 | 3 | 11,004 | 5 | 2 | 4 | 1.5 s | BROKEN |",
