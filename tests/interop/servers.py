@@ -27,6 +27,12 @@ PATIENT: dict[str, str | int] = {
     "osPageCacheBusyTimeOutMills": 60_000,
 }
 """A machine that stands still for a moment must not make Apache's brokers refuse what waited meanwhile."""
+SMALL: dict[str, str | int] = {
+    "mappedFileSizeCommitLog": 16 << 20,
+    "reviveQueueNum": 0,
+    "timerFlushIntervalMs": 60_000,
+}
+"""A flush writes the whole timer wheel: every second, as by default, takes a quarter of a core."""
 KINDS = ["skylark", pytest.param("apache", marks=pytest.mark.nightly)]
 """Parameters of a fixture: a failure on both is the driver's, so Apache's are part of the slow run only."""
 
@@ -75,7 +81,7 @@ class ApacheServers:
             directory / "home",
             directory / "store",
             name_server=self.name_server,
-            settings={"mappedFileSizeCommitLog": 16 << 20, "reviveQueueNum": 0, **PATIENT, **settings},
+            settings={**SMALL, **PATIENT, **settings},
         )
         for each in (self._name_server, self._broker):
             each.options = (*each.options, *options)

@@ -150,7 +150,11 @@ def _called(row: Any) -> list[Any]:
 
 
 def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):  # a producer may write any number
+        return f"{at_ms} ms"
+    return at.isoformat(" ", "milliseconds").removesuffix("+00:00")
 
 
 def _after(ms: int) -> str:
