@@ -231,11 +231,11 @@ async def test_metadata_that_cannot_be_written(disk: StuckDisk, monkeypatch: pyt
     gate = threading.Event()
     stuck: list[str] = []
 
-    def write(path: Path, data: bytes) -> None:
+    def write(path: Path, data: bytes, *, is_private: bool) -> None:
         stuck.append(path.name)
         assert threading.current_thread() is not threading.main_thread()
         gate.wait(STUCK_S)
-        atomic_file.write_file(path, data)
+        atomic_file.write_file(path, data, is_private=is_private)
 
     monkeypatch.setattr("skylark.broker.metadata_files.write_file", write)
     async with broker_on(disk) as broker, BrokerClient(broker.address) as client, unharmed(broker):
