@@ -14,6 +14,7 @@ from skylark import Admin, Message, NoPermission, Producer
 from skylark.cli.main import app
 from skylark.settings.auth import AuthSettings
 from skylark.settings.client import ClientSettings
+from skylark.settings.credentials import CREDENTIALS_FILE_VARIABLE
 from skylark.testing import EmbeddedServers
 from tests.support.names import fresh_name
 
@@ -179,7 +180,8 @@ def test_a_short_secret_is_refused(commands: Commands, name: str) -> None:
 
 
 def test_commands_without_credentials_are_refused(commands: Commands) -> None:
-    environment = {"NAMESRV_ADDR": commands.namesrv}
+    # The variable is restored afterwards: --credentials sets it for the process.
+    environment = {"NAMESRV_ADDR": commands.namesrv, CREDENTIALS_FILE_VARIABLE: None}
     refused = CliRunner().invoke(app, ["user", "list"], env=environment)
     assert refused.exit_code == 2
     assert "username cannot be null" in refused.output
