@@ -45,7 +45,7 @@ demo: ready ## see it work
 serve: ready ## a name server and a broker in one process
 	@$(PYTHON) -m skylark serve
 
-quick: setup ## the inner loop: unit and property tests, the rules of the house (2 minutes on two cores)
+quick: setup ## the inner loop: unit and property tests, the rules of the house (2:30 on two cores)
 	$(PYTEST) -q $(PARALLEL) --hypothesis-profile quick -m "not nightly" tests/unit tests/property tests/test_house.py
 
 test: setup ## everything that is not marked nightly (20 minutes on two cores)

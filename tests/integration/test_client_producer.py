@@ -229,7 +229,7 @@ async def test_sf_057_the_namespace_is_put_on_group_and_topic(one: Cluster) -> N
     assert {each.properties["INSTANCE_ID"] for each in stored} == {"n"}
 
 
-async def test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_send_and_stay(
+async def test_sf_058_sf_059_sf_060_sf_070_the_first_send_fetches_route_and_connection_and_both_stay(
     one: Cluster,
 ) -> None:
     settled = ClientSettings(route_refresh_interval_ms=600_000)  # a slow machine sends for longer than 30 s

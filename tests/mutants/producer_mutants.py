@@ -91,7 +91,7 @@ PRODUCER_MUTANTS: tuple[Mutant, ...] = (
         what="the first send queries the route twice",
         tests=(
             "integration/test_client_producer.py"
-            "::test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_send_and_stay",
+            "::test_sf_058_sf_059_sf_060_sf_070_the_first_send_fetches_route_and_connection_and_both_stay",
         ),
     ),
     Mutant(
@@ -106,7 +106,7 @@ PRODUCER_MUTANTS: tuple[Mutant, ...] = (
         what="a producer connects when it starts",
         tests=(
             "integration/test_client_producer.py"
-            "::test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_send_and_stay",
+            "::test_sf_058_sf_059_sf_060_sf_070_the_first_send_fetches_route_and_connection_and_both_stay",
         ),
     ),
     Mutant(
@@ -117,7 +117,7 @@ PRODUCER_MUTANTS: tuple[Mutant, ...] = (
         what="routes are not kept",
         tests=(
             "integration/test_client_producer.py"
-            "::test_sf_058_sf_059_060_070_route_and_connection_come_with_the_first_send_and_stay",
+            "::test_sf_058_sf_059_sf_060_sf_070_the_first_send_fetches_route_and_connection_and_both_stay",
         ),
     ),
     Mutant(

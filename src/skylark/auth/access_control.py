@@ -64,7 +64,7 @@ class AccessControl:
         if self.settings.enabled and not any(user.is_super for user in store.users()):
             raise SettingsError(
                 "initAuthenticationUser",
-                'there is no super user, so nobody could log in; set {"username":"…","password":"…"}',
+                'there is no super user, so no login is possible; set {"username":"…","password":"…"}',
             )
         return bool(added)
 

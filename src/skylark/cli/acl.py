@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Rights of users: create, delete, list, test.")
 
-COLUMNS = ("user", "resource", "actions", "from", "decision", "policy")
+RULE_COLUMNS = ("resource", "actions", "from", "decision", "policy")
 ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 REFUSED_EXIT = 1
 
@@ -138,12 +138,8 @@ def list_rules(
     """
     with connected(namesrv) as admin:
         found = admin.acls.list(user, resource, cluster=cluster, broker=broker)
-    rows = [
-        (name, rule.resource, list(rule.actions), list(rule.sources), rule.decision, rule.policy)
-        for name, rules in sorted(found.items())
-        for rule in rules
-    ]
-    show(Listing(COLUMNS, rows), as_json=as_json)
+    rows = [(name, *rule_document(rule).values()) for name, rules in sorted(found.items()) for rule in rules]
+    show(Listing(("user", *RULE_COLUMNS), rows), as_json=as_json)
 
 
 @app.command("show")
@@ -174,7 +170,7 @@ def show_rules(
         )
         for each, policy in ordered
     ]
-    show(Listing(COLUMNS, rows), as_json=as_json)
+    show(Listing(("user", *RULE_COLUMNS), rows), as_json=as_json)
 
 
 @app.command("test")
@@ -271,7 +267,7 @@ def import_rules(
 
 
 def rule_document(rule: AclRule) -> dict[str, Any]:
-    """A rule as a member of JSON."""
+    """A rule as a member of JSON, and in the order of RULE_COLUMNS a row."""
     return {
         "resource": rule.resource,
         "actions": list(rule.actions),

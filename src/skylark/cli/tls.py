@@ -25,7 +25,7 @@ def init(
     """Make a private CA, and certificates for servers and clients.
 
     One certificate serves all servers: give every host name and address that clients connect to. The name of
-    this machine and its loopback addresses are always in it. Nobody else may read the files. Running servers
+    this machine and its loopback addresses are always in it. Only you can read the files. Running servers
     load renewed ones by themselves. In production, use the CA of your organisation.
 
     Examples: skylark tls init certificates --name 10.0.0.5 --name mq.example.org

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.acl import read_rule, rule_document
+from skylark.cli.acl import RULE_COLUMNS, read_rule, rule_document
 from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV, AsJson, Broker, Cluster, Namesrv, Yes, confirm, connected, tabular
 from skylark.cli.output import Listing, done, print_json, show
@@ -101,10 +101,7 @@ def show_user(
         print_json({**_facts(user), "rules": [rule_document(rule) for rule in rules]})
         return
     typer.echo(f"{name}: {_kind(user)}, {_status(user)}")
-    rows = [
-        (rule.resource, list(rule.actions), list(rule.sources), rule.decision, rule.policy) for rule in rules
-    ]
-    show(Listing(("resource", "actions", "from", "decision", "policy"), rows), as_json=False)
+    show(Listing(RULE_COLUMNS, [tuple(rule_document(rule).values()) for rule in rules]), as_json=False)
 
 
 @app.command()

@@ -109,7 +109,7 @@ def test_the_first_user_is_created_once_and_never_changed(tmp_path: Path) -> Non
 
 
 def test_a_server_without_a_super_user_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="nobody could log in"):
+    with pytest.raises(SettingsError, match="no login is possible"):
         control(tmp_path).load()
 
 
