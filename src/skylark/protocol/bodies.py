@@ -5,7 +5,7 @@ is as tolerant as fastjson: bare and object keys, numbers as text, unknown membe
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -606,6 +606,47 @@ class EpochCache(Body):
     broker_id: Int64 = 0
     max_offset: Int64 = 0
     epoch_list: list[dict[str, Any]] = field(default_factory=list)
+
+
+# --- Controllers ---
+
+
+class SyncStateSet(Struct, frozen=True, rename="camel"):
+    """The replicas that have all acknowledged messages, by controller id, sorted."""
+
+    members: tuple[Int64, ...] = field(default=(), name="syncStateSet")
+    epoch: Int32 = field(default=0, name="syncStateSetEpoch")
+
+    @classmethod
+    def of(cls, members: Iterable[int], epoch: int) -> "SyncStateSet":
+        return cls(tuple(sorted(members)), epoch)
+
+
+class ElectedMasterBody(Body):
+    broker_member_group: BrokerMemberGroup | None = None
+    sync_state_set: tuple[Int64, ...] = ()
+
+
+class ReplicaIdentity(Body):
+    broker_name: str
+    broker_id: Int64
+    broker_address: str
+    alive: bool = False
+
+
+class ReplicasInfo(Body):
+    """The replicas of one broker name."""
+
+    master_epoch: Int32 = 0
+    sync_state_set_epoch: Int32 = 0
+    master_broker_id: Int64 | None = None
+    master_address: str | None = None
+    in_sync_replicas: list[ReplicaIdentity] = field(default_factory=list)
+    not_in_sync_replicas: list[ReplicaIdentity] = field(default_factory=list)
+
+
+class ReplicasInfoBody(Body):
+    replicas_info_table: dict[str, ReplicasInfo] = field(default_factory=dict)
 
 
 # --- Access control ---

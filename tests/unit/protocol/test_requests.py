@@ -32,11 +32,10 @@ from skylark.protocol.requests.pull import PollingInfo, PopMessage, PullMessage,
 from skylark.protocol.requests.send import SendMessageV2
 from tests.unit.protocol.golden_frames import captured
 
-# Reserved numbers, access control of 4.x, codes of the controller, static topics, batch acknowledgement.
+# Reserved numbers, access control of 4.x, a jRaft controller's own log, static topics, batch acknowledgement.
 WITHOUT_REQUEST = {
     13, 22, 23, 27, 47, 50, 51, 52, 53, 54, 209, 210, 211, 212, 213, 214, 301, 302, 513, 902, 903, 905,
-    1001, 1002, 1003, 1004, 1005, 1006, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 1015, 1016, 1017, 1018,
-    200151,
+    1014, 1015, 1016, 1017, 1018, 200151,
 }  # fmt: skip
 
 

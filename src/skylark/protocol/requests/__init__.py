@@ -8,6 +8,7 @@ from skylark.protocol.request import Request
 from skylark.protocol.requests import (
     admin,
     client,
+    controller,
     group,
     name_server,
     offset,
@@ -28,6 +29,6 @@ def _requests(family: ModuleType) -> dict[RequestCode, type[Request[Any]]]:
 
 REQUESTS: dict[RequestCode, type[Request[Any]]] = {
     code: request
-    for family in (send, pull, offset, client, name_server, topic, group, transaction, admin)
+    for family in (send, pull, offset, client, name_server, topic, group, transaction, admin, controller)
     for code, request in _requests(family).items()
 }
