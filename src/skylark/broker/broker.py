@@ -20,7 +20,7 @@ from skylark.broker.configuration import BrokerConfiguration
 from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.delayed.timers import FLUSH_INTERVAL_S, DelayedMessages, SlaveTimers, Timers
 from skylark.broker.filters.consumer_filters import ConsumerFilters
-from skylark.broker.group_topics import GroupTopics
+from skylark.broker.group_topics import ArchiveProgress, GroupTopics
 from skylark.broker.groups import RequestModes, SubscriptionGroups
 from skylark.broker.handlers.auth import AuthHandlers, with_record_rights
 from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
@@ -169,6 +169,7 @@ class Broker:
         self.groups = SubscriptionGroups(live, now_ms=now_ms)
         self.request_modes = RequestModes(live)
         self.offsets = ConsumerOffsets(live, now_ms=now_ms)
+        self.store.needed_from = ArchiveProgress(live, self.offsets, self.store).needed_from
         self.consumers = ConsumerGroups(live)
         self.group_topics = GroupTopics(self.topics, self.consumers, self.store)
         self.producers = ProducerGroups(live)

@@ -1,14 +1,22 @@
-"""The topics in which a consumer group has messages to consume."""
+"""What consumer groups have left to read: the topics of a group, the part of the log an archive needs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skylark.broker.clients import ConsumerGroups
+from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.topics import TopicTable
+from skylark.errors import BadStoreFile
 from skylark.model.names import dead_letter_topic, retry_topic
+from skylark.settings import BrokerSettings
+from skylark.settings.live import LiveSettings
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,3 +42,44 @@ class GroupTopics:
         config = self.topics.get(topic)
         queues = range(config.read_queue_nums) if config is not None else ()
         return any(self.store.max_offset(topic, queue_id) > 0 for queue_id in queues)
+
+
+class ArchiveProgress:
+    """The place in the log from which on the group `archiveGroup` has not committed."""
+
+    def __init__(
+        self, live: LiveSettings[BrokerSettings], offsets: ConsumerOffsets, store: MessageStore
+    ) -> None:
+        self._live = live
+        self._offsets = offsets
+        self._store = store
+
+    def needed_from(self) -> int | None:
+        """Return the physical offset of the oldest record that the archive needs; None if it needs none.
+
+        The archive needs the topics in which its group has offsets, with all their queues; as long as it has
+        none, it has not begun, and may need everything. Any thread.
+        """
+        group = self._live.current.archive_group
+        if not group:
+            return None
+        topics = set(self._offsets.topics_by_group().get(group, ()))
+        if not topics:
+            return 0
+        needed = [
+            self._needed_of(queue, self._offsets.committed(queue.topic, group).get(queue.queue_id, 0))
+            for queue in list(self._store.queues.values())
+            if queue.topic in topics
+        ]
+        return min((at for at in needed if at is not None), default=None)
+
+    def _needed_of(self, queue: ConsumeQueue, committed: int) -> int | None:
+        first = max(committed, queue.min_offset)
+        if first >= queue.max_offset:
+            return None
+        try:
+            entry = queue.entry(first)
+        except (BadStoreFile, OSError) as error:
+            log.warning("cannot read a queue topic=%s queue=%d: %s", queue.topic, queue.queue_id, error)
+            return 0
+        return None if entry is None else entry[0]

@@ -187,6 +187,8 @@ class BrokerSettings:
     divide_queues: bool = setting(True, "serverLoadBalancerEnable", live=True)
     lock_expiry_ms: int = setting(60_000, "rocketmq.broker.rebalance.lockMaxLiveTime", 1)
 
+    archive_group: str = setting("", "archiveGroup", live=True)
+
     server_side_reset: bool = setting(True, "useServerSideResetOffset", live=True)
     offset_persist_interval_ms: int = setting(5000, "flushConsumerOffsetInterval", 1)
     offset_version_step: int = setting(500, "consumerOffsetUpdateVersionStep", 1)

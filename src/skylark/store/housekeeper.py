@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from skylark.clock import Clock
@@ -21,9 +22,11 @@ from skylark.store.retention import (
     DiskState,
     LogFile,
     ManualCleanup,
+    UnreadFiles,
     delete_slowly,
     disk_state,
     files_to_delete,
+    unread_of,
 )
 
 log = logging.getLogger(__name__)
@@ -56,7 +59,9 @@ class Housekeeper:
         checkpoint_file: CheckpointFile,
         checkpoint: Checkpoint,
         lock: threading.Lock,
+        needed_from: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """`needed_from` returns the physical offset from which on an archive needs the log. Any thread."""
         self._disk = disk
         self._clock = clock
         self.settings = settings
@@ -68,6 +73,7 @@ class Housekeeper:
         self._checkpoint_file = checkpoint_file
         self.checkpoint = checkpoint
         self._lock = lock
+        self._needed_from = needed_from
         self._flush_lock = threading.Lock()
         self._new: dict[ConsumeQueue, None] = {}  # dirty queues without a file
         self._unwritten: dict[ConsumeQueue, None] = {}
@@ -82,6 +88,7 @@ class Housekeeper:
         """Generation of the last saved manifest."""
         self.disk_full = DiskFullFlag()
         self.manual = ManualCleanup()
+        self.unread = UnreadFiles()
 
     # Flushing
 
@@ -279,6 +286,8 @@ class Housekeeper:
             manual=self.manual.take(),
             settings=self.settings,
         )
+        unread = unread_of(starts, self._log.file_bytes, self._needed_from() if starts else None)
+        starts = self.unread.decide(starts, unread, state)
         if starts:
             self._vouch_for(max(starts) + self._log.file_bytes)
         delete_slowly(starts, self._delete_log_file, self.settings.delete_pause_ms / 1000)

@@ -74,6 +74,8 @@ class MessageStore:
         """Called after each append: replication follows the log."""
         self.replica_bound: int | None = None
         """Physical offset that replicas have reached, if readers must wait for replicas."""
+        self.needed_from: Callable[[], int | None] = lambda: None
+        """Physical offset from which on an archive needs the log, None for none; replaced before `open`."""
         self.is_replica = False
         """Whether the store follows another log by `append_raw` and accepts no messages."""
         self._abort_path = settings.path / "abort"
@@ -150,7 +152,7 @@ class MessageStore:
             checkpoint = replace(checkpoint, confirm_physical_offset=report.last_record)
         self.housekeeper = Housekeeper(
             self._disk, self._clock, self.settings, self.log, self.queues, self.index, self._dispatcher,
-            self.flusher, self._checkpoint_file, checkpoint, self._lock,
+            self.flusher, self._checkpoint_file, checkpoint, self._lock, self.needed_from,
         )  # fmt: skip
         # After a power loss cut the log's end, new records are placed below the old end.
         ends = {topic: min(end, self.log.appended) for topic, end in manifest.deleted.items()}

@@ -58,6 +58,39 @@ def files_to_delete(
     return expired
 
 
+def unread_of(starts: list[int], file_bytes: int, needed_from: int | None) -> list[int]:
+    """Return those of the files that hold records at or after `needed_from`, which the archive needs."""
+    if needed_from is None:
+        return []
+    return [start for start in starts if start + file_bytes > needed_from]
+
+
+class UnreadFiles:
+    """Files that are due while the archive has not read them: they wait, unless the disk needs the space."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        """Files that wait now."""
+        self.lost = 0
+        """Files deleted unread since the start."""
+
+    def decide(self, starts: list[int], unread: list[int], state: DiskState) -> list[int]:
+        """Return what is deleted now of `starts`, of which `unread` are the last."""
+        is_forced = state in (DiskState.FORCE, DiskState.FULL)
+        held = 0 if is_forced else len(unread)
+        if held and not self.held:
+            log.warning("expired files wait for the archive files=%d physical_offset=%d", held, unread[0])
+        self.held = held
+        if unread and is_forced:
+            self.lost += len(unread)
+            log.error(
+                "disk is full: files are deleted that the archive has not read files=%d physical_offset=%d",
+                len(unread),
+                unread[0],
+            )
+        return starts[: len(starts) - held]
+
+
 class DiskFullFlag:
     """Set above the full mark, cleared at or below the force mark: the gap prevents oscillation."""
 

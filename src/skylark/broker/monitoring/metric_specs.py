@@ -193,6 +193,12 @@ METRICS = {
     "skylark_log_min_offset": MetricSpec("gauge", "Physical offset of the oldest record."),
     "skylark_log_appended_offset": MetricSpec("gauge", "Physical offset of the log's end."),
     "skylark_log_flushed_offset": MetricSpec("gauge", "Physical offset up to which the log is on disk."),
+    "skylark_archive_files_held": MetricSpec(
+        "gauge", "Expired files of the log that wait until the group `archiveGroup` has read them."
+    ),
+    "skylark_archive_files_lost_total": MetricSpec(
+        "counter", "Files of the log that a full disk deleted before the group `archiveGroup` had read them."
+    ),
     "skylark_store_writable": MetricSpec("gauge", "1 if messages can be stored now, 0 if not."),
     "skylark_slaves": MetricSpec("gauge", "Slaves that are connected. Of a master."),
     "skylark_slave_lag_bytes": MetricSpec("gauge", "Bytes that a slave lacks. Of a master.", ("slave",)),

@@ -367,6 +367,8 @@ class MetricsCollector:
         page.family("skylark_log_min_offset")(first)
         page.family("skylark_log_appended_offset")(appended)
         page.family("skylark_log_flushed_offset")(flushed)
+        page.family("skylark_archive_files_held")(store.housekeeper.unread.held)
+        page.family("skylark_archive_files_lost_total")(store.housekeeper.unread.lost)
         page.family("skylark_store_writable")(int(store.refusal() is None))
 
     def _of_transactions(self, page: MetricFamilies) -> None:

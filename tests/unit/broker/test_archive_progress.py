@@ -1,0 +1,92 @@
+"""Retention waits for an archive: what its group has read may go, the rest only if the disk is full."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+import pytest
+
+from skylark.broker.group_topics import ArchiveProgress
+from skylark.broker.offsets import ConsumerOffsets
+from skylark.store.message_store import MessageStore
+from tests.support.clock import ManualClock
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.store import message, put_all, simulated_disk, sized, small_settings
+from tests.unit.broker.tables import NOW_MS, live
+
+HOUR_MS = 3_600_000
+FOUR = int(datetime(2026, 11, 15, 4, 0).timestamp() * 1000)
+
+
+class Rig:
+    """A store with expired files, four records of topic T a file, and an archive of group `lake`."""
+
+    def __init__(self, *, group: str = "lake") -> None:
+        clock = ManualClock(FOUR - 80 * HOUR_MS)
+        self.disk: SimulatedDisk = simulated_disk(clock)
+        self.store = MessageStore(small_settings(), disk=self.disk, clock=clock)
+        settings = live(archive_group=group)
+        self.offsets = ConsumerOffsets(settings, now_ms=NOW_MS)
+        self.store.needed_from = ArchiveProgress(settings, self.offsets, self.store).needed_from
+        self.store.open()
+        put_all(self.store, [sized(1000) for _ in range(13)])
+        clock.advance(80 * HOUR_MS)
+        put_all(self.store, [sized(1000) for _ in range(4)])
+
+    def commit(self, offset: int, topic: str = "T", group: str = "lake") -> None:
+        self.offsets.commit(topic, group, 0, offset, now_ms=NOW_MS)
+
+    def clean(self) -> list[int]:
+        return self.store.housekeeper.clean()
+
+
+def test_files_go_as_far_as_the_archive_has_committed() -> None:
+    rig = Rig()
+    assert rig.clean() == []  # it has not begun
+    rig.commit(3)
+    assert rig.clean() == []  # offset 3 is in the first file
+    rig.commit(4)
+    assert rig.clean() == [0]
+    assert rig.store.housekeeper.unread.held == 2
+    rig.commit(12)
+    assert rig.clean() == [4096, 8192]
+    assert (rig.store.housekeeper.unread.held, rig.store.housekeeper.unread.lost) == (0, 0)
+    rig.store.close()
+
+
+def test_without_an_archive_expired_files_go() -> None:
+    rig = Rig(group="")
+    assert rig.clean() == [0, 4096, 8192]
+    rig.store.close()
+
+
+def test_a_queue_that_the_archive_has_not_met_is_needed_from_its_beginning() -> None:
+    rig = Rig()
+    put_all(rig.store, [message("T", queue_id=1)])
+    rig.commit(17)
+    [entry] = [queue.entry(0) for queue in rig.store.queues.values() if queue.queue_id == 1]
+    assert entry is not None
+    assert rig.store.needed_from() == entry[0]
+    rig.store.close()
+
+
+def test_topics_and_groups_of_others_hold_nothing() -> None:
+    rig = Rig()
+    put_all(rig.store, [message("other")])
+    rig.commit(0, group="somebody")
+    rig.commit(17)
+    assert rig.store.needed_from() is None
+    assert rig.clean() == [0, 4096, 8192]
+    rig.store.close()
+
+
+def test_a_full_disk_is_obeyed_and_the_loss_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.commit(4)
+    rig.disk.used = 0.86
+    with caplog.at_level(logging.ERROR):
+        assert rig.clean() == [0, 4096, 8192, 12288]
+    assert rig.store.housekeeper.unread.lost == 3
+    assert "files are deleted that the archive has not read files=3 physical_offset=4096" in caplog.text
+    rig.store.close()
